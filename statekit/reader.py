@@ -16,6 +16,7 @@ from typing import Any
 from statekit.backend.interface import (
     Backend,
     MemoryBackend,
+    Rows,
     StateSize,
     prefix_end,
     size_of,
@@ -23,9 +24,8 @@ from statekit.backend.interface import (
 )
 from statekit.checkpoint.job_file import JobFile, OperatorRecord, StateRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
-from statekit.checkpoint.replay import local_rows, replay
 from statekit.checkpoint.repository import Repository, group_bounds
-from statekit.checkpoint.restore_plan import RestorePlan, restore_plan
+from statekit.checkpoint.restore_plan import RestorePlan, local_rows, replay, restore_plan
 from statekit.checkpoint.retention import collected_error, still_kept
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.key_codec import schema_key_codec
@@ -139,7 +139,8 @@ class CheckpointReader:
         codec = key_schema(record)
         group = key_group(schema_key_codec(codec).decode(encoded)[0], self.job.key_groups)
         backend = MemoryBackend([s.name for s in record.states])
-        self._replay(record, group, group, backend)
+        with still_kept(self.repository, self.manifest.epoch, QueryError):
+            replay(self.repository, backend, self._restore_plan(record, group, group))
         prefix = pack_group(group) + encoded
         rows = backend.scan(state.name, prefix, prefix_end(prefix))
         return self._plain(state, prefix, self._unexpired(record, state, rows))
@@ -170,23 +171,14 @@ class CheckpointReader:
         decode_key = generic_key_decoder(key_schema(record))
         backend = self.unpack(operator, directory)
         try:
-            current, rows = b"", list[tuple[bytes, bytes]]()
             stored = backend.scan(state, *self._all_groups())
-            for row_key, row in self._unexpired(record, declared, stored):
-                end = decode_key(row_key, 2)[1]
-                if row_key[:end] != current and rows:
-                    yield decode_key(current, 2)[0], self._plain(declared, current, iter(rows))
-                    rows = []
-                current = row_key[:end]
-                rows.append((row_key, row))
-            if rows:
-                yield decode_key(current, 2)[0], self._plain(declared, current, iter(rows))
+            unexpired = self._unexpired(record, declared, stored)
+            for prefix, rows in groupby(unexpired, lambda row: row[0][: decode_key(row[0], 2)[1]]):
+                yield decode_key(prefix, 2)[0], self._plain(declared, prefix, rows)
         finally:
             backend.close()
 
-    def _unexpired(
-        self, operator: OperatorRecord, state: StateRecord, rows: Iterator[tuple[bytes, bytes]]
-    ) -> Iterator[tuple[bytes, bytes]]:
+    def _unexpired(self, operator: OperatorRecord, state: StateRecord, rows: Rows) -> Rows:
         """Rows that have not expired when the epoch took place, without their stamps."""
         if not state.era:
             return rows
@@ -254,14 +246,10 @@ class CheckpointReader:
     def _all_groups(self) -> tuple[bytes, bytes]:
         return group_bounds(0, self.job.key_groups - 1)
 
-    def _replay(self, record: OperatorRecord, first: int, last: int, backend: Backend) -> None:
-        with still_kept(self.repository, self.manifest.epoch, QueryError):
-            replay(self.repository, backend, self._restore_plan(record, first, last))
-
     def _restore_plan(self, record: OperatorRecord, first: int, last: int) -> RestorePlan:
         return restore_plan(self.repository, self.manifest, record.name, first, last)
 
-    def _plain(self, state: StateRecord, prefix: bytes, rows: Iterator[tuple[bytes, bytes]]) -> Any:
+    def _plain(self, state: StateRecord, prefix: bytes, rows: Rows) -> Any:
         decode = row_decoder(state, self._allow_pickle)
         if state.shape is RowShape.ELEMENTS:
             return [decode(row) for _, row in rows]

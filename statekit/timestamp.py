@@ -19,21 +19,15 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 _SIGN = 1 << 63
 _sortable = struct.Struct(">Q")
 _UNITS = {
-    "microsecond": 1,
-    "us": 1,
-    "millisecond": 1_000,
-    "ms": 1_000,
-    "second": 1_000_000,
-    "sec": 1_000_000,
-    "s": 1_000_000,
-    "minute": 60_000_000,
-    "min": 60_000_000,
-    "hour": 3_600_000_000,
-    "h": 3_600_000_000,
-    "day": 86_400_000_000,
-    "d": 86_400_000_000,
-    "week": 604_800_000_000,
+    ("microsecond", "us"): 1,
+    ("millisecond", "ms"): 1_000,
+    ("second", "sec", "s"): 1_000_000,
+    ("minute", "min"): 60_000_000,
+    ("hour", "h"): 3_600_000_000,
+    ("day", "d"): 86_400_000_000,
+    ("week",): 604_800_000_000,
 }
+_MICROS = {name: micros for names, micros in _UNITS.items() for name in names}
 _DURATION = re.compile(r"\s*(?:(\d+)\s*([a-zA-Z]+)\s*)+")
 _PART = re.compile(r"(\d+)\s*([a-zA-Z]+)")
 
@@ -118,7 +112,7 @@ def duration_to_micros(duration: dt.timedelta | str, what: str) -> int:
     elif _DURATION.fullmatch(str(duration)):
         micros = 0
         for count, unit in _PART.findall(duration):
-            factor = _UNITS.get(unit.lower()) or _UNITS.get(unit.lower().removesuffix("s"))
+            factor = _MICROS.get(unit.lower()) or _MICROS.get(unit.lower().removesuffix("s"))
             if factor is None:
                 raise StateTypeError(
                     f"{what}={duration!r}: {unit!r} is no unit of time: use weeks, days, hours, "

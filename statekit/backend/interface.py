@@ -52,14 +52,19 @@ NextKeys = Callable[[bytes], Sequence[bytes]]
 Rows = Iterator[tuple[bytes, bytes]]
 """Keys and rows in order."""
 
-Getter = Callable[[bytes], bytes | None]
-"""Returns the row of a key; None if there is none."""
 
-Scanner = Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]
-"""Returns keys and rows between two keys."""
+class Reader(NamedTuple):
+    """Reads of the rows of one state, for the hot loop. Do not use them after `close`.
 
-ManyGetter = Callable[[Sequence[bytes]], list[bytes | None]]
-"""Returns the rows of keys that are in order; None for a key without a row."""
+    Parameters:
+        get: returns the row of a key; None if there is none.
+        get_all: returns the rows of keys that are in order; None for a key without a row.
+        scan: returns keys and rows between two keys of a key group.
+    """
+
+    get: Callable[[bytes], bytes | None]
+    get_all: Callable[[Sequence[bytes]], list[bytes | None]]
+    scan: Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]
 
 
 class Backend(Protocol):
@@ -72,20 +77,12 @@ class Backend(Protocol):
     def get(self, state: str, key: bytes) -> bytes | None:
         """Return the row at `key`, or None."""
 
-    def getter(self, state: str, next_keys: NextKeys | None = None) -> Getter:
-        """Return `get` bound to one state, for the hot loop. Do not use it after `close`.
+    def reader(self, state: str, next_keys: NextKeys | None = None) -> Reader:
+        """Return reads of one state, for keys and short ranges that are mostly in order.
 
         Parameters:
             next_keys: called while a key is read; the rows of the returned keys may be read along
                 with it.
-        """
-
-    def many_getter(self, state: str) -> ManyGetter:
-        """Return `get_many` bound to one state, for keys in order: as `getter`."""
-
-    def scanner(self, state: str) -> Scanner:
-        """Return `scan` bound to one state, for short ranges within a key group, mostly in order:
-        as `getter`.
         """
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -127,16 +124,9 @@ class MemoryBackend:
     def get(self, state: str, key: bytes) -> bytes | None:
         return self._state(state).get(key)
 
-    def getter(self, state: str, next_keys: NextKeys | None = None) -> Getter:
-        return self._state(state).get
-
-    def many_getter(self, state: str) -> ManyGetter:
-        self._state(state)
-        return partial(self.get_many, state)
-
-    def scanner(self, state: str) -> Scanner:
-        self._state(state)
-        return partial(self.scan, state)
+    def reader(self, state: str, next_keys: NextKeys | None = None) -> Reader:
+        get = self._state(state).get
+        return Reader(get, partial(self.get_many, state), partial(self.scan, state))
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         return list(map(self._state(state).get, keys))
@@ -183,11 +173,11 @@ class MemoryBackend:
         return rows
 
 
-def unknown_state(name: str, known: object) -> StatekitError:
+def unknown_state(name: str, known: Iterable[str]) -> StatekitError:
     """Return the error for a state that a backend was not opened with."""
-    names = sorted(known) if isinstance(known, dict) else known
     return StatekitError(
-        f"this backend has no state {name!r} (it has {names}): open it with all declared states"
+        f"this backend has no state {name!r} (it has {sorted(known)}): open it with all declared "
+        "states"
     )
 
 

@@ -67,6 +67,7 @@ class DeleteRange(NamedTuple):
 
 
 Mutation = Put | Delete | DeleteRange
+_OPS: dict[type[Mutation], int] = {Put: PUT, Delete: DELETE, DeleteRange: DELETE_RANGE}
 
 
 Row = tuple[str, int, bytes, bytes | None]
@@ -116,20 +117,15 @@ class Batch:
         return size
 
     def delete(self, state: str, key: bytes) -> None:
-        self._append(state, DELETE, key, None)
+        self._append(state, DELETE, key)
 
     def delete_range(self, state: str, start: bytes, end: bytes) -> None:
         """Remove every row with `start <= key < end`."""
         self._append(state, DELETE_RANGE, start, end)
 
     def add(self, mutation: Mutation) -> None:
-        match mutation:
-            case Put(state, key, value):
-                self.put(state, key, value)
-            case Delete(state, key):
-                self.delete(state, key)
-            case DeleteRange(state, start, end):
-                self.delete_range(state, start, end)
+        state, key, *value = mutation
+        self._append(state, _OPS[type(mutation)], key, *value)
 
     def clear(self) -> None:
         for column in (self.states, self.ops, self.keys, self.values):
@@ -162,7 +158,7 @@ class Batch:
         """Return the mutations as plain data."""
         return zip(self.states, self.ops, self.keys, self.values, strict=True)
 
-    def _append(self, state: str, op: int, key: bytes, value: bytes | None) -> None:
+    def _append(self, state: str, op: int, key: bytes, value: bytes | None = None) -> None:
         self.states.append(state)
         self.ops.append(op)
         self.keys.append(key)
@@ -176,10 +172,8 @@ class Batch:
         for state, op, key, value in self.rows():
             if op == DELETE or value is None:
                 yield Delete(state, key)
-            elif op == PUT:
-                yield Put(state, key, value)
             else:
-                yield DeleteRange(state, key, value)
+                yield Put(state, key, value) if op == PUT else DeleteRange(state, key, value)
 
 
 class ChangeFileWriter:

@@ -12,11 +12,9 @@ from itertools import chain, pairwise
 from pathlib import Path
 
 from statekit.backend.interface import (
-    Getter,
-    ManyGetter,
     NextKeys,
+    Reader,
     Rows,
-    Scanner,
     StateSize,
     total_size,
     unknown_state,
@@ -61,40 +59,30 @@ class FragmentedBackend:
     def get(self, state: str, key: bytes) -> bytes | None:
         return self._fragments[bisect_right(self._bounds, key)].get(state, key)
 
-    def getter(self, state: str, next_keys: NextKeys | None = None) -> Getter:
+    def reader(self, state: str, next_keys: NextKeys | None = None) -> Reader:
         # The keys may belong to the next fragment, which is asked again for them.
-        getters = [fragment.getter(state, next_keys) for fragment in self._fragments]
+        readers = [fragment.reader(state, next_keys) for fragment in self._fragments]
         bounds = self._bounds
+        gets = [reader.get for reader in readers]
 
         def get(key: bytes) -> bytes | None:
-            return getters[bisect_right(bounds, key)](key)
+            return gets[bisect_right(bounds, key)](key)
 
-        return get
-
-    def many_getter(self, state: str) -> ManyGetter:
-        getters = [fragment.many_getter(state) for fragment in self._fragments]
-        bounds = self._bounds
-
-        def get(keys: Sequence[bytes]) -> list[bytes | None]:
+        def get_all(keys: Sequence[bytes]) -> list[bytes | None]:
             cuts = pairwise((0, *(bisect_left(keys, bound) for bound in bounds), len(keys)))
             rows: list[bytes | None] = []
-            for own, (start, end) in zip(getters, cuts, strict=True):
+            for reader, (start, end) in zip(readers, cuts, strict=True):
                 if start < end:
-                    rows += own(keys[start:end])
+                    rows += reader.get_all(keys[start:end])
             return rows
-
-        return get
-
-    def scanner(self, state: str) -> Scanner:
-        scanners = [fragment.scanner(state) for fragment in self._fragments]
 
         def scan(start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]:
             first, last = self._touched(start, end)
             if first == last:
-                return scanners[first](start, end)
-            return chain.from_iterable(scan(start, end) for scan in scanners[first : last + 1])
+                return readers[first].scan(start, end)
+            return chain.from_iterable(each.scan(start, end) for each in readers[first : last + 1])
 
-        return scan
+        return Reader(get, get_all, scan)
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         rows: dict[bytes, bytes | None] = {}
@@ -124,7 +112,7 @@ class FragmentedBackend:
         if self._closed:
             raise used_after_close()
         for name in set(batch.states).difference(self.states):
-            raise unknown_state(name, list(self.states))
+            raise unknown_state(name, self.states)
         for fragment, own in self._divided(batch):
             fragment.write(own)
 

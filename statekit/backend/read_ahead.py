@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any
 
 from statekit.backend.interface import NextKeys
-from statekit.errors import StatekitError
 
 # Blocks grow while they are of use, in steps after which bytes are counted; after a large row
 # nothing is read ahead.
@@ -38,31 +37,25 @@ class SortedReads:
     block is tried again.
 
     Parameters:
-        look: returns the row of a key, or those of a list of keys.
-        rows_from: returns all rows from a key on, in order.
+        family: the column family of rocksdict.
         scan: returns the rows between two keys.
-        check_end: raises if rows between two keys are unreadable.
-        failure: converts an error of these functions.
-        errors: does the same as a context manager.
+        check_readable: raises if rows between two keys are unreadable.
+        errors: converts the errors of rocksdict.
         next_keys: predicts the keys that are read next.
     """
 
     def __init__(
         self,
-        *,
-        look: Callable[[Any], Any],
-        rows_from: Callable[[bytes], Iterator[tuple[bytes, bytes]]],
+        family: Any,
         scan: Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]],
-        check_end: Callable[[bytes, bytes], None],
-        failure: Callable[[Exception], Exception],
+        check_readable: Callable[[bytes, bytes], None],
         errors: AbstractContextManager[None],
-        next_keys: NextKeys | None = None,
+        next_keys: NextKeys | None,
     ) -> None:
-        self._look = look
-        self._rows_from = rows_from
+        self._family = family
+        self._look = family.get
         self._scan = scan
-        self._check_end = check_end
-        self._failure = failure
+        self._check_readable = check_readable
         self._errors = errors
         self._hint = next_keys
         self.forget()
@@ -76,7 +69,7 @@ class SortedReads:
 
     def _sought(self, key: bytes) -> bytes | None:
         """Return the row of a key that is not in the block."""
-        try:  # entering `_errors` would cost as much as the read
+        try:
             if self._first <= key <= self._last or key in self._found:
                 self._asked += 1
                 return self._found.get(key)
@@ -86,10 +79,9 @@ class SortedReads:
             if self._ahead and key > self._last:
                 self._read_ahead(key, row)
             return row
-        except StatekitError:
-            raise
-        except Exception as error:
-            raise self._failure(error) from error
+        except Exception:
+            with self._errors:  # entered here only: it would cost as much as the read
+                raise
 
     def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the rows of different keys that are in order."""
@@ -168,7 +160,7 @@ class SortedReads:
         elif self._rows:
             self._pause = _PAUSE_MIN
         self._drop()
-        items = self._rows_from(key) if self._ahead else iter(())
+        items = self._family.items(from_key=key) if self._ahead else iter(())
         rows = dict(islice(items, 1))
         if any(len(one) > _BLOCK_ROW_BYTES_MAX for one in (row or b"", *rows.values())):
             self._ahead, self._next_keys = 0, None
@@ -182,7 +174,7 @@ class SortedReads:
             size += sum(map(len, step.values()))
             last = next(reversed(rows), key)
             if len(step) < wanted:
-                self._check_end(last, _BEHIND_ALL)
+                self._check_readable(last, _BEHIND_ALL)
                 last = max(last, _BEHIND_ALL)
                 break
         self._rows, self._keys, self._first, self._last = rows, list(rows), key, last

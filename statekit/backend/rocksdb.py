@@ -26,11 +26,9 @@ import rocksdict
 
 from statekit.backend.hard_link import linked
 from statekit.backend.interface import (
-    Getter,
-    ManyGetter,
     NextKeys,
+    Reader,
     Rows,
-    Scanner,
     StateSize,
     size_of,
     unknown_state,
@@ -178,43 +176,22 @@ class RocksBackend:
         with _StorageErrors(self, "read"):
             return family.get(key)
 
-    def getter(self, state: str, next_keys: NextKeys | None = None) -> Getter:
-        """Return a function that reads single rows, for keys that are mostly in order.
+    def reader(self, state: str, next_keys: NextKeys | None = None) -> Reader:
+        """Return reads of one state, which read ahead.
 
         A shard processes its keys in order. If it processes many of its keys, reading a block of
         rows ahead costs a third of single reads. If few rows of a block are used, reading ahead
         stops. Rows of predicted keys are then fetched together, which costs two thirds. A write
         invalidates everything that was read ahead.
-        """
-        return self._reads(state, next_keys).get
-
-    def many_getter(self, state: str) -> ManyGetter:
-        """Return a function that reads many rows at a time, from the same blocks or fetched
-        together.
-        """
-        return self._reads(state).get_all
-
-    def scanner(self, state: str) -> Scanner:
-        """Return a function that scans short ranges, mostly in order, from blocks as with `getter`.
 
         Starting a scan costs as much as tens of rows, and far more after deletes: it has to skip
         all deleted rows. A block skips them once.
         """
-        return self._reads(state).scan
-
-    def _reads(self, state: str, next_keys: NextKeys | None = None) -> SortedReads:
         family = self._family(state)
-        reads = SortedReads(
-            look=family.get,
-            rows_from=lambda key: family.items(from_key=key),
-            scan=partial(self.scan, state),
-            check_end=partial(self._check_readable, family),
-            failure=partial(self._failure, "read"),
-            errors=_StorageErrors(self, "read"),
-            next_keys=next_keys,
-        )
+        scan, check = partial(self.scan, state), partial(self._check_readable, family)
+        reads = SortedReads(family, scan, check, _StorageErrors(self, "read"), next_keys)
         self._readers.add(reads)
-        return reads
+        return Reader(reads.get, reads.get_all, reads.scan)
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         family = self._family(state)

@@ -136,12 +136,7 @@ class StateRecord(Record):
     @property
     def as_past(self) -> PastState:
         """This declaration, as the past of one that follows it."""
-        return PastState(
-            codec=self.codec,
-            types=self.types,
-            fingerprint=self.fingerprint,
-            generation=self.generation,
-        )
+        return PastState(**{name: getattr(self, name) for name in PastState.model_fields})
 
     @property
     def past_generations(self) -> dict[int, tuple[PastState, ...]]:

@@ -146,11 +146,15 @@ class ShardPlan:
             "processing": max(self.processing_time_us, MIN_MICROS),
         }
 
+    def clocks_due(self, shard: ShardState) -> tuple[Clock, ...]:
+        """Return the clocks at which a state of the shard has something to do."""
+        wake_us = shard.wake_us
+        return tuple(c for c, now in self.now_us.items() if wake_us.get(c, now + 1) <= now)
+
     @property
     def due_clocks(self) -> tuple[Clock, ...]:
-        """The clocks whose wake time has passed."""
-        wake_us = self.base.wake_us
-        return tuple(c for c, now in self.now_us.items() if wake_us.get(c, now + 1) <= now)
+        """The clocks at which the shard has something to do before the epoch."""
+        return self.clocks_due(self.base)
 
     @property
     def is_due(self) -> bool:

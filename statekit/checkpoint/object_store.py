@@ -1,5 +1,10 @@
 """Requests to the storage of a checkpoint: a local directory or an object store.
 
+Anyone may have created a checkpoint on a local disk. A symbolic link in it could lead to any file
+of the reader, and a job or the garbage collection could write or delete there. A device or a pipe
+could be read without end. So no link is followed out of the directory, and only regular files are
+read. The path of the directory itself may contain links.
+
 A request succeeds or fails. It is not retried here, except for the parts of a large upload and the
 pages of a list. Of an obstore error, only the first line is kept, without the query of a URL and
 without credentials from the environment.
@@ -8,13 +13,15 @@ without credentials from the environment.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 from urllib.parse import urlparse
 
 import obstore
@@ -22,7 +29,6 @@ from obstore import exceptions as store_errors
 from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
 
 from statekit.backend.hard_link import linked
-from statekit.checkpoint.regular_files import inside, open_regular, regular_file
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, StateTypeError
 
@@ -187,18 +193,16 @@ class RemoteObjects:
     """Files in an object store, or in memory.
 
     Parameters:
-        url: of the store; None for memory.
+        url: of the store; `memory://` for memory.
     """
 
-    def __init__(self, url: str | None, options: StoreOptions) -> None:
-        self._is_memory = url is None
-        self.keeps_order = url is None or _lists_in_order(url)
-        if url is None:
-            self._once = self._many = cast("ObjectStore", MemoryStore())
-            return
+    def __init__(self, url: str, options: StoreOptions) -> None:
+        self.keeps_order = _lists_in_order(url)
         with _failures(lasting=True):
-            self._once = _opened(url, options, retries=0)
-            self._many = _opened(url, options, retries=10)
+            self._once = self._many = _opened(url, options, retries=0)
+            self._is_memory = isinstance(self._once, MemoryStore)
+            if not self._is_memory:
+                self._many = _opened(url, options, retries=10)
 
     def get(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
         with _failures():
@@ -215,16 +219,16 @@ class RemoteObjects:
 
     def put(self, path: str, data: bytes | IO[bytes]) -> None:
         store = self._many if _length(data) > _PART_BYTES else self._once
-        with _failures(), _nothing_there_is_a_failure():
+        with _failures(needs_no_file=True):
             obstore.put(store, path, data, chunk_size=_PART_BYTES)
 
     def create(self, path: str, data: bytes) -> None:
         # One request, so that the caller knows which try was not answered.
-        with _failures(), _nothing_there_is_a_failure():
+        with _failures(needs_no_file=True):
             obstore.put(self._once, path, data, mode="create", use_multipart=False)
 
     def page(self, under: str, behind: str | None = None) -> Page:
-        with _failures(), _nothing_there_is_a_failure():
+        with _failures(needs_no_file=True):
             store = self._once if self.keeps_order else self._many
             listed = obstore.list(store, under or None, offset=behind, chunk_size=_PAGE)
             if not self.keeps_order:
@@ -233,7 +237,7 @@ class RemoteObjects:
             return Page(files, files[-1].path if len(files) >= _PAGE else None)
 
     def names(self, under: str) -> list[str]:
-        with _failures(), _nothing_there_is_a_failure():
+        with _failures(needs_no_file=True):
             listed = obstore.list_with_delimiter(self._once, prefix=under or None)
             return [entry["path"] for entry in listed["objects"]]
 
@@ -262,7 +266,7 @@ class LocalObjects:
             self._store = LocalStore(root)
 
     def get(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
-        with _failures(lasting=True), _no_folder(), open_regular(self.root, path) as file:
+        with _failures(lasting=True), _no_folder(), _open_regular(self.root, path) as file:
             length = os.fstat(file.fileno()).st_size
             if size is None:
                 check_whole(path, length)
@@ -276,11 +280,11 @@ class LocalObjects:
             FileNotFoundError: there is no such file.
         """
         with _failures(lasting=True):
-            return open_regular(self.root, path)
+            return _open_regular(self.root, path)
 
     def head(self, path: str) -> Stored:
         with _failures(lasting=True), _no_folder():
-            status = regular_file(self.root, path)
+            status = _regular_file(self.root, path)
             modified = datetime.fromtimestamp(status.st_mtime, UTC)
             return Stored(path, status.st_size, modified)
 
@@ -292,7 +296,7 @@ class LocalObjects:
 
     def link(self, source: Path, path: str) -> bool:
         """Store an immutable file as a hard link. Return False if that is not possible."""
-        with _failures(lasting=True), _nothing_there_is_a_failure():
+        with _failures(lasting=True, needs_no_file=True):
             target = inside(self.root, path)
             target.parent.mkdir(parents=True, exist_ok=True)
             if not linked(source, target):
@@ -301,18 +305,18 @@ class LocalObjects:
             return True
 
     def create(self, path: str, data: bytes) -> None:
-        with _failures(lasting=True):
+        with _failures(lasting=True, needs_no_file=True):
             draft = f"tmp/{unique_id()}"
             for name in (draft, path):
                 inside(self.root, name)
-            with _nothing_there_is_a_failure():
-                obstore.put(self._store, draft, data)
-                self._sync(draft)
-                try:
-                    obstore.rename(self._store, draft, path, overwrite=False)
-                except store_errors.AlreadyExistsError:
-                    obstore.delete(self._store, draft)
-                    raise
+            obstore.put(self._store, draft, data)
+            self._sync(draft)
+            try:
+                obstore.rename(self._store, draft, path, overwrite=False)
+            except store_errors.AlreadyExistsError:
+                obstore.delete(self._store, draft)
+                raise
+        with _failures(lasting=True):
             self._sync(path)
 
     def page(self, under: str, behind: str | None = None) -> Page:
@@ -340,13 +344,68 @@ class LocalObjects:
         """Make a file and the directories above it durable."""
         place = self.root / path
         for target in (place, *place.parents):
-            descriptor = os.open(target, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync_path(target)
             if target == self.root:
                 return
+
+
+def inside(root: Path, path: str) -> Path:
+    """Return the path of a file below a directory.
+
+    Parameters:
+        root: the directory.
+        path: below it; the file may be missing.
+
+    Raises:
+        CorruptCheckpointError: a symbolic link leads out of the directory.
+    """
+    place = root / path
+    folder, home = os.path.realpath(place.parent), os.path.realpath(root)
+    if folder != home and not folder.startswith(home.rstrip(os.sep) + os.sep):
+        raise CorruptCheckpointError(
+            f"{place} lies in {folder}, outside of {home}: a symbolic link leads there. Nothing "
+            "was read or written. If the link is yours, mount the directory in its place"
+        )
+    return place
+
+
+def _regular_file(root: Path, path: str) -> os.stat_result:
+    """Return the status of a file below a directory, without opening it.
+
+    Raises:
+        FileNotFoundError, IsADirectoryError: there is no such file.
+        CorruptCheckpointError: it is a symbolic link, a device or a pipe, or a link leads out of
+            the directory.
+    """
+    place = inside(root, path)
+    status = place.lstat()
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(place))
+    if not stat.S_ISREG(status.st_mode):
+        what = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "a device, a pipe or a socket"
+        raise CorruptCheckpointError(
+            f"{place} is {what}, and a checkpoint has regular files only: restore it from a backup"
+        )
+    return status
+
+
+def _open_regular(root: Path, path: str) -> IO[bytes]:
+    """Open a file below a directory for reading.
+
+    Raises:
+        OSError, CorruptCheckpointError: as for `_regular_file`, or it cannot be opened.
+    """
+    _regular_file(root, path)
+    return open(os.open(root / path, os.O_RDONLY | os.O_CLOEXEC | _NO_LINK), "rb")
+
+
+def sync_path(path: Path) -> None:
+    """Make a local file, or the names in a local directory, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -358,13 +417,15 @@ def _no_folder() -> Iterator[None]:
         raise FileNotFoundError from None
 
 
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
 _PAGE = 1000
 """The number of files in one answer to a list request; a smaller answer is the last one."""
 
 _PART_BYTES = 5 * 1024 * 1024
 """Bytes of a file per upload request. A smaller file is uploaded in one request."""
 
-_IN_ORDER = ("s3", "s3a", "gs")
+_IN_ORDER = ("s3", "s3a", "gs", "memory")
 _EXPRESS = "--x-s3"
 """The ending of bucket names whose lists are not sorted."""
 
@@ -426,35 +487,28 @@ _SECRET_LENGTH_MIN = 6
 
 
 @contextlib.contextmanager
-def _failures(*, lasting: bool = False) -> Iterator[None]:
+def _failures(*, lasting: bool = False, needs_no_file: bool = False) -> Iterator[None]:
     """Turn errors of obstore and the disk into `RequestError`.
 
-    A missing file and a name that is taken are results. A lasting error is not retried: the disk is
-    full or not writable, or the URL is wrong.
-    """
-    try:
-        yield
-        return
-    except (FileNotFoundError, store_errors.NotFoundError):
-        answer: Exception = FileNotFoundError()
-    except store_errors.AlreadyExistsError:
-        answer = FileExistsError()
-    except (store_errors.BaseError, OSError, ValueError) as error:
-        answer = RequestError(_told(error), may_pass=not lasting and _may_pass(error))
-    raise answer from None
+    A missing file and a name that is taken are results.
 
-
-@contextlib.contextmanager
-def _nothing_there_is_a_failure() -> Iterator[None]:
-    """Treat a missing file as a failure, for requests that need none: the bucket is missing, or a
-    part of an upload.
+    Parameters:
+        lasting: errors are not retried: the disk is full or not writable, or the URL is wrong.
+        needs_no_file: a missing file is an error too: the bucket is missing, or a part of an
+            upload.
     """
     try:
         yield
         return
     except (FileNotFoundError, store_errors.NotFoundError) as error:
-        failed = RequestError(_told(error), may_pass=not _NO_BUCKET.search(str(error)))
-    raise failed from None
+        answer: Exception = FileNotFoundError()
+        if needs_no_file:
+            answer = RequestError(_told(error), may_pass=not _NO_BUCKET.search(str(error)))
+    except store_errors.AlreadyExistsError:
+        answer = FileExistsError()
+    except (store_errors.BaseError, OSError, ValueError) as error:
+        answer = RequestError(_told(error), may_pass=not lasting and _may_pass(error))
+    raise answer from None
 
 
 def _may_pass(error: Exception) -> bool:

@@ -15,7 +15,6 @@ tmp/…                                     drafts on a local disk
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 
 from statekit.clock import unique_id
 
@@ -37,8 +36,6 @@ BASE = "base.json"
 TABLES = ("sst", "rocksdb")
 """Kinds of files in `data`."""
 
-MANIFEST_NAME = re.compile(r"epochs/([0-9]{20})\.json")
-FIRST_NAME = re.compile(r"epochs/([0-9]{20})\.first")
 EPOCH_NAME = re.compile(r"epochs/([0-9]{20})\.(json|first|swept)")
 BEGUN_NAME = re.compile(r"begun/([0-9]{20})\..*")
 ROLLBACK_NAME = re.compile(r"begun/([0-9]{20})\.to-([0-9]{20})\.json")
@@ -116,12 +113,6 @@ def job_number(path: str) -> int:
 def is_state(path: str) -> bool:
     """Return whether a file is needed to restore state."""
     return path.startswith((f"{EPOCHS}/", f"{DATA}/", "job"))
-
-
-def numbers(pattern: re.Pattern[str], paths: Iterable[str]) -> Iterator[int]:
-    """Return the epochs in those paths that match a pattern."""
-    matches = map(pattern.fullmatch, paths)
-    return (int(match[1]) for match in matches if match is not None)
 
 
 def kind_of(path: str) -> str:

@@ -1,15 +1,27 @@
-"""File references of a shard: which files a manifest keeps alive."""
+"""File references of a shard: which files a manifest keeps alive.
+
+A manifest references a few change files per shard. Older ones move to a history.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import TypeVar
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, TypeVar
 
 from statekit.checkpoint.manifest import EpochManifest, ShardState
+from statekit.checkpoint.paths import HISTORY, data_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import BaseSnapshot, Contents, History
 from statekit.errors import CorruptCheckpointError
+
+FILES_MAX = 8
+"""The maximum number of change files per shard in a manifest; older ones move to a history."""
+
+HISTORY_FILES_MAX = 256
+"""The maximum number of files in a history; a longer one is continued in another file."""
 
 T = TypeVar("T", BaseSnapshot, History)
 
@@ -85,6 +97,7 @@ def named_by(
             yield from following.of_shard(shard)
 
 
+@dataclass(frozen=True)
 class Following:
     """Follows file references through bases and histories.
 
@@ -96,10 +109,9 @@ class Following:
             such a file is deleted last, after all that it references.
     """
 
-    def __init__(self, repository: Repository, opened: set[str], *, gaps: bool = False) -> None:
-        self._repository = repository
-        self._opened = opened
-        self._gaps = gaps
+    repository: Repository
+    opened: set[str]
+    gaps: bool = False
 
     def of_shard(self, shard: ShardState) -> Iterator[FileRef]:
         """Yield the files that a shard references. Some are yielded more than once.
@@ -107,42 +119,46 @@ class Following:
         Raises:
             CorruptCheckpointError: a base or history is missing or altered.
         """
-        yield from shard.redistributed
+        yield from direct_refs(shard)
         for contents in (shard, *shard.slices):
-            yield from self._of_contents(contents)
+            yield from self._behind(contents)
 
-    def _of_contents(self, contents: Contents) -> Iterator[FileRef]:
-        yield from refs_in(contents)
+    def _behind(self, contents: Contents) -> Iterator[FileRef]:
+        """Yield the files that the base and the history of an entry reference."""
         if contents.base is not None and (base := self._read(BaseSnapshot, contents.base)):
             yield from files_of(base)
         older = contents.history
         while older is not None and (listed := self._read(History, older)) is not None:
             yield from listed.files
             for piece in listed.slices:
-                yield from self._of_contents(piece)
+                yield from _refs_in(piece)
+                yield from self._behind(piece)
             older = listed.before
             if older is not None:
                 yield older
 
     def _read(self, kind: type[T], ref: FileRef) -> T | None:
         """Return a base or history; None if it was followed before."""
-        if ref.path in self._opened:
+        if ref.path in self.opened:
             return None
-        self._opened.add(ref.path)
+        self.opened.add(ref.path)
         try:
-            return _read(kind, self._repository, ref)
+            return _read(kind, self.repository, ref)
         except CorruptCheckpointError:
-            if not self._gaps:
+            if not self.gaps:
                 raise
             return None
 
 
-def refs_in(contents: Contents) -> Iterator[FileRef]:
-    """Yield the files that an entry references directly."""
-    if contents.base is not None:
-        yield contents.base
-    if contents.history is not None:
-        yield contents.history
+def direct_refs(shard: ShardState) -> Iterator[FileRef]:
+    """Yield the files that a manifest references for a shard."""
+    yield from shard.redistributed
+    for contents in (shard, *shard.slices):
+        yield from _refs_in(contents)
+
+
+def _refs_in(contents: Contents) -> Iterator[FileRef]:
+    yield from (ref for ref in (contents.base, contents.history) if ref is not None)
     yield from contents.files
 
 
@@ -152,3 +168,46 @@ def files_of(base: BaseSnapshot) -> Iterator[FileRef]:
         yield base.local
     for database in base.databases:
         yield from database.files.values()
+
+
+# ---------------------------------------------------------------------------- adding files
+
+
+def changed_contents(
+    repository: Repository, operator: str, shard: ShardState, files: Mapping[FileRef, int]
+) -> dict[str, Any]:
+    """Return the files and the replay cost of a shard after a change, as fields of its state.
+
+    Parameters:
+        shard: before the change.
+        files: of the change, with the bytes of the keys and values in each, if these are more than
+            the file has; else 0.
+
+    Raises:
+        StorageError: a history has to be written and cannot be.
+    """
+    listed, older = (*shard.files, *files), shard.history
+    if shard.slices or len(listed) > FILES_MAX:
+        longer = _longer_history(repository, operator, shard)
+        older = repository.put_file(data_path(operator, HISTORY), BytesIO(longer.to_bytes()))
+        listed = tuple(files)
+    chain = shard.chain
+    for file, changed in files.items():
+        chain = chain.followed_by(file, changed)
+    blank = {"slices": (), "redistributed": (), "is_complete": True}
+    return {**blank, "history": older, "files": listed, "chain": chain}
+
+
+def _longer_history(repository: Repository, operator: str, shard: ShardState) -> History:
+    """Return the history of a shard, with the slices and files of its manifest entry."""
+    if shard.history is not None:
+        newest = history(repository, shard.history)
+        if len(newest.files) < HISTORY_FILES_MAX:
+            return newest.model_copy(update={"files": (*newest.files, *shard.files)})
+    return History(
+        operator=operator,
+        shard=shard.groups,
+        slices=shard.slices,
+        before=shard.history,
+        files=shard.files,
+    )

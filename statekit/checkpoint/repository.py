@@ -5,17 +5,17 @@ A commit is one create-if-absent of one manifest. If the name is taken, the writ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import IO
-
-import xxhash
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import IO, Self
 
 from statekit.backend.interface import Backend
 from statekit.backend.mutation import Batch, read_changes
 from statekit.checkpoint import paths
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochInstant, EpochManifest
-from statekit.checkpoint.sealed_json import FORMAT, FileRef
+from statekit.checkpoint.object_store import Stored
+from statekit.checkpoint.sealed_json import FORMAT, FileRef, checksum_of
 from statekit.checkpoint.store import Store
 from statekit.errors import CorruptCheckpointError, FencedError, RestoreError
 from statekit.keygroup import pack_group
@@ -25,6 +25,42 @@ LocalRows = list[tuple[bytes, bytes]]
 
 TRANSFERS = 16
 """The number of files that are read or written in parallel, because stores have a high latency."""
+
+
+@dataclass(frozen=True)
+class EpochFiles:
+    """The files in `epochs/`, by the number of the epoch.
+
+    Attributes:
+        committed: manifests.
+        firsts: marks that older epochs were collected.
+        swept: marks that orphans were searched.
+    """
+
+    committed: Mapping[int, Stored]
+    firsts: Mapping[int, Stored]
+    swept: Mapping[int, Stored]
+
+    @classmethod
+    def among(cls, files: Iterable[Stored]) -> Self:
+        """Return those among the files of a list."""
+        found: dict[str, dict[int, Stored]] = {"json": {}, "first": {}, "swept": {}}
+        for file in files:
+            match = paths.EPOCH_NAME.fullmatch(file.path)
+            if match is not None:
+                found[match[2]][int(match[1])] = file
+        return cls(*found.values())
+
+    @property
+    def first(self) -> int:
+        """The first kept epoch."""
+        return max(self.firsts, default=0)
+
+    @property
+    def kept(self) -> list[int]:
+        """The numbers of the kept epochs, in order."""
+        first = self.first
+        return sorted(number for number in self.committed if number >= first)
 
 
 class Repository(Store):
@@ -133,15 +169,15 @@ class Repository(Store):
 
     def epochs(self) -> list[int]:
         """Return the numbers of all kept epochs, in order."""
-        names = list(self.names(paths.EPOCHS))
-        first = max(paths.numbers(paths.FIRST_NAME, names), default=0)
-        return sorted(
-            number for number in paths.numbers(paths.MANIFEST_NAME, names) if number >= first
-        )
+        return self.epoch_files().kept
 
     def first_kept(self) -> int:
         """Return the first kept epoch. Manifests before it may still exist."""
-        return max(paths.numbers(paths.FIRST_NAME, self.names(paths.EPOCHS)), default=0)
+        return self.epoch_files().first
+
+    def epoch_files(self) -> EpochFiles:
+        """Return the manifests and marks of all epochs."""
+        return EpochFiles.among(self.listed(paths.EPOCHS))
 
     def latest_epoch(self) -> int | None:
         """Return the number of the last committed epoch; None if nothing was committed.
@@ -182,9 +218,7 @@ class Repository(Store):
     def _last_behind(self, epoch: int | None) -> tuple[int | None, bool]:
         """Return the last epoch on the page after an epoch, and whether there is another page."""
         page = self._page(paths.EPOCHS, None if epoch is None else paths.epoch_path(epoch))
-        matches = (paths.MANIFEST_NAME.fullmatch(file.path) for file in page.files)
-        last = max((int(match[1]) for match in matches if match is not None), default=None)
-        return last, page.behind is not None
+        return max(EpochFiles.among(page.files).committed, default=None), page.behind is not None
 
     def is_committed(self, epoch: int) -> bool:
         """Return whether the epoch's manifest exists."""
@@ -301,6 +335,14 @@ class Repository(Store):
         names = (path.rsplit("/", 1)[-1] for path in self.names(f"{paths.SPARK}/{log}"))
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
+    def spark_files(self) -> list[str]:
+        """Return the paths of all files of Spark's part, below it, in order."""
+        return sorted(path.removeprefix(f"{paths.SPARK}/") for path in self.tree(paths.SPARK))
+
+    def read_spark(self, path: str) -> bytes:
+        """Return the content of a file of Spark's part, by its path below it."""
+        return self.read(f"{paths.SPARK}/{path}")
+
     # ---------------------------------------------------------------------------------- copying
 
     def copy_to(self, target: Repository) -> None:
@@ -322,4 +364,4 @@ def group_bounds(first: int, last: int) -> tuple[bytes, bytes]:
 
 
 def _reference(path: str, data: bytes) -> FileRef:
-    return FileRef(path=path, size=len(data), checksum=xxhash.xxh3_128_hexdigest(data))
+    return FileRef(path=path, size=len(data), checksum=checksum_of(data))

@@ -6,16 +6,26 @@ nothing. Change files are then applied in order.
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
+from itertools import islice
 
+from statekit.backend.interface import Backend, MemoryBackend, prefix_end
+from statekit.backend.mutation import BATCH_ROWS_MAX, Batch, Put
+from statekit.backend.rocksdb import RocksBackend
+from statekit.backend.scratch import scratch_directory
+from statekit.checkpoint.job_file import OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest, ShardState
 from statekit.checkpoint.references import base_snapshot, history, misfit
-from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.repository import TRANSFERS, LocalRows, Repository, group_bounds
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import BaseSnapshot, Contents, Slice
 from statekit.errors import CorruptCheckpointError
+from statekit.keygroup import pack_group
 
 
 @dataclass(frozen=True)
@@ -51,9 +61,8 @@ class RestorePlan:
         """Return the change files after a given one; None if the plan does not contain it."""
         if self.base is not None and self.base.follows == file:
             return self.files
-        for number, ref in enumerate(self.files):
-            if ref.path == file:
-                return self.files[number + 1 :]
+        if (later := _after(self.files, file)) is not None:
+            return later
         # It may be one of a shard that was divided and put together again.
         missed = []
         for part in self.below:
@@ -85,6 +94,14 @@ class RestorePlan:
             yield from part.beginnings
 
 
+def _after(files: tuple[FileRef, ...], file: str) -> tuple[FileRef, ...] | None:
+    """Return the change files after a given one; None if it is not among them."""
+    for number, ref in enumerate(files):
+        if ref.path == file:
+            return files[number + 1 :]
+    return None
+
+
 def _in_order(parts: Iterable[Sequence[FileRef]]) -> list[FileRef]:
     """Return the files of several parts, each one once, in an order that agrees with every part.
 
@@ -99,22 +116,26 @@ def _in_order(parts: Iterable[Sequence[FileRef]]) -> list[FileRef]:
 
 
 def shard_restore_plan(
-    repository: Repository, operator: str, shard: ShardState, epoch: int | None
+    repository: Repository, operator: str, shard: ShardState | Slice, epoch: int | None
 ) -> RestorePlan:
     """Return the restore plan of a shard, without operator state that is still to be redistributed.
 
     Parameters:
-        shard: the shard after an epoch, or in a layout that follows it.
+        shard: the shard after an epoch, or in a layout that follows it. A slice stands for the
+            shard that it was cut out of.
         epoch: that epoch.
 
     Raises:
         CorruptCheckpointError: a file is missing or altered.
     """
+    planner = _Planner(repository, operator, epoch)
+    if isinstance(shard, Slice):
+        return planner.of_contents(shard.shard, shard.shard, shard)
     if shard.attempt is None:
         return RestorePlan(*shard.groups)
     if shard.slices:
-        return _of_slices(repository, operator, shard.groups, shard.slices, epoch)
-    return _of_contents(repository, operator, shard.groups, shard, epoch)
+        return planner.of_slices(shard.groups, shard.slices)
+    return planner.of_contents(shard.groups, shard.groups, shard)
 
 
 def restore_plan(
@@ -136,22 +157,19 @@ def restore_plan(
     return joined[0] if len(joined) == 1 else RestorePlan(first, last, below=joined)
 
 
-def _joined(parts: Iterable[RestorePlan]) -> Iterator[RestorePlan]:
-    """Yield the parts without empty levels. Adjacent parts of one origin are joined and read only
+def _joined(parts: Iterable[RestorePlan]) -> list[RestorePlan]:
+    """Return the parts without empty levels. Adjacent parts of one origin are joined and read only
     once.
     """
-    waiting: RestorePlan | None = None
+    joined: list[RestorePlan] = []
     for part in parts:
         is_level = part.base is None and part.below and not part.files
         for piece in _joined(part.below) if is_level else (part,):
-            if waiting is not None and _goes_on(waiting, piece):
-                waiting = replace(waiting, last=piece.last)
-                continue
-            if waiting is not None:
-                yield waiting
-            waiting = piece
-    if waiting is not None:
-        yield waiting
+            if joined and _goes_on(joined[-1], piece):
+                joined[-1] = replace(joined[-1], last=piece.last)
+            else:
+                joined.append(piece)
+    return joined
 
 
 def _goes_on(left: RestorePlan, right: RestorePlan) -> bool:
@@ -160,15 +178,18 @@ def _goes_on(left: RestorePlan, right: RestorePlan) -> bool:
 
 
 def missed_files(
-    repository: Repository, operator: str, shard: ShardState, epoch: int | None, file: str | None
+    repository: Repository,
+    operator: str,
+    shard: ShardState | Slice,
+    epoch: int | None,
+    file: str | None,
 ) -> tuple[FileRef, ...] | None:
     """Return the change files of a shard after a given one; None if the shard does not reference
     it.
     """
     if file is None or shard.attempt is None:
         return None
-    later = RestorePlan(*shard.groups, files=shard.files).after(file)  # without reading any file
-    if later is not None:
+    if (later := _after(shard.files, file)) is not None:  # without reading any file
         return later
     return shard_restore_plan(repository, operator, shard, epoch).after(file)
 
@@ -178,55 +199,131 @@ def last_file(contents: Contents) -> str | None:
     return contents.files[-1].path if contents.files else None
 
 
-def _of_contents(
+@dataclass(frozen=True)
+class _Planner:
+    """Reads the bases and histories of an operator that an epoch references."""
+
+    repository: Repository
+    operator: str
+    epoch: int | None
+
+    def of_contents(
+        self, groups: tuple[int, int], owner: tuple[int, int], contents: Contents
+    ) -> RestorePlan:
+        """Return the restore plan of some key groups of a shard.
+
+        Parameters:
+            owner: the key groups of the shard.
+            contents: its files.
+        """
+        files, slices = list(contents.files), tuple[Slice, ...]()
+        older = contents.history
+        while older is not None:
+            listed = history(self.repository, older)
+            self._check(older, misfit(listed, self.operator, owner, (), self.epoch))
+            files, slices, older = [*listed.files, *files], listed.slices, listed.before
+        plan = self.of_slices(groups, slices) if slices else RestorePlan(*groups)
+        if contents.base is not None:
+            base = base_snapshot(self.repository, contents.base)
+            self._check(contents.base, misfit(base, self.operator, owner, files, self.epoch))
+            plan = replace(plan, base=base, named=contents.base.path)
+        return replace(plan, files=tuple(files))
+
+    def of_slices(self, groups: tuple[int, int], slices: Sequence[Slice]) -> RestorePlan:
+        """Return the restore plan of key groups that consist of slices."""
+        # The shards of the slices may themselves consist of slices of more key groups. Those are
+        # left out before they are followed: else each change of parallelism would multiply the
+        # reads.
+        parts = []
+        for piece in slices:
+            first, last = max(piece.first_group, groups[0]), min(piece.last_group, groups[1])
+            if first <= last:
+                parts.append(self.of_contents((first, last), piece.shard, piece))
+        return RestorePlan(*groups, below=tuple(parts))
+
+    def _check(self, ref: FileRef, fault: str | None) -> None:
+        """Check that a base or history belongs to the shard that references it.
+
+        Raises:
+            CorruptCheckpointError: it belongs to another shard.
+        """
+        if fault is not None:
+            raise CorruptCheckpointError(
+                f"{self.repository.at(ref.path)} {fault}: nothing is read from it. Start from an "
+                "epoch before the one that references it, or restore the checkpoint from a backup"
+            )
+
+
+# ---------------------------------------------------------------------------- applying a plan
+
+
+def replay(
     repository: Repository,
-    operator: str,
-    groups: tuple[int, int],
-    contents: Contents,
-    epoch: int | None,
-) -> RestorePlan:
-    owner = contents.shard if isinstance(contents, Slice) else groups
-    files, slices = list(contents.files), tuple[Slice, ...]()
-    older = contents.history
-    while older is not None:
-        listed = history(repository, older)
-        _check_owner(repository, older, misfit(listed, operator, owner, (), epoch))
-        files, slices, older = [*listed.files, *files], listed.slices, listed.before
-    plan = (
-        _of_slices(repository, operator, groups, slices, epoch) if slices else RestorePlan(*groups)
-    )
-    if contents.base is not None:
-        base = base_snapshot(repository, contents.base)
-        _check_owner(repository, contents.base, misfit(base, operator, owner, files, epoch))
-        plan = replace(plan, base=base, named=contents.base.path)
-    return replace(plan, files=tuple(files))
+    backend: Backend,
+    plan: RestorePlan,
+    *,
+    only_local: bool = False,
+    has_bases: bool = False,
+) -> None:
+    """Apply a restore plan to a backend that has none of its rows.
 
+    Mutations of states that the backend was not opened with are skipped: these states were dropped.
 
-def _check_owner(repository: Repository, ref: FileRef, what: str | None) -> None:
-    """Check that a base or history belongs to the shard that references it.
+    Parameters:
+        only_local: apply operator state only, without any databases.
+        has_bases: whether the backend contains the bases already.
 
     Raises:
-        CorruptCheckpointError: it belongs to another shard.
+        CorruptCheckpointError: a file is missing or altered.
     """
-    if what is not None:
-        raise CorruptCheckpointError(
-            f"{repository.at(ref.path)} {what}: nothing is read from it. Start from an epoch "
-            "before the one that references it, or restore the checkpoint from a backup"
-        )
+    groups, base = (plan.first, plan.last), None if has_bases else plan.base
+    if base is not None and not only_local:
+        _load_base(repository, backend, base, *groups)
+    elif base is not None and base.local is not None:
+        repository.replay(backend, [base.local], *groups)
+    for part in plan.below:
+        replay(repository, backend, part, only_local=only_local, has_bases=has_bases)
+    files = [ref for ref in plan.files if ref.local or not only_local]
+    repository.replay(backend, files, *groups)
 
 
-def _of_slices(
-    repository: Repository,
-    operator: str,
-    groups: tuple[int, int],
-    slices: Sequence[Slice],
-    epoch: int | None,
-) -> RestorePlan:
-    # The shards of the slices may themselves consist of slices of more key groups. Those are
-    # left out before they are followed: else each change of parallelism would multiply the reads.
-    parts = []
-    for piece in slices:
-        first, last = max(piece.first_group, groups[0]), min(piece.last_group, groups[1])
-        if first <= last:
-            parts.append(_of_contents(repository, operator, (first, last), piece, epoch))
-    return RestorePlan(*groups, below=tuple(parts))
+def _load_base(
+    repository: Repository, backend: Backend, base: BaseSnapshot, first: int, last: int
+) -> None:
+    """Copy the rows of a base to a backend."""
+    states = [state for state in base.states if state in backend.states]
+    for database in base.databases:
+        with contextlib.ExitStack() as closing:
+            place = closing.enter_context(scratch_directory("base"))
+            for name, ref in database.files.items():
+                with repository.open_verified(ref) as stored, open(place / name, "wb") as file:
+                    shutil.copyfileobj(stored, file)
+            source = RocksBackend(place, base.states, create=False)
+            closing.callback(source.close)
+            for state in states:
+                waiting = source.scan(state, *group_bounds(first, last))
+                while rows := list(islice(waiting, BATCH_ROWS_MAX)):
+                    backend.write(Batch([Put(state, key, row) for key, row in rows]))
+
+
+def local_rows(
+    repository: Repository, operator: OperatorRecord, manifest: EpochManifest
+) -> dict[str, list[LocalRows]]:
+    """Return each operator state after an epoch, for each shard in order.
+
+    Only change files with operator state are read, those of several shards at a time.
+    """
+    names = [state.name for state in operator.states if state.is_local]
+    operator_epoch = manifest.operators.get(operator.name)
+    shards = operator_epoch.shards if names and operator_epoch else ()
+
+    def replayed(shard: ShardState) -> list[LocalRows]:
+        plan = restore_plan(repository, manifest, operator.name, *shard.groups)
+        backend, prefix = MemoryBackend(names), pack_group(shard.first_group)
+        replay(repository, backend, plan, only_local=True)
+        scans = (backend.scan(name, prefix, prefix_end(prefix)) for name in names)
+        return [[(key[len(prefix) :], row) for key, row in rows] for rows in scans]
+
+    with ThreadPoolExecutor(TRANSFERS) as threads:
+        rows_of_shards = list(threads.map(replayed, shards))
+    return {name: [rows[place] for rows in rows_of_shards] for place, name in enumerate(names)}

@@ -21,7 +21,7 @@ A start after a rollback that was killed completes the remaining steps first.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from statekit.checkpoint.manifest import Cause, EpochManifest
@@ -148,12 +148,12 @@ def finish(repository: Repository, last: EpochManifest) -> None:
     Raises:
         RestoreError: Spark's part cannot be set back.
     """
-    names = _sparks_files(repository)
+    names = repository.spark_files()
     batch = _batch(last)
     offsets, commits = repository.spark_batches("offsets"), repository.spark_batches("commits")
     if max(offsets, default=-1) == batch + 1 and max(commits, default=-1) <= batch:
         batch += 1  # Spark runs it next: in either history, it is what follows
-    wanted = files_at(names, _reader(repository), batch)
+    wanted = files_at(names, repository.read_spark, batch)
     for folder in _FOLDERS:
         _set_back(repository, [path for path in names if path.startswith(f"{folder}/")], wanted)
 
@@ -214,15 +214,6 @@ def standing_at(
 # -------------------------------------------------------------------------------- Spark's part
 
 
-def _sparks_files(repository: Repository) -> list[str]:
-    """Return the paths of all files of Spark's part, below it."""
-    return sorted(path.removeprefix(f"{SPARK}/") for path in repository.tree(SPARK))
-
-
-def _reader(repository: Repository) -> Callable[[str], bytes]:
-    return lambda path: repository.read(f"{SPARK}/{path}")
-
-
 def _batch(manifest: EpochManifest) -> int:
     """Return the last micro-batch in an epoch's state; -1 before the first."""
     return -1 if manifest.batch is None else manifest.batch
@@ -270,7 +261,7 @@ def check_can_go_back(repository: Repository, target: EpochManifest, last: Epoch
             f"ones. {_still_possible(repository, last, offsets)}"
         )
     check_batch(repository, last, target)
-    files_at(_sparks_files(repository), _reader(repository), batch)
+    files_at(repository.spark_files(), repository.read_spark, batch)
 
 
 def _knows(offsets: Sequence[int], batch: int) -> bool:
@@ -283,22 +274,15 @@ def _knows(offsets: Sequence[int], batch: int) -> bool:
 def _still_possible(repository: Repository, last: EpochManifest, offsets: Sequence[int]) -> str:
     """Return the earlier epochs that Spark still has the offsets of."""
     known: list[int] = []
-    for manifest in _history(repository, last):
-        if not _knows(offsets, _batch(manifest)):
-            break
+    manifest, first = last, repository.first_kept()
+    while _knows(offsets, _batch(manifest)):
         known.append(manifest.epoch)
+        if manifest.previous is None or manifest.previous < first:
+            break
+        manifest = repository.manifest(manifest.previous)
     if not known[1:]:
         return "There is no epoch left to go back to: start with a new checkpoint"
     return f"Go back to one from {known[-1]} to {known[1]}"
-
-
-def _history(repository: Repository, last: EpochManifest) -> Iterator[EpochManifest]:
-    """Yield the kept epochs in the history of this one, from it backwards."""
-    manifest, first = last, repository.first_kept()
-    yield manifest
-    while manifest.previous is not None and manifest.previous >= first:
-        manifest = repository.manifest(manifest.previous)
-        yield manifest
 
 
 def _set_back(repository: Repository, names: Sequence[str], wanted: SparkFiles) -> None:

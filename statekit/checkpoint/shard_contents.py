@@ -77,15 +77,11 @@ class ReplayCost(Record):
         Parameters:
             files: change files that are not in the base.
         """
-        later = list(files)
-        size = sum(file.size for file in later)
-        return ReplayCost(
-            files=len(later),
-            rows=sum(file.rows for file in later),
-            bytes=size,
-            since_base=size,
-            changed=self.changed,
-            uploaded=self.uploaded + uploaded,
+        later = ReplayCost()
+        for file in files:
+            later = later.followed_by(file, 0)
+        return later.model_copy(
+            update={"changed": self.changed, "uploaded": self.uploaded + uploaded}
         )
 
 

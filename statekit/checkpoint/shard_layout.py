@@ -105,11 +105,8 @@ def _joined_chain(shards: Sequence[ShardState]) -> ReplayCost:
     """Return the cost of applying the change files of all these shards, with an empty upload
     budget.
     """
-    return ReplayCost(
-        files=sum(shard.chain.files for shard in shards),
-        rows=sum(shard.chain.rows for shard in shards),
-        bytes=sum(shard.chain.bytes for shard in shards),
-    )
+    costs = (shard.chain.model_dump(include={"files", "rows", "bytes"}) for shard in shards)
+    return ReplayCost(**added(*costs))
 
 
 def _soonest(shards: Sequence[ShardState]) -> dict[Clock, int]:

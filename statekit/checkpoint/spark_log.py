@@ -39,8 +39,8 @@ _NUMBERED = re.compile(r"(offsets|commits)/([0-9]+)")
 _SOURCE = re.compile(r"sources/([^/]+)/.+")
 _LOG_NAME = re.compile(r"([0-9]+)(\.compact)?")
 _NOTHING_READ = "-"
-_OFFSET_VERSIONS = ("v1", "v2")
-_COMMIT_VERSIONS = ("v1", "v2")
+_VERSIONS = ("v1", "v2")
+"""Of offsets and commits."""
 _LOG_VERSION = "v1"
 
 _Read = Callable[[str], bytes]
@@ -111,7 +111,7 @@ def query_id(data: bytes) -> str:
     >>> query_id(new_metadata("3cc8c161-6cff-444d-a3bf-f118d576f6e8"))
     '3cc8c161-6cff-444d-a3bf-f118d576f6e8'
     """
-    query = _members(data.decode(errors="replace"), METADATA).get("id")
+    query = _first_members([data.decode(errors="replace")], METADATA).get("id")
     if not isinstance(query, str):
         raise _unreadable(METADATA, ValueError("it names no query"))
     return query
@@ -139,8 +139,7 @@ def batch_times(data: bytes, name: str) -> BatchTimes:
     >>> batch_times(b'v1\\n{"batchWatermarkMs":5000,"batchTimestampMs":1700,"conf":{}}\\n{}', "0")
     BatchTimes(watermark_ms=5000, timestamp_ms=1700)
     """
-    lines = _known(data, name, _OFFSET_VERSIONS)
-    members = _members(lines[0] if lines else "", name)
+    members = _first_members(_known(data, name)[1], name)
     return BatchTimes(
         *(_number(members, of, name) for of in ("batchWatermarkMs", "batchTimestampMs"))
     )
@@ -175,25 +174,29 @@ def batch_end(data: bytes, name: str) -> BatchEnd:
     >>> BatchEnd(2, 8000).to_bytes()
     b'v1\\n{"nextBatchWatermarkMs":8000}'
     """
-    version, lines = _lines(data, name)[0], _known(data, name, _COMMIT_VERSIONS)
-    noted = _members(lines[0] if lines else "", name)
+    version, lines = _known(data, name)
+    noted = _first_members(lines, name)
     return BatchEnd(int(version[1:]), _number(noted, "nextBatchWatermarkMs", name))
 
 
-def _known(data: bytes, name: str, versions: tuple[str, ...]) -> list[str]:
-    """Return the lines after the version, if the version is known."""
-    version, *lines = _lines(data, name)
+def _known(data: bytes, name: str, versions: tuple[str, ...] = _VERSIONS) -> tuple[str, list[str]]:
+    """Return the version of a file and the lines after it, if the version is known."""
+    try:
+        version, *lines = data.decode().rstrip("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise _unreadable(name, error) from error
     if version not in versions:
         raise RestoreError(
             f"{name} of Spark's part has version {version}, and this statekit reads "
             f"{' and '.join(versions)}: upgrade statekit"
         )
-    return lines
+    return version, lines
 
 
-def _members(line: str, name: str) -> dict[str, Any]:
+def _first_members(lines: list[str], name: str) -> dict[str, Any]:
+    """Return the JSON object in the first line of a file."""
     try:
-        members = parse_json(line)
+        members = parse_json(lines[0] if lines else "")
     except ValueError as error:
         raise _unreadable(name, error) from error
     return members if isinstance(members, dict) else {}
@@ -208,94 +211,71 @@ def _number(members: dict[str, Any], of: str, name: str) -> int:
 
 def _offsets(data: bytes, name: str) -> dict[str, str]:
     """How far each source was read: version 1 has them in the order of sources, 2 by name."""
-    version = _lines(data, name)[0]
-    offsets = _known(data, name, _OFFSET_VERSIONS)[1:]  # after the metadata of the batch
+    version, lines = _known(data, name)
+    offsets = lines[1:]  # after the metadata of the batch
     if version == "v1":
         return {str(source): offset for source, offset in enumerate(offsets)}
     return dict(line.split(":", 1) for line in offsets if ":" in line)
 
 
 def _source_at(paths: list[str], read: _Read, offset: str) -> SparkFiles:
-    """What one source keeps for itself, when it was read up to an offset."""
-    until = _log_offset(offset)
-    if until is None and (offset != _NOTHING_READ or not _is_file_log(paths, read)):
-        return dict.fromkeys(paths)
-    return _FileLog(paths, read).until(-1 if until is None else until)
+    """Return the files of one source, as they were when it was read up to an offset."""
+    until = _object_in(offset).get("logOffset")
+    if type(until) is int:
+        return _log_until(paths, read, until)
+    if offset == _NOTHING_READ and _is_file_log(paths, read):
+        return _log_until(paths, read, -1)
+    return dict.fromkeys(paths)
 
 
-def _log_offset(offset: str) -> int | None:
-    """Return the position in its log that a source of files was read up to; None for other
-    sources.
-    """
+def _object_in(text: str) -> dict[str, Any]:
+    """Return a JSON object; an empty one for any other text."""
     try:
-        parsed = parse_json(offset)
+        parsed = parse_json(text)
     except ValueError:
-        return None
-    position = parsed.get("logOffset") if isinstance(parsed, dict) else None
-    return position if type(position) is int else None
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _is_file_log(paths: list[str], read: _Read) -> bool:
     """Return whether a source that was not read yet is one of files: all it can be told from."""
     _, *lines = read(paths[0]).decode(errors="replace").split("\n")
-    try:
-        return bool(lines) and {"path", "batchId"} <= parse_json(lines[0]).keys()
-    except (ValueError, AttributeError):
-        return False
+    return bool(lines) and {"path", "batchId"} <= _object_in(lines[0]).keys()
 
 
-class _FileLog:
-    """The log of a source of files."""
-
-    def __init__(self, paths: list[str], read: _Read) -> None:
-        self._read = read
-        self._folder = paths[0].rsplit("/", 1)[0]
-        self._names: dict[int, str] = {}
-        self._compact: list[int] = []
-        for path in paths:
-            match = _LOG_NAME.fullmatch(path.rsplit("/", 1)[-1])
-            if match is not None:
-                self._names[int(match[1])] = path
-                self._compact += [int(match[1])] if match[2] else []
-        self._compact.sort()
-
-    def until(self, position: int) -> SparkFiles:
-        """Return the log when it ended at a position."""
-        start = max((at for at in self._compact if at <= position), default=0)
-        if all(at in self._names for at in range(start, position + 1)):
-            return {path: None for at, path in self._names.items() if at <= position}
-        return self._rebuilt(position)
-
-    def _rebuilt(self, position: int) -> SparkFiles:
-        """Return the same out of a later file, if Spark has deleted those up to the position.
-
-        A compact file at any position is a log: Spark takes its interval from it.
-        """
-        later = next((at for at in self._compact if at > position), None)
-        if later is None:
-            raise CorruptCheckpointError(
-                f"{self._folder} of Spark's part lacks entries up to {position}: restore it from "
-                "a backup, or start with a new checkpoint"
-            )
-        lines = [line for at, line in self._entries(later) if at <= position]
-        text = "\n".join([_LOG_VERSION, *lines])
-        return {f"{self._folder}/{position}.compact": text.encode()}
-
-    def _entries(self, at: int) -> Iterator[tuple[int, str]]:
-        name = self._names[at]
-        for line in _known(self._read(name), name, (_LOG_VERSION,)):
-            try:
-                entry: dict[str, Any] = parse_json(line)
-                yield int(entry["batchId"]), line
-            except (ValueError, KeyError, TypeError, OverflowError) as error:
-                raise _unreadable(name, error) from error
+def _log_until(paths: list[str], read: _Read, position: int) -> SparkFiles:
+    """Return the log of a source of files when it ended at a position."""
+    names: dict[int, str] = {}
+    compact: list[int] = []
+    for path in paths:
+        match = _LOG_NAME.fullmatch(path.rsplit("/", 1)[-1])
+        if match is not None:
+            names[int(match[1])] = path
+            compact += [int(match[1])] if match[2] else []
+    start = max((at for at in compact if at <= position), default=0)
+    if all(at in names for at in range(start, position + 1)):
+        return {path: None for at, path in names.items() if at <= position}
+    # Spark has deleted some of these files, so the log is built from a later one. A compact file at
+    # any position is a log: Spark takes its interval from it.
+    folder = paths[0].rsplit("/", 1)[0]
+    later = min((at for at in compact if at > position), default=None)
+    if later is None:
+        raise CorruptCheckpointError(
+            f"{folder} of Spark's part lacks entries up to {position}: restore it from a backup, "
+            "or start with a new checkpoint"
+        )
+    lines = [line for at, line in _entries(read, names[later]) if at <= position]
+    return {f"{folder}/{position}.compact": "\n".join([_LOG_VERSION, *lines]).encode()}
 
 
-def _lines(data: bytes, name: str) -> list[str]:
-    try:
-        return data.decode().rstrip("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise _unreadable(name, error) from error
+def _entries(read: _Read, name: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a log with their positions."""
+    for line in _known(read(name), name, (_LOG_VERSION,))[1]:
+        try:
+            entry: dict[str, Any] = parse_json(line)
+            yield int(entry["batchId"]), line
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise _unreadable(name, error) from error
 
 
 def _unreadable(name: str, error: Exception) -> CorruptCheckpointError:

@@ -40,9 +40,9 @@ from statekit.checkpoint.object_store import (
     RequestError,
     Stored,
     StoreOptions,
+    inside,
 )
 from statekit.checkpoint.paths import DATA, is_state
-from statekit.checkpoint.regular_files import inside
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.store_url import local_path, remote_url
 from statekit.clock import sleep_s, stopwatch_s, unique_id
@@ -107,12 +107,7 @@ class Store:
     @classmethod
     def in_memory(cls) -> Self:
         """Return a checkpoint in memory, which lives as long as this object."""
-        store = cls.__new__(cls)
-        store.url = "memory://"
-        store.root = None
-        store._options = StoreOptions.of(os.environ)
-        store._objects = RemoteObjects(None, store._options)
-        return store
+        return cls("memory://")
 
     @classmethod
     def of(cls, given: str | Path | Self) -> Self:
@@ -276,14 +271,12 @@ class Store:
             going: called at intervals; an exception that it raises ends the upload.
         """
         with self._asked("read", str(source), lambda: _Watched(source, going)) as watched:
-            file = cast("IO[bytes]", watched)
-            objects = self._objects
-            if not isinstance(objects, LocalObjects) or not _same_disk(source, objects.root):
-                return self.put_file(path, file)
-            size, checksum = self._asked("read", str(source), lambda: _summed(file))
-            if not self._asked("write", path, lambda: objects.link(source, path)):
-                return self.put_file(path, file)
-        return FileRef(path=path, size=size, checksum=checksum)
+            file, objects = cast("IO[bytes]", watched), self._objects
+            if isinstance(objects, LocalObjects) and _same_disk(source, objects.root):
+                size, checksum = self._asked("read", str(source), lambda: _summed(file))
+                if self._asked("write", path, lambda: objects.link(source, path)):
+                    return FileRef(path=path, size=size, checksum=checksum)
+            return self.put_file(path, file)
 
     def fetch(self, ref: FileRef, target: Path) -> None:
         """Fetch a referenced file to the local disk, and verify every byte of it.
@@ -296,27 +289,13 @@ class Store:
         objects = self._objects
         if isinstance(objects, LocalObjects) and _same_disk(objects.root, target.parent):
             self.open_verified(ref).close()
-            if self._asked(
-                "keep a copy of", ref.path, lambda: linked(objects.root / ref.path, target)
-            ):
+            if self._kept(ref, lambda: linked(objects.root / ref.path, target)):
                 return
-        with contextlib.ExitStack() as failing:
-            file = failing.enter_context(
-                self._asked("keep a copy of", ref.path, lambda: target.open("wb"))
-            )
+        with self._kept(ref, lambda: target.open("wb")) as file, contextlib.ExitStack() as failing:
             failing.callback(target.unlink, missing_ok=True)
-            digest, size = xxhash.xxh3_128(), 0
-            try:
-                for piece in self._streamed(ref):
-                    digest.update(piece)
-                    size += len(piece)
-                    self._asked("keep a copy of", ref.path, partial(file.write, piece))
-            except FileNotFoundError:
-                raise _missing(self.at(ref.path)) from None
-            _check(size, digest.hexdigest(), ref, self.at(ref.path))
-            self._asked("keep a copy of", ref.path, lambda: _sync(file))
+            self._copy(ref, file)
+            self._kept(ref, lambda: _sync(file))
             failing.pop_all()
-            file.close()
 
     def open_verified(self, ref: FileRef) -> IO[bytes]:
         """Return the content of a referenced file, after verifying every byte of it.
@@ -324,44 +303,47 @@ class Store:
         Raises:
             CorruptCheckpointError: the file is missing or altered.
         """
-        where = self.at(ref.path)
-        with contextlib.ExitStack() as closing:
-            try:
-                file = closing.enter_context(self._opened(ref))
-            except FileNotFoundError:
-                raise _missing(where) from None
-            size, checksum = self._asked("read", ref.path, lambda: _summed(file))
-            _check(size, checksum, ref, where)
+        objects = self._objects
+        with contextlib.ExitStack() as failing:
+            file: IO[bytes]
+            if isinstance(objects, LocalObjects):  # it can be read twice, because it never changes
+                file = failing.enter_context(self._opened(objects, ref))
+                self._check(ref, *self._read(ref, lambda: _summed(file)))
+            else:
+                file = failing.enter_context(
+                    tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES_MAX)
+                )
+                self._copy(ref, file)
             file.seek(0)
-            closing.pop_all()  # now it is the caller's to close
+            failing.pop_all()  # now it is the caller's to close
         return file
 
-    def _opened(self, ref: FileRef) -> IO[bytes]:
-        """Open a data file. It can be read twice, because it never changes."""
-        objects = self._objects
-        if isinstance(objects, LocalObjects):
-            file = self._asked("read", ref.path, lambda: objects.open(ref.path))
-            if (size := os.fstat(file.fileno()).st_size) != ref.size:
-                file.close()
-                raise _altered(self.at(ref.path), f"{size} bytes", ref)
-            return file
-        with contextlib.ExitStack() as closing:
-            spool = closing.enter_context(tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES_MAX))
-            for piece in self._pieces(ref):
-                self._asked("keep a copy of", ref.path, partial(spool.write, piece))
-            spool.seek(0)
-            closing.pop_all()
-        return spool
+    def _copy(self, ref: FileRef, target: IO[bytes]) -> None:
+        """Copy a referenced file to a local one, and verify every byte of it."""
+        digest, size = xxhash.xxh3_128(), 0
+        for piece in self._streamed(ref):
+            digest.update(piece)
+            size += len(piece)
+            self._kept(ref, partial(target.write, piece))
+        self._check(ref, size, digest.hexdigest())
+
+    def _opened(self, objects: LocalObjects, ref: FileRef) -> IO[bytes]:
+        """Open a referenced file of a local disk."""
+        file = self._read(ref, lambda: objects.open(ref.path))
+        if (size := os.fstat(file.fileno()).st_size) != ref.size:
+            file.close()
+            raise self._altered(ref, f"{size} bytes")
+        return file
 
     def _streamed(self, ref: FileRef) -> Iterator[bytes | memoryview]:
         """Yield the content of a file. Each piece is valid until the next one is requested."""
         if not isinstance(self._objects, LocalObjects):
             yield from self._pieces(ref)
             return
-        with self._opened(ref) as file:
+        with self._opened(self._objects, ref) as file:
             # Allocating memory for each piece would take as long as copying it.
             buffer = memoryview(bytearray(_CHUNK_BYTES))
-            while size := self._asked("read", ref.path, lambda: cast("Any", file).readinto(buffer)):
+            while size := self._read(ref, lambda: cast("Any", file).readinto(buffer)):
                 yield buffer[:size]
 
     def _pieces(self, ref: FileRef) -> Iterator[bytes]:
@@ -372,19 +354,45 @@ class Store:
         """
 
         def got(start: int, size: int | None = _PIECE_BYTES) -> FileBytes:
-            return self._asked("read", ref.path, lambda: self._got(ref.path, start, size))
+            return self._read(ref, lambda: self._got(ref.path, start, size))
 
         if ref.size <= _PIECE_BYTES:
             yield got(0, None).data
             return
         first = got(0)
         if first.size != ref.size:
-            raise _altered(self.at(ref.path), f"{first.size} bytes", ref)
+            raise self._altered(ref, f"{first.size} bytes")
         yield first.data
         starts = iter(range(_PIECE_BYTES, ref.size, _PIECE_BYTES))
         with ThreadPoolExecutor(_PIECES) as threads:
             while some := list(islice(starts, _PIECES)):
                 yield from (piece.data for piece in threads.map(got, some))
+
+    def _read(self, ref: FileRef, ask: Callable[[], T]) -> T:
+        """Return the answer to a request for a referenced file."""
+        try:
+            return self._asked("read", ref.path, ask)
+        except FileNotFoundError:
+            raise CorruptCheckpointError(
+                f"{self.at(ref.path)} is missing: restore it from a backup, or start from an "
+                "epoch before the one that references it"
+            ) from None
+
+    def _kept(self, ref: FileRef, ask: Callable[[], T]) -> T:
+        """Return the answer to a request for the local copy of a referenced file."""
+        return self._asked("keep a copy of", ref.path, ask)
+
+    def _check(self, ref: FileRef, size: int, checksum: str) -> None:
+        """Compare the size and checksum of a file with its reference."""
+        if (size, checksum) != (ref.size, ref.checksum):
+            raise self._altered(ref, f"{size} bytes with checksum {checksum}")
+
+    def _altered(self, ref: FileRef, difference: str) -> CorruptCheckpointError:
+        return CorruptCheckpointError(
+            f"{self.at(ref.path)} is truncated or altered: {difference}, the manifest says "
+            f"{ref.size} and {ref.checksum}. Restore it from a backup, or start from an epoch "
+            "before the one that references it"
+        )
 
     def remove(self, paths: Iterable[str]) -> None:
         """Delete unreferenced files. Missing files are ignored.
@@ -459,27 +467,6 @@ def _summed(file: IO[bytes]) -> tuple[int, str]:
         digest.update(chunk)
         size += len(chunk)
     return size, digest.hexdigest()
-
-
-def _check(size: int, checksum: str, ref: FileRef, where: str) -> None:
-    """Compare the size and checksum of a file with its reference."""
-    if (size, checksum) != (ref.size, ref.checksum):
-        raise _altered(where, f"{size} bytes with checksum {checksum}", ref)
-
-
-def _altered(where: str, difference: str, ref: FileRef) -> CorruptCheckpointError:
-    return CorruptCheckpointError(
-        f"{where} is truncated or altered: {difference}, the manifest says {ref.size} and "
-        f"{ref.checksum}. Restore it from a backup, or start from an epoch before the one that "
-        "references it"
-    )
-
-
-def _missing(where: str) -> CorruptCheckpointError:
-    return CorruptCheckpointError(
-        f"{where} is missing: restore it from a backup, or start from an epoch before the one that "
-        "references it"
-    )
 
 
 class _Watched(io.FileIO):

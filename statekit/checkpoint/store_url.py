@@ -82,4 +82,4 @@ def remote_url(url: str) -> str:
             "abfss://container@account.dfs.core.windows.net/prefix; the address of a server that "
             "speaks S3 goes into AWS_ENDPOINT_URL"
         )
-    return url.rstrip("/")
+    return url.rstrip("/") if place else url

@@ -14,7 +14,7 @@ from rich.text import Text
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.object_store import StoreOptions
 from statekit.checkpoint.repository import Repository
-from statekit.cli.tables import count_text, empty_table, out, range_text, say
+from statekit.cli.tables import count_text, print_table, range_text, say
 from statekit.errors import RestoreError, StatekitError, StorageError
 from statekit.timestamp import instant
 from statekit.working_copy.copies import default_working_directory
@@ -28,10 +28,7 @@ _ASKED_AT_ONCE = 16
 def copies(
     directory: Annotated[
         str | None,
-        typer.Argument(
-            help="A working directory on this host; default: that of jobs without one.",
-            show_default=False,
-        ),
+        typer.Argument(help="A working directory on this host; default: that of jobs without one."),
     ] = None,
     clean: Annotated[
         bool,
@@ -106,19 +103,19 @@ def _print(space: CopySpace, copies_found: list[FoundCopy], jobs: dict[str, str 
         say("no working copies")
         return
     headings = ("checkpoint", "job", "operator", "groups", "bytes", "last used (UTC)", "in use")
-    table = empty_table(headings)
-    for copy in copies_found:
-        job = jobs.get(copy.checkpoint_id)
-        table.add_row(
+    rows = [
+        (
             copy.checkpoint_id[:10],
-            Text("checkpoint is gone" if job is None else job),
+            Text(jobs.get(copy.checkpoint_id) or "checkpoint is gone"),
             Text(copy.operator),
             range_text(copy.groups),
             f"{copy.bytes:,}",
             f"{instant(copy.last_used_us):%Y-%m-%d %H:%M}",
             "yes" if copy.is_in_use else "no",
         )
-    out.print(table)
+        for copy in copies_found
+    ]
+    print_table(headings, rows)
     say(f"{count_text(len(copies_found), 'copy', 'copies')}, {_total_bytes(copies_found):,} bytes")
 
 

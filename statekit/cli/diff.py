@@ -6,12 +6,24 @@ import dataclasses
 import json
 import os
 import re
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from statekit.checkpoint.repository import Repository
-from statekit.cli.tables import empty_table, out, say
-from statekit.maintenance.diff.compare import Difference, EpochSource, RowDifference, StateSource
-from statekit.maintenance.diff.savepoint_source import SavepointSource
+from statekit.cli.arguments import AllowPickle, AsJson
+from statekit.cli.tables import count_text, out, print_table, print_values, say
+from statekit.maintenance.diff.compare import (
+    Difference,
+    EpochSource,
+    RowDifference,
+    SavepointSource,
+    StateSource,
+    compare,
+)
+
+_DIFFERENT = 3
+"""The exit code for a difference, which is not an error."""
 
 _WITH_EPOCH = re.compile(r"(.+)@(\d+)")
 
@@ -29,27 +41,40 @@ def source_of(text: str) -> StateSource:
     return EpochSource(match[1], int(match[2]))
 
 
-def as_data(difference: Difference) -> dict[str, Any]:
-    """Return the difference as JSON-able data."""
-    return {"same": difference.is_same, **dataclasses.asdict(difference)}
+def diff(
+    a: Annotated[str, typer.Argument(help="A checkpoint, or CHECKPOINT@EPOCH.")],
+    b: Annotated[str, typer.Argument(help="What to compare it with.")],
+    rows: Annotated[int, typer.Option(min=0, help="Show so many rows that differ per state.")] = 0,
+    as_json: AsJson = False,
+    allow_pickle: AllowPickle = False,
+) -> None:
+    """Compare two states: schemas, and the rows of each state.
+
+    The exit code is 0 if they are equal, and 3 if they differ.
+    """
+    difference = compare(source_of(a), source_of(b), examples=rows, allow_pickle=allow_pickle)
+    if as_json:
+        print_values({"same": difference.is_same, **dataclasses.asdict(difference)})
+    else:
+        _print_difference(difference)
+    if not difference.is_same:
+        raise typer.Exit(_DIFFERENT)
 
 
-def print_difference(difference: Difference) -> None:
+def _print_difference(difference: Difference) -> None:
     """Print schemas, then the numbers of different rows, then the requested rows."""
     say(f"A {difference.a}\nB {difference.b}")
     _print_schemas(difference)
     headings = ("rows in A", "rows in B", "added", "removed", "changed")
-    table = empty_table(headings, texts=("state",))
+    rows = []
     for state in difference.states:
         counts = (state.rows_a, state.rows_b, state.added, state.removed, state.changed)
-        table.add_row(f"{state.operator}.{state.state}", *(f"{count:,}" for count in counts))
-    out.print(table)
+        rows.append((f"{state.operator}.{state.state}", *(f"{count:,}" for count in counts)))
+    print_table(headings, rows, texts=("state",))
     for state in difference.states:
         for row in state.examples:
             say(f"{state.operator}.{state.state} {_row_text(row)}")
-    read = (
-        "1 shard was" if difference.shards_read == 1 else f"{difference.shards_read:,} shards were"
-    )
+    read = count_text(difference.shards_read, "shard was", "shards were")
     skipped = f", {difference.shards_skipped:,} of the same attempt were not"
     out.print(f"{read} read{skipped if difference.shards_skipped else ''}")
     out.print("the same" if difference.is_same else "different")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -10,23 +11,21 @@ import typer
 from statekit.checkpoint.gc.collector import GRACE, Collected, Collector, Size
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import DEFAULT_RETENTION, STAGED_FOR, Retention
-from statekit.cli.tables import count_text, empty_table, out, print_json, progress_bar, say
+from statekit.cli.arguments import AsJson, Checkpoint, DryRun
+from statekit.cli.tables import count_text, print_json, print_table, progress_bar, say
 from statekit.errors import StateTypeError
 from statekit.timestamp import duration_to_micros
 
 
 def gc(
-    checkpoint: Annotated[
-        str, typer.Argument(help="Directory or URL of a checkpoint.", show_default=False)
-    ],
+    checkpoint: Checkpoint,
     epochs: Annotated[
         int, typer.Option(min=1, help="Keep at least so many of the last epochs.")
     ] = DEFAULT_RETENTION.epochs,
     age: Annotated[
         str | None,
         typer.Option(
-            help='And those that were committed no longer before the last: "7 days", "12h".',
-            show_default=False,
+            help='And those that were committed no longer before the last: "7 days", "12h".'
         ),
     ] = None,
     grace: Annotated[
@@ -38,8 +37,8 @@ def gc(
             )
         ),
     ] = f"{GRACE.total_seconds() / 3600:g}h",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """Delete old epochs, and files that no kept epoch references.
 
@@ -87,11 +86,11 @@ def _print(url: str, done: Collected, grace: dt.timedelta, *, dry_run: bool) -> 
     if not done.deleted:
         say("nothing to delete")
         return
-    table = empty_table(("files", "bytes"), texts=(verb,))
-    for kind, size in sorted(done.deleted.items()):
-        table.add_row(kind, f"{size.files:,}", f"{size.bytes:,}")
-    out.print(table)
-    say(f"{_size_text(_total(done))} {verb}")
+    sizes = sorted(done.deleted.items())
+    rows = [(kind, f"{size.files:,}", f"{size.bytes:,}") for kind, size in sizes]
+    print_table(("files", "bytes"), rows, texts=(verb,))
+    total = Size(sum(size.files for _, size in sizes), sum(size.bytes for _, size in sizes))
+    say(f"{_size_text(total)} {verb}")
     if dry_run:
         say("dry run: nothing was changed")
 
@@ -100,27 +99,13 @@ def _size_text(size: Size) -> str:
     return f"{count_text(size.files, 'file', 'files')} of {size.bytes:,} bytes"
 
 
-def _total(done: Collected) -> Size:
-    sizes = done.deleted.values()
-    return Size(sum(size.files for size in sizes), sum(size.bytes for size in sizes))
-
-
 def _as_data(url: str, done: Collected | None, *, dry_run: bool) -> dict[str, object]:
-    if done is None:
-        return {"checkpoint": url, "dry_run": dry_run, "kept": None, "deleted": {}}
-    return {
-        "checkpoint": url,
-        "dry_run": dry_run,
-        "kept": {
-            "first": done.first,
-            "last": done.last,
-            "epochs": done.kept,
-            "held": {str(number): why for number, why in sorted(done.held.items())},
-            "unnamed": None if done.young is None else _size_data(done.young),
-        },
-        "deleted": {kind: _size_data(size) for kind, size in sorted(done.deleted.items())},
+    kept = done and {
+        "first": done.first,
+        "last": done.last,
+        "epochs": done.kept,
+        "held": {str(number): why for number, why in sorted(done.held.items())},
+        "unnamed": done.young and asdict(done.young),
     }
-
-
-def _size_data(size: Size) -> dict[str, int]:
-    return {"files": size.files, "bytes": size.bytes}
+    deleted = {} if done is None else {k: asdict(size) for k, size in sorted(done.deleted.items())}
+    return {"checkpoint": url, "dry_run": dry_run, "kept": kept, "deleted": deleted}

@@ -9,7 +9,8 @@ import typer
 
 from statekit.checkpoint.job_file import TIMERS
 from statekit.checkpoint.manifest import EpochManifest
-from statekit.cli.tables import empty_table, out, say
+from statekit.cli.arguments import DryRun
+from statekit.cli.tables import out, print_table, say
 from statekit.errors import StatekitError
 from statekit.job.loader import load_named
 from statekit.timestamp import instant
@@ -20,26 +21,21 @@ if TYPE_CHECKING:
 
 def import_spark(
     spark_checkpoint: Annotated[
-        str,
-        typer.Argument(help="What the query was given as checkpointLocation.", show_default=False),
+        str, typer.Argument(help="What the query was given as checkpointLocation.")
     ],
-    to: Annotated[
-        str, typer.Option(help="Directory or URL of the checkpoint to make.", show_default=False)
-    ],
+    to: Annotated[str, typer.Option(help="Directory or URL of the checkpoint to make.")],
     application: Annotated[
         str,
         typer.Option(
             "--app",
             help="What transform_with_state returned, or a function that calls it: "
             "module:attribute.",
-            show_default=False,
         ),
     ],
     parallelism: Annotated[
-        int | None,
-        typer.Option(help="Shards per operator; one per core of Spark.", show_default=False),
+        int | None, typer.Option(help="Shards per operator; one per core of Spark.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Import the state of a query with Spark's own transformWithState into a new checkpoint.
 
@@ -75,12 +71,12 @@ def _print_source(spark_import: SparkImport) -> None:
 
 
 def _print_result(manifest: EpochManifest, spark_import: SparkImport) -> None:
-    table = empty_table(("rows", "bytes"), texts=("operator.state",))
+    rows = []
     for name, operator in manifest.operators.items():
-        for state, rows in operator.rows.items():
+        for state, count in operator.rows.items():
             title = "timers" if state == TIMERS else state
-            table.add_row(f"{name}.{title}", f"{rows:,}", f"{operator.bytes[state]:,}")
-    out.print(table)
+            rows.append((f"{name}.{title}", f"{count:,}", f"{operator.bytes[state]:,}"))
+    print_table(("rows", "bytes"), rows, texts=("operator.state",))
     url = spark_import.repository.url
     say(f"Committed as epoch {manifest.epoch} of {url}")
     out.print("Start the job on it, with the input that the query had.")

@@ -2,72 +2,65 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.text import Text
 
 from statekit.backend.interface import StateSize
-from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.job_file import TIMERS, WAITING
 from statekit.checkpoint.manifest import ShardState
+from statekit.checkpoint.repository import Repository
+from statekit.cli.arguments import AsJson, Checkpoint, Epoch
 from statekit.cli.rollback import rolled_back_text
-from statekit.cli.tables import add_rows_of_shards, empty_table, out, range_text, say, size_cells
+from statekit.cli.savepoint import inspect_savepoint
+from statekit.cli.tables import (
+    empty_table,
+    out,
+    print_json,
+    print_shards,
+    range_text,
+    say,
+    size_cells,
+)
+from statekit.maintenance.sizes import OperatorSizes, counted_sizes, stored_sizes
 from statekit.reader import CheckpointReader, key_text, state_text, time_text
 from statekit.timestamp import instant
 from statekit.working_copy.base_options import replay_seconds
 
 
-@dataclass(frozen=True)
-class Counted:
-    """The size of an operator's state.
+def inspect(
+    checkpoint: Checkpoint,
+    epoch: Epoch = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Trust the manifest's counts; read no state.")
+    ] = False,
+    operator: Annotated[str | None, typer.Option(help="Show only this operator.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a checkpoint contains: job, operators, states with types and sizes, epochs, skew.
 
-    Attributes:
-        sizes: rows and bytes per state, and of timers.
-        shards: rows of keys per shard; None for one that was not counted.
-        groups: the same per key group; None if no state was read.
+    For a savepoint: the job, and states with types, sizes and files.
     """
-
-    sizes: dict[str, StateSize]
-    shards: list[int | None]
-    groups: Counter[int] | None
-
-
-def counted(reader: CheckpointReader, names: Sequence[str], *, fast: bool) -> dict[str, Counted]:
-    """Count the rows of operators: by reading them, or from the numbers in the manifest.
-
-    Parameters:
-        names: of the operators.
-    """
-    count = _from_manifest if fast else _read
-    return {name: count(reader, name) for name in names}
-
-
-def _read(reader: CheckpointReader, operator: str) -> Counted:
-    with scratch_directory("inspect") as directory:
-        sizes, groups = reader.sizes(operator, directory)
-    shards: list[int | None] = [
-        sum(groups[group] for group in range(shard.first_group, shard.last_group + 1))
-        for shard in reader.manifest.operators[operator].shards
-    ]
-    return Counted(sizes, shards, groups)
+    if Repository(checkpoint, create=False).is_savepoint:
+        if epoch is not None:
+            raise typer.BadParameter("a savepoint is of one epoch: leave --epoch out")
+        if operator is not None:
+            raise typer.BadParameter("--operator is for checkpoints: leave it out")
+        inspect_savepoint(checkpoint, as_json=as_json)
+        return
+    reader = CheckpointReader(checkpoint, epoch=epoch)
+    names = [record.name for record in reader.job.operators]
+    count = stored_sizes if fast else counted_sizes
+    counts = {name: count(reader, name) for name in (names if operator is None else [operator])}
+    if as_json:
+        print_json(_as_data(reader, counts))
+    else:
+        print_checkpoint(reader, counts)
 
 
-def _from_manifest(reader: CheckpointReader, operator: str) -> Counted:
-    record, epoch = reader.operator(operator), reader.manifest.operators[operator]
-    rows, size = epoch.rows, epoch.bytes
-    sizes = {name: StateSize(rows.get(name, 0), size.get(name, 0)) for name in record.holds}
-    # What shards that are parts began with was never counted one by one.
-    shards = [
-        None if shard.is_part else sum(shard.rows.get(name, 0) for name in record.holds_by_key)
-        for shard in epoch.shards
-    ]
-    return Counted(sizes, shards, None)
-
-
-def print_checkpoint(reader: CheckpointReader, operators: Mapping[str, Counted]) -> None:
+def print_checkpoint(reader: CheckpointReader, operators: Mapping[str, OperatorSizes]) -> None:
     """Print the job, then a table of states and one of shards per operator."""
     manifest, epochs = reader.manifest, reader.epochs
     out.print(f"[bold]job {reader.job.name}[/]  {reader.repository.url}", soft_wrap=True)
@@ -80,7 +73,7 @@ def print_checkpoint(reader: CheckpointReader, operators: Mapping[str, Counted])
         say(rolled_back_text(reader.abandoned))
     for name, counts in operators.items():
         out.print()
-        _print_states(reader, name, counts.sizes)
+        _print_states(reader, name, counts.states)
         if reader.operator(name).holds_by_key:
             _print_skew(reader, name, counts)
         _print_restores(manifest.operators[name].shards)
@@ -107,22 +100,23 @@ def _print_states(reader: CheckpointReader, operator: str, sizes: dict[str, Stat
         out.print(clocks)
 
 
-def _print_skew(reader: CheckpointReader, operator: str, counts: Counted) -> None:
+def _print_skew(reader: CheckpointReader, operator: str, counts: OperatorSizes) -> None:
     """Print how evenly rows of keys are distributed over shards, and over key groups if they were
     read.
     """
     headings = ("shard", "key groups", "rows", "of mean", "fullest group")
-    table = empty_table(headings, title=f"skew of {operator}")
     shards = reader.manifest.operators[operator].shards
-    counted_rows = [rows for rows in counts.shards if rows is not None]
+    rows_of = [None if size is None else size.rows for size in counts.shards]
+    counted_rows = [rows for rows in rows_of if rows is not None]
     total = sum(counted_rows) if len(counted_rows) == len(shards) else 0
 
-    def cells_of(number: int) -> Sequence[str]:
-        rows, (first, last) = counts.shards[number], shards[number].groups
+    def cells(number: int, rows: int | None) -> Sequence[str]:
+        first, last = shards[number].groups
         fullest = "–"
         if counts.groups is not None and rows:
-            group = max(range(first, last + 1), key=counts.groups.__getitem__)
-            fullest = f"{group}: {counts.groups[group]:,}"
+            own = {g: counts.groups[g].rows for g in range(first, last + 1) if g in counts.groups}
+            group = max(own, key=own.__getitem__)
+            fullest = f"{group}: {own[group]:,}"
         return (
             str(number),
             range_text((first, last)),
@@ -131,8 +125,8 @@ def _print_skew(reader: CheckpointReader, operator: str, counts: Counted) -> Non
             fullest,
         )
 
-    add_rows_of_shards(table, [rows or 0 for rows in counts.shards], cells_of)
-    out.print(table)
+    rows_of_shards = [(rows or 0, cells(n, rows)) for n, rows in enumerate(rows_of)]
+    print_shards(headings, rows_of_shards, title=f"skew of {operator}")
     if len(counted_rows) < len(shards):
         out.print("– is not known without counting: leave out --fast to count")
 
@@ -164,7 +158,7 @@ def _restores_as_data(shards: Sequence[ShardState]) -> dict[str, Any]:
     }
 
 
-def as_data(reader: CheckpointReader, operators: Mapping[str, Counted]) -> dict[str, object]:
+def _as_data(reader: CheckpointReader, operators: Mapping[str, OperatorSizes]) -> dict[str, object]:
     """Return the contents of a checkpoint as JSON-able data."""
     return {
         "job": reader.job.name,
@@ -174,27 +168,25 @@ def as_data(reader: CheckpointReader, operators: Mapping[str, Counted]) -> dict[
         "rolled_back": reader.abandoned,
         "parallelism": reader.manifest.parallelism,
         "key_groups": reader.job.key_groups,
-        "operators": [
-            {
-                "name": operator.name,
-                "key": key_text(operator),
-                "states": [
-                    {
-                        "name": state.name,
-                        "type": state_text(state),
-                        **operators[operator.name].sizes[state.name]._asdict(),
-                    }
-                    for state in operator.states
-                ],
-                "timers": operators[operator.name].sizes[TIMERS].rows if operator.timers else None,
-                "waiting": None
-                if operator.ordered is None
-                else operators[operator.name].sizes[WAITING].rows,
-                "event_time": _time_as_data(reader, operator.name),
-                "restore": _restores_as_data(reader.manifest.operators[operator.name].shards),
-            }
-            for operator in map(reader.operator, operators)
+        "operators": [_operator_as_data(reader, *operator) for operator in operators.items()],
+    }
+
+
+def _operator_as_data(
+    reader: CheckpointReader, name: str, sizes: OperatorSizes
+) -> dict[str, object]:
+    operator, states = reader.operator(name), sizes.states
+    return {
+        "name": name,
+        "key": key_text(operator),
+        "states": [
+            {"name": state.name, "type": state_text(state), **states[state.name]._asdict()}
+            for state in operator.states
         ],
+        "timers": states[TIMERS].rows if operator.timers else None,
+        "waiting": None if operator.ordered is None else states[WAITING].rows,
+        "event_time": _time_as_data(reader, name),
+        "restore": _restores_as_data(reader.manifest.operators[name].shards),
     }
 
 

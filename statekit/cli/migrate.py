@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-from rich.table import Table
+from typing import Annotated
+
+import typer
 from rich.text import Text
 
 from statekit.checkpoint.job_file import StateRecord
-from statekit.cli.tables import empty_table, err, out, say
+from statekit.cli.arguments import Checkpoint
+from statekit.cli.tables import out, print_table, progress_bar, say
 from statekit.codec.schema import Schema
 from statekit.job.loader import load_job
 from statekit.maintenance.migrate import Migration, StateReport
 from statekit.state.row_versions import value_schema
 
 
-def migrate_and_print(checkpoint: str, application: str, *, dry_run: bool) -> bool:
-    """Migrate a checkpoint, or try to. Return whether all rows have, or would have, the declared
-    types.
-    """
+def migrate(
+    checkpoint: Checkpoint,
+    application: Annotated[
+        str, typer.Option("--app", help="The job as it is declared now: module:attribute.")
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Convert every row, and change nothing.")
+    ] = False,
+) -> None:
+    """Rewrite the rows of states whose types changed, with the hooks of the job; offline."""
     migration = Migration(load_job(application), checkpoint)
     refused = migration.refused
     if refused and not dry_run:
-        out.print(_table(migration.reports))
+        _print_reports(migration.reports)
         refused[0].allowed()  # raises
-    with _progress() as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def told(operator: str, done: int, shards: int) -> None:
-            if operator not in tasks:
-                tasks[operator] = bar.add_task(operator, total=shards)
-            bar.update(tasks[operator], completed=done)
-
-        manifest = migration.run(told, dry=dry_run)
-    out.print(_table(migration.reports))
+    with progress_bar("shards") as progress:
+        manifest = migration.run(lambda _, done, shards: progress(done, shards), dry=dry_run)
+    _print_reports(migration.reports)
     for refusal in refused:
         say(refusal.problem)
     failed = [report for report in migration.reports if report.failed]
@@ -47,28 +48,24 @@ def migrate_and_print(checkpoint: str, application: str, *, dry_run: bool) -> bo
         out.print("All rows are of the declared types: there was nothing to do.")
     else:
         out.print(f"Committed as epoch {manifest.epoch}. Earlier epochs are as they were.")
-    return not refused and not failed
+    if refused or failed:
+        raise typer.Exit(1)
 
 
-def _progress() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    return Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
-
-
-def _table(reports: list[StateReport]) -> Table:
-    texts = ("operator.state", "stored", "declared", "verdict")
-    table = empty_table(("rows", "rows rewritten"), texts=texts)
-    for report in reports:
-        succession = report.succession
-        table.add_row(
+def _print_reports(reports: list[StateReport]) -> None:
+    rows = [
+        (
             _name(report),
-            Text(_type(succession.stored)),
-            Text(_type(succession.record)),
-            succession.verdict,
-            "–" if report.rows is None else f"{report.rows:,}",
+            Text(_type(report.succession.stored)),
+            Text(_type(report.succession.record)),
+            report.succession.verdict,
+            f"{report.rows:,}",
             f"{report.rewritten:,}",
         )
-    return table
+        for report in reports
+    ]
+    texts = ("operator.state", "stored", "declared", "verdict")
+    print_table(("rows", "rows rewritten"), rows, texts=texts)
 
 
 def _name(report: StateReport) -> str:

@@ -6,22 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from statekit.checkpoint.offline import last_epoch
 from statekit.checkpoint.repository import Repository
-from statekit.cli.tables import (
-    add_rows_of_shards,
-    empty_table,
-    out,
-    progress_bar,
-    range_text,
-    say,
-    size_cells,
-)
+from statekit.cli.arguments import Checkpoint
+from statekit.cli.tables import out, print_shards, progress_bar, range_text, say, size_cells
 from statekit.clock import stopwatch_s
 from statekit.job.loader import load_job
-from statekit.maintenance.rescale import Rescaled, check_job, declared_states, rescale_offline
+from statekit.maintenance.rescale import Rescaled, declared_states, rescale_offline
 from statekit.maintenance.rescale_plan import (
     Load,
     Move,
@@ -37,10 +29,8 @@ from statekit.state.options import Rule
 
 
 def rescale(
-    checkpoint: Annotated[
-        str, typer.Argument(help="Directory or URL of a checkpoint.", show_default=False)
-    ],
-    to: Annotated[int, typer.Option(help="Shards per operator.", show_default=False)],
+    checkpoint: Checkpoint,
+    to: Annotated[int, typer.Option(help="Shards per operator.")],
     plan: Annotated[
         bool, typer.Option("--plan", help="Show what would move, and change nothing.")
     ] = False,
@@ -53,8 +43,7 @@ def rescale(
             help=(
                 "Rewrite all state with this number of key groups; a larger number allows more "
                 "shards."
-            ),
-            show_default=False,
+            )
         ),
     ] = None,
     application: Annotated[
@@ -65,7 +54,6 @@ def rescale(
                 "The job, as module:attribute. It is checked against the state, and needed if "
                 "its functions redistribute operator state."
             ),
-            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -79,9 +67,7 @@ def rescale(
     job = None if application is None else load_job(application)
     repository = Repository(checkpoint, create=False)
     last, stored = last_epoch(repository)
-    if job is not None:
-        check_job(repository, job, stored)
-    specs = declared_states(job, stored)
+    specs = declared_states(repository, job, stored)
     anew = key_groups not in (None, last.key_groups)
     if anew and fast:
         raise typer.BadParameter("--fast knows nothing of other key groups: each key is hashed")
@@ -146,10 +132,15 @@ def print_plan(plans: Sequence[OperatorPlan], *, counted: bool) -> None:
 
 def _print_moves(plan: OperatorPlan) -> None:
     if plan.moves:
-        out.print(_moves_table(plan))
+        headings = ("key groups", "from shard", "to shard", "rows", "bytes")
+        moves = []
+        for move in plan.moves:
+            cells = range_text(move.groups), str(move.source), str(move.target)
+            moves.append((_rows(move), (*cells, *size_cells(move.size))))
+        print_shards(headings, moves, title=_title(plan))
     else:
         out.print(_title(plan), style="table.title")
-    out.print(_loads_table(plan))
+    _print_loads(plan)
     before, after = skew_of(plan.before), skew_of(plan.after)
     out.print(f"fullest shard, of the mean: {_times(before)} before, {_times(after)} after")
     if plan.hot:
@@ -164,7 +155,7 @@ def _rule_text(shared: Shared) -> str:
     """Describe how operator state is redistributed."""
     if shared.rule is not None:
         return _RULES[shared.rule]
-    if shared.is_refused:
+    if shared.size.rows:
         return "no rule, so this is refused: declare what becomes of it"
     return "nothing to redistribute"
 
@@ -180,7 +171,7 @@ _RULES: dict[Rule, str] = {
 def _print_done(done: Rescaled, seconds: float) -> None:
     """Print the result of a rescale."""
     before, after = done.before, done.after
-    if not done.is_changed:
+    if after is before:
         out.print(f"parallelism is {before.parallelism} already: nothing to do")
         return
     out.print(f"verified {done.files:,} files, {done.bytes:,} bytes, in {seconds:.2f} s")
@@ -197,35 +188,19 @@ def _print_done(done: Rescaled, seconds: float) -> None:
     )
 
 
-def _moves_table(plan: OperatorPlan) -> Table:
-    headings = ("key groups", "from shard", "to shard", "rows", "bytes")
-    table = empty_table(headings, title=_title(plan))
-
-    def cells_of(number: int) -> Sequence[str]:
-        move = plan.moves[number]
-        shards = str(move.source), str(move.target)
-        return range_text(move.groups), *shards, *size_cells(move.size)
-
-    add_rows_of_shards(table, [_rows(move) for move in plan.moves], cells_of)
-    return table
-
-
 def _title(plan: OperatorPlan) -> str:
     return f"operator {plan.name}: {len(plan.before)} → {len(plan.after)} shards"
 
 
-def _loads_table(plan: OperatorPlan) -> Table:
-    table = empty_table(("new shard", "key groups", "rows", "bytes", "of mean"))
+def _print_loads(plan: OperatorPlan) -> None:
     sizes = [load.size.rows for load in plan.after if load.size is not None]
     mean = sum(sizes) / len(plan.after) if len(sizes) == len(plan.after) else 0
-
-    def cells_of(number: int) -> Sequence[str]:
-        load = plan.after[number]
-        share = f"{load.size.rows / mean:.2f}" if load.size is not None and mean else "–"
-        return str(number), range_text(load.groups), *size_cells(load.size), share
-
-    add_rows_of_shards(table, [_rows(load) for load in plan.after], cells_of)
-    return table
+    rows = []
+    for number, load in enumerate(plan.after):
+        share = f"{_rows(load) / mean:.2f}" if mean else "–"
+        cells = str(number), range_text(load.groups), *size_cells(load.size), share
+        rows.append((_rows(load), cells))
+    print_shards(("new shard", "key groups", "rows", "bytes", "of mean"), rows)
 
 
 def _rows(shards: Load | Move) -> int:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated
 
-from rich.table import Table
+import typer
 
 from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import Rollback
-from statekit.cli.tables import empty_table, out, say
+from statekit.checkpoint.rollback import plan as plan_of_rollback
+from statekit.cli.arguments import Checkpoint, DryRun
+from statekit.cli.tables import out, print_table, say
 from statekit.timestamp import instant
 
 
@@ -32,6 +36,24 @@ def rolled_back_text(ranges: Iterable[tuple[int, int]]) -> str:
     return f"{epochs} {'was' if epochs.startswith('epoch ') else 'were'} rolled back"
 
 
+def rollback(
+    checkpoint: Checkpoint,
+    to: Annotated[int, typer.Option(help="The epoch to go back to.")],
+    dry_run: DryRun = False,
+) -> None:
+    """Continue a checkpoint from an earlier epoch. A running job is fenced.
+
+    Does not ask for confirmation. After a kill, run it again or start the job.
+    """
+    plan = plan_of_rollback(Repository(checkpoint, create=False), to)
+    print_plan(plan)
+    if dry_run:
+        out.print("dry run: nothing was changed")
+        return
+    plan.carry_out()
+    out.print(f"[green]epoch {plan.manifest.epoch} has the state of epoch {plan.target.epoch}[/]")
+
+
 def print_plan(plan: Rollback) -> None:
     """Print the effects of a rollback before it is done."""
     last, target, manifest = plan.last, plan.target, plan.manifest
@@ -45,26 +67,16 @@ def print_plan(plan: Rollback) -> None:
     out.print(f"from epoch {_committed(last)}")
     out.print(f"to epoch   {_committed(target)}, as epoch {manifest.epoch}")
     if last.parallelism != target.parallelism:
-        parallelism = f"parallelism {last.parallelism} → {target.parallelism}, as it was then"
-        out.print(parallelism)
-    out.print(_rows(last, target))
+        out.print(f"parallelism {last.parallelism} → {target.parallelism}, as it was then")
+    _print_rows(last, target)
     abandoned = epochs_text([(target.epoch + 1, last.epoch)])
-    for parallelism in (
+    for line in (
         _input_text(last, target),
         f"{abandoned}: no longer part of the history; `--epoch` still reads them",
         f"outputs of {abandoned}: Parquet sinks take them back when the job next writes; callbacks "
         "and other writers cannot, and are given other epochs under new numbers",
     ):
-        say(parallelism)
-
-
-def print_done(plan: Rollback, *, dry_run: bool) -> None:
-    """Print the result."""
-    epoch, to = plan.manifest.epoch, plan.target.epoch
-    if dry_run:
-        out.print("dry run: nothing was changed")
-    else:
-        out.print(f"[green]epoch {epoch} has the state of epoch {to}[/]")
+        say(line)
 
 
 def _committed(manifest: EpochManifest) -> str:
@@ -72,14 +84,13 @@ def _committed(manifest: EpochManifest) -> str:
     return f"{manifest.epoch}, committed {at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _rows(last: EpochManifest, target: EpochManifest) -> Table:
-    """Return a table with the rows per state at both epochs, from the manifests."""
+def _print_rows(last: EpochManifest, target: EpochManifest) -> None:
+    """Print the rows per state at both epochs, from the manifests."""
     headings = [f"rows at epoch {manifest.epoch}" for manifest in (last, target)]
-    table = empty_table(headings, texts=("state",))
     now, then = _counted(last), _counted(target)
-    for name in dict.fromkeys([*then, *now]):
-        table.add_row(name, *(f"{counts.get(name, 0):,}" for counts in (now, then)))
-    return table
+    names = dict.fromkeys([*then, *now])
+    rows = [(name, f"{now.get(name, 0):,}", f"{then.get(name, 0):,}") for name in names]
+    print_table(headings, rows, texts=("state",))
 
 
 def _counted(manifest: EpochManifest) -> dict[str, int]:

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from statekit.checkpoint.job_file import TIMERS
 from statekit.checkpoint.repository import Repository
-from statekit.cli.tables import empty_table, out, print_json, progress_bar, say
+from statekit.cli.arguments import Checkpoint
+from statekit.cli.tables import out, print_json, print_table, progress_bar, say
 from statekit.maintenance.savepoint.format import Savepoint, SavepointFile
 from statekit.maintenance.savepoint.write import savepoint_folder, write_savepoint
 from statekit.reader import state_text
@@ -17,15 +18,10 @@ from statekit.timestamp import instant
 
 
 def savepoint(
-    checkpoint: Annotated[
-        str, typer.Argument(help="Directory or URL of a checkpoint.", show_default=False)
-    ],
-    name: Annotated[
-        str, typer.Argument(help="Letters, digits and any of _ . -; not taken.", show_default=False)
-    ],
+    checkpoint: Checkpoint,
+    name: Annotated[str, typer.Argument(help="Letters, digits and any of _ . -; not taken.")],
     epoch: Annotated[
-        int | None,
-        typer.Option(help="Save this epoch instead of the last one.", show_default=False),
+        int | None, typer.Option(help="Save this epoch instead of the last one.")
     ] = None,
 ) -> None:
     """Write all state to Parquet files, to keep, to read, or to start other jobs from.
@@ -56,19 +52,15 @@ def _print(saved: SavepointFile, url: str) -> None:
     behind = "" if saved.batch is None else f", Spark continues after micro-batch {saved.batch}"
     taken_at = f"{instant(saved.taken_at_us):%Y-%m-%d %H:%M:%S} UTC"
     out.print(f"epoch {saved.epoch}{behind}, taken {taken_at}")
-    table = empty_table(("rows", "bytes", "files"), texts=("operator.state", "type"))
+    rows = []
     for operator in saved.job.operators:
         types = {state.name: state_text(state) for state in operator.states}
         for name, contents in saved.operators[operator.name].states.items():
-            size = sum(file.size for file in contents.files)
-            table.add_row(
-                f"{operator.name}.{name}",
-                Text(types.get(name, "timers" if name == TIMERS else "buffered records")),
-                f"{contents.rows:,}",
-                f"{size:,}",
-                str(len(contents.files)),
-            )
-    out.print(table)
+            own_type = types.get(name, "timers" if name == TIMERS else "buffered records")
+            size, files = sum(file.size for file in contents.files), str(len(contents.files))
+            title = f"{operator.name}.{name}"
+            rows.append((title, Text(own_type), f"{contents.rows:,}", f"{size:,}", files))
+    print_table(("rows", "bytes", "files"), rows, texts=("operator.state", "type"))
 
 
 def _as_data(saved: SavepointFile, url: str) -> dict[str, object]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -59,16 +61,31 @@ def empty_table(
     return table
 
 
-def add_rows_of_shards(
-    table: Table, sizes: Sequence[int], cells_of: Callable[[int], Sequence[str]]
+def print_table(
+    numbers: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    texts: Sequence[str] = (),
+    title: str | None = None,
 ) -> None:
-    """Add a row per number that `chosen` yields, and "…" for None.
+    """Print a table; for headings and title see `empty_table`."""
+    table = empty_table(numbers, texts=texts, title=title)
+    for row in rows:
+        table.add_row(*row)
+    out.print(table)
+
+
+def print_shards(
+    numbers: Sequence[str], rows: Sequence[tuple[int, Sequence[str]]], *, title: str | None = None
+) -> None:
+    """Print a table with the rows that `chosen` yields, and "…" for None.
 
     Parameters:
-        cells_of: returns the cells of a number.
+        rows: a size and the cells of each row.
     """
-    for number in chosen(sizes):
-        table.add_row(*("…" for _ in table.columns) if number is None else cells_of(number))
+    left_out = ["…" for _ in numbers]
+    shown = chosen([size for size, _ in rows])
+    print_table(numbers, (left_out if n is None else rows[n][1] for n in shown), title=title)
 
 
 def size_cells(size: StateSize | None) -> tuple[str, str]:
@@ -97,6 +114,20 @@ def say(text: str) -> None:
 def print_json(data: object) -> None:
     """Print data for programs."""
     print(json.dumps(data, indent=2))
+
+
+def print_values(values: Any) -> None:
+    """Print stored values as JSON, with NaN and infinities as text."""
+    print(json.dumps(_finite(values), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _finite(data: Any) -> Any:
+    """Return the data with NaN and infinities as text, because JSON has no such numbers."""
+    if isinstance(data, float) and not math.isfinite(data):
+        return str(data)
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    return [_finite(value) for value in data] if isinstance(data, list | tuple) else data
 
 
 def print_error(error: StatekitError) -> None:

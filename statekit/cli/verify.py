@@ -19,6 +19,7 @@ from statekit.cli.tables import (
     out,
     print_error,
     print_json,
+    print_table,
     progress_bar,
     range_text,
     say,
@@ -42,12 +43,10 @@ _FINDINGS_MAX = 50  # of more, the table shows the first
 
 def verify(
     checkpoint: Annotated[
-        str,
-        typer.Argument(help="Directory or URL of a checkpoint or a savepoint.", show_default=False),
+        str, typer.Argument(help="Directory or URL of a checkpoint or a savepoint.")
     ],
     epoch: Annotated[
-        int | None,
-        typer.Option(help="Look at this epoch only: its files and rows.", show_default=False),
+        int | None, typer.Option(help="Look at this epoch only: its files and rows.")
     ] = None,
     all_rows: Annotated[
         bool, typer.Option("--all", help="Look at the rows of every epoch, not of the last only.")
@@ -79,62 +78,43 @@ def verify(
         raise typer.BadParameter("--drop-rows goes with --repair")
     if all_rows and (epoch is not None or no_rows):
         raise typer.BadParameter("--all means the rows of all epochs: leave the other option out")
+    code, findings = _UNCHECKED, dict[str, Any]()
     try:
-        code = _verify(checkpoint, epoch, all_rows, not no_rows, mend, drop_rows, as_json)
-    except StatekitError as error:
-        code = _UNCHECKED
-        _print_error(error, None, as_json=as_json)
-    if code:
-        raise typer.Exit(code)
-
-
-def _print_error(error: StatekitError, findings: dict[str, Any] | None, *, as_json: bool) -> None:
-    """Print the error that ended the command; as data together with the findings so far."""
-    if as_json:
-        print_json({**(findings or {}), "error": {"kind": error.kind, "message": str(error)}})
-    print_error(error)
-
-
-def _verify(
-    checkpoint: str,
-    epoch: int | None,
-    all_rows: bool,
-    rows: bool,
-    mend: bool,
-    drop_rows: bool,
-    as_json: bool,
-) -> int:
-    repository, begun = Repository(checkpoint, create=False), stopwatch_s()
-    if mend and repository.is_savepoint:
-        raise typer.BadParameter("a savepoint is never changed: restore it from a backup")
-    if (epoch is not None or all_rows) and repository.is_savepoint:
-        raise typer.BadParameter("a savepoint is of one epoch: leave --epoch and --all out")
-    with progress_bar("bytes") as progress:
-        verification = verify_all(
-            repository,
-            epoch=epoch,
-            all_rows=all_rows,
-            rows=rows,
-            progress=lambda done: progress(done, None),
-        )
-    took, repaired = stopwatch_s() - begun, None
-    if not as_json:
-        _print_verification(verification, took, rows=rows)
-    if mend:
-        try:
+        repository, begun = Repository(checkpoint, create=False), stopwatch_s()
+        if repository.is_savepoint and mend:
+            raise typer.BadParameter("a savepoint is never changed: restore it from a backup")
+        if repository.is_savepoint and (epoch is not None or all_rows):
+            raise typer.BadParameter("a savepoint is of one epoch: leave --epoch and --all out")
+        with progress_bar("bytes") as progress:
+            verification = verify_all(
+                repository,
+                epoch=epoch,
+                all_rows=all_rows,
+                rows=not no_rows,
+                progress=lambda done: progress(done, None),
+            )
+        took, repaired = stopwatch_s() - begun, None
+        if not as_json:
+            _print_verification(verification, took, rows=not no_rows)
+        if mend:
+            code, findings = _DAMAGED, _as_data(verification, took, None)
             repaired = repair(repository, verification, drop_rows=drop_rows)
-        except StatekitError as error:
-            _print_error(error, _as_data(verification, took, None), as_json=as_json)
-            return _DAMAGED
-    if as_json:
-        print_json(_as_data(verification, took, repaired))
-    elif mend:
-        _print_repair(repaired)
-    if repaired is not None:
-        verification = verify_all(repository, epoch=repaired.manifest.epoch)
+            code, findings = _UNCHECKED, {}
+        if as_json:
+            print_json(_as_data(verification, took, repaired))
+        elif mend:
+            say("\n".join(_repair_lines(repaired)))
+        if repaired is not None:
+            verification = verify_all(repository, epoch=repaired.manifest.epoch)
+    except StatekitError as error:
+        if as_json:
+            print_json({**findings, "error": {"kind": error.kind, "message": str(error)}})
+        print_error(error)
+        raise typer.Exit(code) from None
     if verification.is_damaged:
-        return _DAMAGED
-    return 0 if verification.is_intact or not verification.unread else _UNCHECKED
+        raise typer.Exit(_DAMAGED)
+    if verification.unread:
+        raise typer.Exit(_UNCHECKED)
 
 
 def _print_verification(verification: Verification, took: float, *, rows: bool) -> None:
@@ -167,15 +147,16 @@ def _print_verification(verification: Verification, took: float, *, rows: bool) 
 
 
 def _print_findings(findings: Sequence[Finding], url: str) -> None:
-    table = empty_table((), texts=("what", "where", "what is wrong", "affects"))
-    for finding in findings[:_FINDINGS_MAX]:
-        table.add_row(
+    rows = [
+        (
             finding.kind if finding.rows < 2 else f"{finding.kind} × {finding.rows:,}",
             Text(_where(finding)),
             Text(_short(finding, url)),
             _affected(finding.epochs),
         )
-    out.print(table)
+        for finding in findings[:_FINDINGS_MAX]
+    ]
+    print_table((), rows, texts=("what", "where", "what is wrong", "affects"))
     if (more := len(findings) - _FINDINGS_MAX) > 0:
         out.print(f"… and {more:,} more: --json has all of them")
     if any(finding.path is not None for finding in findings):
@@ -239,15 +220,9 @@ def _age_text(age_us: int) -> str:
     return f"{minutes // 60} h" if minutes < 48 * 60 else f"{minutes // (24 * 60)} days"
 
 
-def _print_repair(repaired: Repaired | None) -> None:
+def _repair_lines(repaired: Repaired | None) -> list[str]:
     if repaired is None:
-        out.print("nothing to repair: the last epoch is intact")
-        return
-    for line in _repair_lines(repaired):
-        say(line)
-
-
-def _repair_lines(repaired: Repaired) -> list[str]:
+        return ["nothing to repair: the last epoch is intact"]
     epoch, target = repaired.manifest.epoch, repaired.target.epoch
     if not repaired.is_mended:
         abandoned = epochs_text([(target + 1, epoch - 1)])

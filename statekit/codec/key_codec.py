@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import itertools
 import struct
-import typing
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from statekit.codec.annotations import SCALARS, struct_fields, union_members, unwrap
+from statekit.codec.annotations import SCALARS
 from statekit.codec.schema import Schema, schema_of
 from statekit.codec.value_check import NESTING_MAX
 from statekit.codec.vectorized import sortable_ints
@@ -289,17 +287,16 @@ def _variadic_key(encode: KeyEncode, decode: KeyDecode, name: str) -> tuple[KeyE
     return encode_variadic, decode_variadic
 
 
-def _choice_key(schema: Schema, members: Mapping[Any, Any] | None) -> tuple[KeyEncode, KeyDecode]:
-    """Return an enum or a literal: its values, all of one type. `members` maps a value to its
-    member.
-    """
+def _choice_key(schema: Schema) -> tuple[KeyEncode, KeyDecode]:
+    """Return an enum or a literal: its values, all of one type."""
     kinds = {type(value) for _, value in schema.values}
     if len(kinds) != 1 or kinds == {type(None)}:
         raise StateTypeError(
             f"{schema} cannot be a key: its values must all be str, all int or all bool"
         )
     encode, decode = _KEY_SCALARS[next(iter(kinds)).__name__]
-    members_by_value = members or {value: value for _, value in schema.values}
+    cls = schema.annotation if schema.kind == "enum" else None
+    members_by_value = {value: cls(value) if cls else value for _, value in schema.values}
     encoded = {(type(member), member): encode(value) for value, member in members_by_value.items()}
 
     def encode_choice(value: Any) -> bytes:
@@ -315,33 +312,22 @@ def _choice_key(schema: Schema, members: Mapping[Any, Any] | None) -> tuple[KeyE
     return encode_choice, decode_choice
 
 
-def _key_parts(schema: Schema, annotation: Any) -> tuple[KeyEncode, KeyDecode]:
-    """Encoder and decoder of a key. `annotation` is None where only the schema is known."""
-    annotation = unwrap(annotation)
-    args = typing.get_args(annotation) or itertools.repeat(None)
+def _key_parts(schema: Schema) -> tuple[KeyEncode, KeyDecode]:
+    """Encoder and decoder of a key."""
     match schema.kind:
         case kind if kind in _KEY_SCALARS:
             return _KEY_SCALARS[kind]
         case "optional":
-            members = union_members(annotation) or ()
-            inner = next((member for member in members if member is not type(None)), None)
-            return _optional_key(*_key_parts(schema.items[0], inner))
+            return _optional_key(*_key_parts(schema.items[0]))
         case "tuple":
-            parts = [_key_parts(*pair) for pair in zip(schema.items, args, strict=False)]
-            return _tuple_key(parts, tuple, str(schema))
+            return _tuple_key(list(map(_key_parts, schema.items)), tuple, str(schema))
         case "variadic":
-            return _variadic_key(*_key_parts(schema.items[0], next(iter(args))), str(schema))
+            return _variadic_key(*_key_parts(schema.items[0]), str(schema))
         case "struct" if schema.flavour == "namedtuple":
-            hints = (
-                [field.annotation for field in struct_fields(annotation)] if annotation else args
-            )
-            schemas = [field.schema for field in schema.fields]
-            parts = [_key_parts(*pair) for pair in zip(schemas, hints, strict=False)]
-            return _tuple_key(parts, annotation or tuple, schema.name)
-        case "enum":
-            return _choice_key(schema, {m.value: m for m in annotation} if annotation else None)
-        case "literal":
-            return _choice_key(schema, None)
+            parts = [_key_parts(field.schema) for field in schema.fields]
+            return _tuple_key(parts, schema.annotation or tuple, schema.name)
+        case "enum" | "literal":
+            return _choice_key(schema)
         case "dynamic":
             return _encode_dynamic, _decode_dynamic
     raise StateTypeError(
@@ -398,23 +384,19 @@ def _checked_decode(decode: KeyDecode, name: str) -> Callable[..., tuple[Any, in
     def decode_key(data: bytes, offset: int = 0) -> tuple[Any, int]:
         try:
             value, end = decode(data, offset)
+            if end > len(data):
+                raise ValueError("it is cut off")
         except _KEY_ERRORS as error:
-            raise _corrupt_key(name, data, error) from error
-        if end > len(data):
-            raise _corrupt_key(name, data, "it is cut off")
+            raise CorruptCheckpointError(
+                f"{data.hex()!r:.100} is not a key of type {name} ({error}): check that the type "
+                "of the key was not changed, else restore an earlier epoch"
+            ) from error
         return value, end
 
     return decode_key
 
 
 _KEY_ERRORS = (ValueError, IndexError, KeyError, OverflowError, struct.error, RecursionError)
-
-
-def _corrupt_key(name: str, data: bytes, why: object) -> CorruptCheckpointError:
-    return CorruptCheckpointError(
-        f"{data.hex()!r:.100} is not a key of type {name} ({why}): check that the type of the key "
-        "was not changed, else restore an earlier epoch"
-    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -427,13 +409,11 @@ class KeyCodec(Generic[T]):
         encode: the bytes of a key; StateTypeError where the type cannot hold it.
         decode: `(data, offset=0)` to the key and the offset after it; CorruptCheckpointError.
         schema: the type as data.
-        annotation: the type as declared.
     """
 
     encode: Callable[[T], bytes]
     decode: Callable[..., tuple[T, int]]
     schema: Schema
-    annotation: Any
 
     def encode_all(self, keys: Sequence[T]) -> list[bytes]:
         """Return the bytes of several keys; StateTypeError where the type cannot hold one of
@@ -460,9 +440,7 @@ def key_codec(annotation: Any) -> KeyCodec[Any]:
     >>> codec.decode(codec.encode(("UA", 1545)))
     (('UA', 1545), 12)
     """
-    schema = schema_of(annotation)
-    encode, decode = _key_parts(schema, annotation)
-    return KeyCodec(encode, _checked_decode(decode, schema.brief), schema, annotation)
+    return _codec(schema_of(annotation))
 
 
 def schema_key_codec(schema: Schema) -> KeyCodec[Any]:
@@ -473,8 +451,12 @@ def schema_key_codec(schema: Schema) -> KeyCodec[Any]:
     >>> schema_key_codec(schema_of(tuple[str, int])).encode(("UA", 1545)).hex()
     '554100008000000000000609'
     """
-    encode, decode = _key_parts(schema, None)
-    return KeyCodec(encode, _checked_decode(decode, schema.brief), schema, None)
+    return _codec(Schema.from_json(schema.to_json()))
+
+
+def _codec(schema: Schema) -> KeyCodec[Any]:
+    encode, decode = _key_parts(schema)
+    return KeyCodec(encode, _checked_decode(decode, schema.brief), schema)
 
 
 def dynamic_key_codec() -> KeyCodec[Any]:
@@ -485,4 +467,4 @@ def dynamic_key_codec() -> KeyCodec[Any]:
     >>> codec.decode(codec.encode(("UA", None)))
     (('UA', None), 10)
     """
-    return dataclasses.replace(schema_key_codec(Schema("dynamic")), annotation=object)
+    return _codec(Schema("dynamic"))

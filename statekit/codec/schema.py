@@ -90,6 +90,8 @@ class Schema:
         flavour: of a struct: dataclass, namedtuple, typeddict, msgspec or pydantic.
         fields: of a struct.
         values: of an enum or a literal.
+        annotation: the class of a struct, a ref or an enum, or the Literal that it was read from; a
+            stored schema has none. Schemas are compared without it.
 
     >>> schema_of(dict[str, list[int] | None])
     Schema('dict[str, list[int] | None]')
@@ -103,6 +105,7 @@ class Schema:
     flavour: str = ""
     fields: tuple[StructField, ...] = ()
     values: Literals = ()
+    annotation: Any = dataclasses.field(default=None, compare=False)
 
     def to_json(self) -> str | dict[str, Any]:
         """Return the schema as str, dict, list, int, bool and None; `from_json` reads it back.
@@ -269,10 +272,9 @@ class _Reader:
                 "itself, or flatter types"
             )
         self.level += 1
-        try:
-            return self.read_level(annotation)
-        finally:
-            self.level -= 1
+        schema = self.read_level(annotation)
+        self.level -= 1
+        return schema
 
     def read_level(self, annotation: Any) -> Schema:
         annotation = unwrap(annotation)
@@ -321,7 +323,8 @@ class _Reader:
         for value in args:
             if type(value) not in (bool, int, str, type(None)):
                 raise self.refuse(annotation, "a Literal may name str, int, bool and None")
-        return Schema("literal", values=tuple((repr(value), value) for value in args))
+        values = tuple((repr(value), value) for value in args)
+        return Schema("literal", values=values, annotation=annotation)
 
     def read_enum(self, cls: type[enum.Enum]) -> Schema:
         members = tuple(cls.__members__.items())
@@ -332,19 +335,20 @@ class _Reader:
             "enum",
             name=cls.__name__,
             values=tuple((name, member.value) for name, member in members),
+            annotation=cls,
         )
 
     def read_struct(self, cls: type) -> Schema:
         if self.named.setdefault(cls.__name__, cls) is not cls:
             raise self.refuse(cls, f"two classes are named {cls.__name__}: rename one of them")
         if cls in self.open:
-            return Schema("ref", name=cls.__name__)
+            return Schema("ref", name=cls.__name__, annotation=cls)
         flavour = struct_flavour(cls) or ""
         self.check_class(cls, flavour)
         self.open.append(cls)
         fields = tuple(self.read_fields(cls, flavour))
         self.open.pop()
-        return Schema("struct", name=cls.__name__, flavour=flavour, fields=fields)
+        return Schema("struct", (), cls.__name__, flavour, fields, annotation=cls)
 
     def check_class(self, cls: Any, flavour: str) -> None:
         """Make sure that an instance holds nothing but its fields, all of them with types."""

@@ -7,6 +7,7 @@ import json
 import pickle
 import uuid
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -59,11 +60,18 @@ def generic_decoder(
     if codec_name != "msgpack":
         raise QueryError(f"values were written by the codec {codec_name!r}: update statekit")
     read = msgspec.msgpack.Decoder().decode
-    return checked_decode(schema.brief, read, lambda wire: show_wire(schema, wire, {}))
+    return checked_decode(schema.brief, read, lambda wire: show_wire(schema, wire))
 
 
-def show_wire(schema: Schema, wire: Any, outer: Mapping[str, Schema]) -> Json:
-    """What a decoded MessagePack value of that schema looks like as JSON."""
+def show_wire(
+    schema: Schema, wire: Any, outer: Mapping[str, Schema] = MappingProxyType({})
+) -> Json:
+    """What a decoded MessagePack value, or a decoded key, looks like as JSON.
+
+    Parameters:
+        schema: of the value; a key is decoded by `schema_key_codec`.
+        outer: the structs around it, by name.
+    """
     match schema.kind:
         case "ref":
             return show_wire(outer[schema.name], wire, outer)
@@ -78,6 +86,8 @@ def show_wire(schema: Schema, wire: Any, outer: Mapping[str, Schema]) -> Json:
             return _show_dict(schema, wire, outer)
         case "struct":
             inner = {**outer, schema.name: schema}
+            if isinstance(wire, tuple):  # a key
+                wire = {field.name: part for field, part in zip(schema.fields, wire, strict=True)}
             values = expect(wire, dict)
             return {
                 field.name: show_wire(field.schema, values[field.name], inner)
@@ -91,6 +101,8 @@ def show_wire(schema: Schema, wire: Any, outer: Mapping[str, Schema]) -> Json:
             return next(names, None) or _show_scalar("enum", wire)
         case "float":
             return float(wire)
+        case "dynamic" if isinstance(wire, tuple):
+            return [show_wire(schema, part) for part in wire]
     return _show_scalar(schema.kind, wire)
 
 
@@ -119,8 +131,11 @@ def _show_dict(schema: Schema, wire: Any, outer: Mapping[str, Schema]) -> Json:
 
 
 def expect(wire: Any, cls: type) -> Any:
-    """Return the decoded value, if it is of that class; ValueError otherwise."""
-    if not isinstance(wire, cls):
+    """Return the decoded value, if it is of that class; ValueError otherwise.
+
+    In keys, a tuple stands for a list.
+    """
+    if not isinstance(wire, (cls, tuple) if cls is list else cls):
         raise ValueError(f"{wire!r:.60} is not a {cls.__name__}")
     return wire
 
@@ -146,30 +161,9 @@ def generic_key_decoder(schema: Schema | Json) -> Callable[..., tuple[Json, int]
 
     def decode_json(data: bytes, offset: int = 0) -> tuple[Json, int]:
         value, end = decode(data, offset)
-        return key_to_json(schema, value), end
+        return show_wire(schema, value), end
 
     return decode_json
-
-
-def key_to_json(schema: Schema, value: Any) -> Json:
-    """What a decoded key of that schema looks like as JSON."""
-    if value is None:
-        return None
-    match schema.kind:
-        case "optional":
-            return key_to_json(schema.items[0], value)
-        case "enum":
-            return next(name for name, stored in schema.values if stored == value)
-        case "struct":
-            pairs = zip(schema.fields, value, strict=True)
-            return {field.name: key_to_json(field.schema, part) for field, part in pairs}
-        case "tuple":
-            pairs_ = zip(schema.items, value, strict=True)
-            return [key_to_json(item, part) for item, part in pairs_]
-    if isinstance(value, tuple):
-        item = schema.items[0] if schema.items else schema
-        return [key_to_json(item, part) for part in value]
-    return _show_scalar(schema.kind, value)
 
 
 def generic_key_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import zip_longest
+from itertools import starmap, zip_longest
 from typing import NamedTuple
 
 from statekit.codec.schema import Schema, StructField
@@ -26,11 +26,11 @@ class _Line(NamedTuple):
         return "+" if not self.stored else "-" if not self.declared else "≠"
 
 
-_Part = tuple[str, Schema]
-"""The name of a part of a type, and its type."""
+_Parts = list[tuple[str, Schema]]
+"""The names of the parts of a type, and their types."""
 
 
-def side_by_side(kind: str, stored: list[_Part], declared_kind: str, declared: list[_Part]) -> str:
+def side_by_side(kind: str, stored: _Parts, declared_kind: str, declared: _Parts) -> str:
     """Return the parts of two types in two columns, one field per line; marks lines that differ.
 
     Parameters:
@@ -56,43 +56,40 @@ def side_by_side(kind: str, stored: list[_Part], declared_kind: str, declared: l
       +                              gate: str = …
     """
     lines = [_Line(_STORED, _DECLARED), _Line(kind, declared_kind, kind != declared_kind)]
-    for one, other in zip_longest(stored, declared):
+    for one, other in zip_longest(starmap(StructField, stored), starmap(StructField, declared)):
         lines += _lines(one, other, "")
     width = max(len(line.stored) for line in lines)
     texts = (f"  {line.mark} {line.stored:{width}}{_GAP}{line.declared}" for line in lines)
     return "\n".join(text.rstrip() for text in texts)
 
 
-def _lines(stored: _Part | None, declared: _Part | None, indent: str) -> Iterator[_Line]:
+def _lines(
+    stored: StructField | None, declared: StructField | None, indent: str
+) -> Iterator[_Line]:
     """One part of each type, then the fields of their structs, indented."""
-    stored_text, right = _text(stored), _text(declared)
-    if stored_text == right and not _has_structs(stored) and stored != declared:
-        stored_text, right = _text(stored, brief=False), _text(declared, brief=False)
+    before, now = _text(stored), _text(declared)
+    is_alike = before == now and not any(_structs(stored))
+    if stored and declared and is_alike and stored.schema != declared.schema:
+        before, now = f"{stored.name}: {stored.schema}", f"{declared.name}: {declared.schema}"
     yield _Line(
-        stored_text and indent + stored_text, right and indent + right, stored_text != right
+        before and indent + before + _default_text(stored),
+        now and indent + now + _default_text(declared),
+        before != now,
     )
-    structs = zip_longest(_structs(stored), _structs(declared))
-    several = len(list(_structs(stored))) > 1 or len(list(_structs(declared))) > 1
+    structs = list(zip_longest(_structs(stored), _structs(declared)))
     for one, other in structs:
         inner = indent + "  "
-        if several:  # the name of the struct in front of its fields
+        if len(structs) > 1:  # the name of the struct in front of its fields
             names = ["" if struct is None else inner + struct.name for struct in (one, other)]
             yield _Line(names[0], names[1], names[0] != names[1])
             inner += "  "
-        before, now = _fields(one), _fields(other)
-        for name in {**before, **now}:
-            yield from _field_lines(before.get(name), now.get(name), inner)
+        fields, fields_now = _fields(one), _fields(other)
+        for name in {**fields, **fields_now}:
+            yield from _lines(fields.get(name), fields_now.get(name), inner)
 
 
-def _field_lines(
-    stored: StructField | None, declared: StructField | None, indent: str
-) -> Iterator[_Line]:
-    parts = [None if field is None else (field.name, field.schema) for field in (stored, declared)]
-    first, *deeper = _lines(parts[0], parts[1], indent)
-    stored_text = first.stored and first.stored + _default_text(stored)
-    right = first.declared and first.declared + _default_text(declared)
-    yield _Line(stored_text, right, first.differs)
-    yield from deeper
+def _text(part: StructField | None) -> str:
+    return "" if part is None else f"{part.name}: {part.schema.brief}"
 
 
 def _default_text(field: StructField | None) -> str:
@@ -101,20 +98,9 @@ def _default_text(field: StructField | None) -> str:
     return " = …" if field.default else " (may be absent)"
 
 
-def _text(part: _Part | None, *, brief: bool = True) -> str:
-    if part is None:
-        return ""
-    name, schema = part
-    return f"{name}: {schema.brief if brief else schema}"
-
-
-def _has_structs(part: _Part | None) -> bool:
-    return next(_structs(part), None) is not None
-
-
-def _structs(part: _Part | None) -> Iterator[Schema]:
+def _structs(part: StructField | None) -> Iterator[Schema]:
     """Yield the structs in a type, without the structs inside of them."""
-    schemas = [] if part is None else [part[1]]
+    schemas = [] if part is None else [part.schema]
     while schemas:
         schema = schemas.pop(0)
         if schema.kind == "struct":

@@ -144,7 +144,7 @@ class _Comparison:
             name = member.brief
             if name not in by_name:
                 plain = [other for other in now if other.brief not in named_now]
-                if name in named_before or not self.is_read_by_any(member, plain):
+                if name in named_before or all(self.reason(member, other, "") for other in plain):
                     return f"{path} was {name} and is {declared.brief}"
             elif (name in named_before) != (name in named_now):
                 return (
@@ -154,10 +154,6 @@ class _Comparison:
             elif reason := self.reason(member, by_name[name], path):
                 return reason
         return None
-
-    def is_read_by_any(self, member: Schema, plain: list[Schema]) -> bool:
-        """Return whether one of the untagged members reads another member."""
-        return any(self.reason(member, other, "") is None for other in plain)
 
 
 def _members(schema: Schema) -> tuple[Schema, ...]:

@@ -17,18 +17,15 @@ LEVELS_MAX = 50
 """How many levels a type may be nested. JSON parsers have limits; a struct takes three levels."""
 
 _ITEMS = {"list": 1, "set": 1, "frozenset": 1, "variadic": 1, "optional": 1, "dict": 2}
-_SEVERAL_ITEMS = {"tuple": 0, "union": 2}
+_ITEMS_MIN = {"tuple": 0, "union": 2}
 """The fewest items of kinds that have any number."""
-_NO_MEMBERS = {
-    "optional": frozenset({"optional", "null"}),
-    "union": frozenset({"optional", "union", "null"}),
-}
+_NO_MEMBERS = {"optional": ("null", "optional"), "union": ("null", "optional", "union")}
 """Kinds that are never directly inside of these: each type has one form only."""
 _ALONE = frozenset({"pickle", "dynamic"})
 _NAMED = frozenset({"struct", "enum", "ref", "pickle"})
 _WITH_VALUES = frozenset({"enum", "literal"})
 
-KINDS = SCALARS.keys() | {"dynamic"} | _ITEMS.keys() | _SEVERAL_ITEMS.keys() | _NAMED | _WITH_VALUES
+KINDS = SCALARS.keys() | {"dynamic"} | _ITEMS.keys() | _ITEMS_MIN.keys() | _NAMED | _WITH_VALUES
 
 _MEMBERS = {"kind", "name", "flavour", "items", "fields", "values"}
 _FLAVOURS = frozenset({"dataclass", "namedtuple", "typeddict", "msgspec", "pydantic"})
@@ -82,19 +79,14 @@ def _fault(tree: object, outer: frozenset[str] | None, level: int) -> str | None
 def _items_fault(kind: str, items: object) -> str | None:
     if not isinstance(items, list | tuple):
         return f"the items of a {kind} are {items!r:.80}"
-    if kind in _SEVERAL_ITEMS:
-        least = _SEVERAL_ITEMS[kind]
-        if len(items) < least:
-            return f"a {kind} has {least} items or more, and here {len(items)}"
-    elif len(items) != _ITEMS.get(kind, 0):
-        return f"a {kind} has {_ITEMS.get(kind, 0)} items, and here {len(items)}"
-    forbidden = _NO_MEMBERS.get(kind, frozenset()) & {*map(_kind_of, items)}
-    return f"a {kind} cannot have the item {min(forbidden)}" if forbidden else None
-
-
-def _kind_of(tree: object) -> str:
-    kind = tree.get("kind") if isinstance(tree, dict) else tree
-    return kind if isinstance(kind, str) else ""
+    least, more = _ITEMS_MIN.get(kind), " or more"
+    if least is None:
+        least, more = _ITEMS.get(kind, 0), ""
+    if len(items) < least or (len(items) > least and not more):
+        return f"a {kind} has {least} items{more}, and here {len(items)}"
+    kinds = [item.get("kind") if isinstance(item, dict) else item for item in items]
+    forbidden = next((each for each in _NO_MEMBERS.get(kind, ()) if each in kinds), None)
+    return f"a {kind} cannot have the item {forbidden}" if forbidden else None
 
 
 def _values_fault(kind: str, values: object) -> str | None:
@@ -130,9 +122,9 @@ def _struct_fault(
         return f"the fields of a struct are {fields!r:.80}"
     inner, names = None if outer is None else outer | {tree["name"]}, set[str]()
     for field in fields:
-        if not isinstance(field, dict) or field.keys() != {*_FIELD, "type"}:
+        if not isinstance(field, dict) or "type" not in field:
             return f"{field!r:.80} is not a field of a struct"
-        if any(type(field[name]) is not cls for name, cls in _FIELD.items()):
+        if {name: type(field[name]) for name in field if name != "type"} != _FIELD:
             return f"{field!r:.80} is not a field of a struct"
         if (fault := text_fault(field["name"])) is not None:
             return f"the name {field['name']!r:.80} of a field: {fault}"

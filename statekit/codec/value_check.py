@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from statekit.codec.annotations import SCALARS
@@ -33,14 +34,14 @@ class Check:
 
     Parameters:
         one: checks one value.
-        types: set where a value's exact class alone decides.
         term: the same as `one`, as source text over `{0}`; None where only a call will do.
+        names: the classes that the term names.
         each: checks all values of a collection; None where `one` is called for each.
     """
 
     one: Predicate
-    types: frozenset[type] | None = None
     term: str | None = None
+    names: Mapping[str, type] = dataclasses.field(default_factory=dict)
     each: Callable[[Collection[Any]], bool] | None = None
 
 
@@ -53,11 +54,7 @@ def is_text(value: str) -> bool:
     return True
 
 
-_NAMES: dict[str, Any] = {
-    **{cls.__name__: cls for cls in SCALARS.values()},
-    "UTC": dt.UTC,
-    "is_text": is_text,
-}
+_NAMES: dict[str, Any] = {"datetime": dt.datetime, "UTC": dt.UTC, "is_text": is_text}
 _FITS = f"{INT_MIN} <= {{0}} <= {INT_MAX}"
 
 
@@ -89,29 +86,21 @@ def _is_instant(value: Any) -> bool:
     return True
 
 
-def _compiled(term: str) -> Predicate:
-    check: Predicate = eval(f"lambda value: {term.format('value')}", _NAMES)  # noqa: S307  own text
-    return check
+def _of_term(
+    term: str,
+    each: Callable[[Collection[Any]], bool] | None = None,
+    names: Mapping[str, type] = MappingProxyType({}),
+) -> Check:
+    one = eval(f"lambda value: {term.format('value')}", {**_NAMES, **names})  # noqa: S307  own text
+    return Check(one, term, names, each)
 
 
-def _of_term(term: str, each: Callable[[Collection[Any]], bool] | None = None) -> Check:
-    return Check(_compiled(term), None, term, each)
-
-
-def check_types(types: frozenset[type]) -> Check:
+def _of_class(cls: type) -> Check:
     """Return a check of a value's exact class only."""
-    names = [kind.__name__ for kind in types]
-    if not types <= {*SCALARS.values()}:
-        term = None
-    else:
-        conditions = [
-            "{0} is None" if name == "NoneType" else f"type({{0}}) is {name}" for name in names
-        ]
-        term = f"({' or '.join(sorted(conditions))})"
-    if len(types) == 1:
-        (only,) = types
-        return Check(lambda value: type(value) is only, types, term)
-    return Check(lambda value: type(value) in types, types, term)
+    only, name = frozenset({cls}), f"class_{id(cls)}"
+    return _of_term(
+        f"(type({{0}}) is {name})", lambda values: only.issuperset(map(type, values)), {name: cls}
+    )
 
 
 def scalar_checks(kind: str, cls: type) -> tuple[Check, Check]:
@@ -121,18 +110,18 @@ def scalar_checks(kind: str, cls: type) -> tuple[Check, Check]:
         kind: of its schema.
         cls: the class of an enum's members; ignored for other kinds.
     """
-    return _SCALARS.get(kind) or (check_types(frozenset({cls})),) * 2
+    return _SCALARS.get(kind) or (_of_class(cls),) * 2
 
 
 _INT = _of_term(f"(type({{0}}) is int and {_FITS})", _ints)
 _STR = _of_term("(type({0}) is str and ({0}.isascii() or is_text({0})))", _texts)
 _SCALARS: dict[str, tuple[Check, Check]] = {
-    **{kind: (check_types(frozenset({cls})),) * 2 for kind, cls in SCALARS.items()},
+    **{kind: (_of_class(cls),) * 2 for kind, cls in SCALARS.items()},
     "int": (_INT, _INT),
     "str": (_STR, _STR),
     "float": (
         _of_term(f"(type({{0}}) is float or type({{0}}) is int and {_FITS})"),
-        check_types(frozenset({float})),
+        _of_class(float),
     ),
     "datetime": (
         Check(_is_instant),
@@ -146,20 +135,19 @@ _SCALARS: dict[str, tuple[Check, Check]] = {
 
 def optional(check: Check) -> Check:
     """Return the check of a type, or None."""
-    if check.types is not None:
-        return check_types(check.types | {type(None)})
-    if check.term is not None:
-        return _of_term(f"({{0}} is None or {check.term})")
-    one = check.one
-    return Check(lambda value: value is None or one(value))
+    one, each = check.one, check.each
+    each_optional = each and (lambda values: each([part for part in values if part is not None]))
+    if check.term is None:
+        return Check(lambda value: value is None or one(value), each=each_optional)
+    return _of_term(f"({{0}} is None or {check.term})", each_optional, check.names)
 
 
 def any_of(checks: Sequence[Check]) -> Check:
     """Return the check of a union."""
-    if all(check.types is not None for check in checks):
-        return check_types(frozenset().union(*(check.types or () for check in checks)))
-    if all(check.term is not None for check in checks):
-        return _of_term(f"({' or '.join(check.term or '' for check in checks)})")
+    terms = [check.term for check in checks if check.term is not None]
+    if len(terms) == len(checks):
+        names = {name: cls for check in checks for name, cls in check.names.items()}
+        return _of_term(f"({' or '.join(terms)})", names=names)
     ones = [check.one for check in checks]
 
     def one(value: Any) -> bool:
@@ -173,12 +161,8 @@ def any_of(checks: Sequence[Check]) -> Check:
 
 def check_each(check: Check) -> Callable[[Any], bool]:
     """Return a check of any number of values of one type."""
-    if check.each is not None:
-        return check.each
-    if check.types is not None:
-        return lambda values, types=check.types: types.issuperset(map(type, values))  # type: ignore[misc]
     one = check.one
-    return lambda values: all(map(one, values))
+    return check.each or (lambda values: all(map(one, values)))
 
 
 def check_parts(cls: type, checks: Sequence[Check], read: str, condition: str = "True") -> Check:
@@ -195,9 +179,7 @@ def check_parts(cls: type, checks: Sequence[Check], read: str, condition: str = 
     for index, check in enumerate(checks):
         if check.term is not None:
             terms.append(check.term.format(f"part{index}"))
-        elif check.types is not None and len(check.types) == 1:
-            (names[f"type{index}"],) = check.types
-            terms.append(f"type(part{index}) is type{index}")
+            names |= check.names
         else:
             names[f"check{index}"] = check.one
             terms.append(f"check{index}(part{index})")

@@ -9,13 +9,14 @@ import dataclasses
 import datetime as dt
 import pickle
 import typing
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterator
+from itertools import repeat
+from typing import Any, ClassVar, Generic, TypeVar
 
 import cloudpickle
 import msgspec
 
-from statekit.codec.annotations import SCALARS, is_immutable, struct_fields, union_members, unwrap
+from statekit.codec.annotations import is_immutable, unwrap
 from statekit.codec.schema import Schema, schema_of
 from statekit.codec.value_check import (
     INT_MAX,
@@ -25,23 +26,11 @@ from statekit.codec.value_check import (
     exceeds_nesting,
     is_text,
 )
-from statekit.codec.value_plan import (
-    ENCODER,
-    Convert,
-    ValuePlan,
-    plan_dict,
-    plan_literal,
-    plan_optional,
-    plan_scalar,
-    plan_sequence,
-    plan_set,
-    plan_tuple,
-    unchanged,
-)
+from statekit.codec.value_plan import ENCODER, PLANS, Convert, ValuePlan, unchanged
 from statekit.codec.value_struct import (
-    is_native,
+    complete_plan,
+    is_plain,
     plan_inside,
-    plan_struct_checks,
     struct_from_wire,
     struct_to_wire,
     wire_struct,
@@ -59,7 +48,6 @@ class ValueCodec(Generic[T]):
     Parameters:
         name: how the bytes are written: "msgpack" or "pickle".
         schema: the type as data.
-        annotation: the type as declared.
         immutable: values cannot change, so a decoded value may be returned several times.
         accepts: whether the declared type can hold a value and its bytes can be read back.
         exact: whether a value is accepted and reading its bytes gives the very same value. An int
@@ -71,7 +59,6 @@ class ValueCodec(Generic[T]):
 
     name: str
     schema: Schema
-    annotation: Any
     immutable: bool
     accepts: Callable[[Any], bool]
     exact: Callable[[Any], bool]
@@ -95,7 +82,7 @@ def value_codec(annotation: Any) -> ValueCodec[Any]:
     [1.5]
     """
     schema = schema_of(annotation)
-    plan = _Planner().plan_root(annotation)
+    plan = _Planner().plan_root(schema)
     try:
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(plan.wire)
     except TypeError as error:
@@ -107,7 +94,6 @@ def value_codec(annotation: Any) -> ValueCodec[Any]:
     return ValueCodec(
         "msgpack",
         schema,
-        annotation,
         is_immutable(annotation),
         plan.accepts.one,
         plan.exact.one,
@@ -125,24 +111,14 @@ def _checked_encode(name: str, to_wire: Convert | None) -> Callable[[Any], bytes
 
     def encode(value: Any) -> bytes:
         try:
-            return write(value)
+            return write(value if to_wire is None else to_wire(value))
         except _ENCODE_ERRORS as error:
-            raise _no_value(name, value, error) from error
+            raise StateTypeError(
+                f"{shortened(value)} cannot be stored as {name} ({error}): ints must fit 64 bits,"
+                " text must be valid UTF-8 and nesting must end"
+            ) from error
 
-    def encode_converted(value: Any) -> bytes:
-        try:
-            return write(to_wire(value))  # type: ignore[misc]
-        except _ENCODE_ERRORS as error:
-            raise _no_value(name, value, error) from error
-
-    return encode if to_wire is None else encode_converted
-
-
-def _no_value(name: str, value: object, error: Exception) -> StateTypeError:
-    return StateTypeError(
-        f"{shortened(value)} cannot be stored as {name} ({error}): ints must fit 64 bits,"
-        " text must be valid UTF-8 and nesting must end"
-    )
+    return encode
 
 
 def _verified(
@@ -155,24 +131,21 @@ def _verified(
     """
 
     def encode_verified(value: Any) -> bytes:
-        data = encode(value)
+        data, why = encode(value), ""
         try:
-            changes = encode(decode(data)) != data
+            if encode(decode(data)) != data:
+                why = "it changes when it is read back"
         except CorruptCheckpointError as error:
-            raise _unstable(name, value, f"it cannot be read back: {error.__cause__}") from error
-        if changes:
-            raise _unstable(name, value, "it changes when it is read back")
+            why = f"it cannot be read back: {error.__cause__}"
+        if why:
+            raise StateTypeError(
+                f"{shortened(value)} cannot be stored as {name} ({why}): `__post_init__` and "
+                "`model_post_init` are called again when a value is read, let them leave complete "
+                "fields as they are"
+            )
         return data
 
     return encode_verified
-
-
-def _unstable(name: str, value: object, why: str) -> StateTypeError:
-    return StateTypeError(
-        f"{shortened(value)} cannot be stored as {name} ({why}): `__post_init__` and "
-        "`model_post_init` are called again when a value is read, let them leave complete fields "
-        "as they are"
-    )
 
 
 def shortened(value: object, length: int = 100) -> str:
@@ -195,24 +168,15 @@ def checked_decode(
 
     def decode(data: bytes) -> Any:
         try:
-            return read(data)
+            return read(data) if from_wire is None else from_wire(read(data))
         except Exception as error:
-            raise _corrupt_value(name, data, error) from error
+            raise CorruptCheckpointError(
+                f"{len(data)} bytes {bytes(data[:32]).hex()!r} are not a value of type {name} "
+                f"({error}): check that the declared type can read the stored rows, else restore "
+                "an earlier epoch"
+            ) from error
 
-    def decode_converted(data: bytes) -> Any:
-        try:
-            return from_wire(read(data))  # type: ignore[misc]
-        except Exception as error:
-            raise _corrupt_value(name, data, error) from error
-
-    return decode if from_wire is None else decode_converted
-
-
-def _corrupt_value(name: str, data: bytes, why: object) -> CorruptCheckpointError:
-    return CorruptCheckpointError(
-        f"{len(data)} bytes {bytes(data[:32]).hex()!r} are not a value of type {name} ({why}): "
-        "check that the declared type can read the stored rows, else restore an earlier epoch"
-    )
+    return decode
 
 
 def _why_refused(plan: ValuePlan, value: Any) -> str:
@@ -225,7 +189,7 @@ def _why_refused(plan: ValuePlan, value: Any) -> str:
 def _reason(plan: ValuePlan, value: Any, path: str) -> str | None:
     if plan.accepts.one(value):
         return None
-    for suffix, part, inner in plan.parts(value):
+    for suffix, part, inner in _parts(plan, value):
         if reason := _reason(part, inner, path + suffix):
             return reason
     problem = f"expected {plan.schema.brief}, got {type(value).__name__} {shortened(value)}"
@@ -235,7 +199,7 @@ def _reason(plan: ValuePlan, value: Any, path: str) -> str | None:
         problem += ": an int must fit 64 bits"
     elif type(value) is str and not is_text(value):
         problem += ": text must be valid UTF-8, without lone surrogates"
-    elif _unoptional(plan.schema).name in _base_names(value):
+    elif _unoptional(plan.schema).name in [base.__name__ for base in type(value).__mro__[1:]]:
         problem += ": it must be exactly that class, a subclass would lose fields"
     return f"{path}: {problem}" if path else problem
 
@@ -244,70 +208,78 @@ def _unoptional(schema: Schema) -> Schema:
     return schema.items[0] if schema.kind == "optional" else schema
 
 
-def _base_names(value: object) -> list[str]:
-    return [base.__name__ for base in type(value).__mro__[1:]]
+_CLASSES = {
+    "list": list,
+    "tuple": tuple,
+    "variadic": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "dict": dict,
+}
+
+
+def _parts(plan: ValuePlan, value: Any) -> Iterator[tuple[str, ValuePlan, Any]]:
+    """Yield the path, the plan and the value of each part of a value of the right class."""
+    schema, items = plan.schema, plan.items
+    if schema.kind in ("optional", "ref"):
+        yield from _parts(items[0], value)
+    elif schema.flavour == "typeddict" and type(value) is dict:
+        for field, item in zip(schema.fields, items, strict=True):
+            if field.name in value:
+                yield f"[{field.name!r}]", item, value[field.name]
+    elif type(value) is not _CLASSES.get(schema.kind, schema.annotation):
+        return
+    elif schema.kind == "struct":
+        for field, item in zip(schema.fields, items, strict=True):
+            yield f".{field.name}", item, getattr(value, field.name, None)
+    elif schema.kind == "dict":
+        for key, part in value.items():
+            yield f".keys[{key!r:.60}]", items[0], key
+            yield f"[{key!r:.60}]", items[1], part
+    elif schema.kind in ("set", "frozenset"):
+        for part in value:
+            yield f"{{{part!r:.60}}}", items[0], part
+    elif schema.kind != "tuple" or len(value) == len(items):
+        plans = items if schema.kind == "tuple" else repeat(items[0])
+        for index, (item, part) in enumerate(zip(plans, value, strict=False)):
+            yield f"[{index}]", item, part
 
 
 class _Planner:
-    """Makes the plan of one annotation; remembers the enclosing structs.
+    """Makes the plan of one type; remembers the enclosing structs.
 
     Attributes:
         open: the plans of the enclosing structs, and the level at which each began.
-        level: how many containers and structs enclose the current part.
+        converted: the structs that msgspec alone does not write and read as docs/format.md wants.
         wire_structs: all wire structs. They refer to each other by the names in `wires`, so a
             struct can contain itself.
     """
 
     def __init__(self) -> None:
         self.open: dict[type, tuple[ValuePlan, int]] = {}
-        self.level = 0
+        self.converted: set[type] = set()
         self.wire_structs: list[Any] = []
         self.wires: dict[str, type] = {}
 
-    def plan_root(self, annotation: Any) -> ValuePlan:
-        plan = self.plan(annotation)
+    def plan_root(self, schema: Schema) -> ValuePlan:
+        plan = self.plan(schema, 0)
         for wire_struct_ in self.wire_structs:
             for name, wire in self.wires.items():
                 setattr(wire_struct_, name, wire)
         return plan
 
-    def plan(self, annotation: Any) -> ValuePlan:
-        self.level += 1
-        try:
-            return self.plan_at_level(annotation)
-        finally:
-            self.level -= 1
-
-    def plan_at_level(self, annotation: Any) -> ValuePlan:
-        annotation = unwrap(annotation)
-        schema = schema_of(annotation)
-        args = typing.get_args(annotation)
-        match schema.kind:
-            case kind if kind in SCALARS or kind == "enum":
-                return plan_scalar(schema, annotation)
-            case "literal":
-                return plan_literal(schema, annotation)
-            case "tuple":
-                return plan_tuple(schema, [self.plan(arg) for arg in args])
-            case "list" | "variadic":
-                return plan_sequence(schema, self.plan(args[0]))
-            case "set" | "frozenset":
-                return plan_set(schema, self.plan(args[0]))
-            case "dict":
-                return plan_dict(schema, self.plan(args[0]), self.plan(args[1]))
-            case "optional" | "union":
-                return self.plan_union(schema, union_members(annotation) or ())
-        return self.plan_struct(schema, annotation)
-
-    def plan_union(self, schema: Schema, members: tuple[Any, ...]) -> ValuePlan:
-        some = [member for member in members if member is not type(None)]
-        optional = schema.kind == "optional"
-        if len(some) == 1:
-            inner = self.plan_at_level(some[0])  # an optional adds no level
-        else:
-            plans = [self.plan(member) for member in some]
-            inner = plan_union(schema.items[0] if optional else schema, plans, self.tagged_struct)
-        return plan_optional(schema, inner) if optional else inner
+    def plan(self, schema: Schema, level: int) -> ValuePlan:
+        """Return the plan of a part that is inside of so many containers and structs."""
+        if schema.kind == "struct":
+            return self.plan_struct(schema, level)
+        if schema.kind == "ref":
+            outer, outer_level = self.open[schema.annotation]
+            return plan_inside(schema, outer, level - outer_level)
+        item_level = level if schema.kind == "optional" else level + 1
+        items = [self.plan(item, item_level) for item in schema.items]
+        if schema.kind == "union":
+            return plan_union(schema, items, self.tagged_struct)
+        return PLANS[schema.kind](schema, items)
 
     def tagged_struct(self, wire: Any) -> Any:
         """Return a struct for a tagged union member: written as the array [name, value]."""
@@ -315,29 +287,32 @@ class _Planner:
         self.wire_structs.append(struct)
         return struct
 
-    def plan_struct(self, schema: Schema, cls: type) -> ValuePlan:
-        if cls in self.open:
-            outer, level = self.open[cls]
-            return plan_inside(schema, cls, outer, self.level - level)
-        native = is_native(cls, frozenset())
+    def plan_struct(self, schema: Schema, level: int) -> ValuePlan:
+        cls, pending = schema.annotation, Check(bool)
+        if cls not in self.converted and is_plain(cls):
+            plan = self.plan_fields(ValuePlan(schema, cls, pending, pending), level)
+            if not any(field.to_wire for field in plan.items):
+                return plan
+        self.converted.add(cls)
         name = f"wire_{len(self.wire_structs)}_{len(self.open)}"
-        pending = Check(bool)
-        plan = ValuePlan(schema, cls if native else typing.ForwardRef(name), pending, pending)
-        if not native:
-            plan.to_wire = plan.from_wire = unchanged
-        self.open[cls] = plan, self.level
-        specs = struct_fields(cls)
-        fields = [self.plan(spec.annotation) for spec in specs]
-        plan_struct_checks(plan, cls, specs, fields)
-        if not native:
-            self.wires[name] = plan.wire = wire_struct(cls, specs, fields)
-            self.wire_structs.append(plan.wire)
-            plan.to_wire = struct_to_wire(cls, plan.wire, specs, fields)
-            plan.from_wire = struct_from_wire(cls, specs, fields)
+        wire: Any = typing.ForwardRef(name)
+        plan = ValuePlan(schema, wire, pending, pending, unchanged, unchanged)
+        self.plan_fields(plan, level)
+        self.wires[name] = plan.wire = wire_struct(plan)
+        self.wire_structs.append(plan.wire)
+        plan.to_wire, plan.from_wire = struct_to_wire(plan), struct_from_wire(plan)
+        return plan
+
+    def plan_fields(self, plan: ValuePlan, level: int) -> ValuePlan:
+        cls = plan.schema.annotation
+        self.open[cls] = plan, level
+        plan.items = [self.plan(field.schema, level + 1) for field in plan.schema.fields]
+        complete_plan(plan)
         del self.open[cls]
         return plan
 
 
+@dataclasses.dataclass(frozen=True)
 class PickleCodec:
     """Marks a state whose values are pickled, because no other codec can hold them.
 
@@ -350,7 +325,7 @@ class PickleCodec:
     ('pickle', 1j)
     """
 
-    name = "pickle"
+    name: ClassVar[str] = "pickle"
 
     def codec(self, annotation: Any) -> ValueCodec[Any]:
         """Return the codec that pickles values of a type; only a class is checked, and only its
@@ -366,7 +341,6 @@ class PickleCodec:
         return ValueCodec(
             self.name,
             Schema("pickle", name=name),
-            annotation,
             False,
             lambda value: isinstance(value, expected),
             lambda value: isinstance(value, expected),
@@ -374,15 +348,6 @@ class PickleCodec:
             checked_decode(name, pickle.loads, None),
             lambda value: f"expected {name}, got {type(value).__name__} {shortened(value)}",
         )
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PickleCodec)
-
-    def __hash__(self) -> int:
-        return hash(PickleCodec)
-
-    def __repr__(self) -> str:
-        return "PickleCodec()"
 
 
 def _pickle_encode(value: Any) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -23,11 +23,6 @@ from statekit.codec.value_check import (
 
 ENCODER = msgspec.msgpack.Encoder(uuid_format="canonical", decimal_format="string")
 Convert = Callable[[Any], Any]
-_Parts = Callable[[Any], Iterable[tuple[str, "ValuePlan", Any]]]
-
-
-def _no_parts(_value: Any) -> tuple[tuple[str, ValuePlan, Any], ...]:
-    return ()
 
 
 @dataclasses.dataclass(slots=True)
@@ -36,6 +31,7 @@ class ValuePlan:
 
     `wire` is the type that msgspec decodes. `accepts` and `exact` are the two checks of
     `value_check`. `to_wire` and `from_wire` are None where a value and its wire form are the same.
+    `items` are the plans of the parts: of elements, of keys and values, of the fields of a struct.
     `runs_code` is set where reading a value runs code of its class, which may change the value.
     """
 
@@ -45,7 +41,7 @@ class ValuePlan:
     exact: Check
     to_wire: Convert | None = None
     from_wire: Convert | None = None
-    parts: _Parts = _no_parts
+    items: Sequence[ValuePlan] = ()
     runs_code: bool = False
 
 
@@ -56,9 +52,10 @@ def unchanged(value: Any) -> Any:
 _AWARE = typing.Annotated[dt.datetime, msgspec.Meta(tz=True)]
 
 
-def plan_scalar(schema: Schema, annotation: Any) -> ValuePlan:
-    wire = _AWARE if schema.kind == "datetime" else annotation
-    return ValuePlan(schema, wire, *scalar_checks(schema.kind, annotation))
+def _plan_scalar(schema: Schema, _items: Sequence[ValuePlan]) -> ValuePlan:
+    cls = schema.annotation or SCALARS[schema.kind]
+    wire = _AWARE if schema.kind == "datetime" else cls
+    return ValuePlan(schema, wire, *scalar_checks(schema.kind, cls))
 
 
 def is_map(schema: Schema) -> bool:
@@ -72,7 +69,7 @@ def is_map(schema: Schema) -> bool:
 # ------------------------------------------------------------------ containers
 
 
-def plan_literal(schema: Schema, annotation: Any) -> ValuePlan:
+def _plan_literal(schema: Schema, _items: Sequence[ValuePlan]) -> ValuePlan:
     allowed = frozenset((type(value), value) for _, value in schema.values)
     types = frozenset(kind for kind, _ in allowed)
 
@@ -81,7 +78,7 @@ def plan_literal(schema: Schema, annotation: Any) -> ValuePlan:
 
     check = Check(accepts)
     if bool not in types:
-        return ValuePlan(schema, annotation, check, check)
+        return ValuePlan(schema, schema.annotation, check, check)
 
     def from_wire(value: Any) -> Any:
         if not accepts(value):
@@ -101,13 +98,13 @@ def plan_of(
         wire,
         check([item.accepts for item in items]),
         check([item.exact for item in items]),
+        items=items,
         runs_code=any(item.runs_code for item in items),
     )
 
 
-def plan_tuple(schema: Schema, items: list[ValuePlan]) -> ValuePlan:
-    size = len(items)
-    read, has_size = unpacking(size)
+def _plan_tuple(schema: Schema, items: Sequence[ValuePlan]) -> ValuePlan:
+    read, has_size = unpacking(len(items))
     plan = plan_of(
         schema,
         tuple[tuple(item.wire for item in items)],  # type: ignore[misc]
@@ -119,13 +116,6 @@ def plan_tuple(schema: Schema, items: list[ValuePlan]) -> ValuePlan:
         from_wire = [item.from_wire or unchanged for item in items]
         plan.to_wire = lambda value: tuple([f(v) for f, v in zip(to_wire, value, strict=True)])
         plan.from_wire = lambda wire: tuple([f(v) for f, v in zip(from_wire, wire, strict=True)])
-
-    def parts(value: Any) -> Iterator[tuple[str, ValuePlan, Any]]:
-        if type(value) is tuple and len(value) == size:
-            for index, (item, part) in enumerate(zip(items, value, strict=True)):
-                yield f"[{index}]", item, part
-
-    plan.parts = parts
     return plan
 
 
@@ -137,29 +127,24 @@ def _check_items(cls: type) -> Callable[[list[Check]], Check]:
     return check
 
 
-def plan_sequence(schema: Schema, item: ValuePlan) -> ValuePlan:
+def _plan_sequence(schema: Schema, items: Sequence[ValuePlan]) -> ValuePlan:
     """Return a list, or a tuple of any length."""
+    (item,) = items
     cls: Any = list if schema.kind == "list" else tuple
     wire = list[item.wire] if cls is list else tuple[item.wire, ...]  # type: ignore[name-defined]
-    plan = plan_of(schema, wire, [item], _check_items(cls))
+    plan = plan_of(schema, wire, items, _check_items(cls))
     if item.to_wire and item.from_wire:
         to_wire, from_wire = item.to_wire, item.from_wire
         plan.to_wire = lambda value: [to_wire(part) for part in value]
         plan.from_wire = lambda wire: cls([from_wire(part) for part in wire])
-
-    def parts(value: Any) -> Iterator[tuple[str, ValuePlan, Any]]:
-        if type(value) is cls:
-            for index, part in enumerate(value):
-                yield f"[{index}]", item, part
-
-    plan.parts = parts
     return plan
 
 
-def plan_set(schema: Schema, item: ValuePlan) -> ValuePlan:
+def _plan_set(schema: Schema, items: Sequence[ValuePlan]) -> ValuePlan:
     """Return a set or frozenset: an array sorted by encoded element, whatever the order of
     hashing.
     """
+    (item,) = items
     cls: Any = set if schema.kind == "set" else frozenset
     item_to_wire, item_from_wire = item.to_wire or unchanged, item.from_wire or unchanged
 
@@ -167,15 +152,9 @@ def plan_set(schema: Schema, item: ValuePlan) -> ValuePlan:
         encoded = sorted([ENCODER.encode(item_to_wire(part)) for part in value])
         return [msgspec.Raw(part) for part in encoded]
 
-    def parts(value: Any) -> Iterator[tuple[str, ValuePlan, Any]]:
-        if type(value) is cls:
-            for part in value:
-                yield f"{{{part!r:.60}}}", item, part
-
-    plan = plan_of(schema, list[item.wire], [item], _check_items(cls))  # type: ignore[name-defined]
+    plan = plan_of(schema, list[item.wire], items, _check_items(cls))  # type: ignore[name-defined]
     plan.to_wire = to_wire
     plan.from_wire = lambda wire: cls([item_from_wire(part) for part in wire])
-    plan.parts = parts
     return plan
 
 
@@ -184,14 +163,15 @@ def _check_pairs(checks: list[Check]) -> Check:
     return Check(lambda value: type(value) is dict and keys(value) and items(value.values()))
 
 
-def plan_dict(schema: Schema, key: ValuePlan, item: ValuePlan) -> ValuePlan:
+def _plan_dict(schema: Schema, items: Sequence[ValuePlan]) -> ValuePlan:
     """Return a dict: a map, or an array of pairs where MessagePack readers may not know such
     keys.
     """
+    key, item = items
     wire: Any = dict[key.wire, item.wire]  # type: ignore[name-defined]
     if not is_map(schema):
         wire = list[tuple[key.wire, item.wire]]  # type: ignore[name-defined]
-    plan = plan_of(schema, wire, [key, item], _check_pairs)
+    plan = plan_of(schema, wire, items, _check_pairs)
     key_to_wire, key_from_wire = key.to_wire or unchanged, key.from_wire or unchanged
     to_wire, from_wire = item.to_wire or unchanged, item.from_wire or unchanged
     if not is_map(schema):
@@ -200,23 +180,27 @@ def plan_dict(schema: Schema, key: ValuePlan, item: ValuePlan) -> ValuePlan:
     elif item.to_wire:
         plan.to_wire = lambda value: {k: to_wire(v) for k, v in value.items()}
         plan.from_wire = lambda wire: {k: from_wire(v) for k, v in wire.items()}
-
-    def parts(value: Any) -> Iterator[tuple[str, ValuePlan, Any]]:
-        if type(value) is dict:
-            for k, v in value.items():
-                yield f".keys[{k!r:.60}]", key, k
-                yield f"[{k!r:.60}]", item, v
-
-    plan.parts = parts
     return plan
 
 
-def plan_optional(schema: Schema, inner: ValuePlan) -> ValuePlan:
+def _plan_optional(schema: Schema, items: Sequence[ValuePlan]) -> ValuePlan:
+    (inner,) = items
     to_wire, from_wire = inner.to_wire, inner.from_wire
     wire: Any = typing.Optional[inner.wire]  # noqa: UP045  a forward reference has no `|`
-    plan = plan_of(schema, wire, [inner], lambda checks: optional(checks[0]))
+    plan = plan_of(schema, wire, items, lambda checks: optional(checks[0]))
     if to_wire and from_wire:
         plan.to_wire = lambda value: None if value is None else to_wire(value)
         plan.from_wire = lambda wire: None if wire is None else from_wire(wire)
-    plan.parts = inner.parts
     return plan
+
+
+PLANS: dict[str, Callable[[Schema, Sequence[ValuePlan]], ValuePlan]] = {
+    **dict.fromkeys((*SCALARS, "enum"), _plan_scalar),
+    **dict.fromkeys(("list", "variadic"), _plan_sequence),
+    **dict.fromkeys(("set", "frozenset"), _plan_set),
+    "literal": _plan_literal,
+    "tuple": _plan_tuple,
+    "dict": _plan_dict,
+    "optional": _plan_optional,
+}
+"""The function that makes the plan of a kind of type from the plans of its items."""

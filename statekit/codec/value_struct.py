@@ -7,56 +7,23 @@ import functools
 import keyword
 import operator
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
 
-from statekit.codec.annotations import (
-    Field,
-    struct_fields,
-    struct_flavour,
-    union_members,
-    unwrap,
-    with_metadata,
-)
-from statekit.codec.schema import Schema, schema_of
+from statekit.codec.annotations import struct_fields, struct_flavour, with_metadata
+from statekit.codec.schema import Schema, StructField
 from statekit.codec.value_check import Check, check_parts, deeper, unpacking
-from statekit.codec.value_plan import Convert, ValuePlan, is_map, unchanged
-from statekit.codec.value_union import tagged_members
+from statekit.codec.value_plan import Convert, ValuePlan, unchanged
 
 
-def is_native(annotation: Any, inside: frozenset[Any]) -> bool:
-    """Return whether msgspec alone writes and reads the type as docs/format.md wants it."""
-    annotation = unwrap(annotation)
-    if (members := union_members(annotation)) is not None:
-        some = [member for member in members if member is not type(None)]
-        return not tagged_members(schema_of(member) for member in some) and all(
-            is_native(member, inside) for member in some
-        )
-    schema = schema_of(annotation)
-    args = [arg for arg in typing.get_args(annotation) if arg is not Ellipsis]
-    match schema.kind:
-        case "literal":
-            return not any(type(value) is bool for _, value in schema.values)
-        case "set" | "frozenset":
-            return False
-        case "dict" if not is_map(schema):
-            return False
-        case "struct":
-            return annotation in inside or (
-                _is_plain(annotation)
-                and all(
-                    not _is_constrained(spec.annotation)
-                    and is_native(spec.annotation, inside | {annotation})
-                    for spec in struct_fields(annotation)
-                )
-            )
-    return all(is_native(arg, inside) for arg in args) if schema.items else True
-
-
-def _is_plain(cls: Any) -> bool:
-    """Return whether msgspec writes the class as a map of all its fields under their own names."""
+def is_plain(cls: Any) -> bool:
+    """Return whether msgspec writes the class as a map of all its fields under their own names,
+    and refuses no values of their types.
+    """
+    if any(_is_constrained(field.annotation) for field in struct_fields(cls)):
+        return False
     flavour = struct_flavour(cls)
     if flavour != "msgspec":
         return flavour in ("dataclass", "typeddict")
@@ -73,7 +40,7 @@ def _is_constrained(annotation: Any) -> bool:
     )
 
 
-def plan_inside(schema: Schema, cls: type, outer: ValuePlan, levels: int) -> ValuePlan:
+def plan_inside(schema: Schema, outer: ValuePlan, levels: int) -> ValuePlan:
     """Return the plan of a struct inside of itself: it looks up the outer plan when it is used.
 
     Parameters:
@@ -85,44 +52,31 @@ def plan_inside(schema: Schema, cls: type, outer: ValuePlan, levels: int) -> Val
         outer.wire,
         deeper(lambda: outer.accepts, levels),
         deeper(lambda: outer.exact, levels),
+        items=[outer],
     )
-    plan.parts = lambda value: outer.parts(value)
     if outer.to_wire:
         plan.to_wire = lambda value: (outer.to_wire or unchanged)(value)
         plan.from_wire = lambda wire: (outer.from_wire or unchanged)(wire)
     return plan
 
 
-def plan_struct_checks(
-    plan: ValuePlan, cls: type, specs: tuple[Field, ...], fields: list[ValuePlan]
-) -> None:
-    """Fill in the checks, `runs_code` and `parts` of a struct's plan."""
-    named = {spec.name: field for spec, field in zip(specs, fields, strict=True)}
+def complete_plan(plan: ValuePlan) -> None:
+    """Fill in the checks and `runs_code` of a struct's plan, whose `items` are complete."""
+    schema, fields, cls = plan.schema, plan.items, plan.schema.annotation
+    names = [field.name for field in schema.fields]
     plan.runs_code = _runs_code(cls) or any(field.runs_code for field in fields)
-    flavour = struct_flavour(cls)
-    if flavour == "typeddict":
-        required = frozenset(spec.name for spec in specs if spec.required)
-        plan.accepts = _check_typeddict({n: named[n].accepts.one for n in named}, required)
-        exact = _check_typeddict({n: named[n].exact.one for n in named}, required)
-        plan.exact = _in_order(exact, list(named))
-        plan.parts = lambda value: (
-            [(f"[{name!r}]", named[name], item) for name, item in value.items() if name in named]
-            if type(value) is dict
-            else ()
-        )
+    accepts, exact = [field.accepts for field in fields], [field.exact for field in fields]
+    if schema.flavour == "typeddict":
+        required = frozenset(field.name for field in schema.fields if field.required)
+        plan.accepts = _check_typeddict(names, accepts, required)
+        plan.exact = _in_order(_check_typeddict(names, exact, required), names)
         return
-    reads = (f"part{index} = {_attribute(name)}" for index, name in enumerate(named))
+    reads = (f"part{index} = {_attribute(name)}" for index, name in enumerate(names))
     read, condition = "; ".join(reads) or "pass", "True"
-    if flavour == "namedtuple":
-        read, condition = unpacking(len(named))
-    plan.accepts = check_parts(cls, [field.accepts for field in fields], read, condition)
-    condition = f"{condition} and {_only_fields(cls, named)}"
-    plan.exact = check_parts(cls, [field.exact for field in fields], read, condition)
-    plan.parts = lambda value: (
-        [(f".{name}", field, getattr(value, name, None)) for name, field in named.items()]
-        if type(value) is cls
-        else ()
-    )
+    if schema.flavour == "namedtuple":
+        read, condition = unpacking(len(names))
+    plan.accepts = check_parts(cls, accepts, read, condition)
+    plan.exact = check_parts(cls, exact, read, f"{condition} and {_only_fields(cls, names)}")
 
 
 def _runs_code(cls: Any) -> bool:
@@ -151,7 +105,11 @@ def _attribute(name: str) -> str:
     return f"value.{name}" if plain else f"getattr(value, {name!r})"
 
 
-def _check_typeddict(checks: dict[str, Callable[[Any], bool]], required: frozenset[str]) -> Check:
+def _check_typeddict(
+    names: Sequence[str], fields: Sequence[Check], required: frozenset[str]
+) -> Check:
+    checks = {name: field.one for name, field in zip(names, fields, strict=True)}
+
     def one(value: Any) -> bool:
         return (
             type(value) is dict
@@ -175,34 +133,36 @@ def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
     return operator.attrgetter(*names) if names else lambda value: ()
 
 
-def _columns(specs: tuple[Field, ...]) -> list[int]:
+def _columns(fields: Sequence[StructField]) -> list[int]:
     """Return the order of fields in a wire struct: required ones first."""
-    return sorted(range(len(specs)), key=lambda index: not specs[index].required)
+    return sorted(range(len(fields)), key=lambda index: not fields[index].required)
 
 
-def wire_struct(cls: type, specs: tuple[Field, ...], fields: list[ValuePlan]) -> type:
-    """Return a msgspec Struct with the fields of `cls`, in the form in which they are written."""
+def wire_struct(plan: ValuePlan) -> type:
+    """Return a msgspec Struct with the fields of a struct, in the form in which they are
+    written.
+    """
+    fields = plan.schema.fields
     columns: list[tuple[str, Any] | tuple[str, Any, Any]] = [
-        (f"f{index}", fields[index].wire)
-        if specs[index].required
-        else (f"f{index}", fields[index].wire, msgspec.UNSET)
-        for index in _columns(specs)
+        (f"f{index}", plan.items[index].wire)
+        if fields[index].required
+        else (f"f{index}", plan.items[index].wire, msgspec.UNSET)
+        for index in _columns(fields)
     ]
-    names = {f"f{index}": spec.name for index, spec in enumerate(specs)}
-    return msgspec.defstruct(cls.__name__, columns, rename=names)
+    names = {f"f{index}": field.name for index, field in enumerate(fields)}
+    return msgspec.defstruct(plan.schema.name, columns, rename=names)
 
 
-def struct_to_wire(
-    cls: type, wire: Any, specs: tuple[Field, ...], fields: list[ValuePlan]
-) -> Convert:
-    order = _columns(specs)
-    names = tuple(specs[index].name for index in order)
-    converts = [fields[index].to_wire for index in order]
+def struct_to_wire(plan: ValuePlan) -> Convert:
+    wire, fields, flavour = plan.wire, plan.schema.fields, plan.schema.flavour
+    order = _columns(fields)
+    names = tuple(fields[index].name for index in order)
+    converts = [plan.items[index].to_wire for index in order]
     get = _getter(names)
-    if struct_flavour(cls) == "typeddict":
+    if flavour == "typeddict":
         get = lambda value: tuple([value.get(name, msgspec.UNSET) for name in names])  # noqa: E731
     if not any(converts):
-        if struct_flavour(cls) == "namedtuple" and order == list(range(len(specs))):
+        if flavour == "namedtuple" and order == list(range(len(fields))):
             return lambda value: wire(*value)
         return lambda value: wire(*get(value))
 
@@ -217,13 +177,14 @@ def struct_to_wire(
     return to_wire
 
 
-def struct_from_wire(cls: Any, specs: tuple[Field, ...], fields: list[ValuePlan]) -> Convert:
-    names = tuple(spec.name for spec in specs)
-    get = _getter(tuple(f"f{index}" for index in range(len(specs))))
-    restores = [field.from_wire for field in fields]
+def struct_from_wire(plan: ValuePlan) -> Convert:
+    fields, cls = plan.schema.fields, plan.schema.annotation
+    names = tuple(field.name for field in fields)
+    get = _getter(tuple(f"f{index}" for index in range(len(fields))))
+    restores = [item.from_wire for item in plan.items]
     build = _builder(cls)
     build_row: Callable[[Any], Any] = lambda row: build(dict(zip(names, row, strict=True)))  # noqa: E731
-    if struct_flavour(cls) == "namedtuple":
+    if plan.schema.flavour == "namedtuple":
         build_row = functools.partial(tuple.__new__, cls)  # `_make` takes three times as long
 
     def from_wire(wire: Any) -> Any:
@@ -241,7 +202,7 @@ def struct_from_wire(cls: Any, specs: tuple[Field, ...], fields: list[ValuePlan]
 
     if any(restores):
         return from_wire
-    if all(spec.required for spec in specs):
+    if all(field.required for field in fields):
         return lambda wire: build_row(get(wire))
     return from_plain_wire
 

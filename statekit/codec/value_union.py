@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -60,7 +60,7 @@ def tagged_members(members: Iterable[Schema]) -> frozenset[str]:
 
 
 def plan_union(
-    schema: Schema, plans: list[ValuePlan], tagged_struct: Callable[[Any], Any]
+    schema: Schema, plans: Sequence[ValuePlan], tagged_struct: Callable[[Any], Any]
 ) -> ValuePlan:
     tagged = tagged_members(schema.items)
     plain = [plan for plan in plans if plan.schema.brief not in tagged]
@@ -83,13 +83,13 @@ def _union_to_wire(schema: Schema, ordered: list[ValuePlan], tagged: frozenset[s
             return wire
         return msgspec.msgpack.Ext(UNION_EXT, ENCODER.encode((name, wire)))
 
+    # Prefer a member that reads back the very same value to one that converts it.
+    candidates = [(member.exact.one, member) for member in ordered]
+    candidates += [(member.accepts.one, member) for member in ordered]
+
     def to_wire(value: Any) -> Any:
-        # Prefer a member that reads back the very same value to one that converts it.
-        for member in ordered:
-            if member.exact.one(value):
-                return write(member, value)
-        for member in ordered:
-            if member.accepts.one(value):
+        for fits, member in candidates:
+            if fits(value):
                 return write(member, value)
         raise TypeError(f"{value!r:.100} is none of {schema.brief}")
 
@@ -98,7 +98,7 @@ def _union_to_wire(schema: Schema, ordered: list[ValuePlan], tagged: frozenset[s
 
 def _union_from_wire(
     schema: Schema,
-    plans: list[ValuePlan],
+    plans: Sequence[ValuePlan],
     tagged: frozenset[str],
     tagged_struct: Callable[[Any], Any],
 ) -> Convert:
@@ -118,14 +118,15 @@ def _union_from_wire(
             return None
         if type(wire) is not msgspec.msgpack.Ext:
             return restores.get(_family(wire), unchanged)(wire)
-        name = _member_name(wire, peek)
+        if wire.code != UNION_EXT:
+            raise ValueError(f"MessagePack extension {wire.code} is not a member of a union")
+        name = peek.decode(wire.data)[0]
         if name not in tagged:
             raise ValueError(f"{name!r} is not a tagged member of {schema.brief}")
         if name not in decoders:
             decoders[name] = msgspec.msgpack.Decoder(structs[name])
-        value = decoders[name].decode(wire.data).value
         restore = named[name].from_wire or unchanged
-        return restore(value)
+        return restore(decoders[name].decode(wire.data).value)
 
     return from_wire
 
@@ -136,13 +137,6 @@ def _family(wire: Any) -> str:
     if family is None:
         family = _family(wire.value) if isinstance(wire, enum.Enum) else "map"
     return family
-
-
-def _member_name(wire: msgspec.msgpack.Ext, peek: msgspec.msgpack.Decoder[Any]) -> str:
-    if wire.code != UNION_EXT:
-        raise ValueError(f"MessagePack extension {wire.code} is not a member of a union")
-    name: str = peek.decode(wire.data)[0]
-    return name
 
 
 def split_member(schema: Schema, wire: Any) -> tuple[Schema, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -80,12 +79,8 @@ def _watermark(at: datetime) -> str:
 def results(home: Path) -> None:
     """Check the job's output, and print its results."""
     spark = session()
-    _print_json(
-        airports=airports(spark, home),
-        comparisons=[
-            asdict(comparison) for comparison in compare(spark, home / "flights.csv", home)
-        ],
-    )
+    comparisons = compare(spark, home / "flights.csv", home)
+    _print_json(airports=airports(spark, home), comparisons=comparisons)
 
 
 def _print_json(**facts: Any) -> None:

@@ -131,33 +131,6 @@ def grounded(timer: sk.Timer, ctx: sk.Context, last: sk.ValueState[Leg]) -> Iter
         yield Grounded(ctx.key, leg.origin, leg.departed)
 
 
-class Hours(NamedTuple):
-    """The accumulator of an airport."""
-
-    turnarounds: int = 0
-    total: float = 0.0
-    longest: float = 0.0
-
-
-def _longer(hours: Hours, since: float) -> Hours:
-    return Hours(hours.turnarounds + 1, hours.total + since, max(hours.longest, since))
-
-
-@sk.process(key="airport")
-def summary(
-    turned: Turnaround,
-    hours: Annotated[
-        sk.AggregatingState[float, Hours, Hours], sk.Aggregate(Hours, _longer, lambda acc: acc)
-    ],
-) -> Iterator[AirportSummary]:
-    """Summarize each airport from the outputs of the first operator."""
-    hours.add(turned.hours_since)
-    current = hours.get() or Hours()
-    yield AirportSummary(
-        turned.airport, current.turnarounds, current.total / current.turnarounds, current.longest
-    )
-
-
 def build_job() -> sk.Job:
     """Build the job: turnarounds and their summaries, aircraft on the ground, and departures per
     hour.
@@ -167,7 +140,13 @@ def build_job() -> sk.Job:
     turned = flights.process(turnaround)
     turned.sink("turnarounds")
     turned.late.sink("late")
-    turned.process(summary).sink("airports")
+    turned.aggregate(
+        key="airport",
+        turnarounds=sk.Count(),
+        mean_hours=sk.Mean("hours_since"),
+        longest_hours=sk.Max("hours_since"),
+        into=AirportSummary,
+    ).sink("airports")
     flights.process(watch).sink("grounded")
     hours = flights.window(
         sk.tumbling("1 hour"), key="origin", event_time="departed", lateness=LATENESS
@@ -186,32 +165,22 @@ def raw_csv(directory: Path) -> Path:
         return Path(packed.extract("flights.csv", directory))
 
 
-def raw_table(csv: Path) -> pa.Table:
-    """Return all flights in scheduled order."""
-    nothing = pyarrow.csv.ConvertOptions(null_values=["", "NA"], strings_can_be_null=True)
-    table = pyarrow.csv.read_csv(csv, convert_options=nothing)
-    return table.sort_by([(name, "ascending") for name in ORDER])
-
-
 def write_input(csv: Path, directory: Path) -> tuple[int, float]:
     """Write the flights that were not cancelled as Parquet files, by schedule.
 
     Returns their number, and the share of them that left before a flight that arrives earlier.
     """
-    table = raw_table(csv)
+    options = pyarrow.csv.ConvertOptions(
+        column_types={"arr_delay": pa.float64()}, null_values=["", "NA"], strings_can_be_null=True
+    )
+    table = pyarrow.csv.read_csv(csv, convert_options=options)
+    table = table.sort_by([(name, "ascending") for name in ORDER])
     table = table.filter(pc.is_valid(table["dep_delay"]))
     hours = table["time_hour"].cast(pa.timestamp("us", "UTC"))
     minutes = pc.add(table["minute"], table["dep_delay"].cast(pa.int64()))
     departed = pc.add(hours, pc.multiply(minutes, 60_000_000).cast(pa.duration("us")))
-    flights = pa.table(
-        {
-            "tailnum": table["tailnum"],
-            "origin": table["origin"],
-            "dest": table["dest"],
-            "departed": departed,
-            "arr_delay": table["arr_delay"].cast(pa.float64()),
-        }
-    )
+    columns = ["tailnum", "origin", "dest", "arr_delay"]
+    flights = table.select(columns).append_column("departed", departed)
     micros = departed.cast(pa.int64()).combine_chunks()
     behind = pc.mean(pc.less(micros, pc.cumulative_max(micros))).as_py()
     directory.mkdir(parents=True)

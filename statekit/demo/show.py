@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,13 @@ from statekit.demo.check import Comparison
 from statekit.demo.flights import FILES, build_job, raw_csv, write_input
 from statekit.errors import StatekitError
 
-SHARDS = (2, 4, 3)
-"""The parallelism of each driver."""
+_DRIVERS = {2: "to be stopped", 4: "to be killed", 3: "to the end"}
+"""The parallelism of each driver, and how the driver ends."""
 
-STOP_AFTER = 2
-KILL_AFTER = 2
-MID_EPOCH_S = 0.8
+_EPOCHS = 2
+"""A driver is stopped, or killed, after so many epochs."""
+
+_MID_EPOCH_S = 0.8
 
 _console = Console()
 _MARK = ".statekit-demo"
@@ -44,19 +45,23 @@ def run(home: Path) -> bool:
     )
     _console.print(Text(str(build_job())), soft_wrap=True)
     _console.print()
-    with _bar() as bar:
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, TimeElapsedColumn(), console=_console) as bar:
         task = bar.add_task("starting Spark", total=flights)
-        first, second, third = SHARDS
-        _follow(bar, task, home, f"{first} shards, to be stopped", first, epochs=STOP_AFTER)
-        _follow(bar, task, home, f"{second} shards, to be killed", second, kill_after=KILL_AFTER)
-        _follow(bar, task, home, f"{third} shards, to the end", third)
+        for shards, ending in _DRIVERS.items():
+            _follow(bar, task, home, shards, ending)
     _console.print("asking the raw file the same questions …", style="dim")
     with _driver(home, "results", str(home)) as driver:
         results = next(_facts(driver), None)
     if results is None:
         raise StatekitError(f"the check did not end: see {home / 'driver.log'}")
-    _print_airports(results["airports"])
-    comparisons = [Comparison(**comparison) for comparison in results["comparisons"]]
+    rows = [
+        (airport, f"{turnarounds:,}", f"{mean:,.1f}", f"{longest:,.1f}")
+        for airport, turnarounds, mean, longest in results["airports"]
+    ]
+    headings = "airport", "turnarounds", "mean hours", "longest hours"
+    _print_table("turnarounds per airport", headings, rows)
+    comparisons = [Comparison(*comparison) for comparison in results["comparisons"]]
     _print_comparisons(comparisons)
     _inspect(home)
     return all(comparison.agrees for comparison in comparisons)
@@ -74,25 +79,16 @@ def _empty(home: Path) -> None:
     (home / _MARK).touch()
 
 
-def _follow(
-    bar: Progress,
-    task: Any,
-    home: Path,
-    title: str,
-    shards: int,
-    *,
-    epochs: int | None = None,
-    kill_after: int | None = None,
-) -> None:
-    """Run one driver and show its epochs; kill it with SIGKILL after some of them.
+def _follow(bar: Progress, task: Any, home: Path, shards: int, ending: str) -> None:
+    """Run one driver and show its epochs; end it as `_DRIVERS` says.
 
     Parameters:
         shards: its parallelism, another one than that of the driver before.
     """
+    title = f"{shards} shards, {ending}"
     bar.update(task, description=f"{title}: starting Spark")
-    killed = False
-    words = [str(shards), *([str(epochs)] if epochs else [])]
-    with _driver(home, "stream", str(home), *words) as driver:
+    stop_after = [str(_EPOCHS)] if ending == "to be stopped" else []
+    with _driver(home, "stream", str(home), str(shards), *stop_after) as driver:
         for number, facts in enumerate(_facts(driver), 1):
             bar.update(task, advance=facts["records"], description=title)
             bar.console.print(
@@ -102,17 +98,16 @@ def _follow(
                 f"{facts['rows']:>8,} rows of state  watermark {facts['watermark']}",
                 highlight=False,
             )
-            if kill_after is not None and number == kill_after:
-                time.sleep(MID_EPOCH_S)
+            if ending == "to be killed" and number == _EPOCHS:
+                time.sleep(_MID_EPOCH_S)
                 os.killpg(driver.pid, signal.SIGKILL)  # Python and the JVM: the whole driver
-                killed = True
         code = driver.wait()
-    if killed:
+    if ending == "to be killed" and code == -signal.SIGKILL:
         bar.console.print("  [bold red]driver killed with SIGKILL[/] in the middle of an epoch")
     elif code != 0:
         raise StatekitError(f"the driver ended with code {code}: see {home / 'driver.log'}")
     else:
-        bar.console.print("  driver stopped" if epochs else "  input is at its end")
+        bar.console.print("  driver stopped" if stop_after else "  input is at its end")
 
 
 def _driver(home: Path, *words: str) -> subprocess.Popen[bytes]:
@@ -134,48 +129,29 @@ def _facts(driver: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
 
 
-def _bar() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=_console,
-    )
-
-
-def _print_airports(rows: list[tuple[str, int, float, float]]) -> None:
-    table = Table(title="turnarounds per airport", title_justify="left")
-    for heading in ("airport", "turnarounds", "mean hours", "longest hours"):
-        table.add_column(heading, justify="left" if heading == "airport" else "right")
-    for airport, turnarounds, mean, longest in rows:
-        table.add_row(airport, f"{turnarounds:,}", f"{mean:,.1f}", f"{longest:,.1f}")
+def _print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table whose columns are flush right, except the first."""
+    table = Table(title=title, title_justify="left")
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if place else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     _console.print()
     _console.print(table)
 
 
 def _print_comparisons(comparisons: list[Comparison]) -> None:
-    table = Table(title="compared with plain SQL on the raw file", title_justify="left")
-    for heading in ("question", "streaming job", "batch SQL", ""):
-        table.add_column(heading, overflow="fold")
+    rows = []
     for item in comparisons:
         verdict = "[green]same[/]" if item.agrees else "[bold red]DIFFERENT[/]"
-        table.add_row(item.question, _text(item.job), _text(item.batch), verdict)
-    _console.print()
-    _console.print(table)
+        rows.append((item.question, f"{item.job:,.0f}", f"{item.batch:,.0f}", verdict))
+    headings = "question", "streaming job", "batch SQL", ""
+    _print_table("compared with plain SQL on the raw file", headings, rows)
     if all(item.agrees for item in comparisons):
         _console.print(
             "[bold green]nothing was lost, nothing was counted twice[/], with "
-            f"{' → '.join(map(str, SHARDS))} shards"
+            f"{' → '.join(map(str, _DRIVERS))} shards"
         )
-
-
-def _text(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(f"{name} {count:,}" for name, count in value)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
 def _inspect(home: Path) -> None:

@@ -12,6 +12,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import itemgetter
 from types import MappingProxyType
 from typing import (
@@ -123,6 +124,7 @@ class Process(Generic[R, P, U]):
         hooks: Hooks | None = None,
         traits: Traits | None = None,
     ) -> None:
+        self._arguments = fn, key, hints, event_time, lateness_us, ordered, hooks, traits
         self.fn = fn
         self.traits = traits or Traits()
         self.name = fn.__name__
@@ -145,13 +147,11 @@ class Process(Generic[R, P, U]):
         if ordered:
             _check_takes_one(self)
             self.ordered = codec_of_waiting(self.record_type)
-        self._hooks = hooks or {}
-        of_state = hooks_of(self.name, [spec.name for spec in signature.states], self._hooks)
+        of_state = hooks_of(self.name, [spec.name for spec in signature.states], hooks or {})
         self.states: tuple[StateSpec, ...] = tuple(
             replace(spec, hooks=of_state[spec.name]) for spec in signature.states
         )
-        _check_keyed_states(self)
-        _check_clocks(self)
+        _check_states(self)
         self._callbacks: dict[str | None, Signature] = {}
         self.handlers = Handlers(signature)
 
@@ -197,20 +197,13 @@ class Process(Generic[R, P, U]):
         >>> harness.advance_watermark(noon + dt.timedelta(hours=1))
         ['ada left from /']
         """
-        if not isinstance(given, str):
-            self._take_callback(None, given, sys._getframe(1).f_locals)
-            return given
         caller = sys._getframe(1).f_locals
+        if isinstance(given, str):
+            return partial(self._take_callback, caller, given)
+        return self._take_callback(caller, None, given)
 
-        def decorate(fn: Any) -> Any:
-            self._take_callback(given, fn, caller)
-            return fn
-
-        return decorate
-
-    def _take_callback(
-        self, name: str | None, fn: Callable[..., Any], caller: dict[str, Any]
-    ) -> None:
+    def _take_callback(self, caller: dict[str, Any], name: str | None, fn: Any) -> Any:
+        """Add the callback for timers of a name, or for all others, and return it."""
         if not inspect.isfunction(fn):
             raise StateTypeError(f"{self.name}.on_timer decorates a function, not {fn!r}")
         if not self.key:
@@ -233,6 +226,7 @@ class Process(Generic[R, P, U]):
                 f"{annotation_text(self.signature.emits)}: yield the same type, or return None"
             )
         self._callbacks[name] = callback
+        return fn
 
     def on_broadcast(
         self, fn: Callable[Concatenate[B, Q], None], /
@@ -299,8 +293,7 @@ class Process(Generic[R, P, U]):
         """The names of timers that have a callback; None, last, if one callback handles all
         others.
         """
-        named = sorted(name for name in self._callbacks if name is not None)
-        return (*named, None) if None in self._callbacks else tuple(named)
+        return tuple(sorted(self._callbacks, key=lambda name: (name is None, name or "")))
 
     @property
     def reads_clocks(self) -> bool:
@@ -424,18 +417,13 @@ class Process(Generic[R, P, U]):
 
     def with_traits(self, traits: Traits) -> Self:
         """Return the same function without callbacks and with other traits."""
-        arguments, _, _ = self.__getstate__()
-        process: Self = type(self)(*arguments[:-1], traits)  # type: ignore[call-arg]
-        return process
+        return type(self)(*self._arguments[:-1], traits)
 
     def __getstate__(self) -> _Packed:
         """Return its parts for pickle, as the state of an object, so that it may be in a cycle."""
-        hints, is_ordered = self.signature.hints, self.ordered is not None
-        times = (self.event_time, self.lateness_us, is_ordered)
-        parts = (self.fn, self.key, hints, *times, self._hooks, self.traits)
         callbacks = {name: (of.fn, of.hints) for name, of in self._callbacks.items()}
         handlers = [(of.fn, of.hints) for of in self.handlers.signatures]
-        return parts, callbacks, handlers
+        return self._arguments, callbacks, handlers
 
     def __setstate__(self, packed: _Packed) -> None:
         self.__dict__["_packed"] = packed
@@ -594,19 +582,14 @@ def _check_takes_one(declared: Process[Any, Any, Any]) -> None:
         )
 
 
-def _check_keyed_states(declared: Process[Any, Any, Any]) -> None:
-    """Check that a function with keyed state has a key."""
+def _check_states(declared: Process[Any, Any, Any]) -> None:
+    """Check that the function has the key of its states, and the clocks by which they expire."""
     for spec in declared.states:
         if not declared.key and not spec.kind.is_local:
             raise StateTypeError(
                 f"{declared.name}, parameter {spec.name!r}: {spec.state_class.__name__} is kept by "
                 "key: declare @process(key=...), or use operator state, such as OperatorState"
             )
-
-
-def _check_clocks(declared: Process[Any, Any, Any]) -> None:
-    """Check that the operator has the clocks by which its states expire."""
-    for spec in declared.states:
         if spec.ttl is not None and spec.ttl.clock == "event" and declared.event_time is None:
             raise StateTypeError(
                 f"{declared.name}, parameter {spec.name!r}: there is no event time to expire by: "

@@ -134,6 +134,20 @@ class Signature:
         )
 
 
+def declare(function: Any, name: str, hints: dict[str, Any]) -> Any:
+    """Give a function of statekit the name, parameters and annotations of a function of a user.
+
+    Parameters:
+        hints: the annotation of each parameter, in order, and of "return".
+    """
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, kind) for name in hints if name != "return"]
+    function.__name__ = function.__qualname__ = name
+    function.__annotations__ = hints
+    function.__signature__ = inspect.Signature(parameters)
+    return function
+
+
 def hints_of(fn: Callable[..., Any], caller: dict[str, Any]) -> dict[str, Any]:
     """Resolve the annotations of a function one by one, so that an error names its parameter."""
     hints: dict[str, Any] = {}
@@ -148,10 +162,7 @@ def hints_of(fn: Callable[..., Any], caller: dict[str, Any]) -> dict[str, Any]:
                 f"({error}): correct it, or define its names before the function"
             ) from error
         where = f"{fn.__name__}, parameter {name!r}"
-        hints |= {
-            of: explained(where, partial(with_stored_type, hint, caller))
-            for of, hint in resolved.items()
-        }
+        hints[name] = explained(where, partial(with_stored_type, resolved[name], caller))
     return hints
 
 

@@ -40,21 +40,21 @@ _STATE_CLASSES: tuple[type[State], ...] = (
 
 _EXAMPLES = {1: "[int]", 2: "[str, int]", 3: "[float, tuple[float, int], float]"}
 
-_OPTION_NAMES: dict[type, str] = {
-    Default: "default",
-    Reduce: "reduce",
-    Aggregate: "aggregate",
-    PickleCodec: "pickle",
-    TTL: "ttl",
-    Redistribute: "redistribute",
-}
+_OPTIONS = (Default, Reduce, Aggregate, PickleCodec, TTL, Redistribute)
+
+
+def _without_options(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return an annotation without the options inside `Annotated`, and the options."""
+    if typing.get_origin(annotation) is not Annotated:
+        return annotation, ()
+    bare, *options = typing.get_args(annotation)
+    return bare, tuple(options)
 
 
 def state_class(annotation: Any) -> type[State] | None:
     """Return the kind of state that an annotation declares; None if it declares none."""
-    if typing.get_origin(annotation) is Annotated:
-        annotation = typing.get_args(annotation)[0]
-    origin = typing.get_origin(annotation) or annotation
+    bare, _ = _without_options(annotation)
+    origin = typing.get_origin(bare) or bare
     if is_checkpointed(origin):
         return ObjectState
     return origin if isinstance(origin, type) and issubclass(origin, State) else None
@@ -63,11 +63,7 @@ def state_class(annotation: Any) -> type[State] | None:
 def state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
     """Read one state parameter."""
     where = f"{operator}, parameter {name!r}"
-    options: tuple[Any, ...] = ()
-    bare = annotation
-    if typing.get_origin(annotation) is Annotated:
-        bare, *extras = typing.get_args(annotation)
-        options = tuple(extras)
+    bare, options = _without_options(annotation)
     state_cls = state_class(bare)
     if state_cls is ObjectState:
         return _object_spec(where, operator, name, bare, options)
@@ -84,7 +80,7 @@ def state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
     types = dict(zip(state_cls.type_parameters, typing.get_args(bare), strict=True))
     given = _options(where, state_cls, options)
 
-    codec = partial(_codec, where, given.get("pickle"))
+    codec = partial(_codec, where, given.get(PickleCodec))
     spec = StateSpec(
         operator=operator,
         name=name,
@@ -92,13 +88,13 @@ def state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
         codec=codec(types["value"]),
         key_codec=explained(where, lambda: key_codec(types["key"])) if "key" in types else None,
         added=codec(types["input"]) if "input" in types else None,
-        default=given["default"].value if "default" in given else None,
-        reduce=given.get("reduce"),
-        aggregate=given.get("aggregate"),
-        ttl=given["ttl"].record if "ttl" in given else None,
-        redistribute=_redistribution(where, state_cls, given.get("redistribute")),
+        default=given[Default].value if Default in given else None,
+        reduce=given.get(Reduce),
+        aggregate=given.get(Aggregate),
+        ttl=given[TTL].record if TTL in given else None,
+        redistribute=_redistribution(where, state_cls, given.get(Redistribute)),
     )
-    if "default" in given and not spec.codec.accepts(spec.default):
+    if Default in given and not spec.codec.accepts(spec.default):
         raise StateTypeError(
             f"{where}: Default({spec.default!r}) does not fit {spec.codec.schema}: "
             f"{spec.codec.reason(spec.default)}"
@@ -159,13 +155,13 @@ def _object_spec(
             f"restored, and needs {', '.join(needed)}: give its parameters defaults"
         )
     stored = next((option.annotation for option in options if isinstance(option, _StoredAs)), None)
-    if stored is None and "pickle" not in given:
+    if stored is None and PickleCodec not in given:
         raise StateTypeError(
             f"{where}: annotate what {cls_of_object.__name__}.snapshot_state returns: that type is "
             "stored"
         )
     split, merge = (getattr(cls_of_object, hook, None) for hook in ("split_state", "merge_states"))
-    declared = given.get("redistribute")
+    declared = given.get(Redistribute)
     if declared is None and (split is not None or merge is not None):
         if split is None or merge is None:
             raise StateTypeError(
@@ -177,7 +173,7 @@ def _object_spec(
         operator=operator,
         name=name,
         state_class=ObjectState,
-        codec=_codec(where, given.get("pickle"), object if stored is None else stored),
+        codec=_codec(where, given.get(PickleCodec), object if stored is None else stored),
         redistribute=_redistribution(where, ObjectState, declared),
         made=cls_of_object,
     )
@@ -215,9 +211,7 @@ def with_stored_type(annotation: Any, caller: dict[str, Any]) -> Any:
     """
     if state_class(annotation) is not ObjectState:
         return annotation
-    bare, *options = (
-        typing.get_args(annotation) if typing.get_origin(annotation) is Annotated else (annotation,)
-    )
+    bare, options = _without_options(annotation)
     cls = typing.get_origin(bare) or bare
     try:
         hints = typing.get_type_hints(cls.snapshot_state, None, caller, include_extras=True)
@@ -231,31 +225,29 @@ def with_stored_type(annotation: Any, caller: dict[str, Any]) -> Any:
     return Annotated[(bare, *options, _StoredAs(hints["return"]))]
 
 
-def _options(where: str, state_cls: type[State], options: tuple[Any, ...]) -> dict[str, Any]:
-    """Return the options of an annotation by name. Annotations of other tools are skipped."""
-    given: dict[str, Any] = {}
+def _options(where: str, state_cls: type[State], options: tuple[Any, ...]) -> dict[type, Any]:
+    """Return the options of an annotation by class. Annotations of other tools are skipped."""
+    given: dict[type, Any] = {}
     for option in options:
-        if isinstance(option, type) and option in _OPTION_NAMES:
+        if isinstance(option, type) and option in _OPTIONS:
             raise StateTypeError(f"{where}: write {option.__name__}(...), not the class itself")
         option_class = type(option)
-        name = _OPTION_NAMES.get(option_class)
-        if name is None:
+        if option_class not in _OPTIONS:
             continue
+        name = option_class.__name__
         if option_class not in state_cls.options:
-            raise StateTypeError(
-                f"{where}: {option_class.__name__} is no option of {state_cls.__name__}"
-            )
-        if name in given:
-            raise StateTypeError(f"{where}: {option_class.__name__} is given twice")
-        given[name] = option
+            raise StateTypeError(f"{where}: {name} is no option of {state_cls.__name__}")
+        if option_class in given:
+            raise StateTypeError(f"{where}: {name} is given twice")
+        given[option_class] = option
     example = state_cls.required_option
-    if example and example.partition("(")[0].lower() not in given:
+    if example and not any(example.startswith(option.__name__) for option in given):
         raise StateTypeError(
             f"{where}: {state_cls.__name__} needs an option: "
             f"Annotated[{state_cls.__name__}[...], {example}]"
         )
-    if "reduce" in given:
-        explained(where, lambda: given["reduce"].combine)
+    if Reduce in given:
+        explained(where, lambda: given[Reduce].combine)
     return given
 
 
@@ -268,6 +260,6 @@ def explained(where: str, make: Callable[[], Any]) -> Any:
 
 
 def annotation_text(annotation: Any) -> str:
-    if state_class(annotation) is ObjectState and typing.get_origin(annotation) is Annotated:
-        annotation = typing.get_args(annotation)[0]
-    return show(annotation)
+    """Return an annotation as text, that of an object without its stored type."""
+    is_object = state_class(annotation) is ObjectState
+    return show(_without_options(annotation)[0] if is_object else annotation)

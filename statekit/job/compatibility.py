@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from statekit.checkpoint.job_file import TIMERS, WAITING, JobFile, OperatorRecord, StateRecord
+from statekit.checkpoint.job_file import TIMERS, WAITING, JobFile, OperatorRecord
 from statekit.codec.schema import Schema
 from statekit.codec.schema_diff import side_by_side
 from statekit.codec.schema_evolution import why_unreadable
 from statekit.errors import RescaleError, RestoreError, StateSchemaError
 from statekit.job.job import Job
 from statekit.job.plan import Operator
-from statekit.job.state_succession import Succession, succession
+from statekit.job.state_succession import Succession, former, succession
+from statekit.reader import key_text
 
 
 def continued_job_file(
@@ -101,21 +102,17 @@ def _continued(operator: Operator, stored: JobFile) -> OperatorRecord:
     return declared.model_copy(
         update={
             "states": states,
-            "ordered_past": _buffered_types(before, declared),
+            "ordered_past": _buffered_types(before, declared.ordered),
             "widths": {**before.widths, **declared.widths},  # a removed field may come back
         }
     )
 
 
-def _buffered_types(before: OperatorRecord, declared: OperatorRecord) -> tuple[Any, ...]:
+def _buffered_types(before: OperatorRecord, declared: Any) -> tuple[Any, ...]:
     """Return earlier types of buffered records, without the declared one."""
-    if before.ordered is None or declared.ordered is None:
+    if before.ordered is None or declared is None:
         return before.ordered_past
-    types: list[Any] = []
-    for type_ in (*before.ordered_past, before.ordered):
-        if type_ not in (*types, declared.ordered):
-            types.append(type_)
-    return tuple(types)
+    return former((*before.ordered_past, before.ordered), declared)
 
 
 def _dropped_names(declared: OperatorRecord, stored: JobFile) -> tuple[str, ...]:
@@ -134,20 +131,23 @@ def _dropped_names(declared: OperatorRecord, stored: JobFile) -> tuple[str, ...]
     return (*given_up, *(name for name in had if name not in names))
 
 
+# What an operator declares with timers and with buffered records, what such rows are and would do
+# when they were dropped, and what the user can remove.
+_DROPPED = {
+    TIMERS: ("has callbacks for timers", "timers", "fire", "the callbacks"),
+    WAITING: ("is ordered", "buffered records", "be processed", "ordered=True"),
+}
+
+
 def _dropped_text(operator: str, again: list[str]) -> str:
     """Return why dropped states cannot be declared again."""
-    if TIMERS in again:
-        return (
-            f"operator {operator!r} has callbacks for timers, but its earlier timers were dropped: "
-            "they are still in the checkpoint and would fire; remove the callbacks, or give the "
-            "operator another name="
-        )
-    if WAITING in again:
-        return (
-            f"operator {operator!r} is ordered, but its earlier buffered records were dropped: "
-            "they are still in the checkpoint and would be processed; remove ordered=True, or "
-            "give the operator another name="
-        )
+    for family, (declares, rows, effect, remedy) in _DROPPED.items():
+        if family in again:
+            return (
+                f"operator {operator!r} {declares}, but its earlier {rows} were dropped: they are "
+                f"still in the checkpoint and would {effect}; remove {remedy}, or give the "
+                "operator another name="
+            )
     return (
         f"operator {operator!r} declares {again}, names of dropped states: their rows are still in "
         "the checkpoint; choose other names"
@@ -170,8 +170,8 @@ def _check_operator(
     declared = operator.record()
     if [field.type for field in stored.key] != [field.type for field in declared.key]:
         raise StateSchemaError(
-            f"operator {stored.name!r} is keyed by {_key_text(stored)} in the checkpoint and by "
-            f"{_key_text(declared)} in the code: keys cannot change their types; give the operator "
+            f"operator {stored.name!r} is keyed by {key_text(stored)} in the checkpoint and by "
+            f"{key_text(declared)} in the code: keys cannot change their types; give the operator "
             "another name, or start a new checkpoint"
         )
     if redefined := _redefined(stored, declared):
@@ -184,7 +184,10 @@ def _check_operator(
     names = {state.name for state in declared.states} | operator.declared.traits.dropped_states
     for state in stored.states:
         if state.name not in names and not allow_dropped_state:
-            _refuse_dropped(stored.name, state)
+            raise StateSchemaError(
+                f"state {state.name!r} of operator {stored.name!r} is in the checkpoint and no "
+                "longer declared: declare it, or pass allow_dropped_state=True to give it up"
+            )
 
 
 def _redefined(stored: OperatorRecord, declared: OperatorRecord) -> list[str]:
@@ -261,19 +264,8 @@ def _check_buffered(stored: OperatorRecord, declared: OperatorRecord) -> None:
             )
 
 
-def _refuse_dropped(operator: str, stored: StateRecord) -> NoReturn:
-    raise StateSchemaError(
-        f"state {stored.name!r} of operator {operator!r} is in the checkpoint and no "
-        "longer declared: declare it, or pass allow_dropped_state=True to give it up"
-    )
-
-
 def _contents_text(operator: OperatorRecord) -> str:
     contents = [f"states {[state.name for state in operator.states]}"] if operator.states else []
     contents += ["timers"] if operator.timers else []
     contents += ["buffered records"] if operator.ordered is not None else []
     return " and ".join(contents)
-
-
-def _key_text(operator: OperatorRecord) -> str:
-    return ", ".join(f"{field.name}: {Schema.from_json(field.type)}" for field in operator.key)

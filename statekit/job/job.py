@@ -79,7 +79,7 @@ class Job(Plan):
         """
         where = f"job {self.name!r}, source {name!r}"
         records = records_of(record_type, *others, where=where)
-        self.sources.append(Source(self.free_source(name), records))
+        self.sources.append(Source(self.free_name("source", name), records))
         return Stream(self, name)
 
     def explain(self) -> str:

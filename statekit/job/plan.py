@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -119,28 +119,14 @@ class Plan:
         self.operators: list[Operator] = []
         self.sinks: list[Sink] = []
 
-    def free_source(self, name: str) -> str:
-        """Return the name of a new source after checking it.
-
-        Raises:
-            StateTypeError: another stream has that name, or it is not a valid name.
-        """
-        return self._free("source", name, {name: f"source {name!r}"})
-
-    def free_operator(self, name: str) -> str:
-        """Return the name of a new operator after checking it and the name of its late stream.
+    def free_name(self, kind: Literal["source", "operator"], name: str) -> str:
+        """Return the name of a new source or operator after checking it, and for an operator the
+        name of its late stream.
 
         Raises:
             StateTypeError: another stream has one of the names, or it is not a valid name.
         """
-        return self._free("operator", name, _streams_of(name))
-
-    def _free(self, kind: str, name: str, streams: dict[str, str]) -> str:
-        """Return a name after checking that no stream of this job has the name of one of these.
-
-        Parameters:
-            streams: descriptions of the new streams for errors, by their names.
-        """
+        streams = {name: f"source {name!r}"} if kind == "source" else _streams_of(name)
         check_name(kind, name)
         if name.startswith(RESERVED):
             raise StateTypeError(

@@ -93,7 +93,7 @@ class RecordStreams:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._parts: dict[str, list[tuple[list[Any], RecordForm | None]]] = {}
+        self._parts: dict[str, list[tuple[list[Any], RecordForm]]] = {}
 
     def put(self, stream: str, records: list[Any], form: RecordForm | None) -> None:
         """Add the stored records of a source or operator.
@@ -101,38 +101,31 @@ class RecordStreams:
         Parameters:
             form: of the records; None for an operator that emits nothing.
         """
-        self._parts[stream] = [(records, form)]
+        self._parts[stream] = [] if form is None else [(records, form)]
 
     def put_late(self, operator: Operator, is_late: Callable[[Any], bool]) -> None:
         """Add the late records of an operator's inputs."""
         parts = []
         for stream in operator.inputs:
             for records, form in self._parts[stream]:
-                received = records if form is None else form.received(records)
-                late = [r for r, read in zip(records, received, strict=True) if is_late(read)]
-                parts.append((late, form))
+                received = zip(records, form.received(records), strict=True)
+                parts.append(([record for record, read in received if is_late(read)], form))
         self._parts[operator.late] = parts
 
     def for_operator(self, stream: str) -> list[Any]:
         """Return the records of a stream for one operator, or for one shard of a broadcast."""
-        return [
-            record
-            for own, form in self._own(stream)
-            for record in (own if form is None else form.received(own))
-        ]
+        return [record for own, form in self._own(stream) for record in form.received(own)]
 
     def for_sink(self, stream: str) -> list[Any]:
         """Return the records of a stream for one sink."""
         return [record for own, _ in self._own(stream) for record in own]
 
-    def _own(self, stream: str) -> list[tuple[list[Any], RecordForm | None]]:
+    def _own(self, stream: str) -> list[tuple[list[Any], RecordForm]]:
         """Return the records of a stream for one consumer: copies if there are others."""
+        parts = self._parts[stream]
         if not self._is_shared(stream):
-            return self._parts[stream]
-        return [
-            (records if form is None else form.copies(records), form)
-            for records, form in self._parts[stream]
-        ]
+            return parts
+        return [(form.copies(records), form) for records, form in parts]
 
     def _is_shared(self, stream: str) -> bool:
         uses = len(self._plan.sinks_of(stream))

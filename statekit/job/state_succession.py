@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from statekit.checkpoint.job_file import PastState, StateRecord
 from statekit.codec.schema import Schema
@@ -17,6 +17,8 @@ from statekit.codec.schema_diff import side_by_side
 from statekit.codec.schema_evolution import is_same_type, why_unreadable
 from statekit.errors import StateSchemaError
 from statekit.state.row_versions import Hook, hook_for, value_schema
+
+T = TypeVar("T")
 
 GENERATIONS_MAX = 255
 
@@ -115,15 +117,15 @@ def _in_its_generation(
             "and counts from there"
         )
     record = declared.model_copy(update={"generation": generation})
-    return record.model_copy(update={"past": _former((*stored.past, before), record.as_past)})
+    return record.model_copy(update={"past": former((*stored.past, before), record.as_past)})
 
 
-def _former(states: Sequence[PastState], now: PastState) -> tuple[PastState, ...]:
-    """Return each declaration once, without the present one."""
-    distinct: list[PastState] = []
-    for state in states:
-        if state not in (now, *distinct):
-            distinct.append(state)
+def former(declared: Sequence[T], now: T) -> tuple[T, ...]:
+    """Return each earlier declaration once, without the present one."""
+    distinct: list[T] = []
+    for declaration in declared:
+        if declaration not in (now, *distinct):
+            distinct.append(declaration)
     return tuple(distinct)
 
 

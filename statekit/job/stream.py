@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, overload
+
+from typing_extensions import TypeVar
 
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
@@ -20,6 +22,7 @@ from statekit.state.options import TTL, Aggregate
 T = TypeVar("T")
 U = TypeVar("U")
 V = TypeVar("V")
+R = TypeVar("R", default=Any)  # the class of results: that of `into=`, if it is given
 
 
 class Stream(Generic[T]):
@@ -116,7 +119,7 @@ class Stream(Generic[T]):
             )
         self._check_fed(declared.name, declared.record_type, self._names)
         self._check_broadcast(declared, broadcasts)
-        name = self._job.free_operator(name or declared.name)
+        name = self._job.free_name("operator", name or declared.name)
         self._job.operators.append(Operator(name, declared, self._names, broadcasts))
         return Stream(self._job, name)
 
@@ -214,34 +217,15 @@ class Stream(Generic[T]):
         options["combines"] = len(self._names) == 1
         return Windowed(self, Windowing(record, window, **options))
 
-    @overload
     def aggregate(
         self,
         *,
         key: str | tuple[str, ...] | list[str],
-        into: type[U],
+        into: type[R] | None = None,
         ttl: TTL | None = None,
         name: str | None = None,
         **aggregates: FieldAggregate,
-    ) -> Stream[U]: ...
-    @overload
-    def aggregate(
-        self,
-        *,
-        key: str | tuple[str, ...] | list[str],
-        ttl: TTL | None = None,
-        name: str | None = None,
-        **aggregates: FieldAggregate,
-    ) -> Stream[Any]: ...
-    def aggregate(
-        self,
-        *,
-        key: str | tuple[str, ...] | list[str],
-        into: Any = None,
-        ttl: TTL | None = None,
-        name: str | None = None,
-        **aggregates: FieldAggregate,
-    ) -> Stream[Any]:
+    ) -> Stream[R]:
         """Keep counts, sums, extremes and means of fields for each key.
 
         No function is called per record: records are combined in Arrow before they are shuffled.
@@ -374,51 +358,28 @@ class Windowed(Generic[T]):
     def __repr__(self) -> str:
         return f"<Windowed {self._stream.name!r}: {self._windowing}>"
 
-    @overload
-    def count(self, *, name: str | None = None, into: type[U]) -> Stream[U]: ...
-    @overload
-    def count(self, *, name: str | None = None) -> Stream[Any]: ...
-    def count(self, *, name: str | None = None, into: Any = None) -> Stream[Any]:
+    def count(self, *, name: str | None = None, into: type[R] | None = None) -> Stream[R]:
         """Count the records of a window, as `count`."""
         return self._stream.process(self._windowing.count(into), name=name)
 
-    @overload
-    def sum(self, field: str, *, name: str | None = None, into: type[U]) -> Stream[U]: ...
-    @overload
-    def sum(self, field: str, *, name: str | None = None) -> Stream[Any]: ...
-    def sum(self, field: str, *, name: str | None = None, into: Any = None) -> Stream[Any]:
+    def sum(self, field: str, *, name: str | None = None, into: type[R] | None = None) -> Stream[R]:
         """Sum a field, under its name. None is skipped. The sum of only None is None."""
         return self._stream.process(self._windowing.fold("sum", field, into), name=name)
 
-    @overload
-    def min(self, field: str, *, name: str | None = None, into: type[U]) -> Stream[U]: ...
-    @overload
-    def min(self, field: str, *, name: str | None = None) -> Stream[Any]: ...
-    def min(self, field: str, *, name: str | None = None, into: Any = None) -> Stream[Any]:
+    def min(self, field: str, *, name: str | None = None, into: type[R] | None = None) -> Stream[R]:
         """Return the smallest value of a field, under its name. None is skipped."""
         return self._stream.process(self._windowing.fold("min", field, into), name=name)
 
-    @overload
-    def max(self, field: str, *, name: str | None = None, into: type[U]) -> Stream[U]: ...
-    @overload
-    def max(self, field: str, *, name: str | None = None) -> Stream[Any]: ...
-    def max(self, field: str, *, name: str | None = None, into: Any = None) -> Stream[Any]:
+    def max(self, field: str, *, name: str | None = None, into: type[R] | None = None) -> Stream[R]:
         """Return the largest value of a field, under its name. None is skipped."""
         return self._stream.process(self._windowing.fold("max", field, into), name=name)
 
-    @overload
     def collect(
-        self, field: str | None = None, *, name: str | None = None, into: type[U]
-    ) -> Stream[U]: ...
-    @overload
-    def collect(self, field: str | None = None, *, name: str | None = None) -> Stream[Any]: ...
-    def collect(
-        self, field: str | None = None, *, name: str | None = None, into: Any = None
-    ) -> Stream[Any]:
+        self, field: str | None = None, *, name: str | None = None, into: type[R] | None = None
+    ) -> Stream[R]:
         """Collect all `records`, or the values of a field under its name, in order of time."""
         return self._stream.process(self._windowing.collect(field, into), name=name)
 
-    @overload
     def aggregate(
         self,
         aggregate: Aggregate[Any, Any, Any],
@@ -427,28 +388,8 @@ class Windowed(Generic[T]):
         result: Any,
         field: str | None = None,
         name: str | None = None,
-        into: type[U],
-    ) -> Stream[U]: ...
-    @overload
-    def aggregate(
-        self,
-        aggregate: Aggregate[Any, Any, Any],
-        *,
-        accumulator: Any,
-        result: Any,
-        field: str | None = None,
-        name: str | None = None,
-    ) -> Stream[Any]: ...
-    def aggregate(
-        self,
-        aggregate: Aggregate[Any, Any, Any],
-        *,
-        accumulator: Any,
-        result: Any,
-        field: str | None = None,
-        name: str | None = None,
-        into: Any = None,
-    ) -> Stream[Any]:
+        into: type[R] | None = None,
+    ) -> Stream[R]:
         """Apply an aggregate of your own to the records, or to a field.
 
         Parameters:

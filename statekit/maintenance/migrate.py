@@ -10,19 +10,19 @@ A shard is unpacked into a temporary database; memory holds one batch of rows.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from statekit.backend.change_file import Changes
 from statekit.backend.interface import Backend
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import JobFile, StateRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.checkpoint.offline import check_at_rest, last_epoch
+from statekit.checkpoint.references import changed_contents
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.sealed_json import FileRef
-from statekit.checkpoint.shard_history import changed_contents
 from statekit.clock import now_us, unique_id
 from statekit.codec.value_codec import ValueCodec
 from statekit.errors import CorruptCheckpointError, StatekitError
@@ -31,6 +31,7 @@ from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.job.state_succession import Succession
 from statekit.keygroup import group_range
+from statekit.maintenance.batches import in_batches, store_batches
 from statekit.state.base import StateSpec
 from statekit.state.key_scope import KeyScope
 from statekit.state.row_versions import generation_codec
@@ -47,14 +48,14 @@ class StateReport:
 
     Attributes:
         succession: its stored and its declared type.
-        rows: number of rows; None if they were not counted.
+        rows: number of rows: of the last epoch, or as they were rewritten.
         rewritten: number of rows with a new form.
         failed: in a dry run, number of rows that cannot be converted.
         first_failure: the first error.
     """
 
     succession: Succession
-    rows: int | None = None
+    rows: int = 0
     rewritten: int = 0
     failed: int = 0
     first_failure: str = ""
@@ -74,10 +75,6 @@ class _Rewriting:
     codec: ValueCodec[object]
     scope: KeyScope
     bytes_added: int = 0
-
-    @property
-    def name(self) -> str:
-        return self.spec.name
 
 
 class Migration:
@@ -100,8 +97,10 @@ class Migration:
         self.repository = repository = Repository(url, create=False)
         self.last, self.stored = last_epoch(repository)
         check_job_name(self.stored, job, repository.url)
+        rows = {name: operator.rows for name, operator in self.last.operators.items()}
         self.reports = [
-            StateReport(succession) for succession in successions(self.stored, job.operators)
+            StateReport(state, rows.get(state.operator, {}).get(state.stored.name, 0))
+            for state in successions(self.stored, job.operators)
         ]
         self.epoch = self.last.epoch + 1
 
@@ -130,7 +129,7 @@ class Migration:
             cause="migrate",
             writer=unique_id(),
             committed_at_us=now_us(),
-            operators={op.name: self._after(op.name, changed) for op in self.job.operators},
+            operators={name: self._after(name, shards) for name, shards in changed.items()},
         )
         self.repository.commit(manifest)
         return manifest
@@ -138,8 +137,8 @@ class Migration:
     @property
     def refused(self) -> list[Succession]:
         """The states whose rows cannot be read as the declared type."""
-        successions_found = (report.succession for report in self.reports)
-        return [succession for succession in successions_found if succession.verdict == "refused"]
+        states = [report.succession for report in self.reports]
+        return [state for state in states if state.verdict == "refused"]
 
     def _following(self) -> JobFile:
         """Return the job file after the migration, without earlier types."""
@@ -163,7 +162,6 @@ class Migration:
         ]
         before = self.last.operators.get(operator.name)
         shards = () if before is None else before.shards
-        self._count_others(operator.name, before, wanted)
         for report in wanted:
             report.rows = 0
         changed: dict[int, ShardState] = {}
@@ -174,16 +172,6 @@ class Migration:
                 changed |= {} if new_shard is None else {number: new_shard}
             progress(operator.name, number + 1, len(shards))
         return changed
-
-    def _count_others(
-        self, operator: str, before: OperatorEpoch | None, wanted: list[StateReport]
-    ) -> None:
-        """Take the number of rows of unchanged states from the manifest."""
-        if before is None:
-            return
-        for report in self.reports:
-            if report.succession.operator == operator and report not in wanted:
-                report.rows = before.rows.get(report.succession.stored.name, 0)
 
     def _shard(
         self,
@@ -198,21 +186,20 @@ class Migration:
         scope = KeyScope(operator.name, self.epoch, Batch(), lambda: None)
         work = [_rewriting(operator, number, report, scope) for report in reports]
         unpacked = ShardRows(self.repository, operator.name, self.last)
-        with unpacked.opened(shard, [state.name for state in work]) as backend:
+        with unpacked.opened(shard, [state.spec.name for state in work]) as backend:
             stored = [
                 self._file(operator, work, backend, shard.groups, local=local, dry=dry)
                 for local in (False, True)
             ]
-        files = tuple(ref for ref in (*shard.redistributed, *stored) if ref is not None)
+        files = [ref for ref in (*shard.redistributed, *stored) if ref is not None]
         if not any(stored):
             return None
         sizes = dict(shard.bytes)
         for state in work:
-            sizes[state.name] = sizes.get(state.name, 0) + state.bytes_added
+            sizes[state.spec.name] = sizes.get(state.spec.name, 0) + state.bytes_added
         position = {"attempt": unique_id(), "changed": self.epoch, "bytes": sizes}
-        new_contents = changed_contents(
-            self.repository, operator.name, shard, files, self.last.epoch
-        )
+        changes = dict.fromkeys(files, 0)
+        new_contents = changed_contents(self.repository, operator.name, shard, changes)
         return shard.model_copy(update={**position, **new_contents})
 
     def _file(
@@ -229,20 +216,18 @@ class Migration:
         without changes.
         """
         states = [state for state in work if state.spec.kind.is_local == local]
-        changes = Changes(tuple(state.name for state in states))
-        try:
-            for state in states:
-                for batch in _batches(operator, state, backend, groups, dry=dry):
-                    if not dry:
-                        changes.append(batch)
-            finished = changes.finish()
-            if finished is None:
-                return None
-            return self.repository.put_changes(operator.name, *finished, local=local)
-        finally:
-            changes.drop()
+        rows = (
+            row
+            for state in states
+            for row in _rewritten_rows(operator, state, backend, groups, dry)
+        )
+        if dry:
+            deque(rows, maxlen=0)
+            return None
+        names = [state.spec.name for state in states]
+        return store_batches(self.repository, operator.name, names, in_batches(rows), local=local)
 
-    def _after(self, operator: str, changed: dict[str, dict[int, ShardState]]) -> OperatorEpoch:
+    def _after(self, operator: str, changed: dict[int, ShardState]) -> OperatorEpoch:
         """Return an operator in the new epoch: it processed nothing, and some shards changed."""
         before = self.last.operators.get(operator)
         if before is None:  # new in the code
@@ -250,9 +235,8 @@ class Migration:
             ranges = [group_range(shard, shards, groups) for shard in range(shards)]
             blank = (ShardState(first_group=first, last_group=last) for first, last in ranges)
             return OperatorEpoch(shards=tuple(blank))
-        new_shards = changed[operator]
         return before.at_rest(
-            new_shards.get(number, shard) for number, shard in enumerate(before.shards)
+            changed.get(number, shard) for number, shard in enumerate(before.shards)
         )
 
 
@@ -272,15 +256,14 @@ def _rewriting(operator: Operator, number: int, report: StateReport, scope: KeyS
     return _Rewriting(report, spec, codec, scope)
 
 
-def _batches(
-    operator: Operator, state: _Rewriting, backend: Backend, groups: tuple[int, int], *, dry: bool
-) -> Iterator[Batch]:
-    """Yield the changes that give all rows of a state their new form."""
-    decode_key, batch, report = operator.declared.key_codec.decode, Batch(), state.report
-    scope = state.scope
+def _rewritten_rows(
+    operator: Operator, state: _Rewriting, backend: Backend, groups: tuple[int, int], dry: bool
+) -> Iterator[tuple[str, bytes, bytes]]:
+    """Yield the rows of a state that have a new form: family, row key, row."""
+    decode_key, report, scope = operator.declared.key_codec.decode, state.report, state.scope
     write = state.spec.codec.encode
-    for row_key, row in backend.scan(state.name, *group_bounds(*groups)):
-        report.rows = (report.rows or 0) + 1
+    for row_key, row in backend.scan(state.spec.name, *group_bounds(*groups)):
+        report.rows += 1
         if scope.shard is None:
             scope.key = decode_key(row_key, 2)[0]
         stamp = stamp_of(row) if report.succession.stored.era else b""
@@ -292,16 +275,10 @@ def _batches(
             report.failed += 1
             report.first_failure = report.first_failure or f"{scope.place}: {error}"
             continue
-        if now == row:
-            continue
-        report.rewritten += 1
-        state.bytes_added += len(now) - len(row)
-        batch.put(state.name, row_key, now)
-        if batch.full:
-            yield batch
-            batch.clear()
-    if len(batch):
-        yield batch
+        if now != row:
+            report.rewritten += 1
+            state.bytes_added += len(now) - len(row)
+            yield state.spec.name, row_key, now
 
 
 def _read(row: bytes, state: _Rewriting, scope: KeyScope) -> object:
@@ -309,6 +286,5 @@ def _read(row: bytes, state: _Rewriting, scope: KeyScope) -> object:
     try:
         return state.codec.decode(row)
     except CorruptCheckpointError as error:
-        raise CorruptCheckpointError(
-            f"state {state.name!r} of operator {scope.operator!r} at key {scope.key!r}: {error}"
-        ) from error
+        place = f"state {state.spec.name!r} of operator {scope.operator!r} at key {scope.key!r}"
+        raise CorruptCheckpointError(f"{place}: {error}") from error

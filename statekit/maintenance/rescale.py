@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import chain
 
-from statekit.backend.change_file_sums import CHECKSUMS, MutationSum, MutationSums
+from statekit.backend.change_file_sums import MutationSum, MutationSums
 from statekit.backend.interface import MemoryBackend, StateSize
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
 from statekit.checkpoint.offline import check_at_rest, last_epoch
-from statekit.checkpoint.replay import replay
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.restore_plan import RestorePlan, restore_plan
+from statekit.checkpoint.restore_plan import RestorePlan, replay, restore_plan
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_layout import rescaled
 from statekit.clock import now_us, unique_id
@@ -51,10 +49,6 @@ class Rescaled:
     bytes: int = 0
     sums: dict[str, dict[str, MutationSum]] = field(default_factory=dict)
 
-    @property
-    def is_changed(self) -> bool:
-        return self.after is not self.before
-
 
 def rescale_offline(
     repository: Repository,
@@ -81,12 +75,10 @@ def rescale_offline(
     """
     last, stored = last_epoch(repository)
     planned = rescaled(last, parallelism)
-    if job is not None:
-        check_job(repository, job, stored)
+    specs = declared_states(repository, job, stored)
     if last.parallelism == parallelism:
         return Rescaled(last, last)
     check_at_rest(repository, last)
-    specs = declared_states(job, stored)
     planned = redistributed(repository, last, planned, stored.operators, specs)
     done = Rescaled(last, planned)
     local = {op.name: [s.name for s in op.states if s.is_local] for op in stored.operators}
@@ -102,24 +94,21 @@ def rescale_offline(
     return done
 
 
-def check_job(repository: Repository, job: Job, stored: JobFile) -> None:
-    """Check that a job can continue from a checkpoint.
+def declared_states(
+    repository: Repository, job: Job | None, stored: JobFile
+) -> dict[str, tuple[StateSpec, ...]]:
+    """Return the declared states of each operator; nothing without code.
 
     Raises:
         RestoreError: the checkpoint belongs to another job.
         StateSchemaError: the job's states are not those of the checkpoint.
-    """
-    check_job_name(stored, job, repository.url)
-    next_job_file(stored, job.operators, allow_dropped_state=False)
-
-
-def declared_states(job: Job | None, stored: JobFile) -> dict[str, tuple[StateSpec, ...]]:
-    """Return the declared states of each operator; nothing without code.
-
-    Raises:
         RescaleError: functions of the job would write rows of another type than the checkpoint has.
     """
-    specs_of = {} if job is None else {op.name: op.declared.states for op in job.operators}
+    if job is None:
+        return {}
+    check_job_name(stored, job, repository.url)
+    next_job_file(stored, job.operators, allow_dropped_state=False)
+    specs_of = {operator.name: operator.declared.states for operator in job.operators}
     for operator in stored.operators:
         specs = {spec.name: spec for spec in specs_of.get(operator.name, ())}
         for state in operator.states:
@@ -146,105 +135,66 @@ def _verify(
     plans = {
         name: restore_plan(repository, before, name, 0, groups - 1) for name in before.operators
     }
-    bases = {name: _base_files(plan) for name, plan in plans.items()}
-    total = sum(
-        ref.size for name, plan in plans.items() for ref in (*plan.change_files, *bases[name])
-    )
+    files = {
+        name: dict.fromkeys([*plan.change_files, *_base_files(plan)])
+        for name, plan in plans.items()
+    }
+    total = sum(ref.size for refs in files.values() for ref in refs)
     for name, plan in plans.items():
         sums = MutationSums(groups)
-        counted = _counted(repository, plan.change_files, sums)
-        for size in chain(counted, _checked(repository, bases[name])):
+        for size in _read(repository, files[name], frozenset(plan.change_files), sums):
             done.files += 1
             done.bytes += size
             progress(done.bytes, total)
         done.sums[name] = {state: sums.of(state, 0, groups - 1) for state in sums.states}
-        of_shards, based = local.get(name, []), set(_based(plan))
-        old, new = before.operators[name], after.operators[name]
-        _check_partition(name, old, new, sums, of_shards, based)
-        _check_counts(name, old, new, of_shards)
-        _check_redistributed(repository, name, plan, done, of_shards)
+        _check_layout(name, before.operators[name], after.operators[name], local.get(name, []))
+        _check_redistributed(repository, name, plan, done, local.get(name, []))
 
 
-def _based(plan: RestorePlan) -> Iterator[int]:
-    """Yield the key groups whose rows start from a base."""
-    if plan.base is not None:
-        yield from range(plan.first, plan.last + 1)
-    for part in plan.below:
-        yield from _based(part)
+def _base_files(plan: RestorePlan) -> Iterator[FileRef]:
+    """Yield RocksDB's own files of all bases."""
+    for base in plan.bases:
+        for database in base.databases:
+            yield from database.files.values()
 
 
-def _base_files(plan: RestorePlan) -> list[FileRef]:
-    """Return RocksDB's own files of all bases, each one once."""
-    databases = (database for base in plan.bases for database in base.databases)
-    return list(dict.fromkeys(ref for database in databases for ref in database.files.values()))
-
-
-def _checked(repository: Repository, refs: list[FileRef]) -> Iterator[int]:
-    """Verify every byte of these files, and yield the size of each."""
-
-    def check(ref: FileRef) -> int:
-        repository.open_verified(ref).close()
-        return ref.size
-
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
-        yield from threads.map(check, refs)
-
-
-def _counted(repository: Repository, refs: list[FileRef], sums: MutationSums) -> Iterator[int]:
-    """Verify every byte of these files, count their mutations, and yield the size of each."""
+def _read(
+    repository: Repository,
+    refs: Iterable[FileRef],
+    change_files: Collection[FileRef],
+    sums: MutationSums,
+) -> Iterator[int]:
+    """Verify every byte of these files, add the mutations of change files to `sums`, and yield the
+    size of each file.
+    """
     adding = threading.Lock()
 
-    def count(ref: FileRef) -> int:
+    def read(ref: FileRef) -> int:
         with repository.open_verified(ref) as file:
-            file_sums = MutationSums.of_file(file, repository.at(ref.path), sums.groups)
-        with adding:
-            sums.update(file_sums)
+            if ref in change_files:
+                file_sums = MutationSums.of_file(file, repository.at(ref.path), sums.groups)
+                with adding:
+                    sums.update(file_sums)
         return ref.size
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        yield from threads.map(count, refs)
+        yield from threads.map(read, refs)
 
 
-def _check_partition(
-    name: str,
-    before: OperatorEpoch,
-    after: OperatorEpoch,
-    sums: MutationSums,
-    local: list[str],
-    based: set[int],
-) -> None:
-    """Check that each mutation is in one new shard, and that this shard references it.
+def _check_layout(name: str, before: OperatorEpoch, after: OperatorEpoch, local: list[str]) -> None:
+    """Check that each key group has the same rows in the new shards, and that all rows are counted.
 
     Parameters:
         local: operator state, which is written again and does not follow key groups.
-        based: key groups that have rows in a base, beside the change files in `sums`.
     """
-    origins, named = _origins(before), _origins(after)
-    lost = [group for group in sorted(based) if origins[group] != named[group]]
+    origins = enumerate(zip(_origins(before), _origins(after), strict=True))
+    lost = [group for group, (old, new) in origins if old != new]
     if lost:
         raise _differs(name, f"rows in key groups {lost} would be lost")
-    for state in (state for state in sums.states if state not in local):
-        lost = [
-            group
-            for group, (origin, new_origin) in enumerate(zip(origins, named, strict=True))
-            if origin != new_origin and sums.of(state, group, group).mutations
-        ]
-        if lost:
-            raise _differs(name, f"rows of state {state!r} in key groups {lost} would be lost")
-        old_total = sums.of(state, 0, len(origins) - 1)
-        shares = [sums.of(state, *shard.groups) for shard in after.shards]
-        total = MutationSum(
-            sum(share.mutations for share in shares),
-            sum(share.checksum for share in shares) % CHECKSUMS,
-        )
-        if total != old_total:
-            raise _differs(name, f"state {state!r} has {old_total}, its new shards {total}")
-
-
-def _check_counts(name: str, before: OperatorEpoch, after: OperatorEpoch, local: list[str]) -> None:
-    for counts_before, there_are in ((before.rows, after.rows), (before.bytes, after.bytes)):
+    for old_counts, new_counts in ((before.rows, after.rows), (before.bytes, after.bytes)):
         old, new = (
-            {k: n for k, n in of.items() if k not in local} for of in (counts_before, there_are)
+            {state: count for state, count in counts.items() if state not in local}
+            for counts in (old_counts, new_counts)
         )
         if old != new:
             raise _differs(name, f"there are {old} rows or bytes, the new shards have {new}")
@@ -268,12 +218,12 @@ def _check_redistributed(
         raise _differs(name, f"its operator state should have {expected} and has {actual}")
 
 
-def _origins(operator: OperatorEpoch) -> list[tuple[tuple[int, int], str | None]]:
+def _origins(operator: OperatorEpoch) -> list[tuple[tuple[int, int], str] | None]:
     """Return, for each key group, the shard that last changed it, and its attempt."""
-    origins: list[tuple[tuple[int, int], str | None]] = []
+    origins: list[tuple[tuple[int, int], str] | None] = []
     for shard in operator.shards:
-        nothing = (shard.groups, shard.attempt)
-        own = [nothing] * (shard.last_group - shard.first_group + 1)
+        unsliced = (shard.groups, shard.attempt) if shard.attempt and not shard.slices else None
+        own = [unsliced] * (shard.last_group - shard.first_group + 1)
         for piece in shard.slices:
             start, end = piece.first_group - shard.first_group, piece.last_group - shard.first_group
             own[start : end + 1] = [(piece.shard, piece.attempt)] * (end - start + 1)

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from types import MappingProxyType
 
-from statekit.backend.interface import StateSize, total_size
-from statekit.backend.scratch import scratch_directory
+from statekit.backend.interface import StateSize
 from statekit.checkpoint.job_file import OperatorRecord
-from statekit.checkpoint.manifest import OperatorEpoch, ShardState, overlapping
+from statekit.checkpoint.manifest import OperatorEpoch, overlapping
 from statekit.checkpoint.shard_layout import rescaled
 from statekit.keygroup import check_groups, check_parallelism, group_of_row, group_range
 from statekit.maintenance.rewrite import stored_rows
 from statekit.maintenance.row_keys import KeyedRows
+from statekit.maintenance.sizes import (
+    Groups,
+    OperatorSizes,
+    counted_sizes,
+    size_of_shard,
+    size_within,
+    stored_sizes,
+)
 from statekit.reader import CheckpointReader
 from statekit.state.base import StateSpec
 from statekit.state.options import Rule
 from statekit.state.redistribution import rule_of
-
-Groups = dict[int, StateSize]
-"""Rows and bytes per key group, of all keyed states together."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +48,13 @@ class Move:
 
 @dataclass(frozen=True)
 class Shared:
-    """One operator state: the total size in all shards, and its rule, if it has one."""
+    """One operator state: the total size in all shards, and its rule. Rows without a rule are a
+    reason to refuse a rescale.
+    """
 
     name: str
     size: StateSize
     rule: Rule | None
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether a rescale is refused, because the state has no rule."""
-        return self.rule is None and self.size.rows > 0
 
 
 @dataclass(frozen=True)
@@ -101,51 +101,35 @@ def plan_of_rescale(
     Raises:
         RescaleError: the parallelism or the number of key groups is not valid.
     """
-    if key_groups not in (None, reader.manifest.key_groups):
-        return list(_plans_of_rewrite(reader, parallelism, check_groups(key_groups), specs))
-    planned = rescaled(reader.manifest, parallelism)
-    ranges = [group_range(n, parallelism, planned.key_groups) for n in range(parallelism)]
+    manifest = reader.manifest
+    new_groups = manifest.key_groups if key_groups is None else check_groups(key_groups)
+    check_parallelism(parallelism, new_groups)
+    ranges = [group_range(shard, parallelism, new_groups) for shard in range(parallelism)]
+    is_rewrite = new_groups != manifest.key_groups
+    planned = manifest if is_rewrite else rescaled(manifest, parallelism)
     plans = []
-    for name, before in reader.manifest.operators.items():
+    for name, before in manifest.operators.items():
         record = reader.operator(name)
-        groups = None if fast else _counted(reader, record)
-        size_of = partial(_size_of_shard, groups, record.holds_by_key)
-        after = planned.operators[name]
+        sizes = stored_sizes(reader, name) if fast else counted_sizes(reader, name)
+        groups = _rehashed(reader, record, new_groups) if is_rewrite else sizes.groups
+        if groups is None:
+            shards = planned.operators[name].shards
+            after = [Load(shard.groups, size_of_shard(record, shard)) for shard in shards]
+        else:
+            after = [Load(own, size_within(groups, *own)) for own in ranges]
+        groups_before = [shard.groups for shard in before.shards]
         plans.append(
             OperatorPlan(
                 name,
-                [Load(shard.groups, size_of(shard)) for shard in before.shards],
-                [Load(shard.groups, size_of(shard)) for shard in after.shards],
-                _moves(before, ranges, size_of, groups),
+                list(map(Load, groups_before, sizes.shards)),
+                after,
+                [] if is_rewrite else _moves(before, ranges, sizes),
                 _fullest(groups),
-                _shared(record, before, specs.get(name, ())),
+                _shared(record, sizes, specs.get(name, ())),
                 has_keys=bool(record.holds_by_key),
             )
         )
     return plans
-
-
-def _plans_of_rewrite(
-    reader: CheckpointReader,
-    parallelism: int,
-    key_groups: int,
-    specs: Mapping[str, Sequence[StateSpec]],
-) -> Iterator[OperatorPlan]:
-    """Yield the plans for another number of key groups. Each key is hashed, and counted."""
-    check_parallelism(parallelism, key_groups)
-    ranges = [group_range(n, parallelism, key_groups) for n in range(parallelism)]
-    for name, before in reader.manifest.operators.items():
-        record = reader.operator(name)
-        groups, shards = _rehashed(reader, record, key_groups), _counted(reader, record)
-        yield OperatorPlan(
-            name,
-            [Load(shard.groups, _size_within(shards, *shard.groups)) for shard in before.shards],
-            [Load(own, _size_within(groups, *own)) for own in ranges],
-            [],
-            _fullest(groups),
-            _shared(record, before, specs.get(name, ())),
-            has_keys=bool(record.holds_by_key),
-        )
 
 
 def _rehashed(reader: CheckpointReader, record: OperatorRecord, key_groups: int) -> Groups:
@@ -170,64 +154,29 @@ def skew_of(loads: list[Load]) -> float | None:
 
 
 def _shared(
-    record: OperatorRecord, before: OperatorEpoch, specs: Sequence[StateSpec]
+    record: OperatorRecord, sizes: OperatorSizes, specs: Sequence[StateSpec]
 ) -> list[Shared]:
-    rows, size, by_name = before.rows, before.bytes, {spec.name: spec for spec in specs}
+    by_name = {spec.name: spec for spec in specs}
     return [
-        Shared(
-            state.name,
-            StateSize(rows.get(state.name, 0), size.get(state.name, 0)),
-            rule_of(state, by_name.get(state.name)),
-        )
+        Shared(state.name, sizes.states[state.name], rule_of(state, by_name.get(state.name)))
         for state in record.states
         if state.is_local
     ]
 
 
-def _counted(reader: CheckpointReader, record: OperatorRecord) -> Groups:
-    with scratch_directory("rescale") as directory:
-        states = reader.sizes_of_groups(record.name, directory)
-    by_group: dict[int, list[StateSize]] = {}
-    for name in record.holds_by_key:
-        for group, size in states[name].items():
-            by_group.setdefault(group, []).append(size)
-    return {group: total_size(sizes) for group, sizes in by_group.items()}
-
-
-def _size_of_shard(
-    groups: Groups | None, states: Sequence[str], shard: ShardState
-) -> StateSize | None:
-    """Return the size of a shard: counted, or from the manifest; None if it is unknown."""
-    if groups is not None:
-        return _size_within(groups, *shard.groups)
-    if shard.is_part:
-        return None
-    return StateSize(
-        sum(shard.rows.get(name, 0) for name in states),
-        sum(shard.bytes.get(name, 0) for name in states),
-    )
-
-
-def _size_within(groups: Groups, first: int, last: int) -> StateSize:
-    return total_size(groups[group] for group in range(first, last + 1) if group in groups)
-
-
 def _moves(
-    before: OperatorEpoch,
-    ranges: list[tuple[int, int]],
-    size_of: Callable[[ShardState], StateSize | None],
-    groups: Groups | None,
+    before: OperatorEpoch, ranges: Sequence[tuple[int, int]], sizes: OperatorSizes
 ) -> list[Move]:
     numbers = {shard.first_group: number for number, shard in enumerate(before.shards)}
     moves = []
     for target, (first, last) in enumerate(ranges):
         for shard in overlapping(before.shards, first, last):
             own = max(first, shard.first_group), min(last, shard.last_group)
-            if groups is not None:
-                size: StateSize | None = _size_within(groups, *own)
-            else:
-                size = size_of(shard) if own == shard.groups else None
-            moves.append(Move(own, numbers[shard.first_group], target, size))
+            source = numbers[shard.first_group]
+            size = sizes.shards[source] if own == shard.groups else None
+            if sizes.groups is not None:
+                size = size_within(sizes.groups, *own)
+            moves.append(Move(own, source, target, size))
     return moves
 
 

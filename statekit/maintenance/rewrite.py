@@ -14,24 +14,25 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from types import MappingProxyType
 
 import xxhash
 
-from statekit.backend.change_file import Changes
-from statekit.backend.interface import Backend
 from statekit.backend.mutation import Batch, read_changes
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.job_file import Clock, JobFile, OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.checkpoint.offline import check_at_rest, last_epoch
-from statekit.checkpoint.replay import local_rows
 from statekit.checkpoint.repository import LocalRows, Repository, group_bounds
+from statekit.checkpoint.restore_plan import local_rows
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import ReplayCost
 from statekit.clock import now_us, unique_id
 from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import check_groups, check_parallelism, group_of_row, group_range
+from statekit.maintenance.batches import in_batches, store_batches
 from statekit.maintenance.row_keys import KeyedRows, RowParts
 from statekit.state.base import StateSpec
 from statekit.state.redistribution import moved_by_operator, put_local
@@ -40,11 +41,14 @@ from statekit.working_copy.unpacked_shard import ShardRows
 SCRATCH_BYTES = 32 << 30
 """Bytes of rows that are gathered on the local disk before they are written."""
 
-Progress = Callable[[int, int | None], None]
-"""Called with the number of processed rows, and of all rows; None if that is unknown."""
+Progress = Callable[[int, int], None]
+"""Called with the number of processed rows, and of all rows."""
 
 Verified = Callable[[str, str, "RowChecksum"], None]
 """Called with the operator, the state or index family, and the checksum of its rows."""
+
+StoredRows = Iterable[tuple[str, RowParts, bytes]]
+"""Rows: family, parts of the row key, row."""
 
 _REPORTED_ROWS = 10_000
 
@@ -76,6 +80,25 @@ class RowChecksum:
         return f"{self.rows} rows with checksum {self.checksum}"
 
 
+class RowCount:
+    """Counts rows, and reports the count at intervals."""
+
+    def __init__(self, total: int, report: Progress) -> None:
+        self._total = total
+        self._report = report
+        self._rows = 0
+
+    def one(self) -> None:
+        """Count a row."""
+        self._rows += 1
+        if self._rows % _REPORTED_ROWS == 0:
+            self.end()
+
+    def end(self) -> None:
+        """Report the final count."""
+        self._report(self._rows, self._total)
+
+
 @dataclass
 class _NewShard:
     """A shard that is being written."""
@@ -96,22 +119,14 @@ class _NewShard:
             changed=None if blank else epoch,
             files=tuple(self.files),
             is_complete=True,
-            chain=_chain_of(self.files),
+            chain=reduce(lambda cost, file: cost.followed_by(file, 0), self.files, ReplayCost()),
             rows={} if blank else self.rows,
             bytes={} if blank else self.bytes,
             wake_us=self.wake_us,
         )
 
 
-def _chain_of(files: Iterable[FileRef]) -> ReplayCost:
-    """Return the replay cost of a shard's first change files."""
-    chain = ReplayCost()
-    for file in files:
-        chain = chain.followed_by(file, 0)
-    return chain
-
-
-class ShardsWriter:
+class _ShardsWriter:
     """Writes rows of one operator, in any order, as the change files of new shards. A context
     manager.
 
@@ -120,26 +135,18 @@ class ShardsWriter:
         operator: the operator of the rows.
         parallelism: the number of shards.
         key_groups: the number of key groups.
-        scratch_bytes: bytes to gather on the local disk before files are written.
 
     Attributes:
-        repository: the checkpoint.
         rows: builds row keys.
         contents: checksum of the rows per family.
     """
 
     def __init__(
-        self,
-        repository: Repository,
-        operator: OperatorRecord,
-        *,
-        parallelism: int,
-        key_groups: int,
-        scratch_bytes: int = SCRATCH_BYTES,
+        self, repository: Repository, operator: OperatorRecord, parallelism: int, key_groups: int
     ) -> None:
         self.rows = KeyedRows(operator, key_groups)
         self.contents = {family: RowChecksum() for family in self.rows.families}
-        self.repository = repository
+        self._repository = repository
         self._operator = operator
         self._all = (*self.rows.families, *self.rows.indexes)
         self._shards = [
@@ -150,13 +157,12 @@ class ShardsWriter:
             )
             for shard in range(parallelism)
         ]
-        self._scratch_bytes = scratch_bytes
         self._gathered_bytes = 0
         self._batch = Batch()
         self._closing = contextlib.ExitStack()
         self._backend: RocksBackend | None = None
 
-    def __enter__(self) -> ShardsWriter:
+    def __enter__(self) -> _ShardsWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -198,40 +204,8 @@ class ShardsWriter:
             for name, size in put_local(batch, shard.groups[0], rows_of_shard).items():
                 shard.rows[name], shard.bytes[name] = size
             if len(batch):
-                changes = Changes(tuple(local))
-                try:
-                    changes.append(batch)
-                    shard.files += self._stored(changes, local=True)
-                finally:
-                    changes.drop()
+                self._store(shard, tuple(local), [batch], local=True)
         return tuple(shard.state(epoch) for shard in self._shards)
-
-    def written(
-        self,
-        rows: Iterable[tuple[str, RowParts, bytes]],
-        epoch: int,
-        local: Mapping[str, list[LocalRows]],
-        count: RowCount,
-    ) -> tuple[ShardState, ...]:
-        """Write all of these rows, and compare the files with them.
-
-        Parameters:
-            rows: family, parts of the row key, row.
-            epoch, local: as for `finish`.
-            count: counts each row when it is written, and when it is read back.
-
-        Raises:
-            CorruptCheckpointError: the files differ from the rows.
-        """
-        for family, parts, row in rows:
-            self.put(family, parts, row)
-            count.one()
-        shards = self.finish(epoch, local)
-        for _ in verify(
-            self.repository, self._operator, shards, self.contents, self.rows.key_groups
-        ):
-            count.one()
-        return shards
 
     def _gather(self) -> None:
         if not len(self._batch):
@@ -243,71 +217,58 @@ class ShardsWriter:
         self._backend.write(self._batch)
         self._gathered_bytes += self._batch.size_bytes
         self._batch.clear()
-        if self._gathered_bytes >= self._scratch_bytes:
+        if self._gathered_bytes >= SCRATCH_BYTES:
             self._distribute()
 
     def _distribute(self) -> None:
         """Write the gathered rows to files, shard by shard, and start with an empty database."""
-        if self._backend is None:
+        backend = self._backend
+        if backend is None:
             return
         for shard in self._shards:
-            shard.files += self._file(self._backend, shard.groups)
+            bounds = group_bounds(*shard.groups)
+            rows = ((family, *row) for family in self._all for row in backend.scan(family, *bounds))
+            self._store(shard, self._all, in_batches(rows), local=False)
         self._closing.close()
         self._backend, self._gathered_bytes = None, 0
 
-    def _file(self, backend: Backend, groups: tuple[int, int]) -> list[FileRef]:
-        changes, batch = Changes(self._all), Batch()
-        try:
-            for family in self._all:
-                for row_key, row in backend.scan(family, *group_bounds(*groups)):
-                    batch.put(family, row_key, row)
-                    if batch.full:
-                        changes.append(batch)
-                        batch.clear()
-            if len(batch):
-                changes.append(batch)
-            return self._stored(changes, local=False)
-        finally:
-            changes.drop()
-
-    def _stored(self, changes: Changes, *, local: bool) -> list[FileRef]:
-        """Store the finished file; return nothing if it is empty."""
-        finished = changes.finish()
-        if finished is None:
-            return []
-        return [self.repository.put_changes(self._operator.name, *finished, local=local)]
+    def _store(
+        self, shard: _NewShard, families: Sequence[str], rows: Iterable[Batch], *, local: bool
+    ) -> None:
+        name = self._operator.name
+        file = store_batches(self._repository, name, families, rows, local=local)
+        shard.files += [] if file is None else [file]
 
 
-def verify(
+def _check_written(
     repository: Repository,
-    operator: OperatorRecord,
+    operator: str,
+    writer: _ShardsWriter,
     shards: Sequence[ShardState],
-    contents: Mapping[str, RowChecksum],
-    key_groups: int,
-) -> Iterator[None]:
-    """Read new shards back and compare them with the expected checksums; yields after each row.
+    count: Callable[[], None],
+) -> None:
+    """Read new shards back and compare them with the rows that were written.
 
     Raises:
         CorruptCheckpointError: they differ.
     """
-    rows = KeyedRows(operator, key_groups)
+    rows = writer.rows
     actual = {family: RowChecksum() for family in rows.families}
-    for shard in shards:
-        for ref in shard.files:
-            with repository.open_verified(ref) as file:
-                for batch in read_changes(file, ref.path):
-                    for family, _, row_key, row in batch.rows():
-                        if family not in actual:
-                            continue
-                        parts = rows.parts(family, row_key)
-                        group = group_of_row(row_key)
-                        if rows.row_key(parts) != row_key or not shard.overlaps(group, group):
-                            raise _differs(operator.name, family, f"a row in key group {group}")
-                        actual[family].add(row_key[2:], row or b"")
-                        yield
-    for family, expected in contents.items():
+    for shard, ref in [(owner, ref) for owner in shards for ref in owner.files]:
+        with repository.open_verified(ref) as file:
+            mutations = (row for batch in read_changes(file, ref.path) for row in batch.rows())
+            for family, _, row_key, row in mutations:
+                if family not in actual:
+                    continue
+                group = group_of_row(row_key)
+                expected_key = rows.row_key(rows.parts(family, row_key))
+                if expected_key != row_key or not shard.overlaps(group, group):
+                    raise _differs(operator, family, f"a row in key group {group}")
+                actual[family].add(row_key[2:], row or b"")
+                count()
+    for family, expected in writer.contents.items():
         if str(actual[family]) != str(expected):
-            raise _differs(operator.name, family, f"{actual[family]} in place of {expected}")
+            raise _differs(operator, family, f"{actual[family]} in place of {expected}")
 
 
 def _differs(operator: str, family: str, difference: str) -> CorruptCheckpointError:
@@ -352,52 +313,16 @@ def stored_rows(
             )
 
 
-class RowCount:
-    """Counts rows, and reports the count at intervals."""
-
-    def __init__(self, total: int | None, tell: Progress | None) -> None:
-        self._total = total
-        self._report = tell
-        self._rows = 0
-
-    def one(self) -> None:
-        """Count a row."""
-        self._rows += 1
-        if self._report is not None and self._rows % _REPORTED_ROWS == 0:
-            self._report(self._rows, self._total)
-
-    def end(self) -> None:
-        """Report the final count."""
-        if self._report is not None:
-            self._report(self._rows, self._total)
-
-
-@dataclass(frozen=True)
-class RowSource:
-    """All rows of a checkpoint or a savepoint.
-
-    Parameters:
-        epoch: the epoch of the rows.
-        rows: returns the keyed rows of an operator: family, parts of the row key, row.
-        local_rows: returns the rows of each operator state of an operator, for each shard in order.
-    """
-
-    epoch: int
-    rows: Callable[[OperatorRecord], Iterable[tuple[str, RowParts, bytes]]]
-    local_rows: Callable[[OperatorRecord], dict[str, list[LocalRows]]]
-
-
 def write_operators(
     repository: Repository,
     job: JobFile,
-    source: RowSource,
+    rows_of: Callable[[OperatorRecord], StoredRows],
+    local: Mapping[str, Mapping[str, list[LocalRows]]],
     *,
     epoch: int,
     parallelism: int,
-    count: RowCount,
-    specs: Mapping[str, Sequence[StateSpec]] | None,
-    scratch_bytes: int,
-    verified: Verified | None = None,
+    count: Callable[[], None] = lambda: None,
+    verified: Verified = lambda operator, family, checksum: None,
 ) -> dict[str, tuple[ShardState, ...]]:
     """Write all rows to files of new shards, and read them back. Commits nothing.
 
@@ -406,43 +331,29 @@ def write_operators(
     Parameters:
         repository: the checkpoint.
         job: its operators are written, with its number of key groups.
+        rows_of: returns the keyed rows of an operator.
+        local: per operator, the rows of each operator state for each new shard.
         epoch: of the new shards.
         parallelism: shards per operator.
-        count: counts each row when it is written, and when it is read back.
-        specs: per operator, its states as the code declares them, for functions that redistribute
-            operator state.
+        count: called for each row when it is written, and when it is read back.
         verified: called with the checksum of each state after it was read back.
-        scratch_bytes: bytes to gather on the local disk at a time.
 
     Raises:
-        RescaleError: operator state has no rule for the parallelism.
         CorruptCheckpointError: a file is missing or altered, or the new rows differ from the old
             ones.
     """
-    # Redistribute first, before any row is read: a rule may be missing, and a function may fail.
-    local = {operator.name: source.local_rows(operator) for operator in job.operators}
-    moved = moved_by_operator(job.operators, specs or {}, local, parallelism, source.epoch)
     new_shards = {}
     for operator in job.operators:
-        with ShardsWriter(
-            repository,
-            operator,
-            parallelism=parallelism,
-            key_groups=job.key_groups,
-            scratch_bytes=scratch_bytes,
-        ) as writer:
-            rows = source.rows(operator)
-            new_shards[operator.name] = writer.written(rows, epoch, moved[operator.name], count)
-        if verified is not None:
-            for family, contents in writer.contents.items():
-                verified(operator.name, family, contents)
+        with _ShardsWriter(repository, operator, parallelism, job.key_groups) as writer:
+            for family, parts, row in rows_of(operator):
+                writer.put(family, parts, row)
+                count()
+            shards = writer.finish(epoch, local[operator.name])
+        _check_written(repository, operator.name, writer, shards, count)
+        new_shards[operator.name] = shards
+        for family, contents in writer.contents.items():
+            verified(operator.name, family, contents)
     return new_shards
-
-
-def _in_new_shards(before: OperatorEpoch | None, shards: tuple[ShardState, ...]) -> OperatorEpoch:
-    if before is None:
-        return OperatorEpoch(shards=shards)
-    return before.at_rest(shards, undivided_rows={}, undivided_bytes={})
 
 
 def rewrite_checkpoint(
@@ -450,10 +361,9 @@ def rewrite_checkpoint(
     *,
     parallelism: int | None = None,
     key_groups: int | None = None,
-    progress: Progress | None = None,
-    verified: Verified | None = None,
-    specs: Mapping[str, Sequence[StateSpec]] | None = None,
-    scratch_bytes: int = SCRATCH_BYTES,
+    progress: Progress = lambda done, total: None,
+    verified: Verified = lambda operator, family, checksum: None,
+    specs: Mapping[str, Sequence[StateSpec]] = MappingProxyType({}),
 ) -> EpochManifest:
     """Write all state of a checkpoint again, as one epoch. No job may run on it meanwhile.
 
@@ -464,7 +374,6 @@ def rewrite_checkpoint(
         verified: called with the checksum of each state after it was read back.
         specs: per operator, its states as the code declares them, for functions that redistribute
             operator state.
-        scratch_bytes: bytes to gather on the local disk at a time.
 
     Raises:
         RestoreError: nothing is committed yet, or an epoch was begun and must be completed first.
@@ -480,24 +389,22 @@ def rewrite_checkpoint(
     # The rows of dropped states are not copied.
     job = stored.model_copy(update={"key_groups": groups, "dropped": {}})
     count = RowCount(2 * rows_to_read(job, last), progress)
+    # Redistribute before any row is read: a rule may be missing, and a function may fail.
+    local = {op.name: local_rows(repository, op, last) for op in job.operators}
     new_shards = write_operators(
         repository,
         job,
-        RowSource(
-            last.epoch,
-            rows=lambda operator: stored_rows(repository, operator, last),
-            local_rows=lambda operator: local_rows(repository, operator, last),
-        ),
+        lambda operator: stored_rows(repository, operator, last),
+        moved_by_operator(job.operators, specs, local, shards, last.epoch),
         epoch=last.epoch + 1,
         parallelism=shards,
-        count=count,
-        specs=specs,
+        count=count.one,
         verified=verified,
-        scratch_bytes=scratch_bytes,
     )
+    blank = OperatorEpoch(shards=())
     operators = {
-        name: _in_new_shards(last.operators.get(name), shards_of_operator)
-        for name, shards_of_operator in new_shards.items()
+        name: last.operators.get(name, blank).at_rest(own, undivided_rows={}, undivided_bytes={})
+        for name, own in new_shards.items()
     }
     _, reference = repository.ensure_job_file(job)
     manifest = last.followed_by(

@@ -41,10 +41,21 @@ class RowParts(NamedTuple):
     key: bytes
     after: bytes
 
+    @classmethod
+    def of_subkey(cls, family: str, key: bytes, subkey: bytes) -> RowParts:
+        """Return the inverse of `subkey`."""
+        cut = _before_bytes(family)
+        return cls(subkey[:cut], key, subkey[cut:])
+
     @property
     def subkey(self) -> bytes:
         """All parts but the key."""
         return self.before + self.after
+
+    @property
+    def without_group(self) -> bytes:
+        """All parts in order."""
+        return self.before + self.key + self.after
 
 
 class Entry(NamedTuple):
@@ -77,8 +88,7 @@ class KeyedRows:
 
     def __init__(self, operator: OperatorRecord, key_groups: int) -> None:
         self.key_groups = key_groups
-        local = {state.name for state in operator.states if state.is_local}
-        self.families = tuple(name for name in operator.holds if name not in local)
+        self.families = operator.holds_by_key
         self._expiring = {
             state.name: (state.ttl, state.era) for state in operator.states if state.ttl is not None
         }
@@ -102,11 +112,6 @@ class KeyedRows:
             self._seen = row_key[start : self._decode(row_key, start)[1]]
         end = start + len(self._seen)  # no key begins with another one
         return RowParts(row_key[_GROUP_BYTES:start], self._seen, row_key[end:])
-
-    def of_subkey(self, family: str, key: bytes, subkey: bytes) -> RowParts:
-        """Return the inverse of `RowParts.subkey`."""
-        cut = _before_bytes(family)
-        return RowParts(subkey[:cut], key, subkey[cut:])
 
     def row_key(self, parts: RowParts) -> bytes:
         """Return the row key for these key groups.

@@ -12,7 +12,7 @@ import operator
 import typing
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import pyarrow as pa
 import pydantic
@@ -216,11 +216,8 @@ def _member_reader(member: Any, arrow: Any, path: str) -> Read:
         return _raw(arrow)
     if flavour_of(member) is not None:
         return _record_reader(member, arrow, path)
-    if origin is Literal:
-        return _choice_reader(arguments, _refuse_other(arguments), member, arrow, path)
-    if isinstance(member, type) and issubclass(member, enum.Enum):
-        values = tuple(m.value for m in member)
-        return _choice_reader(values, member, member, arrow, path)
+    if origin is Literal or (isinstance(member, type) and issubclass(member, enum.Enum)):
+        return _choice_reader(member, arrow, path)
     if origin in SEQUENCES:
         return _sequence_reader(origin, arguments, member, arrow, path)
     if origin in MAPPINGS:
@@ -234,7 +231,7 @@ def _member_reader(member: Any, arrow: Any, path: str) -> Read:
             f"{path} is a datetime, but its column has Arrow type {arrow}, a naive time that is no "
             "point in time: cast it in the DataFrame to a timestamp with a time zone."
         )
-    read = _SCALARS[member](arrow)
+    read = next((read for test, read in _SCALARS[member] if test(arrow)), None)
     if read is None:
         raise _unfit(member, arrow, path)
     return read
@@ -250,27 +247,25 @@ def _record_reader(member: Any, arrow: Any, path: str) -> Read:
     return lambda array: assemble(array.flatten(), len(array))
 
 
-def _refuse_other(values: tuple[Any, ...]) -> Callable[[Any], NoReturn]:
-    def refuse(value: Any) -> NoReturn:
-        raise ValueError(f"{value!r} is not one of {', '.join(map(repr, values))}")
-
-    return refuse
-
-
-def _choice_reader(
-    values: tuple[Any, ...], convert: Callable[[Any], Any], member: Any, arrow: Any, path: str
-) -> Read:
+def _choice_reader(member: Any, arrow: Any, path: str) -> Read:
     """Return a reader of an Enum or a Literal: values are looked up, else converted by the Enum."""
+    cls: type[enum.Enum] | None = member if isinstance(member, type) else None
+    values = typing.get_args(member) if cls is None else [each.value for each in cls]
     types_ = tuple(dict.fromkeys(map(type, values)))
     read = column_reader(typing.Union[types_], arrow, path) if types_ else _plain  # noqa: UP007
-    table = {value: (convert(value) if isinstance(convert, type) else value) for value in values}
+    table = {value: value if cls is None else cls(value) for value in values}
+
+    def convert(value: Any) -> Any:  # an Enum with _missing_, or a combination of flags
+        if cls is None:
+            raise ValueError(f"{value!r} is not one of {', '.join(map(repr, values))}")
+        return cls(value)
 
     def choose(array: Any) -> list[Any]:
         values = read(array)
         try:
             return list(map(table.__getitem__, values))
         except KeyError:
-            try:  # an Enum with _missing_, or a combination of flags
+            try:
                 return [table[value] if value in table else convert(value) for value in values]
             except ValueError as error:
                 raise ValueMismatch(f"{path}, declared as {show(member)}: {error}") from None
@@ -367,10 +362,6 @@ def _each(convert: Callable[[Any], Any]) -> Read:
     return lambda array: list(map(convert, array.to_pylist()))
 
 
-def _if(read: Read, *tests: Callable[[Any], bool]) -> Callable[[Any], Read | None]:
-    return lambda arrow: read if any(test(arrow) for test in tests) else None
-
-
 def _is_text(arrow: Any) -> bool:
     return arrow in (pa.string(), pa.large_string(), pa.string_view())
 
@@ -380,48 +371,40 @@ def _is_bytes(arrow: Any) -> bool:
     return arrow in types_ or bool(pa.types.is_fixed_size_binary(arrow))
 
 
-def _floats(arrow: Any) -> Read | None:
-    if pa.types.is_float64(arrow) or pa.types.is_float32(arrow):
-        return _plain
-    if pa.types.is_integer(arrow) or pa.types.is_float16(arrow):
-        return _cast(pa.float64())
-    return None
-
-
-def _decimals(arrow: Any) -> Read | None:
-    if pa.types.is_decimal(arrow):
-        return _plain
-    return _each(decimal.Decimal) if pa.types.is_integer(arrow) else None
-
-
 _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
-_SCALARS: dict[type, Callable[[Any], Read | None]] = {
-    bool: _if(_plain, pa.types.is_boolean),
-    int: _if(_plain, pa.types.is_integer),
-    float: _floats,
-    str: _if(_plain, _is_text),
-    bytes: _if(_plain, _is_bytes),
-    dt.date: _if(_cast(pa.date32()), pa.types.is_date),
-    dt.datetime: _if(_utc, pa.types.is_timestamp),
-    dt.timedelta: _if(_durations, pa.types.is_duration),
-    decimal.Decimal: _decimals,
-    uuid.UUID: _if(_each(uuid.UUID), _is_text),
+_SCALARS: dict[type, Sequence[tuple[Callable[[Any], bool], Read]]] = {
+    bool: [(pa.types.is_boolean, _plain)],
+    int: [(pa.types.is_integer, _plain)],
+    float: [
+        (pa.types.is_float16, _cast(pa.float64())),
+        (pa.types.is_floating, _plain),
+        (pa.types.is_integer, _cast(pa.float64())),
+    ],
+    str: [(_is_text, _plain)],
+    bytes: [(_is_bytes, _plain)],
+    dt.date: [(pa.types.is_date, _cast(pa.date32()))],
+    dt.datetime: [(pa.types.is_timestamp, _utc)],
+    dt.timedelta: [(pa.types.is_duration, _durations)],
+    decimal.Decimal: [(pa.types.is_decimal, _plain), (pa.types.is_integer, _each(decimal.Decimal))],
+    uuid.UUID: [(_is_text, _each(uuid.UUID))],
 }
+"""The reader of each scalar type, by a test of the Arrow type."""
 
 
 def _raw(arrow: Any) -> Read:
     """Return a reader of a column without a declared type. Instants are in UTC."""
-    if pa.types.is_timestamp(arrow) and arrow.tz is not None:
-        return _with_nulls(_utc, True, "")
+    read: Read
     if pa.types.is_timestamp(arrow):
-        return timestamp_reader(arrow)
-    if pa.types.is_duration(arrow):
-        return _with_nulls(_durations, True, "")
-    if pa.types.is_struct(arrow):
-        return _with_nulls(_record_reader(dict, arrow, ""), True, "")
-    if pa.types.is_map(arrow):
-        return _with_nulls(_mapping_reader((), dict, arrow, ""), True, "")
-    if any(test(arrow) for test in _LISTS):
-        return _with_nulls(_sequence_reader(list, (), list, arrow, ""), True, "")
-    return _plain
+        read = _naive if arrow.tz is None else _utc
+    elif pa.types.is_duration(arrow):
+        read = _durations
+    elif pa.types.is_struct(arrow):
+        read = _record_reader(dict, arrow, "")
+    elif pa.types.is_map(arrow):
+        read = _mapping_reader((), dict, arrow, "")
+    elif any(test(arrow) for test in _LISTS):
+        read = _sequence_reader(list, (), list, arrow, "")
+    else:
+        return _plain
+    return _with_nulls(read, True, "")

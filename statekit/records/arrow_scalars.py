@@ -11,17 +11,15 @@ import struct
 import types
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from statekit.codec.value_check import is_text
 from statekit.records.arrow_reader import EPOCH
 from statekit.records.declaration import ValueMismatch, shorten
 
 Check = Callable[[list[Any]], None]
 Convert = Callable[[list[Any]], list[Any]]
-Guards = dict[type, Callable[[Any], bool] | None]
 
 UTC_TIME = pa.timestamp("us", "UTC")
 
@@ -46,8 +44,6 @@ class OutputColumn:
     """Values of exactly these types are read back as they are, unless `all_exact` denies it."""
     all_exact: Callable[[list[Any]], bool] | None = None
     """Whether all of some values of `exact_types` are read back as they are."""
-    guards: Guards = dataclasses.field(default_factory=dict)
-    """By exact type, whether a single value is certainly valid (None: always)."""
 
     def is_stored(self, values: list[Any]) -> bool:
         """Return whether a reader of the column certainly gets the same values."""
@@ -55,13 +51,16 @@ class OutputColumn:
             return False
         return self.all_exact is None or self.all_exact(values)
 
+    def converted(self, values: list[Any]) -> list[Any]:
+        """Return checked values as objects that pyarrow stores."""
+        return values if self.to_arrow is None else self.to_arrow(values)
+
     def build(self, values: list[Any]) -> Any:
         """Return the Arrow array of checked values."""
         try:
             if self.make_array is not None:
                 return self.make_array(values)
-            converted = values if self.to_arrow is None else self.to_arrow(values)
-            return pa.array(converted, self.arrow)
+            return pa.array(self.converted(values), self.arrow)
         except (pa.ArrowException, ArithmeticError, ValueError, TypeError) as error:
             value = f" {shorten(values[0])}" if len(values) == 1 else ""
             raise ValueMismatch(
@@ -72,10 +71,6 @@ class OutputColumn:
 
 def anything(values: list[Any]) -> None:
     """Return the check that accepts every value."""
-
-
-def _fits_64_bits(value: int) -> bool:
-    return -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF
 
 
 def instances(
@@ -96,83 +91,41 @@ def instances(
     return check
 
 
-def _scalar(
-    arrow: Any,
-    *accepted: type,
-    refused: tuple[type, ...] = (),
-    guards: Guards | None = None,
-    to_arrow: Convert | None = None,
-    packed: str = "",
-) -> Callable[[str, str, tuple[Any, ...]], OutputColumn]:
-    """Return a function that makes the column of a scalar type.
-
-    Parameters:
-        packed: the format of one value in `struct`, if Arrow stores values in the same way.
-    """
-
-    def array(values: list[Any]) -> Any:
-        try:  # twice as fast as pa.array for ints, six times for floats
-            data = struct.pack(f"{len(values)}{packed}", *values)
-        except struct.error:  # a null, or too large: pyarrow explains it
-            return pa.array(values if to_arrow is None else to_arrow(values), arrow)
-        return pa.Array.from_buffers(arrow, len(values), [None, pa.py_buffer(data)])
-
-    def make(path: str, declared: str, metadata: tuple[Any, ...]) -> OutputColumn:
-        check = instances(accepted, path, declared, refused)
-        return OutputColumn(
-            path,
-            declared,
-            check,
-            arrow,
-            to_arrow=to_arrow,
-            make_array=array if packed else None,
-            exact_types=frozenset(accepted[:1]),
-            guards=guards or {},
-        )
-
-    return make
-
-
 def _as_floats(values: list[Any]) -> list[Any]:
     if set(map(type, values)) <= {float, types.NoneType}:
         return values
     return [None if value is None else float(value) for value in values]
 
 
-def _datetime(path: str, declared: str, metadata: tuple[Any, ...]) -> OutputColumn:
-    of_type = instances((dt.datetime,), path, declared)
-
-    def check(values: list[Any]) -> None:
-        of_type(values)
-        if {value.tzinfo for value in values} <= {dt.UTC}:
-            return
-        for value in values:
-            if value.utcoffset() is None:
-                raise ValueMismatch(
-                    f"{path} got the naive datetime {value!r}, which is no point in time: give it "
-                    "a time zone, such as tzinfo=datetime.UTC"
-                )
+def _packed(form: str, arrow: Any, to_arrow: Convert | None = None) -> Callable[[list[Any]], Any]:
+    """Return a function that makes arrays of numbers, which Arrow stores as `struct` packs them."""
 
     def array(values: list[Any]) -> Any:
-        # Four times as fast as pa.array of datetimes.
-        since = [None if v is None else _in_utc(v) - EPOCH for v in values]
-        return pa.array(since, pa.duration("us")).view(UTC_TIME)
+        try:  # twice as fast as pa.array for ints, six times for floats
+            data = struct.pack(f"{len(values)}{form}", *values)
+        except struct.error:  # a null, or too large: pyarrow explains it
+            return pa.array(values if to_arrow is None else to_arrow(values), arrow)
+        return pa.Array.from_buffers(arrow, len(values), [None, pa.py_buffer(data)])
 
-    def to_arrow(values: list[Any]) -> list[Any]:
-        return list(map(_in_utc, values))
+    return array
 
-    guards: Guards = {dt.datetime: lambda value: value.tzinfo is dt.UTC}
-    return OutputColumn(
-        path,
-        declared,
-        check,
-        UTC_TIME,
-        to_arrow=to_arrow,
-        make_array=array,
-        exact_types=frozenset({dt.datetime}),
-        all_exact=_all_in_utc,
-        guards=guards,
-    )
+
+def _check_zones(values: list[Any], path: str) -> None:
+    """Refuse datetimes without a time zone."""
+    if {value.tzinfo for value in values} <= {dt.UTC}:
+        return
+    for value in values:
+        if value.utcoffset() is None:
+            raise ValueMismatch(
+                f"{path} got the naive datetime {value!r}, which is no point in time: give it "
+                "a time zone, such as tzinfo=datetime.UTC"
+            )
+
+
+def _instants(values: list[Any]) -> Any:
+    # Four times as fast as pa.array of datetimes.
+    since = [None if v is None else _in_utc(v) - EPOCH for v in values]
+    return pa.array(since, pa.duration("us")).view(UTC_TIME)
 
 
 def _all_in_utc(values: list[Any]) -> bool:
@@ -184,44 +137,64 @@ def _in_utc(value: dt.datetime) -> dt.datetime:
     return value if value.tzinfo is dt.UTC else value.astimezone(dt.UTC)
 
 
-def _decimal(path: str, declared: str, metadata: tuple[Any, ...]) -> OutputColumn:
+def _decimal_type(metadata: tuple[Any, ...]) -> pa.DataType:
     digits = places = None
     for item in itertools.chain(metadata, *(getattr(m, "metadata", ()) for m in metadata)):
         digits = getattr(item, "max_digits", None) or digits
         item_places = getattr(item, "decimal_places", None)
         places = places if item_places is None else item_places
     both = digits is not None and places is not None
-    arrow = pa.decimal128(digits if both else 38, 18 if places is None else places)
-    check = instances((decimal.Decimal,), path, declared)
-    return OutputColumn(path, declared, check, arrow)
+    return pa.decimal128(digits if both else 38, 18 if places is None else places)
 
 
-def _uuids(values: list[Any]) -> list[Any]:
-    return list(map(str, values))
+class _Scalar(NamedTuple):
+    """How values of a scalar type are checked and written, as in `OutputColumn`."""
+
+    arrow: Any
+    accepted: tuple[type, ...]
+    refused: tuple[type, ...] = ()
+    to_arrow: Convert | None = None
+    make_array: Callable[[list[Any]], Any] | None = None
 
 
-SCALARS: dict[type, Callable[[str, str, tuple[Any, ...]], OutputColumn]] = {
-    bool: _scalar(pa.bool_(), bool, guards={bool: None}),
-    int: _scalar(pa.int64(), int, refused=(bool,), guards={int: _fits_64_bits}, packed="q"),
-    float: _scalar(
-        pa.float64(),
-        float,
-        int,
-        refused=(bool,),
-        guards={float: None},
-        to_arrow=_as_floats,
-        packed="d",
+SCALARS: dict[type, _Scalar] = {
+    bool: _Scalar(pa.bool_(), (bool,)),
+    int: _Scalar(pa.int64(), (int,), (bool,), None, _packed("q", pa.int64())),
+    float: _Scalar(
+        pa.float64(), (float, int), (bool,), _as_floats, _packed("d", pa.float64(), _as_floats)
     ),
-    str: _scalar(pa.string(), str, guards={str: lambda value: value.isascii() or is_text(value)}),
-    bytes: _scalar(pa.binary(), bytes, guards={bytes: None}),
-    dt.date: _scalar(pa.date32(), dt.date, refused=(dt.datetime,), guards={dt.date: None}),
-    dt.datetime: _datetime,
-    dt.timedelta: _scalar(
-        pa.duration("us"), dt.timedelta, guards={dt.timedelta: lambda v: abs(v.days) < 10**8}
+    str: _Scalar(pa.string(), (str,)),
+    bytes: _Scalar(pa.binary(), (bytes,)),
+    dt.date: _Scalar(pa.date32(), (dt.date,), (dt.datetime,)),
+    dt.datetime: _Scalar(
+        UTC_TIME, (dt.datetime,), (), lambda values: list(map(_in_utc, values)), _instants
     ),
-    decimal.Decimal: _decimal,
-    uuid.UUID: _scalar(pa.string(), uuid.UUID, guards={uuid.UUID: None}, to_arrow=_uuids),
+    dt.timedelta: _Scalar(pa.duration("us"), (dt.timedelta,)),
+    decimal.Decimal: _Scalar(None, (decimal.Decimal,)),
+    uuid.UUID: _Scalar(pa.string(), (uuid.UUID,), (), lambda values: list(map(str, values))),
 }
+
+
+def scalar(cls: type, path: str, declared: str, metadata: tuple[Any, ...] = ()) -> OutputColumn:
+    """Return the column of a scalar type."""
+    arrow, accepted, refused, to_arrow, make_array = SCALARS[cls]
+    of_type = instances(accepted, path, declared, refused)
+
+    def check_instants(values: list[Any]) -> None:
+        of_type(values)
+        _check_zones(values, path)
+
+    is_decimal, is_datetime = cls is decimal.Decimal, cls is dt.datetime
+    return OutputColumn(
+        path,
+        declared,
+        check_instants if is_datetime else of_type,
+        _decimal_type(metadata) if is_decimal else arrow,
+        to_arrow=to_arrow,
+        make_array=make_array,
+        exact_types=frozenset() if is_decimal else frozenset({cls}),
+        all_exact=_all_in_utc if is_datetime else None,
+    )
 
 
 def choices(
@@ -229,35 +202,30 @@ def choices(
 ) -> OutputColumn:
     """Return an Enum, stored as its values, or a Literal."""
     kinds = tuple(dict.fromkeys(map(type, values)))
-    stored = SCALARS[kinds[0]](path, declared, ()) if kinds and kinds[0] in SCALARS else None
-    problem = ""
-    if stored is None or len(kinds) > 1:
-        problem = f"{path} is declared as {declared}, whose values are not of one scalar type"
-        stored = OutputColumn(path, declared, anything)
-    guards: Guards
-    if cls is not None:
-        check = instances((cls,), path, declared)
-        guards = {cls: None}
-    else:
-        allowed = {(type(value), value) for value in values}
-        guards = {kind: lambda value: (type(value), value) in allowed for kind in kinds}
+    stored = OutputColumn(
+        path,
+        declared,
+        anything,
+        problem=f"{path} is declared as {declared}, whose values are not of one scalar type",
+    )
+    if len(kinds) == 1 and kinds[0] in SCALARS:
+        stored = scalar(kinds[0], path, declared)
+    allowed = {(type(value), value) for value in values}
 
-        def check(choices: list[Any]) -> None:
-            for value in choices:
-                if type(value) not in kinds or (type(value), value) not in allowed:
-                    raise ValueMismatch(f"{path} is declared as {declared}, got {shorten(value)}")
+    def check(choices: list[Any]) -> None:
+        for value in choices:
+            if type(value) not in kinds or (type(value), value) not in allowed:
+                raise ValueMismatch(f"{path} is declared as {declared}, got {shorten(value)}")
 
     def to_arrow(members: list[Any]) -> list[Any]:
-        plain = members if cls is None else [member.value for member in members]
-        return plain if stored.to_arrow is None else stored.to_arrow(plain)
+        return stored.converted(members if cls is None else [each.value for each in members])
 
     return OutputColumn(
         path,
         declared,
-        check,
+        check if cls is None else instances((cls,), path, declared),
         stored.arrow,
-        problem,
+        stored.problem,
         to_arrow=to_arrow,
-        exact_types=frozenset({cls} if cls is not None else kinds),
-        guards=guards,
+        exact_types=frozenset(kinds if cls is None else {cls}),
     )

@@ -9,10 +9,12 @@ DIGITS = 38
 """The digits of Spark's decimals, and of decimals of 128 bits."""
 
 
-def summable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column whose sum is exact: Arrow's sums overflow silently."""
+def aggregable(verb: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column that Arrow aggregates, exactly if it is a sum: Arrow's overflow silently."""
     if pa.types.is_duration(column.type):
         column = column.cast(pa.int64())
+    if verb != "sum":
+        return column
     if pa.types.is_decimal(column.type):
         return column.cast(pa.decimal256(2 * DIGITS, column.type.scale))
     if not pa.types.is_integer(column.type):
@@ -21,11 +23,6 @@ def summable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if max((abs(end) for end in ends if end is not None), default=0) * len(column) < 2**63:
         return column
     return column.cast(pa.decimal128(DIGITS, 0))
-
-
-def comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column whose least and largest values Arrow can find."""
-    return column.cast(pa.int64()) if pa.types.is_duration(column.type) else column
 
 
 def stored_type(verb: str, input_type: pa.DataType) -> pa.DataType:

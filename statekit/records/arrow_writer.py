@@ -21,6 +21,7 @@ from statekit.records.arrow_scalars import (
     anything,
     choices,
     instances,
+    scalar,
 )
 from statekit.records.declaration import MAPPINGS, SEQUENCES, ValueMismatch, flavour_of, shorten
 from statekit.records.record_type import RecordType
@@ -28,7 +29,7 @@ from statekit.records.record_type import RecordType
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OutputRows:
-    """Values that have parts: records and fixed tuples."""
+    """How values become columns: a record and a fixed tuple have one for each part."""
 
     names: tuple[str, ...]
     columns: tuple[OutputColumn, ...]
@@ -36,9 +37,18 @@ class OutputRows:
     """Splits values into columns; raises ValueMismatch if a value has another type."""
     annotations: tuple[Any, ...]
     """The types of the parts."""
-    single: Callable[[Any], tuple[Any, ...]]
-    """The parts of one value of exactly `cls`; LookupError or AttributeError if one is absent."""
     cls: type
+    """The exact class of values that are stored as they are; object for values of one column."""
+
+    @property
+    def problem(self) -> str:
+        """Why the first column without an Arrow type has none."""
+        return next((column.problem for column in self.columns if column.problem), "")
+
+    def fields(self) -> list[pa.Field]:
+        """Return the columns as Arrow fields."""
+        named = zip(self.names, self.columns, strict=True)
+        return [pa.field(name, column.arrow, nullable=column.nullable) for name, column in named]
 
 
 # --- parts of records ----------------------------------------------------------------------------
@@ -69,74 +79,45 @@ def tuple_rows(member: Any, path: str, stack: tuple[Any, ...]) -> OutputRows:
             raise ValueMismatch(f"{path or 'the output'} needs {size} elements, got {len(wrong)}")
         return [list(map(operator.itemgetter(index), values)) for index in range(size)]
 
-    return OutputRows(names, columns, split, arguments, tuple, tuple)
+    return OutputRows(names, columns, split, arguments, tuple)
 
 
 def record_rows(record_type: RecordType, path: str, stack: tuple[Any, ...]) -> OutputRows:
     """Return the parts of a record; `stack` holds the record types around it."""
     fields = record_type.fields or {}
-    names, cls, flavour = tuple(fields), record_type.cls, record_type.flavour
-    columns, annotations = [], tuple(map(record_type.column_annotation, fields.values()))
-    for name, annotation in zip(names, annotations, strict=True):
-        columns.append(output_column(annotation, f"{path}.{name}", (*stack, cls)))
-    instance_class = dict if flavour == "typeddict" else cls
-    of_type = instances((instance_class,), path, record_type.name)
-    if flavour == "typeddict":
-        split = _dict_split(record_type, path, of_type)
-        return OutputRows(names, tuple(columns), split, annotations, _dict_parts(names), dict)
-    getters = [record_type.getter((name,)) for name in names]
-
-    def split_attributes(values: list[Any]) -> list[list[Any]]:
-        of_type(values)
-        try:
-            return [list(map(getter, values)) for getter in getters]
-        except AttributeError as error:
-            raise ValueMismatch(f"{path} has a field that was never set: {error}") from error
-
-    single = record_type.getter(names) if len(names) > 1 else _parts(getters)
-    return OutputRows(names, tuple(columns), split_attributes, annotations, single, cls)
-
-
-def _parts(getters: list[Callable[[Any], Any]]) -> Callable[[Any], tuple[Any, ...]]:
-    return lambda value: tuple(getter(value) for getter in getters)
-
-
-def _dict_parts(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function from a dict with exactly these keys to its parts; LookupError for other
-    dicts.
-    """
-
-    def parts(value: dict[str, Any]) -> tuple[Any, ...]:
-        if len(value) != len(names):
-            raise LookupError
-        return tuple(map(value.__getitem__, names))
-
-    return parts
-
-
-def _dict_split(
-    record_type: RecordType, path: str, of_type: Check
-) -> Callable[[list[Any]], list[list[Any]]]:
-    fields = record_type.fields or {}
-    declared = set(fields)
+    names, is_dict = tuple(fields), record_type.flavour == "typeddict"
+    cls = dict if is_dict else record_type.cls
+    annotations = tuple(map(record_type.column_annotation, fields.values()))
+    columns = tuple(
+        output_column(annotation, f"{path}.{name}", (*stack, record_type.cls))
+        for name, annotation in zip(names, annotations, strict=True)
+    )
+    of_type = instances((cls,), path, record_type.name)
+    getters = [
+        operator.methodcaller("get", name)
+        if is_dict and not field.required
+        else record_type.getter((name,))
+        for name, field in fields.items()
+    ]
 
     def split(values: list[Any]) -> list[list[Any]]:
         of_type(values)
-        extra = set(itertools.chain.from_iterable(values)) - declared
-        if extra:
+        if is_dict and (extra := set(itertools.chain.from_iterable(values)).difference(names)):
             raise ValueMismatch(f"{path} declares no field {', '.join(sorted(map(repr, extra)))}")
-        columns = []
-        for name, field in fields.items():
-            try:
-                if field.required:
-                    columns.append(list(map(operator.itemgetter(name), values)))
-                else:
-                    columns.append([value.get(name) for value in values])
-            except KeyError:
-                raise ValueMismatch(f"{path} needs a field {name!r}") from None
-        return columns
+        try:
+            return [list(map(getter, values)) for getter in getters]
+        except KeyError as error:
+            raise ValueMismatch(f"{path} needs a field {error.args[0]!r}") from None
+        except AttributeError as error:
+            raise ValueMismatch(f"{path} has a field that was never set: {error}") from error
 
-    return split
+    return OutputRows(names, columns, split, annotations, cls)
+
+
+def single_column(annotation: Any) -> OutputRows:
+    """Return values without parts, in one column."""
+    column = output_column(annotation, "the output", ())
+    return OutputRows(("value",), (column,), lambda values: [values], (annotation,), object)
 
 
 # --- columns -------------------------------------------------------------------------------------
@@ -188,7 +169,7 @@ def _member_column(
         )
         return _map(origin, *columns, path, declared)
     if isinstance(member, type) and member in SCALARS:
-        return SCALARS[member](path, declared, metadata)
+        return scalar(member, path, declared, metadata)
     check = instances((member,), path, declared) if isinstance(member, type) else anything
     return OutputColumn(path, declared, check, problem=f"{path} is declared as {declared}")
 
@@ -221,8 +202,7 @@ def _nullable(column: OutputColumn) -> OutputColumn:
         column.check(without_nulls(values))
 
     def to_arrow(values: list[Any]) -> list[Any]:
-        assert column.to_arrow is not None
-        converted = iter(column.to_arrow(without_nulls(values)))
+        converted = iter(column.converted(without_nulls(values)))
         return [None if value is None else next(converted) for value in values]
 
     return dataclasses.replace(
@@ -230,10 +210,7 @@ def _nullable(column: OutputColumn) -> OutputColumn:
         check=check,
         nullable=True,
         to_arrow=None if column.to_arrow is None else to_arrow,
-        exact_types=column.exact_types | {types.NoneType}
-        if column.exact_types
-        else column.exact_types,
-        guards={**column.guards, types.NoneType: None} if column.guards else {},
+        exact_types=column.exact_types | {types.NoneType},
     )
 
 
@@ -243,20 +220,15 @@ def _struct(rows: OutputRows, path: str, declared: str) -> OutputColumn:
             column.check(part)
 
     def to_arrow(values: list[Any]) -> list[Any]:
-        parts = [
-            part if column.to_arrow is None else column.to_arrow(part)
-            for column, part in zip(rows.columns, rows.split(values), strict=True)
-        ]
+        parts = map(OutputColumn.converted, rows.columns, rows.split(values))
         return [dict(zip(rows.names, row, strict=True)) for row in zip(*parts, strict=True)]
 
-    problem = next((column.problem for column in rows.columns if column.problem), "")
+    problem = rows.problem
     if not rows.columns:
         problem = f"{path} is declared as {declared}, which has no fields"
     if problem:
         return OutputColumn(path, declared, check, problem=problem)
-    named = zip(rows.names, rows.columns, strict=True)
-    arrow = pa.struct([pa.field(n, column.arrow, nullable=column.nullable) for n, column in named])
-    return OutputColumn(path, declared, check, arrow, to_arrow=to_arrow)
+    return OutputColumn(path, declared, check, pa.struct(rows.fields()), to_arrow=to_arrow)
 
 
 def _list(origin: Any, element: OutputColumn, path: str, declared: str) -> OutputColumn:
@@ -269,7 +241,7 @@ def _list(origin: Any, element: OutputColumn, path: str, declared: str) -> Outpu
 
     def to_arrow(values: list[Any]) -> list[Any]:
         flat = list(itertools.chain.from_iterable(values))
-        converted = iter(flat if element.to_arrow is None else element.to_arrow(flat))
+        converted = iter(element.converted(flat))
         lists = [list(itertools.islice(converted, len(value))) for value in values]
         return list(map(_ordered, lists)) if unordered else lists
 
@@ -305,8 +277,7 @@ def _map(
 
     def to_arrow(values: list[Any]) -> list[Any]:
         keys, items = parts(values)
-        keys = keys if key.to_arrow is None else key.to_arrow(keys)
-        entries = zip(keys, items if value.to_arrow is None else value.to_arrow(items), strict=True)
+        entries = zip(key.converted(keys), value.converted(items), strict=True)
         return [list(itertools.islice(entries, len(each))) for each in values]
 
     problem = key.problem or value.problem

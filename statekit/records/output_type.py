@@ -20,13 +20,7 @@ from statekit.records.arrow_reader import (
     record_builder,
 )
 from statekit.records.arrow_scalars import OutputColumn
-from statekit.records.arrow_writer import (
-    OutputRows,
-    is_fixed_tuple,
-    output_column,
-    record_rows,
-    tuple_rows,
-)
+from statekit.records.arrow_writer import is_fixed_tuple, record_rows, single_column, tuple_rows
 from statekit.records.copies import Copy, copier
 from statekit.records.declaration import flavour_of, shorten
 from statekit.records.record_type import RecordType
@@ -72,20 +66,14 @@ class OutputType:
         self.record_type: RecordType | None = None
         members, nullable, _ = peel(annotation)
         member = members[0] if len(members) == 1 and not nullable else None
-        self._rows: OutputRows | None = None
         if member is not None and flavour_of(member) is not None:
             self.record_type = RecordType.of(member, where=where)
             self.name = self.record_type.name
-            if self.record_type.flavour != "dict":
-                self._rows = record_rows(self.record_type, self.name, ())
-        elif is_fixed_tuple(member):
-            self._rows = tuple_rows(member, "", ())
-        if self._rows is None:
-            self._columns: tuple[OutputColumn, ...] = (output_column(annotation, "the output", ()),)
-            self._names: tuple[str, ...] = ("value",)
+        if self.record_type is not None and self.record_type.flavour != "dict":
+            self._rows = record_rows(self.record_type, self.name, ())
         else:
-            self._columns, self._names = self._rows.columns, self._rows.names
-        self._guards = tuple(column.guards for column in self._columns)
+            is_tuple = is_fixed_tuple(member)
+            self._rows = tuple_rows(member, "", ()) if is_tuple else single_column(annotation)
 
     @functools.cached_property
     def arrow_schema(self) -> Any:
@@ -97,17 +85,10 @@ class OutputType:
         >>> OutputType(int, where="count, output").arrow_schema
         value: int64 not null
         """
-        problem = next((column.problem for column in self._columns if column.problem), "")
-        if not self._columns:
-            problem = f"{self.name} has no fields"
+        problem = self._rows.problem if self._rows.columns else f"{self.name} has no fields"
         if problem:
             raise StateTypeError(f"{self.where}: {problem}. {HINT}")
-        return pa.schema(
-            [
-                pa.field(name, column.arrow, nullable=column.nullable)
-                for name, column in zip(self._names, self._columns, strict=True)
-            ]
-        )
+        return pa.schema(self._rows.fields())
 
     def to_batch(self, records: list[Any]) -> Any:
         """Return the outputs as one record batch, after checking each of them.
@@ -121,35 +102,12 @@ class OutputType:
         statekit.errors.ProcessError: count, output: output 0, 1.5, does not fit int: ...
         """
         schema = self.arrow_schema
-        return pa.RecordBatch.from_arrays(self._checked_arrays(records), schema=schema)
-
-    def check_all(self, records: list[Any]) -> None:
-        """Raise the ProcessError that `to_batch` would raise, without the batch.
-
-        >>> OutputType(int, where="count, output").check_all([1, 2, 3])
-        """
-        self._checked_arrays(records)
-
-    def check(self, record: Any) -> None:
-        """`check_all` for one output: about 1 µs for flat records of common types.
-
-        >>> OutputType(int, where="count, output").check(3)
-        """
-        rows = self._rows
         try:
-            if rows is None:
-                row = (record,)
-            elif type(record) is rows.cls:
-                row = rows.single(record)
-            else:
-                return self.check_all([record])
-            for value, guards in zip(row, self._guards, strict=True):
-                guard = guards[type(value)]
-                if guard is not None and not guard(value):
-                    return self.check_all([record])
-        except (AttributeError, LookupError, ValueError):
-            return self.check_all([record])
-        return None
+            return pa.RecordBatch.from_arrays(
+                self._arrays(self._rows.split(records)), schema=schema
+            )
+        except Exception as error:
+            raise self._explained(records, error) from error
 
     @functools.cached_property
     def copy(self) -> Copy | None:
@@ -169,9 +127,8 @@ class OutputType:
         [('a', 1.0)]
         """
         try:
-            values = self._values(records)
-            arrays = list(map(_array, self._columns, values))
-            return self._with_stored_values(records, values, arrays)
+            values = self._rows.split(records)
+            return self._with_stored_values(records, values, self._arrays(values))
         except Exception as error:
             raise self._explained(records, error) from error
 
@@ -181,7 +138,7 @@ class OutputType:
         Raises:
             ProcessError: the class refuses a record.
         """
-        if self._rows is None or not self._computes_fields or not stored:
+        if not self._computes_fields or not stored:
             return stored
         try:
             return self._build(self._rows.split(stored), len(stored))
@@ -205,35 +162,33 @@ class OutputType:
         is_changed = False
         columns = []
         for column, read, part, array in zip(
-            self._columns, self._readers, values, arrays, strict=True
+            self._rows.columns, self._readers, values, arrays, strict=True
         ):
             if read is not None and not column.is_stored(part):
                 part, is_changed = read(array), True
             columns.append(part)
-        if self._rows is None:
-            return columns[0] if self.record_type is None else records
-        if self._computes_fields:
-            if not is_changed:
-                return records
-            rows = (dict(zip(self._names, row, strict=True)) for row in zip(*columns, strict=True))
-            return list(map(_replaced, records, rows))
-        if not is_changed and set(map(type, records)) <= {self._rows.cls}:
+        if not is_changed and (
+            self._computes_fields or set(map(type, records)) <= {self._rows.cls}
+        ):
             return records
+        if self._computes_fields:
+            names = self._rows.names
+            rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+            return list(map(_replaced, records, rows))
         return self._build(columns, len(records))
 
     @functools.cached_property
     def _computes_fields(self) -> bool:
         """Whether the class computes fields when a record is made."""
-        if self.record_type is None or self._rows is None:
+        if self.record_type is None or self.record_type.fields is None:
             return False
-        fields = self.record_type.fields or {}
-        return self.record_type.may_change_fields or not all(f.init for f in fields.values())
+        fields = self.record_type.fields.values()
+        return self.record_type.may_change_fields or not all(field.init for field in fields)
 
     @functools.cached_property
     def _readers(self) -> tuple[Read | None, ...]:
         """A reader for each column; None for a column without an Arrow type."""
-        annotations = (self.annotation,) if self._rows is None else self._rows.annotations
-        return tuple(map(self._reader, self._columns, annotations))
+        return tuple(map(self._reader, self._rows.columns, self._rows.annotations))
 
     def _reader(self, column: OutputColumn, annotation: Any) -> Read | None:
         if column.arrow is None:
@@ -248,26 +203,19 @@ class OutputType:
     @functools.cached_property
     def _build(self) -> Callable[[Columns, int], list[Any]]:
         """A function from columns, and the number of records, to records."""
-        record_type = self.record_type
+        record_type, names = self.record_type, self._rows.names
+        if self._rows.cls is object:
+            return lambda columns, count: columns[0]
         if record_type is None:
             return lambda columns, count: list(zip(*columns, strict=True))
         fields = record_type.fields or {}
-        places = [place for place, name in enumerate(self._names) if fields[name].init]
-        build = record_builder(record_type, [self._names[place] for place in places])
+        places = [place for place, name in enumerate(names) if fields[name].init]
+        build = record_builder(record_type, [names[place] for place in places])
         return lambda columns, count: build([columns[place] for place in places], count)
 
-    def _values(self, records: list[Any]) -> list[list[Any]]:
-        return [records] if self._rows is None else self._rows.split(records)
-
-    def _arrays(self, records: list[Any]) -> list[Any]:
-        arrays = map(_array, self._columns, self._values(records))
-        return [array for array in arrays if array is not None]
-
-    def _checked_arrays(self, records: list[Any]) -> list[Any]:
-        try:
-            return self._arrays(records)
-        except Exception as error:
-            raise self._explained(records, error) from error
+    def _arrays(self, values: Columns) -> list[Any]:
+        """Return the array of each column after checking its values; None without an Arrow type."""
+        return list(map(_array, self._rows.columns, values))
 
     def _explained(self, records: list[Any], error: Exception) -> ProcessError:
         """Return the error about the first output that does not fit, found by checking one by
@@ -276,7 +224,7 @@ class OutputType:
         subject, cause = "a batch of outputs", error
         for index, record in enumerate(records):
             try:
-                self._arrays([record])
+                self._arrays(self._rows.split([record]))
             except Exception as first:  # noqa: BLE001 - becomes a part of the message
                 subject, cause = f"{self._noun} {index}, {shorten(record)},", first
                 break

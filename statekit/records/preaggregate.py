@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from statekit.codec.annotations import peel
 from statekit.errors import ProcessError, StateTypeError
-from statekit.records.arrow_sums import DIGITS, cast_stored, comparable, fits, stored_type, summable
+from statekit.records.arrow_sums import DIGITS, aggregable, cast_stored, fits, stored_type
 from statekit.records.declaration import shorten
 from statekit.records.output_type import OutputType
 from statekit.records.panes import LATE, Panes, first_of
@@ -330,7 +330,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         arrow_aggregates: list[tuple[Any, str]] = []
         for n, (verb, column) in enumerate(aggregates):
             if column is not None:
-                columns.append(summable(column) if verb == "sum" else comparable(column))
+                columns.append(aggregable(verb, column))
                 names.append(f"value_{n}")
             arrow_aggregates.append(([] if column is None else f"value_{n}", verb))
         grouped = pa.table(columns, names).group_by(names[: len(groups)], use_threads=False)

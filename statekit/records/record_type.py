@@ -95,12 +95,8 @@ class RecordType(RecordDeclaration):
             return msgspec.convert(dict(value), self.cls, strict=True, dec_hook=_foreign)
         # Field by field: msgspec takes NamedTuples only from sequences, and it would cache on other
         # classes what cannot be pickled, so that the class could not be sent to a worker.
-        fields = self.fields or {}
-        absent = [
-            name
-            for name, field in fields.items()
-            if name not in value and field.required and field.init
-        ]
+        fields = {name: field for name, field in (self.fields or {}).items() if field.init}
+        absent = [name for name, field in fields.items() if field.required and name not in value]
         if absent:
             raise ValueError(f"it has no {', '.join(map(repr, absent))}")
         values = {
@@ -108,7 +104,7 @@ class RecordType(RecordDeclaration):
                 value[name], _for_msgspec(field.annotation), strict=True, dec_hook=_foreign
             )
             for name, field in fields.items()
-            if name in value and field.init
+            if name in value
         }
         return self.cls(**values)
 

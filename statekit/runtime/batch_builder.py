@@ -7,10 +7,11 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from statekit.errors import ProcessError, StateTypeError
+from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.keygroup import key_group
 from statekit.records.keyed_batch import KeyedBatch
+from statekit.runtime.key_iteration import not_a_key
 
 
 class KeyedBatchBuilder:
@@ -56,7 +57,7 @@ class KeyedBatchBuilder:
         try:
             return key_group(key, self._key_groups)
         except StateTypeError as error:
-            raise self.not_a_key(key, record, error) from error
+            raise not_a_key(self._operator, self._process.key, key, record, error) from error
 
     def key_runs(
         self, keys: Sequence[Any], records: Sequence[Any]
@@ -86,10 +87,3 @@ class KeyedBatchBuilder:
         if process.event_time is not None:
             times = list(map(process.time_of_input(), records))
         return KeyedBatch(keys, groups, keys, records, times, inputs)
-
-    def not_a_key(self, key: Any, record: Any, cause: StateTypeError) -> ProcessError:
-        """Return the error for a record whose key cannot be one."""
-        return ProcessError(
-            f"operator {self._operator!r}: key ({', '.join(self._process.key)}) = {key!r} of "
-            f"record {record!r} cannot be a key: {cause}"
-        )

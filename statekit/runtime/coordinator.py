@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Self
 
 from statekit.checkpoint.gc.background import BackgroundCollection
@@ -18,7 +18,7 @@ from statekit.checkpoint.manifest import (
 )
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.retention import Retention, check_retention
+from statekit.checkpoint.retention import check_retention
 from statekit.clock import now_us, unique_id
 from statekit.errors import CorruptCheckpointError, FencedError, RestoreError
 from statekit.job.job import Job
@@ -37,18 +37,11 @@ class Coordinator:
         job: the job that runs.
         repository: its checkpoint.
         start: where the run starts.
-        retention: which epochs are kept; None for all of them.
-        clock: returns the wall clock time in microseconds since 1970 UTC; None for the machine's.
+        options: of the run.
     """
 
     def __init__(
-        self,
-        job: Job,
-        repository: Repository,
-        start: StartPoint,
-        *,
-        retention: Retention | None = None,
-        clock: Callable[[], int] | None = None,
+        self, job: Job, repository: Repository, start: StartPoint, options: RunOptions
     ) -> None:
         self.job = job
         self.repository = repository
@@ -65,10 +58,10 @@ class Coordinator:
         self.watermarks_us: dict[str, int] = {}
         self.notes_beginnings = any(op.declared.reads_clocks for op in job.operators)
         """Whether an epoch is noted before it runs, so that a replay sees the same instant."""
-        self._now_us = now_us if clock is None else clock
-        self._collection = (
-            None if retention is None else BackgroundCollection(repository, retention)
-        )
+        self._now_us = options.clock or now_us
+        self._collection: BackgroundCollection | None = None
+        if options.retention is not None:
+            self._collection = BackgroundCollection(repository, options.retention)
         self._drains = False
         self._by_name = {operator.name: operator for operator in job.operators}
 
@@ -88,9 +81,8 @@ class Coordinator:
         if not job.operators:
             raise RestoreError(f"job {job.name!r} has no operator: nothing would be computed")
         options = options or RunOptions()
-        retention = check_retention(options.retention)
-        start = open_checkpoint(job, repository, options)
-        coordinator = cls(job, repository, start, retention=retention, clock=options.clock)
+        check_retention(options.retention)
+        coordinator = cls(job, repository, open_checkpoint(job, repository, options), options)
         coordinator.begun = repository.begun(coordinator.epoch)
         return coordinator
 

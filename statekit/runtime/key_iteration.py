@@ -166,9 +166,8 @@ class KeyIteration:
     def handled(self) -> Handled:
         """Return the record of the key that was taken last; before any was, the first one."""
         position = len(self._some) - length_hint(self._following)
-        return ("record taken last", self._some[position - 1]) if position else self._begins_with()
-
-    def _begins_with(self) -> Handled:
+        if position:
+            return "record taken last", self._some[position - 1]
         return ("first record", self._some[0]) if self._some else ("key", self._scope.key)
 
     def columns(self, batches: Iterator[KeyedBatch]) -> Iterator[KeyColumns]:
@@ -264,11 +263,7 @@ class KeyIteration:
         try:
             return pack_group(group) + self._codec.encode(key)
         except StateTypeError as error:
-            fields = ", ".join(self._fields)
-            raise ProcessError(
-                f"operator {self._scope.operator!r}: key ({fields}) = {key!r} of record "
-                f"{shown(record)} cannot be a key: {error}"
-            ) from error
+            raise not_a_key(self._scope.operator, self._fields, key, record, error) from error
 
     def _leave_key(self) -> None:
         """Flush the states of the current key; flush all states after enough keys."""
@@ -305,6 +300,16 @@ class KeyIteration:
         prefixes = self._prefixes
         at = bisect_right(prefixes, prefix)
         return prefixes[at : at + _NEXT_KEYS_MAX]
+
+
+def not_a_key(
+    operator: str, fields: Sequence[str], key: Any, record: Any, cause: StateTypeError
+) -> ProcessError:
+    """Return the error for a record whose key cannot be one."""
+    return ProcessError(
+        f"operator {operator!r}: key ({', '.join(fields)}) = {key!r} of record {shown(record)} "
+        f"cannot be a key: {cause}"
+    )
 
 
 def shown(record: object) -> str:

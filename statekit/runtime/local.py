@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.runtime.batch_builder import KeyedBatchBuilder
 from statekit.runtime.coordinator import Coordinator
+from statekit.runtime.key_iteration import not_a_key
 from statekit.runtime.shard import run_shard
 from statekit.runtime.shard_input import ShardInput
 from statekit.watermark import is_late
@@ -111,24 +112,22 @@ class LocalRunner:
             not_empty = [(number, records) for number, records in broadcast if records]
             shard_input = ShardInput(not_empty, [] if batch is None else [batch])
             running = run_shard(declared, plan, shard_input, coordinator.repository, self.copies)
-            try:
-                while True:
-                    emitted = next(running)
+            with contextlib.closing(_reporting(running, reports)) as emitted_lists:
+                for emitted in emitted_lists:
                     if output_type is None:
-                        raise _emits_undeclared(operator.name, emitted)
+                        raise ProcessError(
+                            f"operator {operator.name!r} yielded {emitted[0]!r} and is declared to "
+                            "return None: declare Iterator[T]"
+                        )
                     outputs += output_type.stored(emitted)
-            except StopIteration as stop:
-                reports.append(stop.value)
-            finally:
-                running.close()
         return outputs, reports
 
 
-def _emits_undeclared(operator: str, emitted: list[Any]) -> ProcessError:
-    return ProcessError(
-        f"operator {operator!r} yielded {emitted[0]!r} and is declared to return None: "
-        "declare Iterator[T]"
-    )
+def _reporting(
+    running: Generator[list[Any], None, ShardReport], reports: list[ShardReport]
+) -> Generator[list[Any], None, None]:
+    """Yield the outputs of a shard, then add its report to others."""
+    reports.append((yield from running))
 
 
 def _routed(
@@ -156,7 +155,7 @@ def _routed(
         try:
             prefixes.append(pack_group(group) + process.key_codec.encode(key))
         except StateTypeError as error:
-            raise builder.not_a_key(key, record, error) from error
+            raise not_a_key(operator.name, process.key, key, record, error) from error
     batch = builder.batch(keys, record_groups, records, inputs if len(incoming) > 1 else ())
     batch = batch._replace(tokens=prefixes)  # keys 1 and True are equal
     places: list[list[int]] = [[] for _ in range(shards)]

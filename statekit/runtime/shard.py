@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,9 +20,9 @@ from statekit.backend.interface import StateSize
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import EXPIRY
 from statekit.checkpoint.manifest import ShardPlan, ShardReport, ShardState
+from statekit.checkpoint.references import changed_contents
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.sealed_json import FileRef
-from statekit.checkpoint.shard_history import changed_contents
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError
 from statekit.functions.process import Process
@@ -53,7 +54,12 @@ def run_shard(
     """
     with _rare_collection():
         try:
-            return (yield from _run(declared, plan, records, repository, copies))
+            if not records.has_records() and not plan.is_due:
+                return unchanged(plan)
+            families = declared.families_in(plan)
+            copy = obtained(plan, families, repository, copies)
+            changes = Changes(families), Changes(families)
+            return (yield from _OpenShard(declared, plan, repository, copy, changes).run(records))
         except CorruptCheckpointError as missing:
             # Files of the last epoch are never collected: if they were, it is not the last one.
             if plan.base_epoch is None or plan.base_epoch >= repository.first_kept():
@@ -79,38 +85,6 @@ def _rare_collection() -> Iterator[None]:
         gc.set_threshold(*usual)
 
 
-def _run(
-    declared: Process[Any, Any, Any],
-    plan: ShardPlan,
-    records: ShardInput,
-    repository: Repository,
-    copies: WorkingCopies,
-) -> Generator[list[Any], None, ShardReport]:
-    if not records.has_records() and not plan.is_due:
-        return unchanged(plan)
-    families = declared.families_in(plan)
-    copy = obtained(plan, families, repository, copies)
-    changes = Changes(families), Changes(families)
-
-    def spill(to: Changes, batch: Batch) -> None:
-        to.append(batch)
-        copy.write(batch)
-
-    try:
-        spills = (partial(spill, to) for to in changes)
-        task = ShardTask(declared, plan, copy.backend, *spills)
-        for number, broadcast in records.broadcast():
-            task.broadcast(number, broadcast)
-        yield from task.run_all(_owned(plan, records.batches()))
-        yield from task.fire()
-        return _concluded(declared, plan, task, changes, copy, repository)
-    except BaseException:
-        for unfinished in changes:
-            unfinished.drop()
-        copy.abandon()
-        raise
-
-
 def obtained(
     plan: ShardPlan, families: Sequence[str], repository: Repository, copies: WorkingCopies
 ) -> WorkingCopy:
@@ -127,80 +101,90 @@ def obtained(
     return copy
 
 
-def _concluded(
-    declared: Process[Any, Any, Any],
-    plan: ShardPlan,
-    task: ShardTask,
-    changes: tuple[Changes, Changes],
-    copy: WorkingCopy,
-    repository: Repository,
-) -> ShardReport:
-    """Make the changes durable, update the copy, and return the report.
+@dataclass(frozen=True)
+class _OpenShard:
+    """A shard whose working copy is open.
 
     Parameters:
-        changes: of keyed state, and of operator state.
+        declared: the process function.
+        plan: the shard and the times of the epoch.
+        repository: the checkpoint.
+        copy: the working copy.
+        changes: the change files of keyed state, and of operator state.
     """
-    added = task.finish()
-    batches = task.batch, task.local_batch
-    files = {file: file.size for file in plan.base.redistributed}
-    for batch, change_file, local in zip(batches, changes, (False, True), strict=True):
-        if len(batch):
-            change_file.append(batch)
-        if (file := _stored(change_file, plan.operator, repository, local=local)) is not None:
-            files[file] = change_file.bytes
-    report = unchanged(plan).model_copy(
-        update={
-            "records_out": task.records_out,
-            "files_written": len(files),
-            "bytes_written": sum(file.size for file in files),
-            "late": task.late,
-            "records_by_input": dict(task.records_by_input),
-            "largest_by_input": task.largest_by_input,
-        }
-    )
-    for batch in batches:
-        if len(batch):
-            copy.write(batch)
-    counts, undivided = _counts(plan.base, added, copy)
-    shard = report.shard.model_copy(update={"wake_us": task.wake_us, **counts})
-    if files:
-        shard = _changed(plan, shard, files, copy, repository)
-    copy.take_base(shard, declared.local_states)
-    copy.commit(shard)
-    return report.model_copy(update={"shard": shard, **undivided})
 
+    declared: Process[Any, Any, Any]
+    plan: ShardPlan
+    repository: Repository
+    copy: WorkingCopy
+    changes: tuple[Changes, Changes]
 
-def _changed(
-    plan: ShardPlan,
-    shard: ShardState,
-    files: Mapping[FileRef, int],
-    copy: WorkingCopy,
-    repository: Repository,
-) -> ShardState:
-    """Return the shard at a new attempt, with more change files.
+    def run(self, records: ShardInput) -> Generator[list[Any], None, ShardReport]:
+        """Run the epoch: yield lists of outputs, return the report."""
+        try:
+            spills = (partial(self._spill, to) for to in self.changes)
+            task = ShardTask(self.declared, self.plan, self.copy.backend, *spills)
+            for number, broadcast in records.broadcast():
+                task.broadcast(number, broadcast)
+            yield from task.run_all(_owned(self.plan, records.batches()))
+            yield from task.fire()
+            return self._concluded(task)
+        except BaseException:
+            for unfinished in self.changes:
+                unfinished.drop()
+            self.copy.abandon()
+            raise
 
-    Parameters:
-        files: with the bytes of keys and values in each.
-    """
-    before = copy.newest_base()
-    contents = changed_contents(
-        repository, plan.operator, before, list(files), plan.base_epoch, files
-    )
-    fields = {"attempt": unique_id(), "changed": plan.epoch}
-    based = {"base": before.base, "history": before.history}
-    return shard.model_copy(update={**based, **fields, **contents})
+    def _spill(self, to: Changes, batch: Batch) -> None:
+        to.append(batch)
+        self.copy.write(batch)
 
+    def _concluded(self, task: ShardTask) -> ShardReport:
+        """Make the changes durable, update the copy, and return the report."""
+        added, copy, base = task.finish(), self.copy, self.plan.base
+        batches = task.batch, task.local_batch
+        files = {file: file.size for file in base.redistributed}
+        for batch, changes, local in zip(batches, self.changes, (False, True), strict=True):
+            if len(batch):
+                changes.append(batch)
+            if (finished := changes.finish()) is not None:
+                content, rows = finished
+                with content:
+                    stored = self.repository.put_changes(
+                        self.plan.operator, content, rows, local=local
+                    )
+                files[stored] = changes.bytes
+        report = unchanged(self.plan).model_copy(
+            update={
+                "records_out": task.records_out,
+                "files_written": len(files),
+                "bytes_written": sum(file.size for file in files),
+                "late": task.late,
+                "records_by_input": dict(task.records_by_input),
+                "largest_by_input": task.largest_by_input,
+            }
+        )
+        for batch in batches:
+            if len(batch):
+                copy.write(batch)
+        counts, undivided = _counts(base, added, copy)
+        shard = report.shard.model_copy(update={"wake_us": task.wake_us, **counts})
+        if files:
+            shard = self._changed(shard, files)
+        copy.take_base(shard, self.declared.local_states)
+        copy.commit(shard)
+        return report.model_copy(update={"shard": shard, **undivided})
 
-def _stored(
-    changes: Changes, operator: str, repository: Repository, *, local: bool
-) -> FileRef | None:
-    """Return the finished change file in the checkpoint; None if nothing changed."""
-    finished = changes.finish()
-    if finished is None:
-        return None
-    file, rows = finished
-    with file:
-        return repository.put_changes(operator, file, rows, local=local)
+    def _changed(self, shard: ShardState, files: Mapping[FileRef, int]) -> ShardState:
+        """Return the shard at a new attempt, with more change files.
+
+        Parameters:
+            files: with the bytes of keys and values in each.
+        """
+        plan, before = self.plan, self.copy.newest_base()
+        contents = changed_contents(self.repository, plan.operator, before, files)
+        fields = {"attempt": unique_id(), "changed": plan.epoch, "base": before.base}
+        return shard.model_copy(update={**fields, **contents})
 
 
 def _counts(

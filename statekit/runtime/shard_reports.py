@@ -76,9 +76,10 @@ class OperatorReports:
                 largest[stream] = max(times_known)
         times = [*largest.values(), *([before.largest_event_us] if before else [])]
         late = sum(report.late for report in reports_by_shard)
-        rows, sizes = (before.undivided_rows, before.undivided_bytes) if before else ({}, {})
-        rows = _without(rows, [report.undivided_rows for report in reports_by_shard])
-        sizes = _without(sizes, [report.undivided_bytes for report in reports_by_shard])
+        undivided = {}
+        for field in ("undivided_rows", "undivided_bytes"):
+            counted = [getattr(report, field) for report in reports_by_shard]
+            undivided[field] = _remaining(getattr(before, field, {}), counted, holds)
         return OperatorEpoch(
             shards=tuple(report.shard for report in reports_by_shard),
             records_in=sum(read[stream] for stream in operator.inputs),
@@ -88,10 +89,9 @@ class OperatorReports:
             late_so_far=late + (before.late_so_far if before else 0),
             watermark_us=watermark_us,
             largest_event_us=max((time for time in times if time is not None), default=None),
-            undivided_rows=_counts_of(holds, rows),
-            undivided_bytes=_counts_of(holds, sizes),
             records_by_input=read,
             largest_by_input=largest,
+            **undivided,
         )
 
     def _read(self, number: int) -> int:
@@ -112,12 +112,11 @@ class OperatorReports:
         return counts[0]
 
 
-def _counts_of(holds: Container[str], counts: Mapping[str, int]) -> dict[str, int]:
-    return {name: count for name, count in counts.items() if name in holds}
-
-
-def _without(counts: Mapping[str, int], counted: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Return the sizes of parts that are not counted yet; names without any are left out.
+def _remaining(
+    counts: Mapping[str, int], counted: Sequence[Mapping[str, int]], holds: Container[str]
+) -> dict[str, int]:
+    """Return the sizes of parts that are not counted yet, of the states that an operator holds;
+    names without any are left out.
 
     Never below zero: if the counts of an older manifest are wrong, `verify` reports that, and no
     epoch fails.
@@ -125,7 +124,7 @@ def _without(counts: Mapping[str, int], counted: Sequence[Mapping[str, int]]) ->
     remaining = {
         name: n - sum(count.get(name, 0) for count in counted) for name, n in counts.items()
     }
-    return {name: n for name, n in remaining.items() if n > 0}
+    return {name: n for name, n in remaining.items() if n > 0 and name in holds}
 
 
 def _are_one(reports: list[ShardReport], base: ShardState) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
-from statekit.checkpoint.job_file import JobFile, OperatorRecord
+from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import still_kept
@@ -64,12 +65,18 @@ def open_checkpoint(job: Job, repository: Repository, options: RunOptions) -> St
     if parallelism is None:
         parallelism = last.parallelism if last else 1
     check_parallelism(parallelism, job_file.key_groups)
-    if rollback is None:
-        layout = _layout(job, repository, last, last, job_file, parallelism)
-    else:
-        # The rollback is not committed yet: operator state is read from the epoch it goes back to.
-        with still_kept(repository, rollback.target.epoch):
-            layout = _layout(job, repository, last, rollback.target, job_file, parallelism)
+    layout = last
+    if last is not None and last.parallelism != parallelism:
+        # This becomes part of the next epoch and is none of its own. So an epoch that was begun,
+        # and whose outputs may be published, keeps its number in a replay with any parallelism.
+        # A rollback is not committed yet: operator state is read from the epoch it goes back to.
+        stored = last if rollback is None else rollback.target
+        specs = {operator.name: operator.declared.states for operator in job.operators}
+        read = nullcontext() if rollback is None else still_kept(repository, stored.epoch)
+        layout = rescaled(last, parallelism)
+        with read:
+            layout = redistributed(repository, stored, layout, job_file.operators, specs)
+    if rollback is not None:
         rollback.carry_out()  # all checks of the code against that epoch have passed
     return StartPoint(last, job_file, reference, parallelism, layout)
 
@@ -87,42 +94,13 @@ def _job_file(
     stored, reference = stored_job
     check_job_name(stored, job, repository.url)
     if last is None:
-        wanted = _for_empty_checkpoint(stored, job, operators)
+        # There is no state that must be kept.
+        groups = job.key_groups or stored.key_groups
+        wanted = stored.model_copy(
+            update={"key_groups": groups, "operators": operators, "dropped": {}}
+        )
     else:
         wanted = continued_job_file(
             stored, job, repository.url, allow_dropped_state=allow_dropped_state
         )
     return (stored, reference) if stored == wanted else repository.ensure_job_file(wanted)
-
-
-def _for_empty_checkpoint(
-    stored: JobFile, job: Job, operators: tuple[OperatorRecord, ...]
-) -> JobFile:
-    """Return the job file of a checkpoint without epochs: there is no state that must be kept."""
-    groups = job.key_groups or stored.key_groups
-    return stored.model_copy(update={"key_groups": groups, "operators": operators, "dropped": {}})
-
-
-def _layout(
-    job: Job,
-    repository: Repository,
-    last: EpochManifest | None,
-    stored: EpochManifest | None,
-    job_file: JobFile,
-    parallelism: int,
-) -> EpochManifest | None:
-    """Return the shards of the last epoch, or other shards of the same state for another
-    parallelism.
-
-    A change of parallelism is no epoch of its own: it becomes part of the next one. So an epoch
-    that was begun, and whose outputs may be published, keeps its number in a replay with any
-    parallelism.
-
-    Parameters:
-        stored: a committed epoch with the state of `last`.
-    """
-    if last is None or stored is None or last.parallelism == parallelism:
-        return last
-    specs = {operator.name: operator.declared.states for operator in job.operators}
-    layout = rescaled(last, parallelism)
-    return redistributed(repository, stored, layout, job_file.operators, specs)

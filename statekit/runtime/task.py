@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, compress, islice, repeat
 from operator import length_hint
 from typing import Any
@@ -21,7 +22,7 @@ from statekit.records.keyed_batch import KeyColumns, KeyedBatch
 from statekit.runtime.key_iteration import Handled, KeyIteration, shown
 from statekit.state.event_time_buffer import EventTimeBuffer
 from statekit.state.key_scope import KeyScope
-from statekit.state.timers import CLOCKS, DueKeys, DueTimers, Timers
+from statekit.state.timers import CLOCKS, DueTimers, Timers, due_keys
 from statekit.watermark import BEGINNING, END, is_late
 
 
@@ -53,31 +54,42 @@ class ShardTask:
         self._copy = None if process.output_type is None else process.output_type.copy
         self._plan = plan
         self._backend = backend
-        self._spill_batch = spill
         self.batch = Batch()
-        self.scope = KeyScope.of_keys(plan, self.batch, self._spill)
+        self.scope = KeyScope.of_keys(plan, self.batch, partial(_spill, self.batch, spill))
         self._keys = KeyIteration(self.scope, process.key_codec, process.key)
-        self._spill_local_batch = spill_local or spill
         self.local_batch = Batch()
-        self._shard_scope = KeyScope.of_shard(plan, self.local_batch, self._spill_local)
-        self._states = {
-            spec.name: spec.bind(self._shard_scope if spec.kind.is_local else self.scope, backend)
+        spill_now = partial(_spill, self.local_batch, spill_local or spill)
+        self.shard_scope = KeyScope.of_shard(plan, self.local_batch, spill_now)
+        self.states = {
+            spec.name: spec.bind(self.shard_scope if spec.kind.is_local else self.scope, backend)
             for spec in process.states
         }
         self._timers = process.bind_timers(self.scope, backend, plan)
         self._late_us = process.late_us(plan)
-        self._buffer = self._bind_buffer()
-        self._context = Context(self.scope, plan.shard, self._timers)
-        self._call, self._arguments = process.signature.bind(self._states, self._context)
-        self._callbacks = process.bind_callbacks(self._states, self._context)
-        self._handlers = process.handlers.bind(self._states, self._context)
+        self._buffer: EventTimeBuffer | None = None
+        if process.ordered is not None:
+            codecs = process.ordered, process.key_codec
+            self._buffer = EventTimeBuffer(
+                plan,
+                self.batch,
+                backend,
+                *codecs,
+                self._wakes_at,
+                has_timers=process.handles_timers,
+            )
+        self.context = Context(self.scope, plan.shard, self._timers)
+        self._call, self._arguments = process.signature.bind(self.states, self.context)
+        self._callbacks = process.bind_callbacks(self.states, self.context)
+        self._handlers = process.handlers.bind(self.states, self.context)
         self.records_by_input: Counter[int] = Counter()
         self.largest_by_input: dict[int, int] = {}
         self.records_out = 0
         self.late = 0
-        self._expiring = [state for state in self._states.values() if state.expiry is not None]
+        self._expiring = [state for state in self.states.values() if state.expiry is not None]
         has_time = self._timers is not None or self._buffer is not None or self._expiring
-        self.wake_us = dict(plan.base.wake_us) if has_time else {}
+        # Those of due clocks are noted again if anything is left that is not due.
+        waiting = plan.base.wake_us.items() if has_time else ()
+        self.wake_us = {clock: at for clock, at in waiting if clock not in plan.due_clocks}
 
     def broadcast(self, number: int, records: Sequence[Any]) -> None:
         """Handle broadcast records. Call it before `run`.
@@ -90,14 +102,11 @@ class ShardTask:
             ProcessError, StateTypeError: as for `run`.
         """
         self.records_by_input[number] += len(records)
-        outputs: list[Any] = []
-        with self._shard_scope.broadcast():
+        with self.shard_scope.broadcast():
             for record in records:
-                for more in self._handle("record", record, self._handlers(record), outputs):
-                    outputs += more
-                if outputs:
+                for output in self._handle("record", record, self._handlers(record)):
                     raise ProcessError(
-                        f"operator {self.scope.operator!r} yielded {shown(outputs[0])} for the "
+                        f"operator {self.scope.operator!r} yielded {shown(output)} for the "
                         f"broadcast record {shown(record)}: its handler must return None"
                     )
 
@@ -110,12 +119,10 @@ class ShardTask:
             ProcessError: the user's function failed, or a value cannot be a key.
             StateTypeError: the function wrote a value that the state's type does not allow.
         """
-        self.records_by_input.update(batch.inputs or {0: self._process.count_of(batch.records)})
+        batch = self._counted(batch)
         if self._buffer is not None:
-            self._add_to_buffer(self._buffer, self._without_late(batch))
+            self._add_to_buffer(self._buffer, batch)
             return
-        if self._process.event_time is not None:
-            batch = self._without_late(batch)
         following = iter(batch.records)
         records = self._keys.records(batch, following)
         if self._process.event_time is not None:
@@ -140,7 +147,8 @@ class ShardTask:
             for batch in batches:
                 yield from self.run(batch)
             return
-        yield from self._called(self._keys.runs(self._counted(batches)), self._keys.handled)
+        runs = self._keys.runs(map(self._counted, batches))
+        yield from self._called(runs, self._keys.handled)
 
     def _called(self, inputs: Iterator[Any], current: Callable[[], Handled]) -> Iterator[list[Any]]:
         """Call the user's function with each input and yield lists of outputs.
@@ -152,9 +160,7 @@ class ShardTask:
         # From here on, statekit runs no line of Python per record.
         emitted = self._copied(chain.from_iterable(_calls(self._call, self._arguments, inputs)))
         try:
-            while outputs := list(islice(emitted, self._at_once)):
-                self.records_out += len(outputs)
-                yield outputs
+            yield from self._lists(emitted)
         except Exception as error:
             if (unread := self._keys.unread) is not None:
                 raise unread  # noqa: B904 - the function's error only follows from it
@@ -167,9 +173,15 @@ class ShardTask:
                 error.add_note(note)
             raise
 
+    def _lists(self, outputs: Iterator[Any]) -> Iterator[list[Any]]:
+        """Yield lists of outputs, and count the outputs."""
+        while some := list(islice(outputs, self._at_once)):
+            self.records_out += len(some)
+            yield some
+
     def _run_columns(self, batches: Iterator[KeyedBatch]) -> Iterator[list[Any]]:
         """Call a function that takes many keys at a time."""
-        for keys in self._keys.columns(self._counted(batches)):
+        for keys in self._keys.columns(map(self._counted, batches)):
             outputs = self._outputs(keys)
             self.records_out += len(outputs)
             yield outputs
@@ -194,12 +206,10 @@ class ShardTask:
         )
         raise self._failed(failed, handled) from failed
 
-    def _counted(self, batches: Iterator[KeyedBatch]) -> Iterator[KeyedBatch]:
-        """Yield batches without late records, and count both."""
-        for batch in batches:
-            count = self._process.count_of
-            self.records_by_input.update(batch.inputs or {0: count(batch.records)})
-            yield batch if self._process.event_time is None else self._without_late(batch)
+    def _counted(self, batch: KeyedBatch) -> KeyedBatch:
+        """Return a batch without late records, and count both."""
+        self.records_by_input.update(batch.inputs or {0: self._process.count_of(batch.records)})
+        return batch if self._process.event_time is None else self._without_late(batch)
 
     def fire(self) -> Iterator[list[Any]]:
         """Fire due timers, handle due buffered records and yield lists of outputs.
@@ -210,35 +220,28 @@ class ShardTask:
             ProcessError, StateTypeError: as for `run`.
         """
         clocks: Sequence[Clock] = CLOCKS
-        for clock in self._plan.due_clocks:
-            self.wake_us.pop(clock, None)  # timers that are not due set it again
         if self._buffer is not None:
-            yield from self._handle_buffered(self._buffer)
+            yield from self._lists(self._handle_buffered(self._buffer))
             clocks = ("processing",)
         if self._timers is not None:
-            yield from self._fire(self._timers, clocks)
+            yield from self._lists(self._fire(self._timers, clocks))
         if self._expiring and self._plan.is_due:
             self._sweep()
 
-    def _fire(self, timers: Timers, clocks: Sequence[Clock]) -> Iterator[list[Any]]:
-        """Fire the timers that are due by some clocks."""
+    def _fire(self, timers: Timers, clocks: Sequence[Clock]) -> Iterator[Any]:
+        """Fire the timers that are due by some clocks and yield the outputs."""
         plan = self._plan
         if due := [c for c in clocks if c in plan.due_clocks or c in timers.set_due]:
             self._keys.apply_changes()
             self.scope.clocks.end_records(plan.watermark_us)
             codec = self._process.key_codec
-            keys = DueKeys(self._backend, plan.base.groups, plan.now_us, codec, due)
-            outputs: list[Any] = []
-            for due_keys in keys:
-                for group, key in due_keys:
-                    self._keys.enter(self._keys.prefix(group, key, None), key)
-                    self.scope.clocks.start_key(plan.reached_us)
-                    yield from self._call_back(timers.due_timers(CLOCKS, due), END, outputs)
-            if outputs:
-                self.records_out += len(outputs)
-                yield outputs
-            self._wakes_at(keys.wake_us)
-        self._wakes_at(timers.wake_us)
+            keys = due_keys(self._backend, plan, codec, due, self._wakes_at)
+            for group, key in chain.from_iterable(keys):
+                self._keys.enter(self._keys.prefix(group, key, None), key)
+                self.scope.clocks.start_key(plan.reached_us)
+                yield from self._call_back(timers.due_timers(CLOCKS, due), END)
+        for clock, at_us in timers.wake_us.items():
+            self._wakes_at(clock, at_us)
 
     def _sweep(self) -> None:
         """Remove some expired rows."""
@@ -247,65 +250,44 @@ class ShardTask:
         for state in self._expiring:
             state.sweep(self._plan.base.groups)
 
-    def _wakes_at(self, times: dict[Clock, int]) -> None:
-        for clock, at in times.items():
-            self.wake_us[clock] = min(at, self.wake_us.get(clock, at))
+    def _wakes_at(self, clock: Clock, at_us: int) -> None:
+        """Note that the shard has something to do at that time, even without records."""
+        self.wake_us[clock] = min(at_us, self.wake_us.get(clock, at_us))
 
-    def _call_back(
-        self, timers: DueTimers, until_us: int, outputs: list[Any]
-    ) -> Iterator[list[Any]]:
-        """Call the callbacks of the current key's due timers up to a time, in order of time.
-
-        Yields full lists of outputs; the rest stays in `outputs`.
+    def _call_back(self, timers: DueTimers, until_us: int) -> Iterator[Any]:
+        """Call the callbacks of the current key's due timers up to a time, in order of time, and
+        yield the outputs.
         """
         clocks = self.scope.clocks
         while (timer := timers.take(until_us)) is not None:
             time = timers.at_us if timer.clock == "event" else None
             clocks.advance(time, in_order=self._buffer is not None)
-            yield from self._handle("timer", timer, self._callbacks(timer.name), outputs)
+            yield from self._handle("timer", timer, self._callbacks(timer.name))
 
-    def _handle(
-        self, kind: str, handled: Any, bound: Bound, outputs: list[Any]
-    ) -> Iterator[list[Any]]:
-        """Call a function of the user once. `_called` does the same for many records.
-
-        Yields full lists of outputs; the rest stays in `outputs`.
+    def _handle(self, kind: str, handled: Any, bound: Bound) -> Iterator[Any]:
+        """Call a function of the user once and yield its outputs. `_called` does the same for many
+        records.
         """
         call, arguments = bound
         try:
             emitted = call(handled, *arguments)
             if emitted is not None:
-                outputs.extend(self._copied(islice(emitted, self._at_once)))
-                if len(outputs) >= self._at_once:
-                    yield from self._more(outputs, emitted)
+                yield from self._copied(emitted)
         except StatekitError as error:
             error.add_note(f"while operator {self.scope.operator!r} handled {shown(handled)}")
             raise
         except Exception as error:
             raise self._failed(error, f"the {kind} was {shown(handled)}") from error
 
-    def _copied(self, emitted: Iterator[Any]) -> Iterator[Any]:
+    def _copied(self, emitted: Iterable[Any]) -> Iterator[Any]:
         """Copy mutable outputs when they are emitted."""
-        return emitted if self._copy is None else map(self._copy, emitted)
-
-    def _bind_buffer(self) -> EventTimeBuffer | None:
-        process = self._process
-        if process.ordered is None:
-            return None
-        return EventTimeBuffer(
-            self._plan,
-            self.batch,
-            self._backend,
-            process.ordered,
-            process.key_codec,
-            has_timers=process.handles_timers,
-        )
+        return iter(emitted) if self._copy is None else map(self._copy, emitted)
 
     def _add_to_buffer(self, buffer: EventTimeBuffer, batch: KeyedBatch) -> None:
         columns = (batch.groups, batch.keys, batch.records, batch.times)
         for group, key, record, time in zip(*columns, strict=True):
             if self.batch.full:
-                self._spill()
+                self.scope.spill()
             prefix = self._keys.prefix(group, key, record)
             try:
                 buffer.add(prefix, time, record)
@@ -315,26 +297,21 @@ class ShardTask:
                     f"in state: {error}"
                 ) from error
 
-    def _handle_buffered(self, buffer: EventTimeBuffer) -> Iterator[list[Any]]:
-        """Handle buffered records up to the watermark, and the timers between them."""
-        outputs: list[Any] = []
+    def _handle_buffered(self, buffer: EventTimeBuffer) -> Iterator[Any]:
+        """Handle buffered records up to the watermark, and the timers between them, and yield the
+        outputs.
+        """
         if self._plan.is_due:
             self._keys.apply_changes()
             for due in buffer.due_groups(self._keys.apply_changes):
                 for key, records in due.keys:
                     self._keys.enter(self._keys.prefix(due.group, key, None), key)
                     self.scope.clocks.start_key(BEGINNING)
-                    yield from self._in_order_of_time(records, due.until_us, outputs)
-        if outputs:
-            self.records_out += len(outputs)
-            yield outputs
-        if buffer.wake_us is not None:
-            self._wakes_at({"event": buffer.wake_us})
+                    yield from self._in_order_of_time(records, due.until_us)
 
-    def _in_order_of_time(
-        self, records: list[tuple[int, Any]], until_us: int, outputs: list[Any]
-    ) -> Iterator[list[Any]]:
-        """Handle records of the current key and the timers between them, in order of time.
+    def _in_order_of_time(self, records: list[tuple[int, Any]], until_us: int) -> Iterator[Any]:
+        """Handle records of the current key and the timers between them, in order of time, and
+        yield the outputs.
 
         Timers come before records of the same time.
         """
@@ -343,11 +320,11 @@ class ShardTask:
             timers = self._timers.due_timers(("event",), ("event",))
         for time, record in records:
             if timers is not None:
-                yield from self._call_back(timers, time, outputs)
+                yield from self._call_back(timers, time)
             self.scope.clocks.advance(time, in_order=True)
-            yield from self._handle("record", record, (self._call, self._arguments), outputs)
+            yield from self._handle("record", record, (self._call, self._arguments))
         if timers is not None:
-            yield from self._call_back(timers, until_us, outputs)
+            yield from self._call_back(timers, until_us)
 
     def _without_late(self, batch: KeyedBatch) -> KeyedBatch:
         """Return a batch without late records, and count them."""
@@ -356,9 +333,10 @@ class ShardTask:
             return batch
         try:
             has_late = min(times) <= watermark
-        except TypeError:
-            batch = batch._replace(times=_just_in_time(times, watermark))
-            return self._without_late(batch)
+        except TypeError:  # records without an event time, which Spark's processors accept
+            maybe_times: Sequence[int | None] = times
+            times = [watermark + 1 if time is None else time for time in maybe_times]
+            return self._without_late(batch._replace(times=times))
         if has_late:
             in_time = [not is_late(time, watermark) for time in times]
             arrived = self._process.count_of(batch.records)
@@ -378,50 +356,29 @@ class ShardTask:
             if time > largest.get(number, BEGINNING):
                 largest[number] = time
 
-    def _more(self, outputs: list[Any], emitted: Any) -> Iterator[list[Any]]:
-        """Yield full lists of the outputs of one call. The rest stays in `outputs`."""
-        more = iter(emitted)
-        if more is not emitted:  # a list, for example, whose iterator starts again
-            more = islice(more, self._at_once, None)
-        while len(outputs) >= self._at_once:
-            self.records_out += len(outputs)
-            yield outputs[:]
-            outputs.clear()
-            outputs.extend(self._copied(islice(more, self._at_once)))
-
     def finish(self) -> dict[str, StateSize]:
         """Leave the last key. The remaining changes are then in `batch` and `local_batch`.
 
         Returns:
             By how many rows and bytes each state grew; negative if it shrank.
         """
-        self._process.ended(self._context)
+        self._process.ended(self.context)
         self._keys.finish()
-        self._shard_scope.flush()
+        self.shard_scope.flush()
         for state in self._expiring:
             expiry = state.expiry
             if expiry is not None and expiry.wake_us is not None:
-                self._wakes_at({expiry.clock: expiry.wake_us})
-        added = {n: StateSize(s.rows_added, s.bytes_added) for n, s in self._states.items()}
+                self._wakes_at(expiry.clock, expiry.wake_us)
+        added = {n: StateSize(s.rows_added, s.bytes_added) for n, s in self.states.items()}
         if self._timers is not None:
             added[TIMERS] = self._timers.added
         if self._buffer is not None:
             added[WAITING] = self._buffer.added
         return added
 
-    def _spill(self) -> None:
-        if len(self.batch):
-            self._spill_batch(self.batch)
-            self.batch.clear()
-
-    def _spill_local(self) -> None:
-        if len(self.local_batch):
-            self._spill_local_batch(self.local_batch)
-            self.local_batch.clear()
-
     def _failed(self, error: Exception, handled: str) -> ProcessError:
-        at_key = self._process.key and not self._shard_scope.broadcasting
-        scope = self.scope if at_key else self._shard_scope
+        at_key = self._process.key and not self.shard_scope.broadcasting
+        scope = self.scope if at_key else self.shard_scope
         return ProcessError(
             f"operator {scope.operator!r} failed {scope.place} in epoch {scope.epoch} with "
             f"{type(error).__name__}: {error}; {handled}.{self._process.hint(error)} "
@@ -430,9 +387,11 @@ class ShardTask:
         )
 
 
-def _just_in_time(times: Sequence[int | None], watermark: int) -> list[int]:
-    """Give records without an event time one that is not late. Spark's processors accept them."""
-    return [watermark + 1 if time is None else time for time in times]
+def _spill(batch: Batch, apply: Callable[[Batch], None]) -> None:
+    """Apply a batch that is not empty, and clear it."""
+    if len(batch):
+        apply(batch)
+        batch.clear()
 
 
 def _calls(

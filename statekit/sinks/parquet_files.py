@@ -7,9 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
 
 from statekit.errors import RestoreError, StorageError
 from statekit.sinks.sink import Attempt, Sink
@@ -133,10 +131,8 @@ def _microseconds(spark: Any) -> Iterator[None]:
     """
     name = "spark.sql.parquet.outputTimestampType"
     chosen = spark.conf.get(name)
-    if chosen != "INT96":
-        yield
-        return
-    spark.conf.set(name, "TIMESTAMP_MICROS")
+    if chosen == "INT96":
+        spark.conf.set(name, "TIMESTAMP_MICROS")
     try:
         yield
     finally:
@@ -146,10 +142,10 @@ def _microseconds(spark: Any) -> Iterator[None]:
 def _sync(targets: list[Any]) -> None:
     """Make files on a local disk survive a power loss, before the epoch is committed."""
     for target in targets:
-        parsed = urlparse(target.toUri().toString())
-        if parsed.scheme not in ("", "file"):
+        uri = target.toUri()
+        if uri.getScheme() not in (None, "file"):
             return
-        descriptor = os.open(Path(unquote(parsed.path)), os.O_RDONLY)
+        descriptor = os.open(uri.getPath(), os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:

@@ -15,6 +15,7 @@ import re
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial, reduce
+from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext, StorageLevel
@@ -35,11 +36,11 @@ from statekit.spark.failures import translated
 from statekit.spark.merged_inputs import MergedInputs
 from statekit.spark.pickling import PickledFunction, PickledPlans, pickled
 from statekit.spark.plan import FrameOptions, OperatorFrames, late_records
-from statekit.spark.union_plan import FirstInput, UnionFrames, layout_of, record_types
+from statekit.spark.union_plan import FirstInput, UnionFrames, reader_of, record_types
 from statekit.spark.worker import ShardStep, Stage
-from statekit.spark.worker_rows import Layout
+from statekit.spark.worker_rows import UnionReader
 from statekit.working_copy.base_options import BaseOptions
-from statekit.working_copy.copies import DiskCopies
+from statekit.working_copy.copies import DiskCopies, default_working_directory
 
 # A task of Spark takes tens of milliseconds of a core, a shard without records less than one. With
 # more tasks than cores, all cores are busy to the end where shards differ: worth it if the epoch
@@ -58,7 +59,6 @@ class EpochRunner:
     Parameters:
         coordinator: of the checkpoint.
         outputs: a sink per name.
-        directory: for working copies, on each worker's local disk; None for each executor's own.
         options: of the start.
         first_inputs: per operator, rows that it processes in the first epoch before all others.
         context: Spark's.
@@ -68,7 +68,6 @@ class EpochRunner:
         self,
         coordinator: Coordinator,
         outputs: Mapping[str, Sink],
-        directory: str | None,
         options: StartOptions,
         first_inputs: Mapping[str, FirstInput],
         context: SparkContext,
@@ -76,7 +75,8 @@ class EpochRunner:
         self._coordinator = coordinator
         self._first_inputs = first_inputs
         self._outputs = outputs
-        self._directory = directory
+        self._context = context
+        self._directory = directory_for_copies(context, options.working_directory)
         self._rocksdb = options.rocksdb or RocksOptions()
         self._bases = options.bases or BaseOptions()
         self._functions: dict[str, PickledFunction] = {
@@ -85,10 +85,9 @@ class EpochRunner:
         self._frames: dict[tuple[Chain, bool], OperatorFrames | UnionFrames] = {}
         self._strayed: set[str] = set()
         self._unsorted: set[str] = set()
-        self._adapts = True
+        self._plans_again = all(sink.reads_once for sink in outputs.values())
         self._chains = chains(coordinator.job)
         self._inputs: Mapping[str, DataFrame] = {}
-        self._read: list[DataFrame] = []
         self._is_small: Callable[[], bool] = lambda: False
         self._written: set[str] = set()
         self._reports = Reports(context)
@@ -104,15 +103,14 @@ class EpochRunner:
             batch: Spark's number of the micro-batch, if it is one.
         """
         self._inputs = inputs
-        self._read = [inputs.whole] if isinstance(inputs, MergedInputs) else [*inputs.values()]
-        self._is_small = cache(lambda: batch is not None and _is_small(self._read))
-        if batch is not None and self._adapts:
-            self._adapts = not all(sink.reads_once for sink in self._outputs.values())
-            if not self._adapts:
-                # Have Spark plan micro-batches before they run, as for its own stateful queries: to
-                # plan again after each shuffle takes some 40 ms. The session is the stream's own.
-                # Users' functions keep adaptive planning: they may join the frames.
-                self._read[0].sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
+        read = [inputs.whole] if isinstance(inputs, MergedInputs) else [*inputs.values()]
+        self._is_small = cache(lambda: batch is not None and _is_small(read))
+        if batch is not None and self._plans_again:
+            # Have Spark plan micro-batches before they run, as for its own stateful queries: to
+            # plan again after each shuffle takes some 40 ms. The session is the stream's own.
+            # Users' functions keep adaptive planning: they may join the frames.
+            read[0].sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
+            self._plans_again = False
         while True:
             self._coordinator.begin(what=what)
             self._reporter = self._reports.begin()
@@ -160,7 +158,7 @@ class EpochRunner:
             dfs = [first.frame, *dfs]
             types = [first.records, *operator.declared.record_type.members]
             initial = UnionFrames(dfs, types, 2, self._frame_options(chain))
-            return initial.frame(dfs, self._step(chain, Layout((), (), first.reader)), tasks)
+            return initial.frame(dfs, self._step(chain, first.reader), tasks)
         job, combines = self._coordinator.job, _combines(operator, tasks)
         frames = self._frames.get((chain, combines))
         if frames is None:
@@ -171,7 +169,7 @@ class EpochRunner:
             else:
                 frames = OperatorFrames(dfs[0], options, combines=combines)
             self._frames[chain, combines] = frames
-        step = self._step(chain, layout_of(operator, job), is_combined=combines)
+        step = self._step(chain, reader_of(operator, job), is_combined=combines)
         if isinstance(frames, UnionFrames) and (
             merged_inputs := self._merged_rows(operator, frames)
         ):
@@ -187,7 +185,9 @@ class EpochRunner:
             by_number=self._by_number(chain.first.name),
         )
 
-    def _step(self, chain: Chain, layout: Layout | None, *, is_combined: bool = False) -> ShardStep:
+    def _step(
+        self, chain: Chain, reader: UnionReader | None, *, is_combined: bool = False
+    ) -> ShardStep:
         coordinator = self._coordinator
         stages = (
             Stage(self._functions[each.name], PickledPlans(coordinator.plans(each.name)))
@@ -201,7 +201,7 @@ class EpochRunner:
             bases=self._bases,
             key_groups=coordinator.key_groups,
             reporter=self._reporter,
-            layout=layout,
+            reader=reader,
             is_combined=is_combined,
         )
 
@@ -220,8 +220,7 @@ class EpochRunner:
         """Return the number of tasks for the shards of an operator; None for one task without a
         shuffle.
         """
-        context = self._read[0].sparkSession.sparkContext
-        cores: int = context.defaultParallelism  # executors come and go
+        cores: int = self._context.defaultParallelism  # executors come and go
         last = self._coordinator.last
         before = None if last is None else last.operators.get(operator.name)
         count = None if before is None else sum(before.records_by_input.values())
@@ -302,6 +301,13 @@ def compute(frame: DataFrame) -> None:
 def runs_here(context: SparkContext) -> bool:
     """Return whether Spark's workers are processes of this host only."""
     return _LOCAL_MASTER.match(str(context.master)) is not None
+
+
+def directory_for_copies(context: SparkContext, given: str | Path | None) -> str | None:
+    """Return the directory of working copies; None for each executor's own."""
+    if given is not None:
+        return str(given)
+    return default_working_directory() if runs_here(context) else None
 
 
 def _combines(operator: Operator, tasks: int | None) -> bool:

@@ -6,15 +6,16 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from statekit.checkpoint.manifest import EpochManifest
-from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
 from statekit.clock import stopwatch_s
 from statekit.errors import RestoreError, StateTypeError
 from statekit.job.job import Job
@@ -23,10 +24,9 @@ from statekit.job.progress import Progress
 from statekit.runtime.coordinator import Coordinator
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.failures import translated
-from statekit.spark.idle import IdleEpochs
+from statekit.spark.idle import IdleEpochs, WholeQuery
 from statekit.spark.merged_inputs import merged, split
 from statekit.spark.offsets import sparks_part
-from statekit.spark.query_facade import WholeQuery
 from statekit.timestamp import duration_to_micros, instant
 
 _MOST_PROGRESS = 100
@@ -35,6 +35,7 @@ RUNNING: weakref.WeakValueDictionary[str, EpochLoop] = weakref.WeakValueDictiona
 """Loops over streams of this process, by checkpoint URL."""
 
 
+@dataclass(eq=False, repr=False)
 class EpochLoop:
     """The epochs of a job from its start to its end.
 
@@ -48,30 +49,19 @@ class EpochLoop:
         progress: metrics of the last epochs, oldest first.
     """
 
-    def __init__(
-        self, coordinator: Coordinator, runner: EpochRunner, options: StartOptions
-    ) -> None:
-        self.query: StreamingQuery | None = None
-        self.progress: deque[Progress] = deque(maxlen=_MOST_PROGRESS)
-        self._coordinator = coordinator
-        self._runner = runner
-        self._options = options
-        self._stream: StreamingQuery | None = None
-        self._idle: IdleEpochs | None = None
-        self._first_error: BaseException | None = None
-        self._is_stopped = False
-        # Micro-batches run in Spark's thread, heartbeats in one of ours: one epoch at a time.
-        self._lock = threading.RLock()
-        self._no_input: Mapping[str, DataFrame] = {}
-        self._last_epoch_s = stopwatch_s()
-
-    @property
-    def job(self) -> Job:
-        return self._coordinator.job
-
-    @property
-    def repository(self) -> Repository:
-        return self._coordinator.repository
+    coordinator: Coordinator
+    _runner: EpochRunner
+    _options: StartOptions
+    query: StreamingQuery | None = None
+    progress: deque[Progress] = field(default_factory=partial(deque, maxlen=_MOST_PROGRESS))
+    _stream: StreamingQuery | None = None
+    _idle: IdleEpochs | None = None
+    _first_error: BaseException | None = None
+    _is_stopped: bool = False
+    # Micro-batches run in Spark's thread, heartbeats in one of ours: one epoch at a time.
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _no_input: Mapping[str, DataFrame] = field(default_factory=dict)
+    _last_epoch_s: float = field(default_factory=stopwatch_s)
 
     @property
     def is_active(self) -> bool:
@@ -94,9 +84,9 @@ class EpochLoop:
         """Run one epoch over static frames, and then drain."""
         self._no_input = {name: df.limit(0) for name, df in inputs.items()}
         # Spark has no log of a bounded run: this note says that outputs may have been published.
-        self._coordinator.notes_beginnings = True
+        self.coordinator.notes_beginnings = True
         try:
-            if self._coordinator.was_draining:
+            if self.coordinator.was_draining:
                 self._drain()
             self._epoch(inputs, "records")
             if drain:
@@ -105,7 +95,7 @@ class EpochLoop:
         except (PySparkException, Py4JJavaError) as error:
             raise translated(error) from error
         finally:
-            self._coordinator.close()
+            self.coordinator.close()
 
     def start_stream(self, inputs: Mapping[str, DataFrame]) -> None:
         """Start Spark's query over streaming frames."""
@@ -113,12 +103,12 @@ class EpochLoop:
         self._no_input = {
             name: df.sparkSession.createDataFrame([], df.schema) for name, df in inputs.items()
         }
-        settles = any(op.declared.traits.settles for op in self.job.operators)
+        settles = any(op.declared.traits.settles for op in self.coordinator.job.operators)
         has_idle_epochs = bool(options.drain) or settles or heartbeat_s is not None
         if has_idle_epochs:
-            self._coordinator.notes_beginnings = True
+            self.coordinator.notes_beginnings = True
         writer = merged(inputs).writeStream.foreachBatch(self._on_batch)
-        writer = writer.option("checkpointLocation", sparks_part(self.repository))
+        writer = writer.option("checkpointLocation", sparks_part(self.coordinator.repository))
         if options.query_name is not None:
             writer = writer.queryName(options.query_name)
         if options.spark_trigger:
@@ -129,7 +119,7 @@ class EpochLoop:
             raise translated(error) from error
         if has_idle_epochs:
             self._start_idle_epochs(self._stream, heartbeat_s, settles=settles)
-        RUNNING[self.repository.url] = self
+        RUNNING[self.coordinator.repository.url] = self
 
     def _start_idle_epochs(
         self, stream: StreamingQuery, heartbeat_s: float | None, *, settles: bool
@@ -160,13 +150,10 @@ class EpochLoop:
         """
         if self._stream is None:
             return True
+        # Spark counts whole seconds and refuses 0.
+        timeout = None if timeout_s is None else max(1, round(timeout_s))
         try:
-            if timeout_s is None:
-                self._stream.awaitTermination()
-                has_ended = True
-            else:
-                # Spark counts whole seconds and refuses 0.
-                has_ended = bool(self._stream.awaitTermination(max(1, round(timeout_s))))
+            has_ended = self._stream.awaitTermination(timeout) is not False
         except PySparkException as error:
             raise self.failure() or translated(error) from error
         if has_ended and self._idle is not None:
@@ -184,7 +171,7 @@ class EpochLoop:
         self._stream.stop()
         if self._idle is not None:
             self._idle.stop()
-        self._coordinator.close(at_once=True)
+        self.coordinator.close(at_once=True)
 
     def failure(self) -> BaseException | None:
         """Return the first error of an epoch: later errors come from ending the query."""
@@ -204,19 +191,19 @@ class EpochLoop:
                 raise
 
     def _batch_epoch(self, df: DataFrame, batch: int) -> None:
-        last = self._coordinator.last
+        last = self.coordinator.last
         committed = -1 if last is None or last.batch is None else last.batch
         if batch <= committed:
             return  # committed before a crash, and Spark had not logged the end yet
         if batch != committed + 1:
-            self._coordinator.check_owner()
+            self.coordinator.check_owner()
             raise RestoreError(
                 f"Spark is at micro-batch {batch}, the state at {committed}: Spark's part of "
-                f"{self.repository.url} is ahead. Restore both parts from the same backup, "
-                "or start with a new checkpoint"
+                f"{self.coordinator.repository.url} is ahead. Restore both parts from the same "
+                "backup, or start with a new checkpoint"
             )
         self._finish_idle()
-        self._epoch(split(df, self.job), f"batch {batch}", batch)
+        self._epoch(split(df, self.coordinator.job), f"batch {batch}", batch)
 
     def _beat(self, interval_s: float, may_run: Callable[[], bool]) -> float:
         """Run an epoch if the last one is `interval_s` ago.
@@ -238,8 +225,8 @@ class EpochLoop:
         A micro-batch that was begun keeps its epoch. The first epoch needs records: nothing is due
         before them, and they get the initial state.
         """
-        begun = self._coordinator.begun
-        if self._coordinator.last is None and begun is None:
+        begun = self.coordinator.begun
+        if self.coordinator.last is None and begun is None:
             return False
         if self._stream is None or self._is_stopped or self._first_error is not None:
             return False
@@ -248,13 +235,13 @@ class EpochLoop:
     def _needs_final_epochs(self) -> bool:
         """Return whether the watermark has advanced, and Spark has no more records."""
         waits = self._stream is not None and not self._stream.status["isDataAvailable"]
-        return self._is_free() and waits and self._coordinator.would_advance
+        return self._is_free() and waits and self.coordinator.would_advance
 
     def settle(self) -> None:
         """Run the epochs without input that are due once all input was read."""
         with self._lock:
             self._finish_idle()
-            while self._coordinator.would_advance and not self._is_stopped:
+            while self.coordinator.would_advance and not self._is_stopped:
                 self._epoch(self._no_input, "idle")
 
     def _drain_at_end(self) -> None:
@@ -264,12 +251,12 @@ class EpochLoop:
     def _drain(self) -> None:
         """Advance event time to its end: an epoch per operator of the longest chain."""
         self._finish_idle()
-        while not (self._coordinator.is_drained or self._is_stopped):
+        while not (self.coordinator.is_drained or self._is_stopped):
             self._epoch(self._no_input, "drain")
 
     def _finish_idle(self) -> None:
         """Complete an idle epoch that was begun before a crash."""
-        begun = self._coordinator.begun
+        begun = self.coordinator.begun
         if begun is not None and begun.what == "idle":
             self._epoch(self._no_input, "idle")
 
@@ -277,11 +264,11 @@ class EpochLoop:
         with self._lock:
             begun_s = stopwatch_s()
             self._runner.run(inputs, what=what, batch=batch)
-            manifest = self._coordinator.last
+            manifest = self.coordinator.last
             assert manifest is not None
             self._last_epoch_s = stopwatch_s()
             seconds = self._last_epoch_s - begun_s
-            self.progress.append(_progress(manifest, self.job, batch, seconds))
+            self.progress.append(_progress(manifest, self.coordinator.job, batch, seconds))
 
 
 def _heartbeat_s(options: StartOptions) -> float | None:
@@ -312,15 +299,18 @@ def _progress(manifest: EpochManifest, job: Job, batch: int | None, seconds: flo
             for name, operator in operators.items()
             if operator.watermark_us is not None
         },
-        state_rows={
-            f"{name}.{state}": count
-            for name, operator in operators.items()
-            for state, count in operator.rows.items()
-        },
-        state_bytes={
-            f"{name}.{state}": size
-            for name, operator in operators.items()
-            for state, size in operator.bytes.items()
-        },
+        state_rows=_of_states(operators, attrgetter("rows")),
+        state_bytes=_of_states(operators, attrgetter("bytes")),
         changed_bytes=sum(operator.bytes_written for operator in operators.values()),
     )
+
+
+def _of_states(
+    operators: Mapping[str, OperatorEpoch], numbers: Callable[[OperatorEpoch], dict[str, int]]
+) -> dict[str, int]:
+    """Return a number of each state, by `operator.state`."""
+    return {
+        f"{name}.{state}": number
+        for name, operator in operators.items()
+        for state, number in numbers(operator).items()
+    }

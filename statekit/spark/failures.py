@@ -33,15 +33,13 @@ def translated(error: BaseException) -> BaseException:
         return error
     text = str(error)
     names = _STATEKIT_ERROR.findall(text)
+    kinds = [kind for sign, kind in _SPARKS_WORDS.items() if sign in text]
     if names:
         name, message = names[-1]
         cls, message = error_class(name) or StatekitError, message.strip()
         typed = cls.from_text(message) if issubclass(cls, RetryError) else cls(message)
-    elif isinstance(error, PySparkException | Py4JJavaError):
-        kind = next((kind for sign, kind in _SPARKS_WORDS.items() if sign in text), None)
-        if kind is None:
-            return error
-        typed = kind(f"{text.splitlines()[0]}. {_WAY_OUT[kind]}")
+    elif kinds and isinstance(error, PySparkException | Py4JJavaError):
+        typed = kinds[0](f"{text.splitlines()[0]}. {_WAY_OUT[kinds[0]]}")
     else:
         return error
     typed.__cause__ = error

@@ -1,4 +1,4 @@
-"""Epochs without input, between the micro-batches of a stream."""
+"""Epochs without input, between the micro-batches of a stream and after the last one."""
 
 from __future__ import annotations
 
@@ -52,12 +52,18 @@ class IdleEpochs(threading.Thread):
             self._stopped.wait(min(beat(), _LONGEST_WAIT_S))
 
     def _has_read_all_input(self) -> bool:
+        """Return whether a stream with the trigger availableNow has ended by itself.
+
+        Anyone can stop it, through `spark.streams` or with the session, and Spark has no public way
+        to distinguish that. But it ends by itself only after it found no further micro-batch.
+        """
         try:
             self._query.awaitTermination()
         except PySparkException:
             return False  # raised in `awaitTermination` of the query
         failed = self._stopped.is_set() or self._query.exception() is not None
-        return not failed and _has_read_all(self._query)
+        execution: Any = self._query._jsq
+        return not failed and bool(execution.streamingQuery().noNewData())
 
     def stop(self) -> None:
         """Run no more epochs. The current epoch is completed."""
@@ -66,11 +72,44 @@ class IdleEpochs(threading.Thread):
             self.join()
 
 
-def _has_read_all(query: StreamingQuery) -> bool:
-    """Return whether a stream with the trigger availableNow has ended by itself.
+class WholeQuery(StreamingQuery):
+    """A query of Spark that includes the epochs without rows that follow its last batch.
 
-    Anyone can stop it, through `spark.streams` or with the session, and Spark has no public way to
-    distinguish that. But it ends by itself only after it found no further micro-batch.
+    Spark runs such batches within the query, so waiting for the query includes them.
+
+    Parameters:
+        query: Spark's own.
+        idle: runs the epochs.
+        settle: runs the epochs that are due now.
+        failure: returns the error that ended the epochs, if there is one.
     """
-    execution: Any = query._jsq
-    return bool(execution.streamingQuery().noNewData())
+
+    def __init__(
+        self,
+        query: StreamingQuery,
+        idle: IdleEpochs,
+        settle: Callable[[], None],
+        failure: Callable[[], BaseException | None],
+    ) -> None:
+        super().__init__(query._jsq)
+        self._idle = idle
+        self._settle = settle
+        self._failure = failure
+
+    @property
+    def isActive(self) -> bool:
+        return super().isActive or self._idle.is_alive()
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:
+        ended = super().awaitTermination(timeout)
+        if ended is not False:
+            self._idle.join(timeout)
+        if self._idle.is_alive():
+            return False
+        if ended is not False and (error := self._failure()) is not None:
+            raise error
+        return ended
+
+    def processAllAvailable(self) -> None:
+        super().processAllAvailable()
+        self._settle()

@@ -16,11 +16,11 @@ import pickle
 import sys
 import typing
 from collections.abc import Iterable, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import cloudpickle
 import msgspec
-import xxhash
 
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.functions.process import Process
@@ -28,45 +28,20 @@ from statekit.functions.process import Process
 _StructMeta: Any = type(msgspec.Struct)
 _CACHE = "__msgspec_cache__"
 # What msgspec makes itself when it builds a Struct class.
-_MADE_BY_MSGSPEC = frozenset(
-    {"__dict__", "__weakref__", "__match_args__", "__slots__", "__doc__", _CACHE}
-)
-_CONFIG = (
-    "frozen",
-    "eq",
-    "order",
-    "array_like",
-    "gc",
-    "repr_omit_defaults",
-    "omit_defaults",
-    "forbid_unknown_fields",
-    "weakref",
-    "dict",
-    "cache_hash",
-    "tag",
-    "tag_field",
-)
+_MADE_BY_MSGSPEC = frozenset({"__dict__", "__weakref__", "__match_args__", "__slots__", _CACHE})
 
 
-class PickledFunction:
-    """A pickled process function. Small to compare, unpickled once per worker process.
+class PickledFunction(NamedTuple):
+    """A pickled process function, unpickled once per worker process.
 
-    Attributes:
+    Parameters:
         data: the pickled function with its types.
-        digest: of `data`.
         path: where the sender imports modules from, so that a worker on the same file system finds
             modules that are pickled by reference.
     """
 
-    __slots__ = ("data", "digest", "path")
-
-    def __init__(self, data: bytes, path: tuple[str, ...]) -> None:
-        self.data = data
-        self.digest = xxhash.xxh3_128_hexdigest(data)
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PickledFunction, (self.data, self.path)
+    data: bytes
+    path: tuple[str, ...]
 
 
 def pickled(process: Process[Any, Any, Any]) -> PickledFunction:
@@ -77,17 +52,13 @@ def pickled(process: Process[Any, Any, Any]) -> PickledFunction:
     return PickledFunction(buffer.getvalue(), path)
 
 
-_unpickled: dict[str, Process[Any, Any, Any]] = {}
-
-
+@cache
 def unpickled(function: PickledFunction) -> Process[Any, Any, Any]:
     """Return the process function; the same object for the same data."""
-    process = _unpickled.get(function.digest)
-    if process is None:
-        for entry in function.path:
-            if entry not in sys.path and os.path.isdir(entry):
-                sys.path.append(entry)
-        process = _unpickled[function.digest] = cloudpickle.loads(function.data)
+    for entry in function.path:
+        if entry not in sys.path and os.path.isdir(entry):
+            sys.path.append(entry)
+    process: Process[Any, Any, Any] = cloudpickle.loads(function.data)
     return process
 
 
@@ -149,23 +120,18 @@ def _struct_recipe(cls: Any) -> tuple[Any, ...]:
 
     Annotations come second, since they may refer to the class itself.
     """
-    members = vars(cls)
     own = inspect.get_annotations(cls)
+    left_out = {*_MADE_BY_MSGSPEC, *cls.__struct_fields__, "__annotations__"}
     namespace = {
         name: value
-        for name, value in members.items()
-        if name not in _MADE_BY_MSGSPEC
-        and name not in cls.__struct_fields__
-        and not name.startswith("__struct_")
-        and name != "__annotations__"
+        for name, value in vars(cls).items()
+        if name not in left_out and not name.startswith("__struct_")
     }
-    namespace["__doc__"] = members.get("__doc__")
     config = cls.__struct_config__
-    options = {name: getattr(config, name) for name in _CONFIG if hasattr(config, name)}
+    options = {name: getattr(config, name) for name in dir(config) if not name.startswith("_")}
     fields_of_own = [field for field in msgspec.structs.fields(cls) if field.name in own]
     options["kw_only"] = any(field.name not in cls.__match_args__ for field in fields_of_own)
-    by_name = {field.name: _field_recipe(field) for field in fields_of_own}
-    fields = [(name, by_name[name]) for name in own if name in by_name]
+    fields = [(field.name, _field_recipe(field)) for field in fields_of_own]
     arguments = (cls.__name__, cls.__bases__, namespace, fields, options)
     return _struct_of, arguments, own, None, None, _annotate
 

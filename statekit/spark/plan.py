@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -14,10 +15,9 @@ from statekit.errors import ProcessError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.plan import Operator, Source
 from statekit.records.record_type import RecordType
-from statekit.spark.column_records import ColumnRecords
 from statekit.spark.pickling import PickledFunction
 from statekit.spark.worker import CombineStep, LateStep, ShardStep, Stage, output_schema
-from statekit.spark.worker_rows import ARRIVAL, FIRST_MARK, GROUP, INPUT
+from statekit.spark.worker_rows import ARRIVAL, FIRST_MARK, GROUP, INPUT, ColumnRecords
 
 _NUMBER_BITS = 63  # bits without the sign of the number that rows are sorted by
 # Of these, bits for the input and the partition of a row.
@@ -88,25 +88,46 @@ class FrameOptions:
     def key(self) -> tuple[str, ...]:
         return self.operator.declared.key
 
-    @property
-    def output_schema(self) -> spark_types.StructType:
-        return from_arrow_schema(output_schema(self.last.declared.output_type))
 
-
-class OperatorFrames:
-    """Builds an operator's frame, epoch after epoch.
+class ShardFrames:
+    """Runs the shards of a chain over rows that have a key group, epoch after epoch.
 
     Everything that is the same in each epoch is built once and kept: every call into the JVM takes
     a millisecond, and an epoch of a hundred records takes only some tens of them.
-
-    The JVM computes the key group. `arrival` is taken before the shuffle. It keeps the order of the
-    input, which neither the shuffle nor the sort keeps, and a recomputed attempt sees the same
-    order.
 
     Each shard gets a mark: a row with the number of the shard that sorts before its records. So a
     shard learns its number from its data. Without marks, Spark would skip partitions that it can
     prove to be empty, but shards without records must run. A task of Spark runs one shard, or
     several adjacent ones.
+
+    Parameters:
+        keyed: a frame with the columns of the rows.
+        options: of the chain.
+        inputs: the number of input streams.
+    """
+
+    def __init__(self, keyed: DataFrame, options: FrameOptions, inputs: int = 1) -> None:
+        self._marks = marks(keyed, options.shards)
+        self._routing = Routing(order_of(keyed, options, inputs), options.shards, options.groups)
+        self._schema = from_arrow_schema(output_schema(options.last.declared.output_type))
+
+    def run(self, rows: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
+        """Return the outputs over the rows of some frames.
+
+        Parameters:
+            tasks: the number of Spark tasks, at most the number of shards. None for one task
+                without a shuffle.
+        """
+        marked = reduce(DataFrame.unionAll, [*rows, self._marks])
+        return self._routing.routed(marked, tasks).mapInArrow(step, self._schema)
+
+
+class OperatorFrames(ShardFrames):
+    """Builds an operator's frame, epoch after epoch.
+
+    The JVM computes the key group. `arrival` is taken before the shuffle. It keeps the order of the
+    input, which neither the shuffle nor the sort keeps, and a recomputed attempt sees the same
+    order.
 
     Parameters:
         like: a frame with the columns of later frames.
@@ -132,22 +153,14 @@ class OperatorFrames:
             *map(quoted, like.columns),
             f"monotonically_increasing_id() as {ARRIVAL}",
         ]
-        self._marks = marks(like.selectExpr(*self._selected), options.shards)
-        self._routing = Routing(order_of(like, options), options.shards, options.groups)
-        self._schema = options.output_schema
+        super().__init__(like.selectExpr(*self._selected), options)
 
     def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
-        """Return the outputs of the operator over its one input.
-
-        Parameters:
-            tasks: the number of Spark tasks, at most the number of shards. None for one task
-                without a shuffle.
-        """
+        """Return the outputs of the operator over its one input; for `tasks` see `run`."""
         (df,) = dfs
         df = df if self._combined is None else self._combined.frame(df, step.stages[0])
         df = with_derived(self._record_type, df)
-        marked = df.selectExpr(*self._selected).unionAll(self._marks)
-        return self._routing.routed(marked, tasks).mapInArrow(step, self._schema)
+        return self.run([df.selectExpr(*self._selected)], step, tasks)
 
 
 class CombinedFrames:
@@ -182,6 +195,7 @@ class CombinedFrames:
         return df.selectExpr(*self._columns).mapInArrow(step, self._schema)
 
 
+@dataclass
 class Routing:
     """Routes rows to the tasks of their shards, in order.
 
@@ -190,11 +204,10 @@ class Routing:
         shards, groups: their numbers.
     """
 
-    def __init__(self, order: Sequence[Column], shards: int, groups: int) -> None:
-        self._order = order
-        self._shards = shards
-        self._groups = groups
-        self._by_tasks: dict[int, Column] = {}
+    order: Sequence[Column]
+    shards: int
+    groups: int
+    _by_tasks: dict[int, Column] = field(default_factory=dict)
 
     def routed(self, rows: DataFrame, tasks: int | None) -> DataFrame:
         """Return the rows with a key group or a mark in the tasks of their shards.
@@ -203,13 +216,13 @@ class Routing:
             tasks: the number of tasks after the shuffle. None: a single task without a shuffle.
         """
         if tasks is None:
-            return rows.coalesce(1).sortWithinPartitions(*self._order)
+            return rows.coalesce(1).sortWithinPartitions(*self.order)
         if tasks not in self._by_tasks:
-            shard = _shard_of_row(self._shards, self._groups)
-            task = f"cast((bigint({shard}) * {tasks}) div {self._shards} as int)"
+            shard = _shard_of_row(self.shards, self.groups)
+            task = f"cast((bigint({shard}) * {tasks}) div {self.shards} as int)"
             self._by_tasks[tasks] = F.expr(task)
         routed = rows.repartitionById(tasks, self._by_tasks[tasks])
-        return routed.sortWithinPartitions(*self._order)
+        return routed.sortWithinPartitions(*self.order)
 
 
 def late_records(
@@ -379,10 +392,8 @@ def _origin(inputs: int, bits: int) -> str:
 
 
 def _sort_type(df: DataFrame, name: str) -> spark_types.DataType:
-    type_found = df.schema[name].dataType
-    return (
-        spark_types.BinaryType() if isinstance(type_found, spark_types.StringType) else type_found
-    )
+    own = df.schema[name].dataType
+    return spark_types.BinaryType() if isinstance(own, spark_types.StringType) else own
 
 
 def _is_integral(df: DataFrame, name: str) -> bool:

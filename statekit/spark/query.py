@@ -19,7 +19,7 @@ class Query:
 
     def __repr__(self) -> str:
         epoch = "no epoch yet" if self.epoch is None else f"last epoch {self.epoch}"
-        return f"<Query of job {self._loop.job.name!r}: {self._loop.state}, {epoch}>"
+        return f"<Query of job {self._loop.coordinator.job.name!r}: {self._loop.state}, {epoch}>"
 
     @property
     def query(self) -> StreamingQuery | None:
@@ -71,6 +71,6 @@ class Query:
             CorruptCheckpointError: a file of the checkpoint is missing or altered.
             StorageError: the store or the local disk failed; there is no savepoint.
         """
-        repository = self._loop.repository
+        repository = self._loop.coordinator.repository
         write_savepoint(repository, name)
         return f"{repository.url}/{savepoint_folder(name)}"

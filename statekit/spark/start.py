@@ -20,14 +20,13 @@ from statekit.keygroup import DEFAULT_GROUPS
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.runtime.coordinator import Coordinator
 from statekit.sinks import Callback, Sink
-from statekit.spark.epoch import EpochRunner, runs_here
+from statekit.spark.epoch import EpochRunner
 from statekit.spark.epoch_loop import RUNNING, EpochLoop
 from statekit.spark.offsets import check_spark_reaches, check_sparks_part
 from statekit.spark.plan import check_input
 from statekit.spark.query import Query
 from statekit.spark.union_plan import FirstInput
 from statekit.spark.worker import output_schema
-from statekit.working_copy.copies import default_working_directory
 
 
 def start(
@@ -80,12 +79,9 @@ def start_query(
         check_spark_reaches(spark, repository)
     prepare_from_savepoint(job, repository, options)
     if options.parallelism is None:
-        parallelism = default_parallelism(spark, job, repository)
-        options = replace(options, parallelism=parallelism)
+        options = replace(options, parallelism=default_parallelism(spark, job, repository))
     coordinator = Coordinator.open(job, repository, options)
-    directory = directory_for_copies(spark, options.working_directory)
-    context = spark.sparkContext
-    runner = EpochRunner(coordinator, sinks, directory, options, first_inputs or {}, context)
+    runner = EpochRunner(coordinator, sinks, options, first_inputs or {}, spark.sparkContext)
     loop = EpochLoop(coordinator, runner, options)
     if is_streaming:
         check_sparks_part(coordinator)
@@ -160,15 +156,6 @@ def _check_outputs(job: Job, sinks: Mapping[str, Sink]) -> None:
             f"outputs= has two Parquet sinks in one directory ({sorted(directories)}): give each "
             "its own"
         )
-
-
-def directory_for_copies(spark: SparkSession, given: str | Path | None) -> str | None:
-    """Return the directory of working copies; None for each executor's own."""
-    if given is not None:
-        return str(given)
-    if runs_here(spark.sparkContext):
-        return default_working_directory()
-    return None
 
 
 def _check_not_running(repository: Repository) -> None:

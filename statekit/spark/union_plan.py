@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -13,22 +13,29 @@ from pyspark.sql import types as spark_types
 from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.records.record_type import RecordType
-from statekit.spark.column_records import ColumnRecords
 from statekit.spark.merged_inputs import MergedInputs
 from statekit.spark.plan import (
     FrameOptions,
-    Routing,
+    ShardFrames,
     group_expression,
     key_expression,
-    marks,
     nothing_as,
-    order_of,
     projected_to,
     quoted,
     with_derived,
 )
 from statekit.spark.worker import ShardStep
-from statekit.spark.worker_rows import ARRIVAL, FIRST_MARK, GROUP, INPUT, Layout, UnionRows, row_of
+from statekit.spark.worker_rows import (
+    ARRIVAL,
+    FIRST_MARK,
+    GROUP,
+    INPUT,
+    ColumnRecords,
+    UnionReader,
+    UnionRows,
+    input_types,
+    row_of,
+)
 
 
 @dataclass(frozen=True)
@@ -43,35 +50,25 @@ class FirstInput:
 
     frame: DataFrame
     records: RecordType
-    reader: Callable[..., UnionRows]
+    reader: UnionReader
 
 
-def layout_of(operator: Operator, job: Job) -> Layout | None:
-    """Return the record types of the inputs of an operator; None if it has one input stream."""
+def reader_of(operator: Operator, job: Job) -> UnionReader | None:
+    """Return the reader of the rows of an operator; None if it has one input stream."""
     if len(operator.streams) == 1:
         return None
-    types = [member.cls for member in operator.declared.record_type.members]
-    handled = operator.declared.handlers.record_type
-    broadcast = [] if handled is None else [member.cls for member in handled.members]
-    return Layout(
-        tuple(types.index(_record_type(job, stream).cls) for stream in operator.inputs),
-        tuple(broadcast.index(_record_type(job, stream).cls) for stream in operator.broadcasts),
-    )
-
-
-def _record_type(job: Job, stream: str) -> RecordType:
-    records = job.record_of(stream)
-    assert records is not None, "it was connected"
-    (record_type,) = records.members
-    return record_type
+    classes = [of.cls for of in input_types(operator.declared)]
+    types = [classes.index(of.cls) for of in record_types(operator, job)]
+    return partial(UnionRows, types=types)
 
 
 def record_types(operator: Operator, job: Job) -> list[RecordType]:
     """Return the record type of each stream of an operator."""
-    return [_record_type(job, stream) for stream in operator.streams]
+    records = [job.record_of(stream) for stream in operator.streams]
+    return [one.members[0] for one in records if one is not None]  # all are connected
 
 
-class UnionFrames:
+class UnionFrames(ShardFrames):
     """Builds the frame of an operator with several input streams, epoch after epoch.
 
     All streams become one frame. Each row has the key fields, by which it is sorted, the number of
@@ -105,7 +102,6 @@ class UnionFrames:
             spark_types.StructField(row_of(number), df.schema)
             for number, df in enumerate(projected)
         ]
-        operator, key, shards = options.operator, options.key, options.shards
         self._selected: list[list[Column]] = []
         for number, df in enumerate(projected):
             own = F.struct(*(F.col(quoted(name)) for name in df.columns)).alias(row_of(number))
@@ -114,27 +110,23 @@ class UnionFrames:
                 *(own if place == number else nothing_as(row) for place, row in enumerate(rows)),
                 F.monotonically_increasing_id().alias(ARRIVAL),
             ]
-            if number < self._inputs:
-                group = F.expr(group_expression(df, options)).cast("int")
-                keys = [F.expr(key_expression(df, name, operator.name)).alias(name) for name in key]
-                columns = [group.alias(GROUP), *keys, *columns]
             self._selected.append(columns)
+            if number < inputs:
+                columns[:0] = _group_and_key(df, options)
         keyed = projected[0].select(*self._selected[0])
-        self._marks = marks(keyed, shards)
-        self._copies = F.sequence(F.lit(FIRST_MARK - shards + 1), F.lit(FIRST_MARK))
-        self._no_group, *self._no_key = map(nothing_as, keyed.schema.fields[: len(key) + 1])
-        self._copied = [F.explode(self._copies).alias(GROUP), *self._no_key]
-        order = order_of(keyed, options, inputs=len(types))
-        self._routing = Routing(order, shards, options.groups)
-        self._schema = options.output_schema
+        no_key = [nothing_as(field) for field in keyed.schema.fields[: len(options.key) + 1]]
+        for columns in self._selected[inputs:]:
+            columns[:0] = no_key
+        super().__init__(keyed, options, inputs=len(types))
+        self._copies = F.sequence(F.lit(FIRST_MARK - options.shards + 1), F.lit(FIRST_MARK))
 
     def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
         """Return the outputs of the operator over a frame per stream."""
         given = map(with_derived, self._types, dfs)
         selected = [df.select(*columns) for df, columns in zip(given, self._selected, strict=True)]
         keyed, broadcast = selected[: self._inputs], selected[self._inputs :]
-        copied = [df.select(*self._copied, "*") for df in broadcast]
-        return self._run([*keyed, *copied], step, tasks)
+        copied = [df.withColumn(GROUP, F.explode(self._copies)) for df in broadcast]
+        return self.run([*keyed, *copied], step, tasks)
 
     def frame_of_merged(
         self, inputs: MergedInputs, streams: Sequence[str], step: ShardStep, tasks: int | None
@@ -144,15 +136,16 @@ class UnionFrames:
         Parameters:
             streams: the names of its streams, each another of the inputs.
         """
-        chosen = dict(zip(streams, self._selected, strict=True))
-        for broadcast in streams[self._inputs :]:
-            chosen[broadcast] = [self._no_group, *self._no_key, *chosen[broadcast]]
-        rows = inputs.selected(chosen)
+        rows = inputs.selected(dict(zip(streams, self._selected, strict=True)))
         if streams[self._inputs :]:
             copies = F.when(F.col(GROUP).isNull(), self._copies).otherwise(F.array(GROUP))
             rows = rows.withColumn(GROUP, F.explode(copies))
-        return self._run([rows], step, tasks)
+        return self.run([rows], step, tasks)
 
-    def _run(self, rows: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
-        united = reduce(DataFrame.unionAll, [*rows, self._marks])
-        return self._routing.routed(united, tasks).mapInArrow(step, self._schema)
+
+def _group_and_key(df: DataFrame, options: FrameOptions) -> list[Column]:
+    """Return the columns by which the records of an input are routed and sorted."""
+    group = F.expr(group_expression(df, options)).cast("int").alias(GROUP)
+    expressions = [key_expression(df, name, options.operator.name) for name in options.key]
+    keys = zip(expressions, options.key, strict=True)
+    return [group, *(F.expr(expression).alias(name) for expression, name in keys)]

@@ -7,7 +7,7 @@ import gc
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,10 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.checkpoint.manifest import ShardPlan
+from statekit.checkpoint.manifest import ShardPlan, ShardReport
 from statekit.checkpoint.repository import Repository
 from statekit.errors import ProcessError
-from statekit.functions.process import Process
 from statekit.records.output_type import OutputType
 from statekit.records.preaggregate import Combiner, with_operator_name
 from statekit.records.rebatch import rebatched
@@ -26,8 +25,15 @@ from statekit.runtime.shard import RARE_COLLECTION, run_shard
 from statekit.runtime.shard_input import ShardInput
 from statekit.spark.commit_records import Reporter
 from statekit.spark.pickling import PickledFunction, PickledPlans, unpickled
-from statekit.spark.worker_chaining import Outputs
-from statekit.spark.worker_rows import INPUT, Layout, ShardsInTurn, UnionRows, batches_of_rows
+from statekit.spark.worker_chaining import passed_batches
+from statekit.spark.worker_rows import (
+    INPUT,
+    AnyProcess,
+    Batches,
+    UnionReader,
+    batches_of_rows,
+    shards_in_turn,
+)
 from statekit.spark.worker_sort import in_order
 from statekit.watermark import is_late
 from statekit.working_copy.base_options import BaseOptions
@@ -72,7 +78,7 @@ class ShardStep:
         bases: when base snapshots are taken.
         key_groups: the number of key groups.
         reporter: sends the reports of shards.
-        layout: of the rows of an operator with several streams; None for one.
+        reader: reads the rows of an operator with several streams; None for one.
         is_combined: whether the rows are those of the first operator's combiner, if it has one.
     """
 
@@ -83,10 +89,10 @@ class ShardStep:
     bases: BaseOptions
     key_groups: int
     reporter: Reporter
-    layout: Layout | None = None
+    reader: UnionReader | None = None
     is_combined: bool = False
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Batches) -> Batches:
         _acknowledge_at_once()
         _collect_rarely()
         directory = self.directory or _executors_directory()
@@ -94,42 +100,53 @@ class ShardStep:
         for stage in self.stages:
             copies.tidy(stage.plans)
         schema = output_schema(unpickled(self.stages[-1].function).output_type)
-        for shard, rows in ShardsInTurn(batches):
+        for shard, rows in shards_in_turn(batches):
             yield from self._shard(shard, rows, copies, schema)
 
     def _shard(
-        self, shard: int, batches: Iterator[pa.RecordBatch], copies: DiskCopies, schema: pa.Schema
-    ) -> Iterator[pa.RecordBatch]:
-        first = self.stages[0]
-        declared, plan = unpickled(first.function), first.plans[shard]
-        if self.layout is None:
-            batches = in_order(batches, declared.key, plan.operator)
-            if declared.traits.combiner is not None and not self.is_combined:
-                batches = _combined(declared.traits.combiner, batches, plan, declared.late_us(plan))
-            shard_input = ShardInput((), batches_of_rows(declared, batches, self.key_groups))
-        else:
-            batches = in_order(batches, (*declared.key, INPUT), plan.operator)
-            read = self.layout.reader or UnionRows
-            shard_input = read(declared, batches, self.layout, self.key_groups).shard_input()
+        self, shard: int, batches: Batches, copies: DiskCopies, schema: pa.Schema
+    ) -> Batches:
         repository = _repository(self.url)
-        running = Outputs(declared, run_shard(declared, plan, shard_input, repository, copies))
-        started = [running]
+        processes = [unpickled(stage.function) for stage in self.stages]
+        reports: list[ShardReport] = []
+        running: list[Generator[list[Any], None, None]] = []
         try:
-            for stage in self.stages[1:]:
-                declared, plan = unpickled(stage.function), stage.plans[shard]
-                shard_input = ShardInput((), running.batches_for(declared, plan, self.key_groups))
-                shard_run = run_shard(declared, plan, shard_input, repository, copies)
-                running = Outputs(declared, shard_run)
-                started.append(running)
-            batches_out = (_output_batch(declared, schema, outputs) for outputs in running)
+            for place, process in enumerate(processes):
+                plan = self.stages[place].plans[shard]
+                if place == 0:
+                    shard_input = self._input(process, plan, batches)
+                else:
+                    emitted, emits = running[-1], processes[place - 1]
+                    passed = passed_batches(emitted, emits, process, plan, self.key_groups)
+                    shard_input = ShardInput((), passed)
+                run = run_shard(process, plan, shard_input, repository, copies)
+                running.append(_outputs(run, reports))
+            batches_out = (_output_batch(processes[-1], schema, some) for some in running[-1])
             # Large batches, as each that crosses over to Spark takes time of its own.
             for group in rebatched(batches_out, rows=_BATCH_ROWS, size=_BATCH_BYTES):
                 yield from pa.Table.from_batches(group).combine_chunks().to_batches()
-            for each in started:
-                self.reporter.report(each.report)
+            for report in reports:
+                self.reporter.report(report)
         finally:
-            for each in reversed(started):
-                each.close()
+            for outputs in reversed(running):
+                outputs.close()
+
+    def _input(self, declared: AnyProcess, plan: ShardPlan, batches: Batches) -> ShardInput:
+        """Return the records of a shard of the first operator."""
+        if self.reader is not None:
+            batches = in_order(batches, (*declared.key, INPUT), plan.operator)
+            return self.reader(declared, batches, self.key_groups).shard_input()
+        batches = in_order(batches, declared.key, plan.operator)
+        if declared.traits.combiner is not None and not self.is_combined:
+            batches = _combined(declared.traits.combiner, batches, plan, declared.late_us(plan))
+        return ShardInput((), batches_of_rows(declared, batches, self.key_groups))
+
+
+def _outputs(
+    run: Generator[list[Any], None, ShardReport], reports: list[ShardReport]
+) -> Generator[list[Any], None, None]:
+    """Yield the outputs of a shard, and append its report in the end."""
+    reports.append((yield from run))
 
 
 @dataclass(frozen=True)
@@ -146,7 +163,7 @@ class CombineStep:
     operator: str
     late_us: int
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Batches) -> Batches:
         _acknowledge_at_once()
         combiner = unpickled(self.function).traits.combiner
         assert combiner is not None
@@ -167,7 +184,7 @@ class LateStep:
     function: PickledFunction
     watermark_us: int
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Batches) -> Batches:
         _acknowledge_at_once()
         declared = unpickled(self.function)
         time_of = declared.time_of()
@@ -178,9 +195,7 @@ class LateStep:
             yield batch.filter(pa.array(late, pa.bool_()))
 
 
-def _combined(
-    combiner: Combiner, batches: Iterator[pa.RecordBatch], plan: ShardPlan, late_us: int
-) -> Iterator[pa.RecordBatch]:
+def _combined(combiner: Combiner, batches: Batches, plan: ShardPlan, late_us: int) -> Batches:
     """Yield the combined rows of the batches of a shard."""
     with with_operator_name(plan.operator):
         yield from combiner.combined_sorted(batches, late_us)
@@ -210,23 +225,19 @@ def _acknowledge_at_once() -> None:
         with contextlib.suppress(OSError):  # the listing's own descriptor is closed again
             if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 continue
-            connection = socket.socket(fileno=descriptor)
-            try:
+            with socket.socket(fileno=os.dup(descriptor)) as connection:
                 if _is_from_here(connection):
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     if at_once is not None:
                         connection.setsockopt(socket.IPPROTO_TCP, at_once, 1)
-            finally:
-                connection.detach()  # it stays Spark's
 
 
 def _is_from_here(connection: socket.socket) -> bool:
     """Return whether a connection is between two processes of this host, as Spark and its worker
     are.
     """
-    if connection.family not in (socket.AF_INET, socket.AF_INET6):
-        return False
-    return connection.getpeername()[0] in ("127.0.0.1", "::1")
+    is_internet = connection.family in (socket.AF_INET, socket.AF_INET6)
+    return is_internet and connection.getpeername()[0] in ("127.0.0.1", "::1")
 
 
 def _executors_directory() -> str:
@@ -244,9 +255,7 @@ def _repository(url: str) -> Repository:
     return Repository(url)
 
 
-def _output_batch(
-    declared: Process[Any, Any, Any], schema: pa.Schema, outputs: list[Any]
-) -> pa.RecordBatch:
+def _output_batch(declared: AnyProcess, schema: pa.Schema, outputs: list[Any]) -> pa.RecordBatch:
     if declared.output_type is None:
         raise ProcessError(
             f"operator {declared.name!r} yielded {outputs[0]!r} and is declared to return None: "

@@ -9,10 +9,10 @@ with the same number.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -20,12 +20,10 @@ import pyarrow.compute as pc
 
 from statekit.errors import IncompleteEpochError, ProcessError
 from statekit.functions.process import Process
-from statekit.keygroup import key_group
 from statekit.records.keyed_batch import BroadcastRecords, KeyedBatch
-from statekit.records.record_type import RecordReader
+from statekit.records.record_type import RecordReader, RecordType
 from statekit.runtime.batch_builder import KeyedBatchBuilder
 from statekit.runtime.shard_input import ShardInput
-from statekit.spark.column_records import ColumnRecords
 
 GROUP = "__statekit_group"
 ARRIVAL = "__statekit_arrival"
@@ -35,65 +33,27 @@ FIRST_MARK = -1
 """The mark of shard 0 in the column of the key group, before all records; that of shard 1 is -2."""
 
 
+Batches = Iterator[pa.RecordBatch]
+AnyProcess = Process[Any, Any, Any]
+
+
 def row_of(number: int) -> str:
     """Return the column with the record of an input."""
     return f"__statekit_row_{number}"
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The record types of the inputs of an operator, by number.
-
-    Parameters:
-        inputs: per input, the number of its type in the process function.
-        broadcasts: per broadcast input, the number of its type in the handlers.
-        reader: creates the reader of a shard's batches; None for `UnionRows`.
-    """
-
-    inputs: tuple[int, ...]
-    broadcasts: tuple[int, ...]
-    reader: Callable[..., UnionRows] | None = None
-
-
-class ShardsInTurn:
-    """The shards of a Spark partition: the number of each, and an iterator over its batches.
+def shards_in_turn(batches: Batches) -> Iterator[tuple[int, Batches]]:
+    """Yield the number of each shard of a Spark partition, and an iterator over its batches.
 
     Read the batches of one shard before the next shard; unread ones are skipped.
-
-    Parameters:
-        batches: of the partition.
     """
-
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self._pieces = _cut_at_marks(batches)
-        self._next: tuple[int | None, pa.RecordBatch] | None = None
-
-    def __iter__(self) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-        self._next = next(self._pieces, None)
-        while self._next is not None:
-            mark, rows = self._next
-            if mark is None:
-                raise IncompleteEpochError(
-                    "a shard's records do not start with its mark: Spark split or reordered a "
-                    "partition; nothing of this epoch is committed"
-                )
-            own = self._rows(rows)
-            yield FIRST_MARK - mark, own
-            deque(own, maxlen=0)
-
-    def _rows(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        yield rows
-        for piece in self._pieces:
-            mark, rows = piece
-            if mark is not None:
-                self._next = piece
-                return
-            yield rows
-        self._next = None
+    for shard, pieces in groupby(_cut_at_marks(batches), itemgetter(0)):
+        yield shard, (rows for _, rows in pieces)
 
 
-def _cut_at_marks(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int | None, pa.RecordBatch]]:
-    """Cut batches at marks: yield pieces, each with the mark before it; None for none."""
+def _cut_at_marks(batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Cut batches at marks: yield pieces without marks, each with the number of its shard."""
+    shard: int | None = None
     for batch in batches:
         groups = batch.column(GROUP)
         is_mark = pc.less(groups, 0)
@@ -102,9 +62,26 @@ def _cut_at_marks(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int | Non
         starts = pc.indices_nonzero(is_mark).to_pylist()
         ends = [*starts, batch.num_rows]
         if ends[0] > 0:
-            yield None, batch.slice(0, ends[0])
+            if shard is None:
+                raise IncompleteEpochError(
+                    "a shard's records do not start with its mark: Spark split or reordered a "
+                    "partition; nothing of this epoch is committed"
+                )
+            yield shard, batch.slice(0, ends[0])
         for start, end in zip(starts, ends[1:], strict=True):
-            yield groups[start].as_py(), batch.slice(start + 1, end - start - 1)
+            shard = FIRST_MARK - groups[start].as_py()
+            yield shard, batch.slice(start + 1, end - start - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRecords(RecordType):
+    """Records whose keys and times are read from their columns, without a conversion.
+
+    Parameters:
+        derived: SQL expressions of the key columns that a record does not contain, by column name.
+    """
+
+    derived: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 class RowBatchBuilder(KeyedBatchBuilder):
@@ -155,18 +132,17 @@ class RowBatchBuilder(KeyedBatchBuilder):
         The JVM computed the key group from the columns. A validator or `__post_init__` may have
         changed the field.
         """
-        last: Any = self  # equals no key
-        for key, group, record in zip(keys, groups, records, strict=True):
-            if key != last:
-                last = key
-                if key_group(key, self._key_groups) != group:
-                    fields = ", ".join(self._process.key)
-                    raise ProcessError(
-                        f"operator {self._operator!r}: {self._process.record_type.name} changes "
-                        f"its key ({fields}) to {key!r} while {record!r} is made, after the "
-                        "records were routed by the columns: change the column in the DataFrame "
-                        "instead"
-                    )
+        place = 0
+        for key, group, size in self.key_runs(keys, records):
+            if group != groups[place]:
+                fields = ", ".join(self._process.key)
+                raise ProcessError(
+                    f"operator {self._operator!r}: {self._process.record_type.name} changes "
+                    f"its key ({fields}) to {key!r} while {records[place]!r} is made, after the "
+                    "records were routed by the columns: change the column in the DataFrame "
+                    "instead"
+                )
+            place += size
 
     def batch_of_columns(self, columns: list[list[Any]], groups: list[int]) -> KeyedBatch:
         """Return a batch of rows of the combiner: the key's columns first, the time last."""
@@ -180,9 +156,7 @@ class RowBatchBuilder(KeyedBatchBuilder):
         return KeyedBatch(keys, groups, keys, records, columns[-1])
 
 
-def batches_of_rows(
-    process: Process[Any, Any, Any], rows: Iterator[pa.RecordBatch], key_groups: int
-) -> Iterator[KeyedBatch]:
+def batches_of_rows(process: AnyProcess, rows: Batches, key_groups: int) -> Iterator[KeyedBatch]:
     """Yield keyed batches of the rows of one stream: of one each, unless a combiner merges them."""
     builder = RowBatchBuilder(process, key_groups)
     (record_type,) = process.taken.members
@@ -193,8 +167,7 @@ def batches_of_rows(
         tables = process.traits.combiner.merged(filled)
         filled = (batch for table in tables for batch in table.combine_chunks().to_batches())
     for batch in filled:
-        if reader is None:
-            reader = record_type.reader(batch.schema, first_column=1)
+        reader = reader or record_type.reader(batch.schema, first_column=1)
         if process.traits.combiner is None:
             records = reader.read(batch)
             yield builder.batch_of_rows(batch, records, builder.row_times(batch, records))
@@ -203,30 +176,29 @@ def batches_of_rows(
             yield builder.batch_of_columns(reader.columns(batch), groups)
 
 
+def input_types(process: AnyProcess) -> list[RecordType]:
+    """Return the types of the records that a process function takes, and those of its handlers."""
+    handled = process.handlers.record_type
+    return [*process.record_type.members, *(() if handled is None else handled.members)]
+
+
 class UnionRows:
     """Reads the rows of a shard whose operator has several streams.
 
     Parameters:
         process: the process function.
         batches: of the shard, without its mark.
-        layout: the record types of the inputs.
         key_groups: the number of key groups.
+        types: per stream, the number of its type in `input_types`.
     """
 
     def __init__(
-        self,
-        process: Process[Any, Any, Any],
-        batches: Iterator[pa.RecordBatch],
-        layout: Layout,
-        key_groups: int,
+        self, process: AnyProcess, batches: Batches, key_groups: int, types: Sequence[int]
     ) -> None:
         self._process = process
         self._batches = batches
         self._builder = RowBatchBuilder(process, key_groups)
-        self._types = [process.record_type.members[member] for member in layout.inputs]
-        handled = process.handlers.record_type
-        if handled is not None:
-            self._types += [handled.members[member] for member in layout.broadcasts]
+        self._types = [input_types(process)[number] for number in types]
         self._readers: dict[int, RecordReader] = {}
 
     def shard_input(self) -> ShardInput:
@@ -281,3 +253,7 @@ class UnionRows:
             reader = self._types[number].reader(rows.schema, first_column=1)
             self._readers[number] = reader
         return reader.read(rows)
+
+
+UnionReader = Callable[[AnyProcess, Batches, int], UnionRows]
+"""`UnionRows` without its last argument: reads the rows of a shard of one operator."""

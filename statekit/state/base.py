@@ -26,11 +26,10 @@ or removed, its old size is known from a read, or is looked up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from statekit.backend.interface import Backend, prefix_end
+from statekit.backend.interface import Backend, Rows, prefix_end
 from statekit.checkpoint.job_file import TtlRecord
 from statekit.checkpoint.state_kinds import StateKind
 from statekit.codec.key_codec import KeyCodec
@@ -117,7 +116,6 @@ class State:
     """The common part of all states. Users never create one: the task binds it."""
 
     __slots__ = (
-        "_accepts",
         "_backend",
         "_cleared",
         "_codec",
@@ -165,7 +163,6 @@ class State:
         self._scope = scope
         self._backend = backend
         self._codec = spec.codec
-        self._accepts = spec.codec.accepts
         self._exact = spec.codec.exact
         self._encode = spec.codec.encode
         self._decode = spec.codec.decode
@@ -176,7 +173,7 @@ class State:
         if spec.ttl is not None or spec.name in scope.eras:
             self.expiry = Expiry(spec.name, spec.ttl, scope)
         if spec.ttl is not None and spec.ttl.clock == "event":
-            scope.clocks.expiring.append(self)
+            scope.clocks.expiring.append(self._expire)
 
     @property
     def handle(self) -> Any:
@@ -194,14 +191,11 @@ class State:
 
     def sweep(self, groups: tuple[int, int]) -> None:
         """Remove expired rows of these key groups, at most the number that is due in one epoch."""
-
-        def removed(row_key: bytes, size: int) -> None:
-            self._resized(row_key, size, None)
-
         assert self.expiry is not None
         at_end = self._scope.clocks.expiry_us == END
         most = (SWEPT_AT_END if at_end else SWEPT_MIN) + 2 * self.expiry.indexed
-        self.expiry.sweep(self._backend, groups, most, removed)
+        for row_key, size in self.expiry.sweep(self._backend, groups, most):
+            self._resized(row_key, size, None)
 
     def _resized(self, row_key: bytes, before: int, row: bytes | None) -> None:
         """Count that a row of `before` bytes (0: none) is replaced by `row` (None: removed)."""
@@ -209,8 +203,7 @@ class State:
         self.rows_added += (after > 0) - (before > 0)
         self.bytes_added += after - before
 
-    def _refuse(self, value: object, codec: ValueCodec[Any] | None = None) -> StateTypeError:
-        codec = codec or self._codec
+    def _refuse(self, value: object, codec: ValueCodec[Any]) -> StateTypeError:
         return StateTypeError(
             f"{self._where()} cannot hold {shown(value)}: its type is {codec.schema}; "
             f"{codec.reason(value)}. Nothing of this epoch is committed: convert the value, "
@@ -234,12 +227,17 @@ class State:
     def _unreadable(self, error: CorruptCheckpointError) -> CorruptCheckpointError:
         return CorruptCheckpointError(f"{self._where()}: {error}")
 
-    def _row(self, value: Any) -> bytes:
-        """Encode a value, or raise an error if the declared type does not allow it."""
-        if not self._accepts(value):
-            raise self._refuse(value)
+    def _row(self, value: Any, codec: ValueCodec[Any] | None = None) -> bytes:
+        """Encode a value, or raise an error if the type does not allow it.
+
+        Parameters:
+            codec: of the type; by default that of the state.
+        """
+        codec = self._codec if codec is None else codec
+        if not codec.accepts(value):
+            raise self._refuse(value, codec)
         try:
-            return self._encode(value)
+            return codec.encode(value)
         except StateTypeError as error:
             raise self._unstorable(value, error) from None
 
@@ -262,7 +260,7 @@ class ManyRowState(State):
 
     def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
         super().__init__(spec, scope, backend)
-        self._scan = backend.scanner(spec.name)
+        self._scan = backend.reader(spec.name).scan
 
     def clear(self) -> None:
         """Remove all rows of this key. Stored rows are counted, and removed as one range."""
@@ -277,7 +275,7 @@ class ManyRowState(State):
             self._scope.batch.delete_range(self._name, prefix, prefix_end(prefix))
             self._cleared = prefix
 
-    def _stored_rows(self, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+    def _stored_rows(self, *, reverse: bool = False) -> Rows:
         """Yield the rows of this key that the backend has and that were not cleared since."""
         prefix = self._scope.prefix
         if self._cleared is prefix:
@@ -285,6 +283,11 @@ class ManyRowState(State):
         if reverse:
             return self._backend.scan(self._name, prefix, prefix_end(prefix), reverse=True)
         return iter(self._scan(prefix, prefix_end(prefix)))
+
+    def _make_room(self, rows: int, size: int) -> None:
+        """Write pending rows to the backend if so many, or so many bytes, are too many."""
+        if rows >= PENDING_ROWS_MAX or size >= PENDING_BYTES_MAX:
+            self._spill()
 
     def _spill(self) -> None:
         """Write pending rows to the backend in the middle of a scope."""

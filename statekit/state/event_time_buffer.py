@@ -16,14 +16,14 @@ from heapq import merge
 from itertools import islice
 from typing import Any, NamedTuple
 
-from statekit.backend.interface import Backend, StateSize
+from statekit.backend.interface import Backend, StateSize, first_of_groups
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import WAITING
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.codec.key_codec import KeyCodec
 from statekit.codec.value_codec import ValueCodec
 from statekit.keygroup import group_of_row, pack_group
-from statekit.state.timers import DUE, EVENT_TAG, first_due
+from statekit.state.timers import DUE, EVENT_TAG, WakesAt
 from statekit.timestamp import micros_of_sortable, sortable_micros
 
 # So many due records and timers of one key group are in memory at a time.
@@ -76,10 +76,8 @@ class EventTimeBuffer:
         backend: has the rows.
         codec: of records.
         key_codec: of keys.
+        wakes_at: called with records and timers that are not due.
         has_timers: whether the operator has timers, which fire between the records.
-
-    Attributes:
-        wake_us: the soonest record or timer that is not due, after `due_groups` has ended.
     """
 
     def __init__(
@@ -89,6 +87,7 @@ class EventTimeBuffer:
         backend: Backend,
         codec: ValueCodec[Any],
         key_codec: KeyCodec[Any],
+        wakes_at: WakesAt,
         *,
         has_timers: bool,
     ) -> None:
@@ -103,7 +102,7 @@ class EventTimeBuffer:
         self._arrived = 0
         self._rows_added = 0
         self._bytes_added = 0
-        self.wake_us: int | None = None
+        self._wakes_at = wakes_at
 
     def add(self, prefix: bytes, time: int, record: Any) -> None:
         """Buffer a record.
@@ -121,7 +120,8 @@ class EventTimeBuffer:
         row = prefix[:2] + sortable_micros(time) + prefix[2:] + content + position
         self._bytes_added += self._batch.put(WAITING, row, b"")
         self._rows_added += 1
-        self._wakes_at(time)
+        if time > self._now:
+            self._wakes_at("event", time)
 
     @property
     def added(self) -> StateSize:
@@ -150,15 +150,11 @@ class EventTimeBuffer:
             _, records = keys.setdefault(item.prefix, (item.key, []))
             if item.row:
                 records.append((item.time, self._codec.decode(item.content)))
-        self._remove([item.row for item in due if item.row])
-        return DueGroup(group, until, [keys[prefix] for prefix in sorted(keys)])
-
-    def _remove(self, rows: list[bytes]) -> None:
-        """Remove the first rows of a key group, as one range."""
-        if rows:
+        if rows := [item.row for item in due if item.row]:  # the first ones of the key group
             self._batch.delete_range(WAITING, rows[0], rows[-1] + b"\x00")
             self._rows_added -= len(rows)
             self._bytes_added -= sum(map(len, rows))
+        return DueGroup(group, until, [keys[prefix] for prefix in sorted(keys)])
 
     def _due_groups(self) -> Iterator[int]:
         """Yield key groups with due records or timers. Other key groups are skipped."""
@@ -174,7 +170,7 @@ class EventTimeBuffer:
             if soonest[group] <= self._now:
                 yield group
             for row in self._firsts(group, group, after=self._now):
-                self._wakes_at(micros_of_sortable(row, len(row) - 8))
+                self._wakes_at("event", micros_of_sortable(row, len(row) - 8))
             group += 1
 
     def _firsts(self, group: int, last: int, *, after: int | None = None) -> Iterator[bytes]:
@@ -185,7 +181,7 @@ class EventTimeBuffer:
         if row is not None:
             yield row[:10]
         if self._has_timers:
-            row = first_due(self._backend, EVENT_TAG, (group, last), later)
+            row = first_of_groups(self._backend, DUE, EVENT_TAG, (group, last), later)
             if row is not None:
                 yield row[:2] + row[3:11]
 
@@ -208,7 +204,3 @@ class EventTimeBuffer:
     def _timer(self, row: bytes) -> _Due:
         key, end = self._decode_key(row, 11)
         return _Due(micros_of_sortable(row, 3), row[:2] + row[11:end], key)
-
-    def _wakes_at(self, time: int) -> None:
-        if time > self._now and (self.wake_us is None or time < self.wake_us):
-            self.wake_us = time

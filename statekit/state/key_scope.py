@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from statekit.backend.interface import NextKeys
 from statekit.backend.mutation import Batch
@@ -14,25 +14,8 @@ from statekit.checkpoint.manifest import ShardPlan
 from statekit.keygroup import pack_group
 from statekit.watermark import BEGINNING, END
 
-
-class Spill(Protocol):
-    """Applies the batch of a scope now, which makes its rows readable and frees the memory."""
-
-    def __call__(self) -> None: ...
-
-
-class Expiring(Protocol):
-    """A state whose rows expire in event time."""
-
-    def _expire(self) -> None:
-        """Drop the rows in memory that have expired by the event clock."""
-
-
-class Flushable(Protocol):
-    """A state that holds changes of keys in memory."""
-
-    def _flush(self) -> None:
-        """Write all changes to the batch and forget the keys."""
+Spill = Callable[[], None]
+"""Applies the batch of a scope now, which makes its rows readable and frees the memory."""
 
 
 @dataclass(slots=True)
@@ -45,14 +28,14 @@ class Clocks:
             watermark. For a timer it is the timer's own time, so that a callback reads the same
             state whether the watermark advanced in one step or in several.
         event_us: event time of the current record or timer; None if it has none.
-        expiring: states that drop expired rows when event time advances.
+        expiring: called when event time advances, to drop expired rows from memory.
     """
 
     watermark_us: int = BEGINNING
     processing_time_us: int = BEGINNING
     expiry_us: int = BEGINNING
     event_us: int | None = None
-    expiring: list[Expiring] = field(default_factory=list)
+    expiring: list[Callable[[], None]] = field(default_factory=list)
 
     @classmethod
     def of(cls, plan: ShardPlan) -> Clocks:
@@ -79,8 +62,8 @@ class Clocks:
             self.expiry_us = max(self.expiry_us, event_us)
             if in_order:
                 self.watermark_us = self.expiry_us
-        for state in self.expiring:
-            state._expire()
+        for drop_expired in self.expiring:
+            drop_expired()
 
     def start_key(self, expiry_us: int) -> None:
         """Set the expiry time back for the first record or timer of another key."""
@@ -113,8 +96,8 @@ class KeyScope:
         eras: era of each state with a TTL; stamps of other eras do not count (`state.ttl`).
         migrated: states whose rows are marked with a generation (`state.row_versions`).
         shard: number of the shard if this is the scope of operator state; None for keyed state.
-        touched: states to flush when the key is left.
-        gathered: states to flush after some hundred keys.
+        touched: flush changes to the batch when the key is left, and forget the key.
+        gathered: the same after some hundred keys.
         next_keys: predicts the prefixes of the keys after a given one.
         broadcasting: whether a record of a broadcast input is being handled.
     """
@@ -129,8 +112,8 @@ class KeyScope:
     eras: Mapping[str, int] = field(default_factory=dict)
     migrated: Mapping[str, StateRecord] = field(default_factory=dict)
     shard: int | None = None
-    touched: list[Flushable] = field(default_factory=list)
-    gathered: list[Flushable] = field(default_factory=list)
+    touched: list[Callable[[], None]] = field(default_factory=list)
+    gathered: list[Callable[[], None]] = field(default_factory=list)
     next_keys: NextKeys = lambda key: ()
     broadcasting: bool = False
 
@@ -187,12 +170,12 @@ class KeyScope:
     def flush(self) -> None:
         """Write the changes of all keys so far to the batch."""
         self.flush_key()
-        for state in self.gathered:
-            state._flush()
+        for flush in self.gathered:
+            flush()
         self.gathered.clear()
 
     def flush_key(self) -> None:
         """Write the changes of states that hold rows of the current key only to the batch."""
-        for state in self.touched:
-            state._flush()
+        for flush in self.touched:
+            flush()
         self.touched.clear()

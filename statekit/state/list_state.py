@@ -8,11 +8,10 @@ from itertools import chain, islice, repeat
 from operator import add
 from typing import TypeVar, cast, overload
 
-from statekit.backend.interface import Backend
+from statekit.backend.interface import Backend, Rows
 from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.codec.vectorized import numbered
-from statekit.errors import StateTypeError
-from statekit.state import base as state
+from statekit.state import base
 from statekit.state.base import ABSENT, ManyRowState, StateSpec
 from statekit.state.key_scope import KeyScope
 from statekit.state.ttl import PERMANENT, UNWRITTEN, Expiry
@@ -69,16 +68,7 @@ class ListState(ManyRowState, Sequence[T]):
         Raises:
             StateTypeError: the declared type does not allow the element.
         """
-        if not self._accepts(value):
-            raise self._refuse(value)
-        try:
-            row = self._encode(value)
-        except StateTypeError as error:
-            raise self._unstorable(value, error) from None
-        self._add(row)
-
-    def _add(self, row: bytes) -> None:
-        scope, pending = self._scope, self._pending
+        row, scope, pending = self._row(value), self._scope, self._pending
         if self._at is not scope.prefix:
             self._begin()
         if self.expiry is not None:
@@ -86,13 +76,13 @@ class ListState(ManyRowState, Sequence[T]):
         pending.append(row)
         self._prefixes.append(scope.prefix)
         self._pending_bytes += len(row)
-        if len(pending) >= state.PENDING_ROWS_MAX or self._pending_bytes >= state.PENDING_BYTES_MAX:
+        if len(pending) >= base.PENDING_ROWS_MAX or self._pending_bytes >= base.PENDING_BYTES_MAX:
             self._spill()
 
     def _begin(self) -> None:
         """Start to append to the current key."""
         if not self._pending:
-            self._scope.gathered.append(self)
+            self._scope.gathered.append(self._flush)
         self._at, self._first = self._scope.prefix, len(self._pending)
 
     def extend(self, values: Iterable[T]) -> None:
@@ -125,14 +115,7 @@ class ListState(ManyRowState, Sequence[T]):
         self._pending += rows
         self._prefixes += repeat(scope.prefix, len(rows))
         self._pending_bytes += sum(map(len, rows))
-        self._make_room()
-
-    def _make_room(self) -> None:
-        if (
-            len(self._pending) >= state.PENDING_ROWS_MAX
-            or self._pending_bytes >= state.PENDING_BYTES_MAX
-        ):
-            self._spill()
+        self._make_room(len(self._pending), self._pending_bytes)
 
     def get(self) -> list[T]:
         """Return all elements as a Python list."""
@@ -184,9 +167,7 @@ class ListState(ManyRowState, Sequence[T]):
             return (row for _, row in rows)
         return self._unexpired(rows, expiry, refresh=handed_out and expiry.refreshes)
 
-    def _unexpired(
-        self, rows: Iterator[tuple[bytes, bytes]], expiry: Expiry, *, refresh: bool
-    ) -> Iterator[bytes]:
+    def _unexpired(self, rows: Rows, expiry: Expiry, *, refresh: bool) -> Iterator[bytes]:
         prefix = self._scope.prefix
         for row_key, row in rows:
             value, written = expiry.split(row)
@@ -208,10 +189,10 @@ class ListState(ManyRowState, Sequence[T]):
         if self._backend.get(self._name, row_key) != row:
             return
         if not self._again:
-            scope.gathered.append(self)
+            scope.gathered.append(self._flush)
         self._again[row_key] = written
         scope.batch.put(self._name, row_key, expiry.row(row_key, value, before, written))
-        if scope.batch.full or len(self._again) >= state.PENDING_ROWS_MAX:
+        if scope.batch.full or len(self._again) >= base.PENDING_ROWS_MAX:
             self._spill()
 
     def _waiting(self) -> list[bytes]:

@@ -6,10 +6,9 @@ from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, Value
 from itertools import takewhile
 from typing import Any, TypeVar, cast, overload
 
-from statekit.backend.interface import Backend, prefix_end
+from statekit.backend.interface import Backend, Rows, prefix_end
 from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.errors import StateTypeError
-from statekit.state import base as state
 from statekit.state.base import ABSENT, ManyRowState, StateSpec, shown
 from statekit.state.key_scope import KeyScope
 from statekit.state.row_cache import UNKNOWN, RowCache
@@ -18,6 +17,9 @@ from statekit.state.ttl import Expiry
 K = TypeVar("K")
 V = TypeVar("V")
 D = TypeVar("D")
+
+_Entry = tuple[bytes, Any, bool]
+"""The row key of an entry, with its cached value, or with its row and True if it is stored."""
 
 
 class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
@@ -84,8 +86,6 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         self._set(row_key, stored_value)
         if self._cleared is self._scope.prefix:
             self._sizes[row_key] = 0
-        if self.expiry is not None:
-            self._note_write(row_key)
         if type(stored_value) is bytes or type(stored_value) is str:
             self._known_bytes += len(stored_value)
 
@@ -102,7 +102,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
     def __delitem__(self, key: K) -> None:
         if self._find(key) is ABSENT:
             raise KeyError(key)
-        self._set(self._row_key(key), ABSENT)
+        self._drop(self._row_key(key))
 
     def __iter__(self) -> Iterator[K]:
         return (key for key, _ in self._pairs(decode=False))
@@ -135,16 +135,9 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         if last is key and at is prefix:
             return row_key
         row_key = prefix + self._subkey(key)
-        self._make_room()
+        self._make_room(len(self._known), self._known_bytes)
         self._last = (key, prefix, row_key)
         return row_key
-
-    def _make_room(self) -> None:
-        if (
-            len(self._known) >= state.PENDING_ROWS_MAX
-            or self._known_bytes >= state.PENDING_BYTES_MAX
-        ):
-            self._spill()
 
     def _subkey(self, key: K) -> bytes:
         try:
@@ -177,29 +170,26 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         return self._decoded(rows, len(self._scope.prefix), decode=decode)
 
     def _decoded(
-        self, rows: Iterator[tuple[bytes, Any]], skip: int, *, decode: bool
+        self, rows: Iterator[_Entry], skip: int, *, decode: bool
     ) -> Iterator[tuple[K, Any]]:
         assert self._spec.key_codec is not None
         decode_key = self._spec.key_codec.decode
-        for row_key, cached in rows:
+        for row_key, value, is_stored in rows:
             key = decode_key(row_key, skip)[0]
             if not decode:
                 yield key, None
                 continue
             if self._refreshes and self._scope.prefix == row_key[:skip]:
                 self._read_on(row_key)
-            if isinstance(cached, _Stored):
-                yield key, self._decode(cached.row)
-            else:
-                yield key, cached if self._immutable else self._decode(cached)
+            yield key, value if self._immutable and not is_stored else self._decode(value)
 
-    def _rows_between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, Any]]:
+    def _rows_between(self, start: bytes, end: bytes) -> Iterator[_Entry]:
         """Yield stored and pending rows merged in key order. A pending row replaces a stored
         one.
         """
         pending = sorted(key for key in self._own(self._changed) if start <= key < end)
         cached = {row_key: self._look(row_key) for row_key in pending}
-        stored: Iterator[tuple[bytes, bytes]] = iter(())
+        stored: Rows = iter(())
         if self._cleared is not self._scope.prefix:
             stored = iter(self._scan(start, end))
         if self.expiry is not None:
@@ -208,7 +198,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
 
     def _read_on(self, row_key: bytes) -> None:
         """Restart the TTL of an entry that an iterator read, if it still exists."""
-        self._make_room()
+        self._make_room(len(self._known), self._known_bytes)
         if self._look(row_key) is not ABSENT:
             self._note_read(row_key)
 
@@ -226,15 +216,6 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         """Return the row keys of the current key, which are the last ones."""
         prefix = self._scope.prefix
         return list(takewhile(lambda row_key: row_key.startswith(prefix), reversed(part)))
-
-
-class _Stored:
-    """An encoded row from the backend."""
-
-    __slots__ = ("row",)
-
-    def __init__(self, row: bytes) -> None:
-        self.row = row
 
 
 class _StreamedKeys(KeysView[K]):
@@ -261,9 +242,7 @@ class _StreamedValues(ValuesView[V]):
         return (value for _, value in self._mapping.scan())
 
 
-def _unexpired(
-    rows: Iterator[tuple[bytes, bytes]], expiry: Expiry
-) -> Iterator[tuple[bytes, bytes]]:
+def _unexpired(rows: Rows, expiry: Expiry) -> Rows:
     """Yield rows that have not expired, without their stamps."""
     for row_key, row in rows:
         value, _ = expiry.read(row)
@@ -271,23 +250,21 @@ def _unexpired(
             yield row_key, value
 
 
-def _merged(
-    stored: Iterator[tuple[bytes, bytes]], pending: list[bytes], cached: dict[bytes, Any]
-) -> Iterator[tuple[bytes, Any]]:
+def _merged(stored: Rows, pending: list[bytes], cached: dict[bytes, Any]) -> Iterator[_Entry]:
     waiting = iter(pending)
     upcoming = next(waiting, None)
     for row_key, row in stored:
         while upcoming is not None and upcoming < row_key:
             if cached[upcoming] is not ABSENT:
-                yield upcoming, cached[upcoming]
+                yield upcoming, cached[upcoming], False
             upcoming = next(waiting, None)
         if upcoming == row_key:
             if cached[row_key] is not ABSENT:
-                yield row_key, cached[row_key]
+                yield row_key, cached[row_key], False
             upcoming = next(waiting, None)
         else:
-            yield row_key, _Stored(row)
+            yield row_key, row, True
     while upcoming is not None:
         if cached[upcoming] is not ABSENT:
-            yield upcoming, cached[upcoming]
+            yield upcoming, cached[upcoming], False
         upcoming = next(waiting, None)

@@ -157,7 +157,7 @@ class ObjectState(State):
         assert spec.made is not None
         self._stored = backend.get(spec.name, scope.prefix)
         self._object = self._restored(spec.made)
-        scope.touched.append(self)
+        scope.touched.append(self._flush)
 
     @property
     def handle(self) -> Any:

@@ -68,6 +68,16 @@ class TTL:
         return TtlRecord(duration_us=micros, clock=self.clock, refresh=self.refresh)
 
 
+# The built-in reducers by name: how they may also be given, and the function of two arguments.
+# `min` and `max` return the first of equal values, which is the present one.
+_REDUCERS: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
+    "sum": (sum, operator.add),
+    "min": (min, min),
+    "max": (max, max),
+    "count": ("count", lambda current, added: current + 1),
+}
+
+
 @dataclass(frozen=True)
 class Reduce:
     """How a `ReducingState` combines its value with a new one.
@@ -85,23 +95,14 @@ class Reduce:
     @property
     def known(self) -> str | None:
         """`sum`, `min`, `max` or `count` for a built-in reducer, else None."""
-        for name, fn in (("sum", sum), ("min", min), ("max", max), ("count", None)):
-            if self.fn == name or (fn is not None and self.fn is fn):
-                return name
-        return None
+        known = (name for name, (fn, _) in _REDUCERS.items() if self.fn is fn or self.fn == name)
+        return next(known, None)
 
     @property
     def combine(self) -> Callable[[Any, Any], Any]:
         """The function of two arguments to call."""
-        match self.known:
-            case "sum":
-                return operator.add
-            case "min":
-                return min  # of equal values the first, which is the present one
-            case "max":
-                return max
-            case "count":
-                return lambda current, added: current + 1
+        if self.known is not None:
+            return _REDUCERS[self.known][1]
         if not callable(self.fn):
             raise StateTypeError(
                 f"Reduce({self.fn!r}) is not a reducer: pass a function of two arguments, or one "

@@ -28,9 +28,9 @@ from statekit.backend.interface import StateSize
 from statekit.backend.mutation import DELETE_RANGE, Batch, ChangeFileWriter
 from statekit.checkpoint.job_file import OperatorRecord, StateRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
-from statekit.checkpoint.replay import local_rows
 from statekit.checkpoint.repository import TRANSFERS, Repository
 from statekit.checkpoint.repository import LocalRows as Rows
+from statekit.checkpoint.restore_plan import local_rows
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.schema_evolution import is_same_type
@@ -39,7 +39,7 @@ from statekit.errors import RescaleError, StatekitError
 from statekit.keygroup import group_of_row, pack_group
 from statekit.state.base import StateSpec, shown
 from statekit.state.key_scope import KeyScope
-from statekit.state.options import Redistribute, Rule
+from statekit.state.options import Rule
 from statekit.state.row_versions import generation_codec, value_schema
 
 
@@ -63,15 +63,24 @@ def redistributed(
     Raises:
         RescaleError: a state has no rule, or a hook failed. Nothing is written then.
     """
-    moved = [
-        _Moved.of(repository, before, layout, operator, specs.get(operator.name, ()))
-        for operator in operators
-        if operator.name in layout.operators
-    ]
+    rows_by_operator: dict[str, dict[str, list[Rows]]] = {}
+    emptied: dict[str, dict[str, list[int]]] = {}
+    for operator in operators:
+        if operator.name not in layout.operators:
+            continue
+        old, new = (manifest.operators[operator.name].shards for manifest in (before, layout))
+        if [shard.groups for shard in old] == [shard.groups for shard in new]:
+            continue
+        rows_of = local_rows(repository, operator, before)
+        has_rows = any(rows for shards in rows_of.values() for rows in shards)
+        if has_rows or any(shard.redistributed for shard in old):
+            rows_by_operator[operator.name] = rows_of
+            emptied[operator.name] = _emptied(repository, old, rows_of)
+    to_move = [operator for operator in operators if operator.name in rows_by_operator]
+    moved = moved_by_operator(to_move, specs, rows_by_operator, layout.parallelism, before.epoch)
     changed = {
-        operator.name: operator.stored(repository, layout.operators[operator.name])
-        for operator in moved
-        if operator is not None
+        name: _Moved(name, emptied[name], states).stored(repository, layout.operators[name])
+        for name, states in moved.items()
     }
     return layout.model_copy(update={"operators": {**layout.operators, **changed}})
 
@@ -89,27 +98,6 @@ class _Moved:
     name: str
     emptied: Mapping[str, Sequence[int]]
     states: Mapping[str, list[Rows]]
-
-    @classmethod
-    def of(
-        cls,
-        repository: Repository,
-        before: EpochManifest,
-        layout: EpochManifest,
-        record: OperatorRecord,
-        specs: Sequence[StateSpec],
-    ) -> _Moved | None:
-        """Return the operator state to move; None if there is none."""
-        old = before.operators[record.name].shards
-        new = layout.operators[record.name].shards
-        if [shard.groups for shard in old] == [shard.groups for shard in new]:
-            return None
-        rows_of = local_rows(repository, record, before)
-        is_blank = not any(rows for shards in rows_of.values() for rows in shards)
-        if is_blank and not any(shard.redistributed for shard in old):
-            return None
-        states = moved_states(record, specs, rows_of, len(new), before.epoch)
-        return cls(record.name, _emptied(repository, old, rows_of), states)
 
     def stored(self, repository: Repository, epoch: OperatorEpoch) -> OperatorEpoch:
         """Return the operator with a change file for each new shard that gets some state."""
@@ -190,30 +178,16 @@ def moved_by_operator(
     """Return the rows of each operator's states for each of `shards` new shards; see
     `moved_rows`.
     """
-    return {
-        operator.name: moved_states(
-            operator, specs.get(operator.name, ()), rows_by_operator[operator.name], shards, epoch
-        )
-        for operator in operators
-    }
-
-
-def moved_states(
-    operator: OperatorRecord,
-    specs: Sequence[StateSpec],
-    rows_of: Mapping[str, list[Rows]],
-    shards: int,
-    epoch: int,
-) -> dict[str, list[Rows]]:
-    """Return the rows of each operator state for each of `shards` new shards; see `moved_rows`."""
-    by_name = {spec.name: spec for spec in specs}
-    return {
-        state.name: moved_rows(
-            operator.name, state, by_name.get(state.name), rows_of[state.name], shards, epoch
-        )
-        for state in operator.states
-        if state.is_local
-    }
+    moved: dict[str, dict[str, list[Rows]]] = {}
+    for operator in operators:
+        by_name = {spec.name: spec for spec in specs.get(operator.name, ())}
+        rows_of = rows_by_operator[operator.name]
+        moved[operator.name] = {
+            name: moved_rows(operator.name, state, by_name.get(name), rows_of[name], shards, epoch)
+            for name, state in ((state.name, state) for state in operator.states)
+            if state.is_local
+        }
+    return moved
 
 
 def moved_rows(
@@ -261,7 +235,8 @@ def moved_rows(
             if state.generation:
                 stay = KeyScope(operator, epoch, Batch(), lambda: None)
                 codec = generation_codec(codec, state, spec.hooks, stay)
-            moved = _by_hooks(_Hooks(where, hooks, codec, is_list=is_list), old_rows, shards)
+            functions = _Hooks(where, hooks.split, hooks.merge, codec, is_list)
+            moved = _by_hooks(functions, old_rows, shards)
             return (
                 [_positioned(rows, epoch) for rows in moved]
                 if is_list
@@ -339,78 +314,73 @@ def _by_hooks(hooks: _Hooks, old_rows: list[Rows], shards: int) -> list[list[byt
     return moved
 
 
+@dataclass(frozen=True)
 class _Hooks:
     """The user's functions for one state, over rows.
 
     Parameters:
         where: the state, for messages.
-        declared: the functions.
+        split_state, merge_states: the functions.
         codec: of its value, or of its elements.
         is_list: whether a function gets a list of elements.
     """
 
-    def __init__(
-        self, where: str, declared: Redistribute, codec: ValueCodec[Any], *, is_list: bool
-    ) -> None:
-        self._where = where
-        self._declared = declared
-        self._codec = codec
-        self._is_list = is_list
+    where: str
+    split_state: Callable[[Any, int], Any]
+    merge_states: Callable[[Any], Any]
+    codec: ValueCodec[Any]
+    is_list: bool
 
     def split(self, shard: int, rows: list[bytes], parts: int) -> list[list[bytes]]:
         """Split the rows of one old shard into parts."""
-        assert self._declared.split is not None
-        split, about = self._declared.split, f"of shard {shard} for {parts} shards"
-        returned = self._called(lambda: split(self._plain(rows), parts), "split", about)
+        about = f"split of shard {shard} for {parts} shards"
+        returned = self._called(about, self.split_state, self._plain(rows), parts)
         if not isinstance(returned, list | tuple) or len(returned) != parts:
             actual = len(returned) if isinstance(returned, list | tuple) else shown(returned)
-            raise self._refused(
-                f"split {about} returned {actual}, and not a list of {parts} states"
-            )
-        return [self._rows(state, "split", about) for state in returned]
+            raise self._refused(f"{about} returned {actual}, and not a list of {parts} states")
+        return [self._rows(state, about) for state in returned]
 
     def merge(self, shard: int, parts: list[list[bytes]]) -> list[bytes]:
         """Merge the rows of several old shards."""
-        assert self._declared.merge is not None
-        merge, about = self._declared.merge, f"of {len(parts)} shards for shard {shard}"
+        about = f"merge of {len(parts)} shards for shard {shard}"
         states = [self._plain(rows) for rows in parts]
-        return self._rows(self._called(lambda: merge(states), "merge", about), "merge", about)
+        return self._rows(self._called(about, self.merge_states, states), about)
 
-    def _called(self, call: Callable[[], Any], hook: str, about: str) -> Any:
+    def _called(self, about: str, function: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return call()
+            return function(*arguments)
         except StatekitError:
             raise
         except Exception as error:
-            message = f"{hook} {about} failed with {type(error).__name__}: {error}"
+            message = f"{about} failed with {type(error).__name__}: {error}"
             raise self._refused(message) from error
 
     def _plain(self, rows: list[bytes]) -> Any:
         """Decode the argument of a function. No other code uses it, so the function may change
         it.
         """
-        values = [self._codec.decode(row) for row in rows]
-        return values if self._is_list else values[0]
+        values = [self.codec.decode(row) for row in rows]
+        return values if self.is_list else values[0]
 
-    def _rows(self, state: Any, hook: str, about: str) -> list[bytes]:
+    def _rows(self, state: Any, about: str) -> list[bytes]:
         """Encode the result of a function as rows."""
-        if self._is_list:
+        if self.is_list:
             if not isinstance(state, list | tuple):
-                raise self._refused(f"{hook} {about} returned {shown(state)}, and not a list")
+                raise self._refused(f"{about} returned {shown(state)}, and not a list")
             values = list(state)
         else:
-            blank = state is None and not self._codec.accepts(None)
+            blank = state is None and not self.codec.accepts(None)
             values = [] if blank else [state]
         for value in values:
-            if not self._codec.accepts(value):
+            if not self.codec.accepts(value):
                 raise self._refused(
-                    f"{hook} {about} returned {shown(value)}, which {self._codec.schema} cannot "
-                    f"hold: {self._codec.reason(value)}"
+                    f"{about} returned {shown(value)}, which {self.codec.schema} cannot "
+                    f"hold: {self.codec.reason(value)}"
                 )
-        return [self._codec.encode(value) for value in values]
+        return [self.codec.encode(value) for value in values]
 
     def _refused(self, message: str) -> RescaleError:
         return RescaleError(
-            f"{self._where}: {message}. Nothing was changed: correct the function, or start with "
+            f"{self.where}: {message}. Nothing was changed: correct the function, or start with "
             "the parallelism of the checkpoint"
         )

@@ -28,8 +28,8 @@ class RowCache(State):
     # for a mutable type its row, or ABSENT. `_changed` has the row keys to write, with the keys
     # that they belong to as the user knows them. `_sizes` says what the backend holds for each row
     # key that was looked up, in bytes, 0 for none. `_from_row` and `_to_row` turn a row into what
-    # is known, and back; None where that is the row. Of a state that expires, `_indexed` says when
-    # the row in the backend was written, `_written` when what is known was.
+    # is known, and back. Of a state that expires, `_indexed` says when the row in the backend was
+    # written, `_written` when what is known was.
     __slots__ = (
         "_changed",
         "_from_row",
@@ -49,10 +49,10 @@ class RowCache(State):
         self, spec: StateSpec, scope: KeyScope, backend: Backend, next_keys: NextKeys | None = None
     ) -> None:
         super().__init__(spec, scope, backend)
-        self._read = backend.getter(spec.name, next_keys)
+        self._read = backend.reader(spec.name, next_keys).get
         self._immutable = spec.codec.immutable
-        self._from_row: Callable[[bytes], Any] | None = self._decode if self._immutable else None
-        self._to_row: Callable[[Any], bytes] | None = self._encode if self._immutable else None
+        self._from_row: Callable[[bytes], Any] = self._decode if self._immutable else bytes
+        self._to_row: Callable[[Any], bytes] = self._encode if self._immutable else bytes
         self._known: dict[bytes, Any] = {}
         self._changed: dict[bytes, Any] = {}
         self._sizes: dict[bytes, int] = {}
@@ -80,13 +80,13 @@ class RowCache(State):
             self._known_bytes += size
             try:
                 if self.expiry is None:
-                    value = row if self._from_row is None else self._from_row(row)
+                    value = self._from_row(row)
                 else:
                     value = self._unexpired(row_key, row, self.expiry)
             except CorruptCheckpointError as error:
                 raise self._unreadable(error) from error
         if not self._known:
-            self._scope.gathered.append(self)
+            self._scope.gathered.append(self._flush)
         self._known[row_key] = value
         return value
 
@@ -94,9 +94,7 @@ class RowCache(State):
         """Return the value of a row that may have a stamp, ABSENT if it has expired."""
         value, written = expiry.read(row)
         self._indexed[row_key] = self._written[row_key] = written
-        if value is None:
-            return ABSENT
-        return value if self._from_row is None else self._from_row(value)
+        return ABSENT if value is None else self._from_row(value)
 
     def _has_aged(self, row_key: bytes, expiry: Expiry) -> bool:
         """Return whether a row has expired since it was read or written at this key."""
@@ -106,18 +104,21 @@ class RowCache(State):
     # ----------------------------------------------------------------------------------- writing
 
     def _set(self, row_key: bytes, value: Any) -> None:
-        """Mark a row to be written, or to be removed if the value is ABSENT."""
+        """Mark a row to be written, and restart its TTL."""
         if not self._known:
-            self._scope.gathered.append(self)
-        if value is ABSENT:
-            self._has_removed = True
+            self._scope.gathered.append(self._flush)
         self._known[row_key] = value
         self._changed[row_key] = self._scope.key
+        if self.expiry is not None:
+            self._written[row_key] = self.expiry.stamp(self._written.get(row_key, UNWRITTEN))
 
-    def _note_write(self, row_key: bytes) -> None:
-        """Restart the TTL of a row that was written."""
-        assert self.expiry is not None
-        self._written[row_key] = self.expiry.stamp(self._written.get(row_key, UNWRITTEN))
+    def _drop(self, row_key: bytes) -> None:
+        """Mark a row to be removed."""
+        if not self._known:
+            self._scope.gathered.append(self._flush)
+        self._known[row_key] = ABSENT
+        self._changed[row_key] = self._scope.key
+        self._has_removed = True
 
     def _note_read(self, row_key: bytes) -> None:
         """Restart the TTL of a row that was read."""
@@ -170,7 +171,7 @@ class RowCache(State):
             before: the sizes of the rows that they replace, 0 for none.
             indexed, written: for a state with a TTL, the old and new write times.
         """
-        rows = values if self._to_row is None else self._rows(row_keys, values)
+        rows = self._rows(row_keys, values)
         if self.expiry is not None:
             rows = self.expiry.rows(row_keys, rows, indexed, written)
         self.rows_added += before.count(0)
@@ -194,7 +195,6 @@ class RowCache(State):
     def _rows(self, row_keys: list[bytes], values: list[Any]) -> list[bytes]:
         """Encode cached values as rows."""
         to_row = self._to_row
-        assert to_row is not None
         try:
             return list(map(to_row, values))
         except StateTypeError:

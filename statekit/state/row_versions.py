@@ -13,7 +13,7 @@ on before or after the generation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -153,24 +153,32 @@ def generation_codec(
     """
     mark, encode, decode = marked(state.generation), codec.encode, codec.decode
     skip = len(mark)
-    older = {
+    converters = {
         generation: _converter(codec, rows, hook, f"state {state.name!r}", scope)
         for generation, rows in state.past_generations.items()
         if (hook := hook_for(hooks, rows)) is not None
     }
+    decode_older = _by_generation(state.name, converters)
 
     def read(row: bytes) -> Any:
-        if row.startswith(mark):
-            return decode(row[skip:])
-        generation, value = generation_of(row)
-        if generation not in older:
-            raise CorruptCheckpointError(
-                f"a row is of generation {generation}, which the job file does not contain: "
-                "restore an earlier epoch"
-            )
-        return older[generation](value)
+        return decode(row[skip:]) if row.startswith(mark) else decode_older(row)
 
     return replace(codec, encode=lambda value: mark + encode(value), decode=read)
+
+
+def _by_generation(state: str, decoders: Mapping[int, Decode]) -> Decode:
+    """Return a decoder of marked rows from decoders of the values of each generation."""
+
+    def decode(row: bytes) -> Any:
+        generation, value = generation_of(row)
+        if generation not in decoders:
+            raise CorruptCheckpointError(
+                f"a row of state {state!r} is of generation {generation}, which the job file does "
+                "not contain: restore an earlier epoch"
+            )
+        return decoders[generation](value)
+
+    return decode
 
 
 def _converter(
@@ -227,14 +235,4 @@ def row_decoder(state: StateRecord, allow_pickle: bool = False) -> Decode:
     for generation, rows in state.past_generations.items():
         last = rows[-1]
         decoders[generation] = generic_decoder(value_schema(last), last.codec, allow_pickle)
-
-    def decode(row: bytes) -> Any:
-        generation, value = generation_of(row)
-        if generation not in decoders:
-            raise CorruptCheckpointError(
-                f"a row of state {state.name!r} is of generation {generation}, which the job file "
-                "does not contain: restore an earlier epoch"
-            )
-        return decoders[generation](value)
-
-    return decode
+    return _by_generation(state.name, decoders)

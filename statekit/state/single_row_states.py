@@ -34,7 +34,7 @@ class SingleRowState(RowCache):
         """Remove the value of this key."""
         prefix = self._scope.prefix
         if self._known.get(prefix, UNKNOWN) is not ABSENT:
-            self._set(prefix, ABSENT)
+            self._drop(prefix)
 
     def exists(self) -> bool:
         """Return whether this key has a value."""
@@ -95,7 +95,7 @@ class ValueState(SingleRowState, Generic[T]):
             stored_value = self._stored_form(value)
         scope, cached = self._scope, self._known  # what `_set` does, as a call costs as much again
         if not cached:
-            scope.gathered.append(self)
+            scope.gathered.append(self._flush)
         prefix = scope.prefix
         cached[prefix] = stored_value
         self._changed[prefix] = scope.key
@@ -119,7 +119,7 @@ class _Accumulating(SingleRowState):
 
     def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
         super().__init__(spec, scope, backend)
-        self._read_all = backend.many_getter(spec.name)
+        self._read_all = backend.reader(spec.name).get_all
         self._from_row, self._to_row = self._decode, self._encode
         # Where an `add` failed half-way, and what there is to say about it.
         self._spoiled: dict[bytes, str] = {}
@@ -211,13 +211,6 @@ class _Accumulating(SingleRowState):
         """Return the result of `get` for each value."""
         return values
 
-    def _accumulated(self, value: Any) -> None:
-        """Cache the result of `add`."""
-        prefix = self._scope.prefix
-        self._set(prefix, value)
-        if self.expiry is not None:
-            self._note_write(prefix)
-
     def _got(self) -> Any:
         """Return a copy of the value of this key, ABSENT for no value."""
         prefix = self._scope.prefix
@@ -281,7 +274,7 @@ class ReducingState(_Accumulating, Generic[T]):
         """
         current = self._look(self._scope.prefix)
         if self._counts:
-            self._accumulated(1 if current is ABSENT else current + 1)
+            self._set(self._scope.prefix, 1 if current is ABSENT else current + 1)
             return
         # The result of a reducer may share mutable parts with its arguments.
         if not self._immutable or not self._exact(value):
@@ -294,7 +287,7 @@ class ReducingState(_Accumulating, Generic[T]):
             except BaseException:
                 self._spoil(current)
                 raise
-        self._accumulated(value)
+        self._set(self._scope.prefix, value)
 
     def _combined(self, current: list[Any], values: Sequence[Any]) -> list[Any]:
         assert not self._counts, "counts of aggregates are sums"
@@ -338,7 +331,7 @@ class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
             StateTypeError: the declared types do not allow `value`, or the new accumulator.
         """
         if self._copies_added or not self._added.exact(value):
-            value = self._stored_input(value)
+            value = self._added.decode(self._row(value, self._added))
         accumulator = self._look(self._scope.prefix)
         current = self._aggregate.create() if accumulator is ABSENT else accumulator
         try:
@@ -348,17 +341,7 @@ class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
         except BaseException:
             self._spoil(accumulator)
             raise
-        self._accumulated(accumulated)
-
-    def _stored_input(self, value: Any) -> Any:
-        """Return the stored form of the argument of `add`."""
-        added = self._added
-        if not added.accepts(value):
-            raise self._refuse(value, added)
-        try:
-            return added.decode(added.encode(value))
-        except StateTypeError as error:
-            raise self._unstorable(value, error) from None
+        self._set(self._scope.prefix, accumulated)
 
     def _combined(self, current: list[Any], values: Sequence[Any]) -> list[Any]:
         create, add = self._aggregate.create, self._aggregate.add

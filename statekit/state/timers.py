@@ -16,11 +16,13 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush, merge
-from itertools import islice
+from itertools import chain, islice
 
 from statekit.backend.interface import Backend, StateSize, first_of_groups
 from statekit.checkpoint.job_file import CLOCK_TAGS, TIMERS, Clock
+from statekit.checkpoint.manifest import ShardPlan
 from statekit.codec.key_codec import KeyCodec
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.keygroup import group_of_row
@@ -94,12 +96,9 @@ def timer_of_row(row: _Row) -> Timer:
     Raises:
         CorruptCheckpointError: the row is not that of a timer.
     """
-    return _timer(row, micros_of_sortable(row, 1))
-
-
-def _timer(row: _Row, at_us: int) -> Timer:
     try:
-        return Timer(micros_to_datetime(at_us), row[_NAMED:].decode(), CLOCKS[row[0]])
+        at = micros_to_datetime(micros_of_sortable(row, 1))
+        return Timer(at, row[_NAMED:].decode(), CLOCKS[row[0]])
     except (IndexError, ValueError, OverflowError) as error:
         raise CorruptCheckpointError(
             f"a timer's row {row.hex()} cannot be read: {error}. Restore the checkpoint from a "
@@ -135,8 +134,8 @@ class Timers:
     ) -> None:
         self._scope = scope
         self._backend = backend
-        self._read = backend.getter(TIMERS)
-        self._scan = backend.scanner(TIMERS)
+        self._read = backend.reader(TIMERS).get
+        self._scan = backend.reader(TIMERS).scan
         self._handled = handled
         self._has_event_time = has_event_time
         self._joins = joins
@@ -190,16 +189,10 @@ class Timers:
 
     def list(self, name: str | None = None, clock: Clock | None = None) -> Sequence[Timer]:
         """Return the timers of this key in order of time; of one name, of one clock, or all."""
-        if clock not in (None, *CLOCKS):
-            raise self._wrong(f'clock={clock!r}: use "event" or "processing"')
-        tags = [CLOCK_TAGS[clock]] if clock is not None else list(CLOCK_TAGS.values())
+        tags = CLOCK_TAGS.values() if clock is None else (self._tag(clock),)
         rows = merge(*map(self._rows, tags), key=_firing_order)
         wanted = None if name is None else name.encode()
-        return [
-            _timer(row, micros_of_sortable(row, 1))
-            for row in rows
-            if wanted in (None, row[_NAMED:])
-        ]
+        return [timer_of_row(row) for row in rows if wanted in (None, row[_NAMED:])]
 
     # --------------------------------------------------------------------------------- firing
 
@@ -239,8 +232,7 @@ class Timers:
     # -------------------------------------------------------------------------------- changes
 
     def _row(self, at: dt.datetime, name: str, clock: Clock) -> _Row:
-        if clock not in CLOCK_TAGS:
-            raise self._wrong(f'clock={clock!r}: use "event" or "processing"')
+        tag = self._tag(clock)
         if clock == "event" and not self._has_event_time:
             raise self._wrong(
                 "there is no event time here: declare @process(event_time=...), or use "
@@ -251,7 +243,7 @@ class Timers:
         if not isinstance(name, str):
             raise self._wrong(f"the name of a timer is a str, not {name!r}")
         try:
-            row = CLOCK_TAGS[clock] + sortable_micros(datetime_to_micros(at)) + name.encode()
+            row = tag + sortable_micros(datetime_to_micros(at)) + name.encode()
         except (StateTypeError, UnicodeEncodeError) as error:
             raise self._wrong(str(error)) from None
         if not self._handled(name):
@@ -260,6 +252,11 @@ class Timers:
                 f"@{self._scope.operator}.on_timer or .on_timer({name!r})"
             )
         return row
+
+    def _tag(self, clock: Clock) -> bytes:
+        if clock not in CLOCK_TAGS:
+            raise self._wrong(f'clock={clock!r}: use "event" or "processing"')
+        return CLOCK_TAGS[clock]
 
     def _wrong(self, reason: str) -> StateTypeError:
         scope = self._scope
@@ -332,7 +329,7 @@ class Timers:
     def _enter(self) -> None:
         if not self._entered:
             self._entered = True
-            self._scope.touched.append(self)
+            self._scope.touched.append(self._flush)
 
     def _flush(self) -> None:
         self._put_changes()
@@ -394,7 +391,7 @@ class DueTimers:
                 timers._change(row, False)
             if is_set or not timers._joins:
                 self.at_us = micros_of_sortable(row, 1)
-                return _timer(row, self.at_us)
+                return timer_of_row(row)
         return None
 
     def _soonest(self, until: bytes) -> _Row | None:
@@ -420,65 +417,49 @@ class DueTimers:
         return _firing_order(key_and_row[0][self._skip :])
 
 
-class DueKeys:
-    """Keys with due timers, in lists of bounded size, each in order of keys.
+WakesAt = Callable[[Clock, int], None]
+"""Notes that a shard has something to do at a time of a clock, even without records."""
+
+
+def due_keys(
+    backend: Backend,
+    plan: ShardPlan,
+    codec: KeyCodec[object],
+    clocks: Sequence[Clock],
+    wakes_at: WakesAt,
+) -> Iterator[Sequence[tuple[int, object]]]:
+    """Yield keys with due timers and their key groups, in lists of bounded size, each in order of
+    keys.
 
     Parameters:
         backend: has the rows.
-        groups: the first and the last key group of the shard.
-        now_us: the time of each clock.
+        plan: the shard and the time of each clock.
         codec: of keys.
         clocks: whose timers are read.
-
-    Attributes:
-        wake_us: after the iteration, the soonest timer of each clock that was not due.
+        wakes_at: called with the soonest timers that are not due.
     """
-
-    def __init__(
-        self,
-        backend: Backend,
-        groups: tuple[int, int],
-        now_us: dict[Clock, int],
-        codec: KeyCodec[object],
-        clocks: Sequence[Clock] = CLOCKS,
-    ) -> None:
-        self._clocks = clocks
-        self._backend = backend
-        self._groups = groups
-        self._now_us = now_us
-        self._decode = codec.decode
-        self.wake_us: dict[Clock, int] = {}
-
-    def __iter__(self) -> Iterator[Sequence[tuple[int, object]]]:
-        rows = (row for clock in self._clocks for row in self._rows(clock))
-        while due := list(islice(rows, _DUE_MAX)):
-            keys: dict[bytes, tuple[int, object]] = {}
-            for row in due:
-                key, end = self._decode(row, 2 + _NAMED)
-                keys[row[:2] + row[2 + _NAMED : end]] = (group_of_row(row), key)
-            yield [keys[prefix] for prefix in sorted(keys)]
-
-    def _rows(self, clock: Clock) -> Iterator[bytes]:
-        """Yield the due rows of one clock. Key groups without due timers are skipped."""
-        tag, now = CLOCK_TAGS[clock], self._now_us[clock]
-        (group, last), later = self._groups, b""
-        while (first := first_due(self._backend, tag, (group, last), later)) is not None:
-            group, soonest = group_of_row(first), micros_of_sortable(first, 3)
-            if soonest > now:
-                self.wake_us[clock] = min(soonest, self.wake_us.get(clock, soonest))
-                group, later = group + 1, b""
-                continue
-            later = sortable_micros(now + 1)
-            for row, _ in self._backend.scan(DUE, first, first[:3] + later):
-                yield row
+    rows = chain.from_iterable(_due_rows(backend, plan, clock, wakes_at) for clock in clocks)
+    while due := list(islice(rows, _DUE_MAX)):
+        keys: dict[bytes, tuple[int, object]] = {}
+        for row in due:
+            key, end = codec.decode(row, 2 + _NAMED)
+            keys[row[:2] + row[2 + _NAMED : end]] = (group_of_row(row), key)
+        yield [keys[prefix] for prefix in sorted(keys)]
 
 
-def first_due(
-    backend: Backend, tag: bytes, groups: tuple[int, int], later: bytes = b""
-) -> bytes | None:
-    """Return the first row of one clock in `_timers.due` within key groups; None without any.
-
-    Parameters:
-        later: a time; in the first key group, earlier rows are skipped.
-    """
-    return first_of_groups(backend, DUE, tag, groups, later)
+def _due_rows(
+    backend: Backend, plan: ShardPlan, clock: Clock, wakes_at: WakesAt
+) -> Iterator[bytes]:
+    """Yield the due rows of one clock. Key groups without due timers are skipped."""
+    now = plan.now_us[clock]
+    find = partial(first_of_groups, backend, DUE, CLOCK_TAGS[clock])
+    (group, last), later = plan.base.groups, b""
+    while (first := find((group, last), later)) is not None:
+        group, soonest = group_of_row(first), micros_of_sortable(first, 3)
+        if soonest > now:
+            wakes_at(clock, soonest)
+            group, later = group + 1, b""
+            continue
+        later = sortable_micros(now + 1)
+        for row, _ in backend.scan(DUE, first, first[:3] + later):
+            yield row

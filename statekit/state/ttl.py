@@ -25,9 +25,9 @@ that was written more than once is deleted, its index row stays until it is due.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from struct import Struct
 
 from statekit.backend.interface import Backend, first_of_groups
@@ -241,19 +241,14 @@ class Expiry:
         due.
         """
         if written not in (PERMANENT, UNWRITTEN):
-            self._scope.batch.delete(EXPIRY, self._entry(row_key, self._mark(written)))
+            entry = _entry(row_key, self._tag, _mark(written, self._step))
+            self._scope.batch.delete(EXPIRY, entry)
 
     def _index(self, row_key: bytes, written: int) -> None:
-        mark = self._mark(written)
-        self._scope.batch.put(EXPIRY, self._entry(row_key, mark), b"")
+        mark = _mark(written, self._step)
+        self._scope.batch.put(EXPIRY, _entry(row_key, self._tag, mark), b"")
         self.indexed += 1
         self._wakes_at(mark + self._duration)
-
-    def _mark(self, written: int) -> int:
-        return _mark(written, self._step)
-
-    def _entry(self, row_key: bytes, mark: int) -> bytes:
-        return _entry(row_key, self._tag, mark)
 
     def _wakes_at(self, time: int) -> None:
         if self.wake_us is None or time < self.wake_us:
@@ -262,52 +257,43 @@ class Expiry:
     # ---------------------------------------------------------------------------------- removal
 
     def sweep(
-        self,
-        backend: Backend,
-        groups: tuple[int, int],
-        most: int,
-        removed: Callable[[bytes, int], None],
-    ) -> None:
-        """Delete expired rows.
+        self, backend: Backend, groups: tuple[int, int], most: int
+    ) -> Iterator[tuple[bytes, int]]:
+        """Delete expired rows. Yield the key and the size in bytes of each deleted row.
 
         All changes must have been applied to the backend.
 
         Parameters:
             groups: first and last key group of the shard.
             most: the maximum number of index rows to process; if some are left, `wake_us` is now.
-            removed: called for each deleted row with its key and its size in bytes.
         """
         self.tick()
         self.wake_us = None
         # Index rows of another clock, or of a state without a TTL, are all removed.
         until = self._expired_until if self._ttl is not None else PERMANENT - 1
+        pieces = self._due_entries(backend, groups, self._tag, until)
+        if self._ttl is None or self._era > 1:
+            others = self._due_entries(backend, groups, self._other_tag, PERMANENT - 1)
+            pieces = chain(pieces, others)
         # A row that was cleared and written again, or by both clocks, has two rows in the index.
         removed_keys: set[bytes] = set()
-        remaining = self._sweep(backend, groups, most, self._tag, until, removed, removed_keys)
-        if self._ttl is None or self._era > 1:
-            remaining = self._sweep(
-                backend, groups, remaining, self._other_tag, PERMANENT - 1, removed, removed_keys
-            )
-        if remaining <= 0:
-            self.wake_us = self._now
+        for entries, rest_at in pieces:
+            yield from self._remove(backend, entries[:most], rest_at, removed_keys)
+            most -= len(entries)
+            if most <= 0:
+                self.wake_us = self._now
+                return
 
-    def _sweep(
-        self,
-        backend: Backend,
-        groups: tuple[int, int],
-        remaining: int,
-        tag: bytes,
-        until: int,
-        removed: Callable[[bytes, int], None],
-        removed_keys: set[bytes],
-    ) -> int:
-        """Sweep the index of one clock up to a mark. Return how many more index rows may be
-        processed.
+    def _due_entries(
+        self, backend: Backend, groups: tuple[int, int], tag: bytes, until: int
+    ) -> Iterator[tuple[list[bytes], int]]:
+        """Yield adjacent index rows of one clock up to a mark, and where the rest of the row key
+        begins in them.
         """
         find = partial(first_of_groups, backend, EXPIRY, tag)
         mark_at = 2 + len(tag)
         (group, last), later = groups, b""
-        while remaining > 0 and (first := find((group, last), later)) is not None:
+        while (first := find((group, last), later)) is not None:
             group = group_of_row(first)
             if (mark := micros_of_sortable(first, mark_at)) > until:
                 self._wakes_at(mark + self._duration)
@@ -315,11 +301,8 @@ class Expiry:
                 continue
             later = sortable_micros(until + 1)
             due = backend.scan(EXPIRY, first, first[:mark_at] + later)
-            while entries := [entry for entry, _ in islice(due, min(_PIECE, remaining))]:
-                remaining -= len(entries)
-                for row_key, size in self._remove(backend, entries, mark_at + 8, removed_keys):
-                    removed(row_key, size)
-        return remaining
+            while entries := [entry for entry, _ in islice(due, _PIECE)]:
+                yield entries, mark_at + 8
 
     def _remove(
         self, backend: Backend, entries: list[bytes], rest_at: int, removed_keys: set[bytes]

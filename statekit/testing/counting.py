@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from statekit.backend.interface import Backend
+from statekit.backend.interface import Backend, Rows
 from statekit.backend.mutation import DELETE, PUT, Batch
 from statekit.testing.wrapped import WrappedBackend
 
@@ -45,9 +45,7 @@ class CountingBackend(WrappedBackend):
         self.read[state] += 1
         return self.inner.first(state, start, end)
 
-    def scan(
-        self, state: str, start: bytes, end: bytes, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
         return self._counted(state, self.inner.scan(state, start, end, reverse=reverse))
 
     def write(self, batch: Batch) -> None:
@@ -56,9 +54,7 @@ class CountingBackend(WrappedBackend):
             kind[state] += 1
         self.inner.write(batch)
 
-    def _counted(
-        self, state: str, rows: Iterator[tuple[bytes, bytes]]
-    ) -> Iterator[tuple[bytes, bytes]]:
+    def _counted(self, state: str, rows: Rows) -> Rows:
         for row in rows:
             self.read[state] += 1
             yield row

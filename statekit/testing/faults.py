@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, TYPE_CHECKING, Literal, TypeVar, get_args
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 import xxhash
 
-from statekit.backend.interface import Backend
+from statekit.backend.interface import Backend, Rows
 from statekit.backend.mutation import Batch
-from statekit.checkpoint.manifest import ShardPlan, ShardState
+from statekit.checkpoint.manifest import ShardPlan
 from statekit.checkpoint.object_store import (
     FileBytes,
     Objects,
@@ -175,7 +175,11 @@ class _FaultyObjects:
         self.keeps_order = inner.keeps_order
 
     def get(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
-        return self._read("get", path, partial(self._inner.get, path, start, size))
+        effect = self._faults.next("get", path)
+        if effect in ("fail before", "fail after"):
+            raise self._failed("get", path)
+        piece = self._inner.get(path, start, size)
+        return piece if effect is None else piece._replace(data=_damaged(piece.data, effect))
 
     def head(self, path: str) -> Stored:
         return self._done("get", path, partial(self._inner.head, path))
@@ -212,13 +216,6 @@ class _FaultyObjects:
 
     def sync_folder(self, folder: str) -> None:
         self._inner.sync_folder(folder)
-
-    def _read(self, operation: Operation, path: str, ask: Callable[[], FileBytes]) -> FileBytes:
-        effect = self._faults.next(operation, path)
-        if effect in ("fail before", "fail after"):
-            raise self._failed(operation, path)
-        piece = ask()
-        return piece if effect is None else piece._replace(data=_damaged(piece.data, effect))
 
     def _done(self, operation: Operation, path: str, ask: Callable[[], T]) -> T:
         """Return an answer other than bytes, which is never torn."""
@@ -257,9 +254,7 @@ class FaultyBackend(WrappedBackend):
         self._next_fault("scan", state)
         return self.inner.first(state, start, end)
 
-    def scan(
-        self, state: str, start: bytes, end: bytes, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
         effect = self._next_fault("scan", state)
         for key, row in self.inner.scan(state, start, end, reverse=reverse):
             yield key, row if effect is None else _damaged(row, effect)
@@ -287,7 +282,8 @@ class FaultyCopies:
 
     def obtain(self, plan: ShardPlan, states: Sequence[str], repository: Repository) -> WorkingCopy:
         """Return a copy of the plan's shard, whose backend has faults."""
-        return _FaultyCopy(self._inner.obtain(plan, states, repository), self._faults)
+        copy = _FaultyCopy(self._inner.obtain(plan, states, repository), self._faults)
+        return cast("WorkingCopy", copy)
 
     def tidy(self, plans: Sequence[ShardPlan]) -> None:
         """Make room before shards of an operator run."""
@@ -299,29 +295,18 @@ class FaultyCopies:
 
 
 class _FaultyCopy:
+    """A working copy with faults in its reads and writes, and in nothing else."""
+
     def __init__(self, inner: WorkingCopy, faults: Faults) -> None:
         self._inner = inner
         self._faults = faults
         self.backend: Backend = FaultyBackend(inner.backend, faults)
 
-    @property
-    def must_count_rows(self) -> bool:
-        return self._inner.must_count_rows
-
     def write(self, batch: Batch) -> None:
         _write(self._faults, batch, self._inner.write)
 
-    def newest_base(self) -> ShardState:
-        return self._inner.newest_base()
-
-    def take_base(self, shard: ShardState, local_states: Collection[str]) -> None:
-        self._inner.take_base(shard, local_states)
-
-    def commit(self, shard: ShardState) -> None:
-        self._inner.commit(shard)
-
-    def abandon(self) -> None:
-        self._inner.abandon()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 def _write(faults: Faults, batch: Batch, write: Callable[[Batch], None]) -> None:

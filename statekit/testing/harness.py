@@ -17,7 +17,6 @@ from statekit.backend.mutation import Batch
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.checkpoint.repository import Repository
 from statekit.errors import QueryError, RestoreError, StatekitError, StateTypeError
-from statekit.functions.context import Context
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.options import RunOptions
@@ -29,13 +28,13 @@ from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 from statekit.runtime.local import LocalRunner
 from statekit.runtime.shard import obtained
+from statekit.runtime.task import ShardTask
 from statekit.state.base import State, StateSpec
 from statekit.state.key_scope import Clocks, KeyScope
 from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState
 from statekit.state.timers import Timer
 from statekit.timestamp import datetime_to_micros, instant
-from statekit.watermark import BEGINNING
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies
 
 Backend = Literal["memory", "rocksdb"]
@@ -77,23 +76,14 @@ class Harness:
         *,
         allow_dropped_state: bool = False,
     ) -> None:
-        repository = Repository.in_memory() if checkpoint is None else Repository.of(checkpoint)
-        self._allow_dropped_state = allow_dropped_state
-        self._open(_declared(process), repository, parallelism, key_groups, backend)
-
-    def _open(
-        self,
-        process: Process[Any, Any, Any],
-        repository: Repository,
-        parallelism: int | None,
-        key_groups: int | None,
-        backend: Backend,
-    ) -> None:
+        self.process = process = _declared(process)
+        self._repository = (
+            Repository.in_memory() if checkpoint is None else Repository.of(checkpoint)
+        )
         if backend not in ("memory", "rocksdb"):
             raise StateTypeError(f'backend={backend!r}: use "memory" or "rocksdb"')
-        self.process = process
-        self._repository = repository
         self._backend = backend
+        self._allow_dropped_state = allow_dropped_state
         self._directory = tempfile.mkdtemp(prefix="statekit-harness-")
         weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
         self._job = Job(process.name, key_groups=key_groups)
@@ -287,18 +277,12 @@ class Harness:
     def _opened_at(self, key: Any) -> Iterator[tuple[KeyScope, RowBackend, ShardPlan]]:
         """A key scope after the last epoch, to look at the states of a key."""
         with self._copy_of(self.shard_of(key)) as (backend, plan):
-            yield self._key_scope(key, plan), backend, plan
-
-    def _key_scope(self, key: Any, plan: ShardPlan) -> KeyScope:
-        scope = KeyScope.of_keys(plan, Batch(), _nothing)
-        scope.enter(_prefix(self.process, key, self.key_groups), key)
-        last = self._runner.coordinator.last
-        scope.clocks = Clocks()
-        if last is not None:
-            watermark = last.operators[self.process.name].watermark_us
-            reached = BEGINNING if watermark is None else watermark
-            scope.clocks = Clocks(reached, last.processing_time_us, reached)
-        return scope
+            scope = KeyScope.of_keys(plan, Batch(), _nothing)
+            scope.enter(_prefix(self.process, key, self.key_groups), key)
+            last = self._runner.coordinator.last
+            if last is not None:
+                scope.clocks = Clocks(plan.reached_us, last.processing_time_us, plan.reached_us)
+            yield scope, backend, plan
 
     def crash(self) -> None:
         """Drop all uncommitted changes and reopen at the last committed epoch."""
@@ -348,10 +332,14 @@ class Harness:
             )
         else:
             raise RestoreError(f"{path} contains no checkpoint: write one with checkpoint(path)")
-        harness = cls.__new__(cls)
-        harness._allow_dropped_state = allow_dropped_state
-        harness._open(_declared(process), repository, parallelism, key_groups, backend)
-        return harness
+        return cls(
+            process,
+            parallelism,
+            key_groups,
+            backend,
+            repository,
+            allow_dropped_state=allow_dropped_state,
+        )
 
     def shard_of(self, key: Any) -> int:
         """Return the shard that owns a key."""
@@ -393,24 +381,13 @@ def bind(process: Process[Any, Any, Any], key: Any) -> dict[str, Any]:
     ([1], [2])
     """
     backend = MemoryBackend(process.families)
-    batch = Batch()
-
-    def spill() -> None:
-        backend.write(batch)
-        batch.clear()
-
     plan = ShardPlan("", process.name, 0, 0, ShardState(first_group=0, last_group=127), None)
-    scope = KeyScope.of_keys(plan, batch, spill)
-    scope.enter(_prefix(process, key, 128), key)
-    shard_scope = KeyScope.of_shard(plan, batch, spill)
-    shard_scope.broadcasting = True
-    states: dict[str, Any] = {
-        spec.name: spec.bind(shard_scope if spec.kind.is_local else scope, backend).handle
-        for spec in process.states
-    }
+    task = ShardTask(process, plan, backend, backend.write)
+    task.scope.enter(_prefix(process, key, 128), key)
+    task.shard_scope.broadcasting = True
+    states = {name: state.handle for name, state in task.states.items()}
     if process.signature.context_parameter is not None:
-        timers = process.bind_timers(scope, backend, plan)
-        states[process.signature.context_parameter] = Context(scope, 0, timers)
+        states[process.signature.context_parameter] = task.context
     return states
 
 

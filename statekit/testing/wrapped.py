@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from statekit.backend.interface import Backend, ManyGetter, NextKeys, StateSize
+from statekit.backend.interface import Backend, NextKeys, Reader, Rows, StateSize
 
 
 class WrappedBackend:
@@ -28,21 +28,13 @@ class WrappedBackend:
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         return [self.get(state, key) for key in keys]
 
-    def scan(
-        self, state: str, start: bytes, end: bytes, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
         return self.inner.scan(state, start, end, reverse=reverse)
 
-    def getter(
-        self, state: str, next_keys: NextKeys | None = None
-    ) -> Callable[[bytes], bytes | None]:
-        return partial(self.get, state)
-
-    def many_getter(self, state: str) -> ManyGetter:
-        return partial(self.get_many, state)
-
-    def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
-        return partial(self.scan, state)
+    def reader(self, state: str, next_keys: NextKeys | None = None) -> Reader:
+        return Reader(
+            partial(self.get, state), partial(self.get_many, state), partial(self.scan, state)
+        )
 
     def sizes(self) -> dict[str, StateSize]:
         return self.inner.sizes()

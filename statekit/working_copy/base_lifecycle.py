@@ -35,7 +35,7 @@ from statekit.errors import CorruptCheckpointError, StatekitError
 from statekit.working_copy.base_options import SLACK_MAX, SMALL_BYTES, BaseOptions, Choice
 from statekit.working_copy.base_snapshot import Finished, Staged, StagedSnapshot
 from statekit.working_copy.clipping import Database
-from statekit.working_copy.directory import Ranges, database_paths
+from statekit.working_copy.directory import WHOLE, Ranges, database_paths
 from statekit.working_copy.uploaded_tables import (
     note_stored,
     pass_on_note,
@@ -61,6 +61,7 @@ class BaseLifecycle:
         repository: the checkpoint.
         options: when a base is taken.
         rocks: limits of RocksDB.
+        fragments: the databases of the copy.
     """
 
     home: Path
@@ -68,6 +69,7 @@ class BaseLifecycle:
     repository: Repository
     options: BaseOptions
     rocks: RocksOptions
+    fragments: Ranges = WHOLE
 
     @property
     def must_count_rows(self) -> bool:
@@ -81,13 +83,10 @@ class BaseLifecycle:
 
     # ---------------------------------------------------------------------------- using a base
 
-    def newest_base(self, fragments: Ranges) -> ShardState:
+    def newest_base(self) -> ShardState:
         """Return the shard before the epoch, on the newest base whose upload is finished.
 
         A base that was uploaded and cannot be used is dropped. The change files have the same rows.
-
-        Parameters:
-            fragments: the databases of the copy.
 
         Raises:
             CorruptCheckpointError: a file of the shard is missing or altered.
@@ -97,7 +96,7 @@ class BaseLifecycle:
         for snapshot, finished in self._finished():
             try:
                 if shard.base is not None and shard.base.path == finished.base.path:
-                    self._adopt_tables(snapshot, finished, fragments)
+                    self._adopt_tables(snapshot, finished)
                 elif (based := self._based(finished)) is None:
                     self._drop(snapshot, "it does not lead to the rows that the shard has now")
                 else:  # a copy of a model is not validated when it is made
@@ -118,23 +117,19 @@ class BaseLifecycle:
         )
         snapshot.remove()
 
-    def _adopt_tables(
-        self, snapshot: StagedSnapshot, finished: Finished, fragments: Ranges
-    ) -> None:
+    def _adopt_tables(self, snapshot: StagedSnapshot, finished: Finished) -> None:
         """Record the tables of a base that a manifest references, and remove the staged files."""
-        if self._is_smaller(snapshot, finished, fragments):
+        if self._is_smaller(snapshot, finished):
             return  # the copy is assembled again from these tables
-        relies_on = finished.staged.relies_on
-        for source, path in zip(
-            snapshot.databases(finished.staged), self._paths(fragments), strict=False
-        ):
-            try:
-                pass_on_note(source, relies_on, path, finished.base.path)
-            except OSError:  # the disk is full, say: a later epoch tries again
-                return
+        staged = finished.staged
+        try:
+            for source, path in zip(snapshot.databases(staged), self._paths, strict=False):
+                pass_on_note(source, staged.relies_on, path, finished.base.path)
+        except OSError:  # the disk is full, say: a later epoch tries again
+            return
         snapshot.remove()
 
-    def replaces_copy(self, fragments: Ranges) -> bool:
+    def replaces_copy(self) -> bool:
         """Return whether the copy should be assembled again from the shard's base, which is on this
         host.
 
@@ -144,21 +139,21 @@ class BaseLifecycle:
         base = self.plan.base.base
         try:
             return base is not None and any(
-                finished.base.path == base.path and self._is_smaller(snapshot, finished, fragments)
+                finished.base.path == base.path and self._is_smaller(snapshot, finished)
                 for snapshot, finished in self._finished()
             )
         except OSError:
             return False  # its tables are not here
 
-    def _is_smaller(self, snapshot: StagedSnapshot, finished: Finished, fragments: Ranges) -> bool:
+    def _is_smaller(self, snapshot: StagedSnapshot, finished: Finished) -> bool:
         """Return whether a base is much smaller than the copy, and the copy was not assembled from
         it.
         """
-        staged, paths = finished.staged, self._paths(fragments)
-        if not staged.is_cut or any(read_stored(path, finished.base.path) for path in paths):
+        staged = finished.staged
+        if not staged.is_cut or any(read_stored(path, finished.base.path) for path in self._paths):
             return False
         size = sum(map(table_bytes, snapshot.databases(staged)))
-        return sum(map(table_bytes, paths)) > max(SLACK_MAX * size, SMALL_BYTES)
+        return sum(map(table_bytes, self._paths)) > max(SLACK_MAX * size, SMALL_BYTES)
 
     def _based(self, finished: Finished) -> ShardState | None:
         """Return the shard on that base, or None if the base is not a predecessor of the shard's
@@ -179,28 +174,18 @@ class BaseLifecycle:
         )
         if later is None:
             return None
-        return shard.model_copy(
-            update={
-                "base": finished.base,
-                "history": None,
-                "slices": (),
-                "is_complete": True,
-                "files": later,
-                "chain": shard.chain.based(later, finished.uploaded),
-            }
-        )
+        chain = shard.chain.based(later, finished.uploaded)
+        contents = {"base": finished.base, "history": None, "slices": (), "files": later}
+        return shard.model_copy(update={**contents, "is_complete": True, "chain": chain})
 
     # --------------------------------------------------------------------------- taking a base
 
-    def take(
-        self, shard: ShardState, backend: Database, fragments: Ranges, local_states: Collection[str]
-    ) -> None:
+    def take(self, shard: ShardState, backend: Database, local_states: Collection[str]) -> None:
         """Take a base if one is due, and start its upload. No correctness depends on it.
 
         Parameters:
             shard: the shard after the epoch.
             backend: its rows after the epoch.
-            fragments: the databases of the backend.
             local_states: names of the states that belong to the shard.
 
         Raises:
@@ -219,12 +204,12 @@ class BaseLifecycle:
             return
         backend.flush()
         try:
-            base, paths = shard.base, self._paths(fragments)
-            stored = [{} if base is None else read_stored(path, base.path) for path in paths]
-            choice = self._choice(shard, row_bytes, paths, stored)
-            if choice != "none" and not _has_expired_rows(self.plan, shard):
-                is_merged = choice == "merged"
-                self._stage(shard, backend, fragments, local_states, stored, merged=is_merged)
+            base = shard.base
+            stored = [{} if base is None else read_stored(path, base.path) for path in self._paths]
+            choice = self._choice(shard, row_bytes, stored)
+            # A base must not contain expired rows that are still to be removed.
+            if choice != "none" and not self.plan.clocks_due(shard):
+                self._stage(shard, backend, local_states, stored, merged=choice == "merged")
         except (OSError, StatekitError) as error:  # the epoch does not need it
             _logger.warning(
                 "no base of %s could be taken, which a later epoch tries again: %s",
@@ -233,15 +218,11 @@ class BaseLifecycle:
             )
 
     def _choice(
-        self,
-        shard: ShardState,
-        row_bytes: int,
-        paths: Sequence[Path],
-        stored: Sequence[dict[str, FileRef]],
+        self, shard: ShardState, row_bytes: int, stored: Sequence[dict[str, FileRef]]
     ) -> Choice:
         """Return what to upload, given the tables that the checkpoint has already."""
         size = new_bytes = 0
-        for path, refs in zip(paths, stored, strict=True):
+        for path, refs in zip(self._paths, stored, strict=True):
             for name, written in tables_in(path).items():
                 size += written
                 new_bytes += 0 if name in refs else written
@@ -251,7 +232,6 @@ class BaseLifecycle:
         self,
         shard: ShardState,
         backend: Database,
-        fragments: Ranges,
         local_states: Collection[str],
         stored: Sequence[dict[str, FileRef]],
         *,
@@ -265,7 +245,7 @@ class BaseLifecycle:
         snapshot = StagedSnapshot(self.home / "snapshots" / unique_id())
         snapshot.place.mkdir(parents=True)
         try:
-            paths = [snapshot.database(number) for number in range(len(fragments))]
+            paths = [snapshot.database(number) for number in range(len(stored))]
             backend.snapshot(paths)
             for path, refs in zip(paths, stored, strict=True):
                 note_stored(path, base, refs)
@@ -278,7 +258,7 @@ class BaseLifecycle:
                     epoch=plan.epoch,
                     states=tuple(backend.states),
                     follows=last_file(shard) or "",
-                    databases=fragments if len(fragments) > 1 else (shard.groups,),
+                    databases=self.fragments if len(stored) > 1 else (shard.groups,),
                     local_rows=rows,
                     relies_on=base,
                     relied=tuple(ref.path for refs in stored for ref in refs.values()),
@@ -294,19 +274,18 @@ class BaseLifecycle:
 
     def _was_cut(self) -> bool:
         """Return whether the shard without a base consists of slices of other shards."""
-        plan = self.plan
-        restore_plan = shard_restore_plan(
-            self.repository, plan.operator, plan.base, plan.base_epoch
-        )
-        return bool(restore_plan.below)
+        base, epoch = self.plan.base, self.plan.base_epoch
+        return bool(shard_restore_plan(self.repository, self.plan.operator, base, epoch).below)
 
     def _resume(self, snapshot: StagedSnapshot) -> None:
         """Resume work that a killed process left, if it is still of use."""
         staged = snapshot.staged  # None if the process died before, or had another version
-        if staged is None or (snapshot.finished is None and not _is_young(staged.begun_us)):
-            snapshot.remove()
-        elif snapshot.finished is None:
+        if staged is not None and snapshot.finished is not None:
+            return
+        if staged is not None and 0 <= now_us() - staged.begun_us < _OF_USE_US:
             self._submit(snapshot)
+        else:
+            snapshot.remove()
 
     def _submit(self, snapshot: StagedSnapshot) -> None:
         upload = partial(snapshot.upload, self.repository, self.rocks)
@@ -318,8 +297,9 @@ class BaseLifecycle:
     def _shard(self) -> str:
         return f"operator {self.plan.operator!r}, key groups {self.plan.base.groups}"
 
-    def _paths(self, fragments: Ranges) -> list[Path]:
-        return database_paths(self.home, fragments)
+    @property
+    def _paths(self) -> list[Path]:
+        return database_paths(self.home, self.fragments)
 
     def _snapshots(self) -> list[StagedSnapshot]:
         return [StagedSnapshot(place) for place in sorted((self.home / "snapshots").glob("*"))]
@@ -329,16 +309,6 @@ class BaseLifecycle:
         for snapshot in self._snapshots():
             if (finished := snapshot.finished) is not None:
                 yield snapshot, finished
-
-
-def _is_young(begun_us: int) -> bool:
-    return 0 <= now_us() - begun_us < _OF_USE_US
-
-
-def _has_expired_rows(plan: ShardPlan, shard: ShardState) -> bool:
-    """Return whether expired rows are still to be removed. A base must not contain them."""
-    now = plan.now_us
-    return any(time <= now[clock] for clock, time in shard.wake_us.items())
 
 
 def _write_local(backend: Backend, shard: ShardState, states: Collection[str], target: Path) -> int:

@@ -33,18 +33,11 @@ from statekit.checkpoint.repository import TRANSFERS, Repository
 from statekit.checkpoint.sealed_json import Count, FileRef, Record
 from statekit.checkpoint.shard_contents import BaseDatabase, BaseSnapshot
 from statekit.working_copy.lock import DirectoryLock, releasing
-from statekit.working_copy.uploaded_tables import (
-    note_stored,
-    read_stored,
-    stored_elsewhere,
-    tables_in,
-)
+from statekit.working_copy.uploaded_tables import note_stored, read_stored, stored_below, tables_in
 from statekit.working_copy.uploader import Going
 
 _T = TypeVar("_T")
 _R = TypeVar("_R", bound=Record)
-
-LOCAL_CHANGES = "local.changes.arrow"
 
 
 class Staged(Record):
@@ -110,7 +103,8 @@ class StagedSnapshot:
 
     @property
     def local_changes(self) -> Path:
-        return self.place / LOCAL_CHANGES
+        """The change file with the state of the shard."""
+        return self.place / "local.changes.arrow"
 
     def write(self, name: str, note: Record) -> None:
         """Write a note atomically."""
@@ -269,7 +263,7 @@ class Wanted:
 
 
 def fetch_databases(
-    repository: Repository, databases: Sequence[Wanted], local: Sequence[Path]
+    repository: Repository, databases: Sequence[Wanted], beside: Path | None
 ) -> None:
     """Fetch databases of bases to the local disk, several files at a time.
 
@@ -277,21 +271,22 @@ def fetch_databases(
 
     Parameters:
         databases: the databases, and where to put them.
-        local: directories of databases of this host, searched first.
+        beside: a directory with other databases of this host, whose tables may be shared.
 
     Raises:
         CorruptCheckpointError: a file is missing or altered.
         OSError, StorageError: the store or the local disk failed.
     """
-    here = stored_elsewhere(local)
+    here = {} if beside is None else stored_below(beside)
     for wanted in databases:
         wanted.place.mkdir(parents=True)
 
     def have(file: tuple[Path, FileRef]) -> None:
         target, ref = file
-        known = here.get(ref.path)
-        if known is None or not _shared(known, target):
-            repository.fetch(ref, target)
+        with contextlib.suppress(FileNotFoundError):  # merged into others meanwhile
+            if ref.path in here and linked(here[ref.path], target):
+                return
+        repository.fetch(ref, target)
 
     files = (
         (wanted.place / name, ref)
@@ -332,15 +327,3 @@ def _several(work: Callable[[_T], None], items: Iterable[_T]) -> None:
         thread.join()
     if failures:
         raise failures[0]
-
-
-def _shared(known: Path, target: Path) -> bool:
-    try:
-        return linked(known, target)
-    except FileNotFoundError:
-        return False  # merged into others meanwhile
-
-
-def noted(home: Path) -> list[Path]:
-    """Return the directories of databases below a path whose uploaded tables are recorded."""
-    return [note.parent for note in home.rglob("stored.json")]

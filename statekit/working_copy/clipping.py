@@ -56,6 +56,20 @@ class Piece:
     later: Sequence[FileRef] = ()
 
 
+def clipped(
+    groups: tuple[int, int],
+    owned: tuple[int, int],
+    source: Path,
+    states: tuple[str, ...],
+    database_bytes: int,
+) -> Piece:
+    """Return the piece of a database in some of the key groups that it owns. Its size assumes
+    equally large key groups.
+    """
+    size = database_bytes * (groups[1] - groups[0] + 1) // (owned[1] - owned[0] + 1)
+    return Piece(groups, source, states, size, is_exact=groups == owned)
+
+
 def opened(home: Path, fragments: Ranges, states: Sequence[str], options: RocksOptions) -> Database:
     """Open the database of a copy, or its fragments as one backend.
 

@@ -12,8 +12,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -21,18 +20,16 @@ from statekit.backend.interface import Backend, MemoryBackend
 from statekit.backend.mutation import Batch
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import ShardPlan, ShardState
-from statekit.checkpoint.replay import replay
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.restore_plan import last_file, missed_files, shard_restore_plan
+from statekit.checkpoint.restore_plan import last_file, missed_files, replay, shard_restore_plan
 from statekit.errors import StorageError
 from statekit.working_copy.base_lifecycle import BaseLifecycle
 from statekit.working_copy.base_options import BaseOptions
-from statekit.working_copy.base_snapshot import noted
 from statekit.working_copy.clipping import Database, opened
-from statekit.working_copy.directory import WHOLE, Lease, Mark, Ranges, distrust, read_mark
+from statekit.working_copy.directory import Lease, Mark, distrust, read_mark
 from statekit.working_copy.disk_space import CopySpace
-from statekit.working_copy.from_local_copies import Assembly
-from statekit.working_copy.uploaded_tables import forget_stored
+from statekit.working_copy.restore import Assembly
+from statekit.working_copy.uploaded_tables import forget_stored_below
 
 _CopyName = tuple[str | int, ...]
 """Checkpoint, operator, first and last key group, states."""
@@ -183,19 +180,12 @@ class DiskCopies:
         return copy
 
     def tidy(self, plans: Sequence[ShardPlan]) -> None:
-        for plan in plans[:1]:
-            used = partial(_used_groups, plans)
-            self._space.tidy_operator(plan.checkpoint_id, plan.operator, used)
+        if plans:
+            self._space.tidy_operator(plans)
         self._space.tidy()
 
     def forget(self, checkpoint_id: str) -> None:
         self._space.remove_all(checkpoint_id)
-
-
-def _used_groups(plans: Sequence[ShardPlan]) -> set[tuple[int, int]]:
-    """Return the key groups of the planned shards, and of those they are assembled from."""
-    sources = {piece.shard for plan in plans for piece in plan.base.slices}
-    return sources | {plan.base.groups for plan in plans}
 
 
 @dataclass
@@ -206,7 +196,6 @@ class _DiskCopy:
     _space: CopySpace
     _written: bool = False
     _backend: Database | None = None
-    _fragments: Ranges = WHOLE
 
     @property
     def backend(self) -> Database:
@@ -249,7 +238,7 @@ class _DiskCopy:
             )
         except StorageError:
             return False
-        self._fragments = mark.fragments
+        self._bases = replace(self._bases, fragments=mark.fragments)
         return mark.sequences in ((), self._backend.sequences)
 
     def _restore(self) -> None:
@@ -257,13 +246,13 @@ class _DiskCopy:
         if self._space.is_short:
             self._space.make_room()
         try:
-            databases = self._assembly.made(from_copies=True)
+            fragments, self._backend = self._assembly.made(from_copies=True)
         except StorageError:
             if not self._assembly.sources:
                 raise
             self._lease.wipe()  # the files of the sources may be damaged
-            databases = self._assembly.made(from_copies=False)
-        self._fragments, self._backend = databases
+            fragments, self._backend = self._assembly.made(from_copies=False)
+        self._bases = replace(self._bases, fragments=fragments)
 
     def write(self, batch: Batch) -> None:
         self._unmark()
@@ -272,11 +261,11 @@ class _DiskCopy:
     def newest_base(self) -> ShardState:
         if self._lease.is_private:
             return self._assembly.plan.base
-        return self._bases.newest_base(self._fragments)
+        return self._bases.newest_base()
 
     def take_base(self, shard: ShardState, local_states: Collection[str]) -> None:
         if not self._lease.is_private:
-            self._bases.take(shard, self.backend, self._fragments, local_states)
+            self._bases.take(shard, self.backend, local_states)
 
     def commit(self, shard: ShardState) -> None:
         if self.backend.failed:
@@ -285,19 +274,16 @@ class _DiskCopy:
                 f"the working copy at {self._lease.home} failed during this epoch: nothing of the "
                 "epoch is committed; start the job again, which makes a new copy"
             )
-        sequences: tuple[int, ...] = ()
         if self._written:
             self.backend.flush()
-            sequences = self.backend.sequences
+        sequences = self.backend.sequences
         self._close()
-        if self._written and not (
-            self._lease.is_private or self._bases.replaces_copy(self._fragments)
-        ):
+        if self._written and not (self._lease.is_private or self._bases.replaces_copy()):
             self._lease.set_mark(
                 Mark(
                     attempt=shard.attempt,
                     last=last_file(shard),
-                    fragments=self._fragments,
+                    fragments=self._bases.fragments,
                     sequences=sequences,
                     states=self._assembly.states,
                 )
@@ -314,7 +300,7 @@ class _DiskCopy:
                 if backend is not None and backend.failed:
                     self._unmark()
                     if backend.damaged:
-                        forget_stored(noted(self._assembly.copies))
+                        forget_stored_below(self._assembly.copies)
                         for source in self._assembly.sources:
                             distrust(source)
         finally:

@@ -19,13 +19,15 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Self
 
 from pydantic import ValidationError
 
+from statekit.checkpoint.object_store import sync_path
 from statekit.checkpoint.sealed_json import Record
 from statekit.clock import unique_id
 from statekit.keygroup import MAX_GROUPS
-from statekit.working_copy.lock import DirectoryLock, usable
+from statekit.working_copy.lock import DirectoryLock, releasing, usable
 
 PARTS = ("clean", "clean.draft", "db", "pieces", "before", "snapshots")
 """The parts of a copy's directory beside the lock and private directories; the mark is removed
@@ -85,45 +87,41 @@ def read_mark(home: Path, states: Sequence[str]) -> Mark | None:
     return mark if is_known and is_there else None
 
 
-class Lease:
+class Lease(DirectoryLock):
     """Exclusive use of a copy's directory."""
 
-    def __init__(self, home: Path, lock: DirectoryLock, *, private: bool) -> None:
-        self.home = home
-        self.is_private = private
-        """Whether the directory is used by this attempt only."""
-        self._lock = lock
-
     @classmethod
-    def take(cls, home: Path) -> Lease:
+    def take(cls, home: Path) -> Self:
         """Lock the shard's directory, or create a private one in it if another attempt holds the
         lock.
 
         Raises:
             StorageError: the directory cannot be created or locked.
         """
-        lock = DirectoryLock.take(home)
-        if lock is not None:
-            lock.touch()
+        lease = super().take(home)
+        if lease is not None:
+            lease.touch()
             remove_abandoned(home)
-            return cls(home, lock, private=False)
-        while lock is None:  # another process may consider a new directory abandoned, and remove it
-            alone = home / f"private.{unique_id()}"
-            lock = DirectoryLock.take(alone)
-        return cls(alone, lock, private=True)
+        # Another process may consider a new private directory abandoned, and remove it.
+        while lease is None:
+            lease = super().take(home / f"private.{unique_id()}")
+        return lease
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the directory is used by this attempt only."""
+        return _PRIVATE_NAME.fullmatch(self.home.name) is not None
 
     def clear_mark(self) -> None:
-        with usable(self.home):
-            (self.home / "clean").unlink(missing_ok=True)
-            _sync(self.home)
+        _remove_mark(self.home)
 
     def set_mark(self, mark: Mark) -> None:
         draft = self.home / "clean.draft"
         with usable(self.home):
             draft.write_text(mark.model_dump_json(exclude_defaults=True))
-            _sync(draft)
+            sync_path(draft)
             draft.rename(self.home / "clean")
-            _sync(self.home)
+            sync_path(self.home)
 
     def set_aside(self) -> None:
         """Rename the databases, so that `wipe` keeps them."""
@@ -145,21 +143,24 @@ class Lease:
                     shutil.rmtree(self.home / name)
 
     def release(self) -> None:
-        """Release the lock. A second call does nothing."""
-        if self.is_private and self._lock.is_held:
+        """Release the lock, and remove a private directory. A second call does nothing."""
+        if self.is_private and self.is_held:
             shutil.rmtree(self.home, ignore_errors=True)
-        self._lock.release()
+        super().release()
 
 
 def distrust(home: Path) -> None:
     """Remove the mark of a copy whose files are damaged, if there is one."""
     lock = DirectoryLock.take(home) if os.path.isdir(home) else None
-    if lock is not None:
-        lease = Lease(home, lock, private=False)
-        try:
-            lease.clear_mark()
-        finally:
-            lease.release()
+    with releasing(lock):
+        if lock is not None:
+            _remove_mark(home)
+
+
+def _remove_mark(home: Path) -> None:
+    with usable(home):
+        (home / "clean").unlink(missing_ok=True)
+        sync_path(home)
 
 
 def private_homes(home: Path) -> list[Path]:
@@ -172,16 +173,8 @@ def remove_abandoned(home: Path) -> int:
     """Remove private directories of killed processes, and return their number."""
     removed = 0
     for private in private_homes(home):
-        lock = DirectoryLock.take_existing(private)
-        if lock is not None:
-            Lease(private, lock, private=True).release()
+        lease = Lease.take_existing(private)
+        if lease is not None:
+            lease.release()
             removed += not private.exists()
     return removed
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

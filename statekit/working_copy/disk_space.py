@@ -19,11 +19,12 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from statekit.backend.rocksdb_options import RocksOptions
+from statekit.checkpoint.manifest import ShardPlan
 from statekit.clock import now_us, unique_id
 from statekit.working_copy.directory import PARTS, private_homes, remove_abandoned
 from statekit.working_copy.lock import DirectoryLock, usable
@@ -152,24 +153,23 @@ class CopySpace:
             self.remove_leftovers()
             self.make_room()
 
-    def tidy_operator(
-        self, checkpoint_id: str, operator: str, used: Callable[[], Container[tuple[int, int]]]
-    ) -> None:
+    def tidy_operator(self, plans: Sequence[ShardPlan]) -> None:
         """Remove copies of an operator's shards that the job no longer uses, at most once a minute.
 
         Parameters:
-            used: returns the key groups of current shards and of the shards they are assembled
-                from.
+            plans: of all its shards, at least one.
 
         Raises:
             StorageError: the directory cannot be used.
         """
+        checkpoint_id, operator = plans[0].checkpoint_id, plans[0].operator
         copies = self.root / checkpoint_id / operator
         if not os.path.isdir(copies) or not _is_time(copies):
             return
-        groups = used()
+        sources = {piece.shard for plan in plans for piece in plan.base.slices}
+        used = sources | {plan.base.groups for plan in plans}
         for home in self._homes(checkpoint_id, operator):
-            if _groups(home) not in groups:
+            if _groups(home) not in used:
                 self.remove(home)
 
     def make_room(self) -> None:

@@ -1,27 +1,142 @@
-"""Restore the databases of some key groups from the checkpoint.
+"""Create the databases of a working copy, from the checkpoint and from copies of other shards.
 
-After a change of parallelism a shard consists of slices of others, each of which may have a base,
-over any number of changes. All these bases are fetched at the same time, each one once, and clipped
-to the key groups. Only small ones are copied row by row.
+After a change of parallelism a shard consists of slices of others. The tables of a database never
+change, so the new copy links the tables of copies on this host: the cost is a hard link per file,
+for any number of rows. The sources do not change. The other slices may each have a base, over any
+number of changes. These bases are fetched at the same time, each one once. All databases are
+clipped to the key groups of the shard. Only small ones are copied row by row.
 """
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from statekit.backend.rocksdb import link_database
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.checkpoint.replay import replay
+from statekit.checkpoint.manifest import ShardPlan
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.restore_plan import RestorePlan
-from statekit.checkpoint.shard_contents import BaseDatabase
-from statekit.working_copy.base_snapshot import Wanted, fetch_databases, noted
-from statekit.working_copy.clipping import Database, Piece, put_together
-from statekit.working_copy.directory import Ranges
+from statekit.checkpoint.restore_plan import RestorePlan, missed_files, replay, shard_restore_plan
+from statekit.checkpoint.sealed_json import FileRef
+from statekit.checkpoint.shard_contents import BaseDatabase, Slice
+from statekit.working_copy.base_snapshot import Wanted, fetch_databases
+from statekit.working_copy.clipping import Database, Piece, clipped, put_together
+from statekit.working_copy.directory import Mark, Ranges, database_paths, reading
+from statekit.working_copy.lock import usable
+from statekit.working_copy.uploaded_tables import table_bytes
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """The assembly of a shard's databases in a directory of its own.
+
+    Parameters:
+        home: that directory.
+        copies: the directory with the copies of the operator's other shards.
+        plan: the plan of the shard.
+        states: as for any backend.
+        options: limits of RocksDB.
+        repository: the checkpoint.
+    """
+
+    home: Path
+    copies: Path
+    plan: ShardPlan
+    states: tuple[str, ...]
+    options: RocksOptions
+    repository: Repository
+
+    @property
+    def sources(self) -> list[Path]:
+        """The directories of copies of other shards."""
+        return [self.copies / "{}-{}".format(*piece.shard) for piece in self.plan.base.slices]
+
+    def made(self, *, from_copies: bool) -> tuple[Ranges, Database]:
+        """Create the databases at the plan's base.
+
+        Parameters:
+            from_copies: whether to use copies of other shards, and share their tables.
+
+        Raises:
+            StorageError: the local disk is full or failed, or a copy of another shard is damaged.
+            CorruptCheckpointError: a file of the checkpoint cannot be read.
+        """
+        plan, repository = self.plan, self.repository
+        linked = list(self._linked()) if from_copies else []
+        missing = []
+        if gaps := list(_between(plan.base.groups, [piece.groups for piece in linked])):
+            restore_plan = shard_restore_plan(repository, plan.operator, plan.base, plan.base_epoch)
+            missing = [restore_plan.within(*gap) for gap in gaps]
+        beside = self.copies if from_copies else None
+        with usable(self.home):
+            return restored(
+                repository,
+                self.home,
+                plan.base.groups,
+                missing,
+                self.states,
+                self.options,
+                local=linked,
+                beside=beside,
+            )
+
+    # --------------------------------------------------------------------------------- sources
+
+    def _linked(self) -> Iterator[Piece]:
+        for number, (wanted, source) in enumerate(
+            zip(self.plan.base.slices, self.sources, strict=True)
+        ):
+            with contextlib.suppress(OSError):  # such as a source that is deleted meanwhile
+                yield from self._pieces(wanted, source, self.home / "pieces" / f"linked-{number}")
+
+    def _pieces(self, wanted: Slice, source: Path, drafts: Path) -> list[Piece]:
+        """Link the databases of the shard that the slice was cut out of."""
+        with reading(source, self.states) as mark:
+            later = None if mark is None else self._later(wanted, mark)
+            if mark is None or later is None:
+                return []
+            ranges = mark.fragments if len(mark.fragments) > 1 else (wanted.shard,)
+            sequences = mark.sequences or [None] * len(ranges)
+            pieces: list[Piece] = []
+            for owned, path, sequence in zip(
+                ranges, database_paths(source, mark.fragments), sequences, strict=True
+            ):
+                groups = max(owned[0], wanted.first_group), min(owned[1], wanted.last_group)
+                if groups[0] <= groups[1]:
+                    draft = drafts / str(len(pieces))
+                    link_database(path, draft)
+                    piece = clipped(groups, owned, draft, self.states, table_bytes(draft))
+                    pieces.append(replace(piece, sequence=sequence, later=later))
+        return pieces
+
+    def _later(self, wanted: Slice, mark: Mark) -> Sequence[FileRef] | None:
+        """Return the change files from a copy to the slice; None if they do not lead there."""
+        if mark.attempt is None:
+            return None
+        if mark.attempt == wanted.attempt:
+            return ()
+        epoch = self.plan.base.changed
+        return missed_files(self.repository, self.plan.operator, wanted, epoch, mark.last)
+
+
+def _between(
+    groups: tuple[int, int], taken: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """Yield the key groups that are not taken, as ranges."""
+    start = groups[0]
+    for first, last in taken:
+        if start < first:
+            yield start, first - 1
+        start = last + 1
+    if start <= groups[1]:
+        yield start, groups[1]
+
+
+# ------------------------------------------------------------------------- from the checkpoint
 
 
 def restored(
@@ -66,22 +181,13 @@ def restored(
     return ranges, backend
 
 
-@dataclass(frozen=True)
-class _Cut:
-    """Key groups that come from one database of a base."""
+class _Cut(NamedTuple):
+    """Key groups that are cut out of one database of a base, whose file is `named`."""
 
     groups: tuple[int, int]
     named: str
     states: tuple[str, ...]
     database: BaseDatabase
-
-    def piece(self, place: Path) -> Piece:
-        """Return the piece in a directory. Its size assumes equally large key groups."""
-        (first, last), database = self.groups, self.database
-        owned = (database.first_group, database.last_group)
-        size = sum(ref.size for ref in database.files.values()) * (last - first + 1)
-        size //= owned[1] - owned[0] + 1
-        return Piece(self.groups, place, self.states, size, is_exact=self.groups == owned)
 
 
 def _cuts(missing: Iterable[RestorePlan]) -> list[_Cut]:
@@ -99,8 +205,8 @@ def _cuts(missing: Iterable[RestorePlan]) -> list[_Cut]:
             if first > last:
                 continue
             cut = _Cut((first, last), part.named, part.base.states, database)
-            if cuts and cuts[-1] == replace(cut, groups=(cuts[-1].groups[0], first - 1)):
-                cut = replace(cut, groups=(cuts.pop().groups[0], last))
+            if cuts and cuts[-1] == cut._replace(groups=(cuts[-1].groups[0], first - 1)):
+                cut = cut._replace(groups=(cuts.pop().groups[0], last))
             cuts.append(cut)
     return cuts
 
@@ -111,16 +217,17 @@ def _fetched(
     """Fetch the databases of the bases, each one once, and return the pieces."""
     places: dict[tuple[str, int], Path] = {}
     wanted, again, pieces = list[Wanted](), list[tuple[Path, Path]](), list[Piece]()
-    for number, cut in enumerate(_cuts(missing)):
-        place, origin = drafts / f"base-{number}", (cut.named, cut.database.first_group)
-        pieces.append(cut.piece(place))
-        if origin in places:
-            again.append((places[origin], place))
+    for number, (groups, named, states, database) in enumerate(_cuts(missing)):
+        place, owned = drafts / f"base-{number}", (database.first_group, database.last_group)
+        size = sum(ref.size for ref in database.files.values())
+        pieces.append(clipped(groups, owned, place, states, size))
+        source = places.setdefault((named, database.first_group), place)
+        if source == place:
+            wanted.append(Wanted(database, named, place))
         else:
-            places[origin] = place
-            wanted.append(Wanted(cut.database, cut.named, place))
+            again.append((source, place))
     if wanted:
-        fetch_databases(repository, wanted, [] if beside is None else noted(beside))
+        fetch_databases(repository, wanted, beside)
     for source, target in again:
         link_database(source, target)
     return pieces

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from statekit.backend.interface import Backend, MemoryBackend
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.manifest import EpochManifest, ShardState
-from statekit.checkpoint.replay import replay
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.restore_plan import restore_plan
+from statekit.checkpoint.restore_plan import replay, restore_plan
 from statekit.working_copy.restore import restored
 
 # Making a database takes longer than reading so many bytes of change files.

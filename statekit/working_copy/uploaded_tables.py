@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Self
 
 from pydantic import ValidationError
 
@@ -28,6 +29,12 @@ class _StoredTable(Record):
     written_ns: int
     size: Count
     ref: FileRef
+
+    @classmethod
+    def at(cls, path: Path, ref: FileRef) -> Self:
+        """Return the table in a local file."""
+        status = path.stat()
+        return cls(inode=status.st_ino, written_ns=status.st_mtime_ns, size=status.st_size, ref=ref)
 
 
 class _Note(Record):
@@ -70,13 +77,8 @@ def note_stored(directory: Path, base: str | None, refs: Mapping[str, FileRef]) 
     """Write the note."""
     tables = {}
     for name, ref in refs.items():
-        try:
-            status = (directory / name).stat()
-        except FileNotFoundError:
-            continue
-        tables[name] = _StoredTable(
-            inode=status.st_ino, written_ns=status.st_mtime_ns, size=status.st_size, ref=ref
-        )
+        with contextlib.suppress(FileNotFoundError):
+            tables[name] = _StoredTable.at(directory / name, ref)
     draft = directory / f"{NOTE}.draft"
     draft.write_text(_Note(base=base, tables=tables).model_dump_json())
     draft.rename(directory / NOTE)
@@ -97,32 +99,30 @@ def pass_on_note(source: Path, noted: str | None, target: Path, base: str) -> No
     note_stored(target, base, shared)
 
 
-def stored_elsewhere(directories: Iterable[Path]) -> dict[str, Path]:
-    """Return local paths of tables, by their path in the checkpoint."""
+def stored_below(home: Path) -> dict[str, Path]:
+    """Return local paths of the tables below a directory, by their path in the checkpoint."""
     places: dict[str, Path] = {}
-    for directory in directories:
+    for directory in (path.parent for path in list(home.rglob(NOTE))):
         if (note := _read(directory)) is not None:
             for name, ref in _still_there(directory, note):
                 places[ref.path] = directory / name
     return places
 
 
-def forget_stored(directories: Iterable[Path]) -> None:
-    """Remove the notes of databases if one of their tables is damaged.
+def forget_stored_below(home: Path) -> None:
+    """Remove the notes of all databases below a directory, as one of their tables is damaged.
 
     Other databases may link the same file. Tables without a note are fetched from the checkpoint
     and verified.
     """
-    for directory in directories:
-        (directory / NOTE).unlink(missing_ok=True)
+    for note in list(home.rglob(NOTE)):
+        note.unlink(missing_ok=True)
 
 
 def _still_there(directory: Path, note: _Note) -> Iterator[tuple[str, FileRef]]:
     for name, table in note.tables.items():
         with contextlib.suppress(OSError):  # it was merged into others
-            status = (directory / name).stat()
-            now = (status.st_ino, status.st_mtime_ns, status.st_size)
-            if now == (table.inode, table.written_ns, table.size):
+            if _StoredTable.at(directory / name, table.ref) == table:
                 yield name, table.ref
 
 

@@ -21,7 +21,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import ClassVar
 
-from statekit.backend.interface import NextKeys
+from statekit.backend.interface import NextKeys, Reader
 from statekit.backend.rocksdb import RocksBackend
 from statekit.checkpoint.manifest import OperatorEpoch, ShardPlan, ShardState
 from statekit.checkpoint.references import named_by
@@ -155,21 +155,19 @@ class _WatchedCopies(DiskCopies):
     def obtain(self, plan: ShardPlan, states: Sequence[str], repository: Repository) -> WorkingCopy:
         copy = super().obtain(plan, states, repository)
         backend = copy.backend
-        getter = backend.getter
+        reader_of = backend.reader
 
-        def watched(
-            state: str, next_keys: NextKeys | None = None
-        ) -> Callable[[bytes], bytes | None]:
-            get = getter(state, next_keys)
+        def watched(state: str, next_keys: NextKeys | None = None) -> Reader:
+            reader = reader_of(state, next_keys)
 
             def got(key: bytes) -> bytes | None:
-                row = get(key)
+                row = reader.get(key)
                 self.read_s = time.perf_counter()
                 return row
 
-            return got
+            return reader._replace(get=got)
 
-        vars(backend)["getter"] = watched
+        vars(backend)["reader"] = watched
         return copy
 
 

@@ -19,7 +19,6 @@ from statekit.backend.interface import MemoryBackend
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.paths import SAVEPOINT, SPARK, epoch_path, first_path, instant_path
 from statekit.checkpoint.references import base_snapshot, history
-from statekit.checkpoint.replay import load
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.cli.gc import gc
@@ -31,6 +30,7 @@ from statekit.maintenance.verify.spark_checks import spark_faults
 from statekit.maintenance.verify.verify import verify
 from statekit.reader import CheckpointReader
 from tests.support.full_checkpoint import LOST, Files, make, make_with_bases
+from tests.support.loaded_rows import load
 from tests.support.places import DOCS
 
 Check = Callable[[], object]

@@ -206,7 +206,7 @@ def test_a_checkpoint_whose_disk_is_full_at_any_step_is_named(
 ) -> None:
     """Further kinds of files of a checkpoint belong in the list above."""
     monkeypatch.setattr(
-        "statekit.checkpoint.shard_history.FILES_MAX", 1
+        "statekit.checkpoint.references.FILES_MAX", 1
     )  # so that there are histories
     with small_disk(tmp_path / "disk") as disk:
         place = disk.path / "c"

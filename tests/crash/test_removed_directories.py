@@ -16,8 +16,8 @@ import statekit as sk
 from statekit.backend.rocksdb import RocksBackend
 from statekit.checkpoint.repository import Repository
 from statekit.cli import copies as cli_copies
-from statekit.cli.app import inspect
 from statekit.cli.gc import gc
+from statekit.cli.inspect import inspect
 from statekit.cli.verify import verify
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.copies import DiskCopies

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import statekit as sk
-from statekit.checkpoint import shard_history
+from statekit.checkpoint import references
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.store import Store
@@ -41,7 +41,7 @@ COUNT = 20
 NEITHER = BaseOptions(bases=False)
 
 
-FEW = [(shard_history, "FILES_MAX", 1)]
+FEW = [(references, "FILES_MAX", 1)]
 """So that there are histories of few files."""
 
 

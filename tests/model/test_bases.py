@@ -25,9 +25,8 @@ from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.job_file import TtlRecord
 from statekit.checkpoint.manifest import EpochManifest, ShardReport
 from statekit.checkpoint.references import base_snapshot, named_by
-from statekit.checkpoint.replay import local_rows, replay
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.restore_plan import RestorePlan
+from statekit.checkpoint.restore_plan import RestorePlan, local_rows, replay
 from statekit.checkpoint.rollback import plan
 from statekit.checkpoint.shard_contents import BaseSnapshot
 from statekit.errors import CorruptCheckpointError

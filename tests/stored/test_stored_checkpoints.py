@@ -17,7 +17,7 @@ from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FORMAT, Sealed, checksum_of
-from statekit.cli import app as cli
+from statekit.cli import inspect as cli_inspect
 from statekit.cli import verify as cli_verify
 from statekit.cli.diff import source_of
 from statekit.errors import RestoreError
@@ -79,9 +79,9 @@ def test_the_command_line_shows_buffered_records(capsys: pytest.CaptureFixture[s
     reader = CheckpointReader(ALL_KINDS)
     waiting = reader.manifest.operators["in_order"].rows["_waiting"]
     assert waiting
-    cli.inspect(str(ALL_KINDS))
+    cli_inspect.inspect(str(ALL_KINDS))
     assert re.search(rf"_waiting +│ buffered records +│ +{waiting} ", capsys.readouterr().out)
-    cli.inspect(str(ALL_KINDS), as_json=True)
+    cli_inspect.inspect(str(ALL_KINDS), as_json=True)
     shown = {found["name"]: found for found in json.loads(capsys.readouterr().out)["operators"]}
     assert (shown["in_order"]["waiting"], shown["ledger"]["waiting"]) == (waiting, None)
 

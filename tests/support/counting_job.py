@@ -9,11 +9,11 @@ from typing import Any
 
 import statekit as sk
 from statekit.backend.interface import Backend, MemoryBackend
-from statekit.checkpoint.replay import load
 from statekit.checkpoint.repository import Repository
 from statekit.runtime.coordinator import Coordinator
 from statekit.testing import Harness
 from statekit.working_copy.copies import WorkingCopies
+from tests.support.loaded_rows import load
 
 Rows = dict[str, dict[bytes, bytes]]
 Plain = dict[str, dict[str, Any]]

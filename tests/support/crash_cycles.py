@@ -22,6 +22,7 @@ from typing import Any
 from statekit.backend.interface import MemoryBackend
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.restore_plan import replay
 from statekit.maintenance.verify.verify import verify
 from statekit.reader import CheckpointReader
 from statekit.timestamp import instant
@@ -356,8 +357,9 @@ class _Reader(CheckpointReader):
 
     def unpack(self, operator: str, *_: object, **__: object) -> Any:
         if self._held is None:
-            self._held = _KeptOpen(self.operator(operator).holds)
-            self._replay(self.operator(operator), 0, KEY_GROUPS - 1, self._held)
+            record = self.operator(operator)
+            self._held = _KeptOpen(record.holds)
+            replay(self.repository, self._held, self._restore_plan(record, 0, KEY_GROUPS - 1))
         return self._held
 
 

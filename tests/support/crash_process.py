@@ -25,7 +25,7 @@ from obstore import exceptions as store_errors
 
 from statekit.backend import mutation
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.checkpoint import retention, shard_history
+from statekit.checkpoint import references, retention
 from statekit.checkpoint.gc import collector as collection
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.repository import Repository
@@ -181,7 +181,7 @@ def _in_small() -> RocksOptions:
     """Let everything happen after some epochs that a real job does after many: the one place."""
     mutation.BATCH_BYTES_MAX = 1_000  # epochs that spill
     small = {"FILES_MAX": 3, "HISTORY_FILES_MAX": 6, "STAGED_FOR": _STAGED_FOR}
-    for module in (shard_history, base_keeping, retention, collection):
+    for module in (references, base_keeping, retention, collection):
         for name in small.keys() & vars(module).keys():
             setattr(module, name, small[name])
     return RocksOptions(write_buffer_bytes=64 * 1024)

@@ -125,8 +125,8 @@ def _smaller() -> sk.Job:
 
 
 _SOONER = {
-    "statekit.checkpoint.shard_history.FILES_MAX": 2,
-    "statekit.checkpoint.shard_history.HISTORY_FILES_MAX": 4,
+    "statekit.checkpoint.references.FILES_MAX": 2,
+    "statekit.checkpoint.references.HISTORY_FILES_MAX": 4,
 }
 """What happens with many files, with few."""
 

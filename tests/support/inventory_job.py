@@ -17,10 +17,10 @@ from typing import Annotated, Any, NamedTuple
 import statekit as sk
 from statekit.backend.interface import Backend, MemoryBackend
 from statekit.backend.mutation import Batch, Put
-from statekit.checkpoint.replay import load
 from statekit.checkpoint.repository import group_bounds
 from statekit.functions.process import Process
 from statekit.reader import CheckpointReader
+from tests.support.loaded_rows import load
 
 __all__ = ["Held", "Item", "Move", "held_in", "inventory_job"]
 

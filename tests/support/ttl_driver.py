@@ -10,9 +10,9 @@ from typing import Annotated, Any, NamedTuple
 import statekit as sk
 from statekit.backend.interface import MemoryBackend
 from statekit.checkpoint.job_file import EXPIRY
-from statekit.checkpoint.replay import load
 from statekit.testing import Harness
 from tests.support.instants import at
+from tests.support.loaded_rows import load
 
 TTL_SECONDS = 20
 LATENESS = 3

@@ -32,7 +32,7 @@ orders.aggregate(key=("customer",), total=total, into=Customer, name="totals").p
 orders.aggregate(key="customer", total=total).process(rich)
 customers = orders.aggregate(key="customer", total=total, into=Customer)
 customers.process(raw)  # error: Argument 1 to "process"
-orders.aggregate(key="customer", total="cents")  # error: No overload variant of "aggregate"
-orders.aggregate(total=total)  # error: No overload variant of "aggregate"
+orders.aggregate(key="customer", total="cents")  # error: expected "FieldAggregate"
+orders.aggregate(total=total)  # error: Missing named argument "key"
 sk.Sum()  # error: Missing positional argument "field"
 sk.Count(3)  # error: Argument 1 to "Count"

@@ -53,10 +53,10 @@ windows.aggregate(
 ).process(best)
 
 hourly.process(raw)  # error: incompatible type "Process[Impression, [], Never]"
-windows.sum()  # error: All overload variants of "sum" of "Windowed" require at least one argument
-windows.count("cents")  # error: No overload variant of "count" of "Windowed" matches
-windows.min("cents", into=5)  # error: No overload variant of "min" of "Windowed" matches
-windows.aggregate(sum, accumulator=int, result=int)  # error: No overload variant of "aggregate"
+windows.sum()  # error: Missing positional argument "field" in call to "sum" of "Windowed"
+windows.count("cents")  # error: Too many positional arguments for "count" of "Windowed"
+windows.min("cents", into=5)  # error: Argument "into" to "min" of "Windowed"
+windows.aggregate(sum, accumulator=int, result=int)  # error: expected "Aggregate[Any, Any, Any]"
 sk.tumbling(5)  # error: incompatible type "int"; expected "timedelta | str"
 sk.sliding("1 hour")  # error: Missing positional argument "every"
 source.window("1 hour", key="ad", event_time="at")  # error: expected "Sliding | Session"

@@ -21,14 +21,14 @@ import contextlib
 import datetime as dt
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 from statekit.checkpoint import paths
 from statekit.checkpoint.gc.kept_files import KeptFiles
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.object_store import Stored
 from statekit.checkpoint.references import named_by
-from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.repository import EpochFiles, Repository
 from statekit.checkpoint.retention import STAGED_FOR, EpochMark, Retention, going_back, held_epochs
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.clock import unique_id
@@ -36,6 +36,8 @@ from statekit.errors import CorruptCheckpointError, FencedError, StateTypeError
 
 GRACE = dt.timedelta(days=1)
 """The age of an orphan, relative to the last commit, from which a sweep deletes it."""
+
+_NEVER = dt.datetime.max.replace(tzinfo=dt.UTC)
 
 Progress = Callable[[int, int | None], None]
 """Called with the number of processed epochs and their total."""
@@ -75,32 +77,7 @@ class Collected:
     young: Size | None = None
 
 
-@dataclass(frozen=True)
-class _Numbers:
-    """The epochs and marks in `epochs/`, with their times."""
-
-    committed: Mapping[int, Stored]
-    firsts: Mapping[int, Stored]
-    swept: Mapping[int, Stored]
-
-    @classmethod
-    def of(cls, repository: Repository) -> _Numbers:
-        marks: dict[str, dict[int, Stored]] = {"json": {}, "first": {}, "swept": {}}
-        for file in repository.listed("epochs"):
-            match = paths.EPOCH_NAME.fullmatch(file.path)
-            if match is not None:
-                marks[match[2]][int(match[1])] = file
-        return cls(*marks.values())
-
-    @property
-    def first(self) -> int:
-        return max(self.firsts, default=0)
-
-    @property
-    def kept(self) -> list[int]:
-        return sorted(number for number in self.committed if number >= self.first)
-
-
+@dataclass
 class Collector:
     """Collects the garbage of a checkpoint. Several collectors may run beside each other and a job.
 
@@ -117,28 +94,21 @@ class Collector:
         StateTypeError: the grace is shorter than running jobs need.
     """
 
-    def __init__(
-        self,
-        repository: Repository,
-        retention: Retention,
-        *,
-        grace: dt.timedelta = GRACE,
-        dry_run: bool = False,
-        progress: Progress | None = None,
-        is_stopped: Callable[[], bool] = lambda: False,
-    ) -> None:
-        if grace and grace < STAGED_FOR:
+    repository: Repository
+    retention: Retention
+    _: KW_ONLY
+    grace: dt.timedelta = GRACE
+    dry_run: bool = False
+    progress: Progress = lambda done, total: None
+    is_stopped: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
+        if self.grace and self.grace < STAGED_FOR:
             raise StateTypeError(
-                f"a grace of {_hours(grace)} is too short: jobs that run may name files that were "
-                f"stored up to {_hours(STAGED_FOR)} ago. Give at least as much, or 0 if no job "
-                "runs on this checkpoint and no other command changes it"
+                f"a grace of {_hours(self.grace)} is too short: jobs that run may name files that "
+                f"were stored up to {_hours(STAGED_FOR)} ago. Give at least as much, or 0 if no "
+                "job runs on this checkpoint and no other command changes it"
             )
-        self._repository = repository
-        self._retention = retention
-        self._grace = grace
-        self._dry_run = dry_run
-        self._progress = progress or (lambda done, total: None)
-        self._is_stopped = is_stopped
         self._dying: set[str] = set()
         """In a dry run, what would be gone."""
 
@@ -157,11 +127,11 @@ class Collector:
             StorageError: the store failed; a second call continues.
         """
         while True:
-            first = self._repository.first_kept()
+            first = self.repository.first_kept()
             try:
                 return self._collect(sweep)
             except CorruptCheckpointError:
-                if self._repository.first_kept() <= first:
+                if self.repository.first_kept() <= first:
                     raise
                 # Another collector has collected an epoch that this one was reading.
 
@@ -176,62 +146,63 @@ class Collector:
         sweeps = self._is_due(numbers) if sweep is None else sweep
         gone = [number for number in sorted(numbers.committed) if number < first]
         history = self._standing_on(kept, last)
-        held_manifests = self._held(gone, kept[-1], history, done)
+        held_manifests = self._held(gone, kept[-1], done)
         waiting = [number for number in gone if number not in done.held]
         total = len(waiting) + (len(kept) if sweeps else 0)
         if waiting:
-            kept_files = KeptFiles(self._repository, [*history, *held_manifests])
+            kept_files = KeptFiles(self.repository, [*history, *held_manifests])
             before: set[str] = set()
             for place, number in enumerate(waiting):
-                if self._is_stopped():
+                if self.is_stopped():
                     return done
-                self._progress(place, total)
+                self.progress(place, total)
                 size = numbers.committed[number].size
                 before |= self._give_up(number, size, kept_files, before, done)
-        if sweeps and not self._is_stopped():
+        if sweeps and not self.is_stopped():
             self._sweep(kept, held_manifests, len(waiting), total, done)
-        self._delete(self._superseded(first, numbers))
-        self._progress(total, total)
+        if not self.dry_run:
+            self.repository.collect(self._superseded(first, numbers))
+        self.progress(total, total)
         return done
 
     # ------------------------------------------------------------------------------ giving up
 
-    def _given_up(self) -> tuple[_Numbers, int, EpochManifest] | None:
+    def _given_up(self) -> tuple[EpochFiles, int, EpochManifest] | None:
         """Return the existing epochs, the first one to keep and the last. Mark the first, then list
         again.
         """
-        numbers = _Numbers.of(self._repository)
+        numbers = self.repository.epoch_files()
         if not numbers.kept:
-            self._repository.latest_epoch()  # distinguishes lost epochs from none at all
+            self.repository.latest_epoch()  # distinguishes lost epochs from none at all
             return None
-        last = self._repository.manifest(numbers.kept[-1])
+        last = self.repository.manifest(numbers.kept[-1])
         self._check_job_file(last)
         committed = {number: numbers.committed[number].modified for number in numbers.kept}
-        first = max(numbers.first, self._retention.first(committed, last))
-        if first not in numbers.firsts and first > numbers.kept[0] and not self._dry_run:
+        first = max(numbers.first, self.retention.first(committed, last))
+        if first not in numbers.firsts and first > numbers.kept[0] and not self.dry_run:
             with contextlib.suppress(FencedError):  # another collector gives up the same
-                self._repository.create(paths.first_path(first), EpochMark(epoch=first).to_bytes())
+                self.repository.create(paths.first_path(first), EpochMark(epoch=first).to_bytes())
         # Notes are listed after the mark was written, and epochs after that.
-        self._back = going_back(self._repository.names("begun"))
-        self._read = set(held_epochs(self._repository.listed(paths.HELD), max(committed.values())))
-        numbers = _Numbers.of(self._repository)
+        self._back = going_back(self.repository.names("begun"))
+        self._read = set(held_epochs(self.repository.listed(paths.HELD), max(committed.values())))
+        numbers = self.repository.epoch_files()
         first = max(first, numbers.first)
         if max(numbers.committed, default=-1) < first:
             raise self._without_epochs()
-        return numbers, first, self._repository.manifest(max(numbers.committed))
+        return numbers, first, self.repository.manifest(max(numbers.committed))
 
     def _without_epochs(self) -> CorruptCheckpointError:
         return CorruptCheckpointError(
-            f"{self._repository.at('epochs')} has no manifest any more, and had some a moment ago: "
+            f"{self.repository.at('epochs')} has no manifest any more, and had some a moment ago: "
             "something else deletes files of this checkpoint. Stop that and the job, restore them "
             "from a backup, then try again"
         )
 
     def _check_job_file(self, last: EpochManifest) -> None:
         """Check that the kept epochs can be read. Otherwise nothing is collected."""
-        if self._repository.stored(last.job_file.path) is None:
+        if self.repository.stored(last.job_file.path) is None:
             raise CorruptCheckpointError(
-                f"{self._repository.at(last.job_file.path)} is missing, which epoch {last.epoch} "
+                f"{self.repository.at(last.job_file.path)} is missing, which epoch {last.epoch} "
                 "needs: nothing was deleted. Restore it from a backup, then collect again"
             )
 
@@ -240,29 +211,25 @@ class Collector:
         needed.
         """
         history = next(number for number in kept if not last.has_abandoned(number))
-        manifests = [self._repository.manifest(history)]
+        manifests = [self.repository.manifest(history)]
         for number in kept:
             if number != history and last.has_abandoned(number):
-                manifest = self._repository.manifest(number)
+                manifest = self.repository.manifest(number)
                 if manifest.previous is None or manifest.previous < kept[0]:
                     manifests.append(manifest)
         return manifests
 
-    def _held(
-        self, gone: list[int], last: int, history: list[EpochManifest], done: Collected
-    ) -> list[EpochManifest]:
+    def _held(self, gone: list[int], last: int, done: Collected) -> list[EpochManifest]:
         """Return the manifests before the first epoch that stay for now, and add the reasons to
         `done`.
         """
-        manifests: dict[int, EpochManifest] = {}
         why = dict.fromkeys(self._read, "a process reads it")
         back = self._back.items()
         why |= {to: f"a rollback to it was begun, as epoch {n}" for to, n in back if n > last}
         for number in sorted(why.keys() & set(gone)):
-            if self._repository.is_committed(number):  # else the mark came before the note
-                manifests[number] = self._repository.manifest(number)
+            if self.repository.is_committed(number):  # else the mark came before the note
                 done.held[number] = why[number]
-        return list(manifests.values())
+        return [self.repository.manifest(number) for number in done.held]
 
     def _give_up(
         self, number: int, size: int, kept: KeptFiles, before: set[str], done: Collected
@@ -274,21 +241,21 @@ class Collector:
                 some again.
         """
         try:
-            manifest = self._repository.manifest(number)
+            manifest = self.repository.manifest(number)
         except CorruptCheckpointError:
             dying = dict[str, FileRef]()  # it cannot be followed; a sweep finds its files
         else:
             dying = {ref.path: ref for ref in kept.not_among(manifest)}
-        new = [ref for path, ref in dying.items() if path not in before]
+        new = {path: ref.size for path, ref in dying.items() if path not in before}
         for names_others in (False, True):
-            self._delete([r.path for r in new if r.path.endswith(".json") is names_others])
-        self._delete([paths.epoch_path(number)])
-        self._count({ref.path: ref.size for ref in new} | {paths.epoch_path(number): size}, done)
+            some = {p: size for p, size in new.items() if p.endswith(".json") is names_others}
+            self._delete(some, done)
+        self._delete({paths.epoch_path(number): size}, done)
         done.given_up += 1
         return set(dying)
 
     @staticmethod
-    def _superseded(first: int, numbers: _Numbers) -> list[str]:
+    def _superseded(first: int, numbers: EpochFiles) -> list[str]:
         """Return marks that a later one replaces."""
         last_sweep = max(numbers.swept, default=0)
         return [
@@ -298,12 +265,12 @@ class Collector:
 
     # ------------------------------------------------------------------------------- the sweep
 
-    def _is_due(self, numbers: _Numbers) -> bool:
+    def _is_due(self, numbers: EpochFiles) -> bool:
         """Return whether the last sweep, or the first commit, was long before the last commit."""
         last = numbers.committed[max(numbers.committed)].modified
         begin = min(file.modified for file in numbers.committed.values())
         since = max((file.modified for file in numbers.swept.values()), default=begin)
-        return last - since > self._grace
+        return last - since > self.grace
 
     def _sweep(
         self,
@@ -319,32 +286,27 @@ class Collector:
         """
         now = self._now()
         bound = self._bound(now)
-        unnamed = {
-            file.path: (file.size, bound is None or file.modified < bound)
-            for file in self._repository.listed("data")
-            if file.path not in self._dying
-        }
+        unnamed = {f.path: f for f in self.repository.listed("data") if f.path not in self._dying}
         jobs: set[int] = set()
         for place, refs in enumerate(self._named_by_each(kept, held_manifests)):
-            if self._is_stopped():
+            if self.is_stopped():
                 return
-            self._progress(before + place, total)
+            self.progress(before + place, total)
             for ref in refs:
                 if unnamed.pop(ref.path, None) is None and ref.path.startswith("job"):
                     jobs.add(paths.job_number(ref.path))
-        done.young = Size()
-        for size, is_old in unnamed.values():
-            if not is_old:
-                done.young.add(size)
-        self._delete_all({path: size for path, (size, is_old) in unnamed.items() if is_old}, done)
-        self._delete_all(self._notes(kept[-1], now), done)
-        self._delete_all(self._job_files(jobs), done)
-        leftovers = {f.path: f.size for f in self._repository.leftovers() if self._is_old(f, now)}
+        old = {path: file.size for path, file in unnamed.items() if file.modified < bound}
+        size = sum(file.size for file in unnamed.values())
+        done.young = Size(len(unnamed) - len(old), size - sum(old.values()))
+        self._delete(old, done)
+        self._delete(self._notes(kept[-1], now), done)
+        self._delete(self._job_files(jobs), done)
+        leftovers = {f.path: f.size for f in self.repository.leftovers() if self._is_old(f, now)}
         self._count(leftovers, done)
-        if not self._dry_run:
-            self._repository.collect_leftovers(leftovers)
+        if not self.dry_run:
+            self.repository.collect_leftovers(leftovers)
             with contextlib.suppress(FencedError):  # swept before, and nothing committed since
-                self._repository.create(paths.swept_path(kept[-1]), b"")
+                self.repository.create(paths.swept_path(kept[-1]), b"")
 
     def _named_by_each(
         self, kept: list[int], held_manifests: list[EpochManifest]
@@ -358,59 +320,58 @@ class Collector:
         """
         opened: set[str] = set()
         for manifest in held_manifests:
-            yield named_by(self._repository, manifest, opened)
+            yield named_by(self.repository, manifest, opened)
         numbers = kept
         while numbers:
             for number in numbers:
                 yield self._named_by(number, opened)
-            numbers = [number for number in self._repository.epochs() if number > numbers[-1]]
+            numbers = [number for number in self.repository.epochs() if number > numbers[-1]]
 
     def _named_by(self, number: int, opened: set[str]) -> Iterator[FileRef]:
         try:
-            yield from named_by(self._repository, self._repository.manifest(number), opened)
+            yield from named_by(self.repository, self.repository.manifest(number), opened)
         except CorruptCheckpointError:
-            if number >= self._repository.first_kept():
+            if number >= self.repository.first_kept():
                 raise  # not collected by another collector meanwhile
 
     def _now(self) -> dt.datetime:
         """Return the time of the store's clock."""
         path = f"tmp/{unique_id()}"
-        self._repository.create(path, b"")
-        marker = self._repository.stored(path)
-        self._repository.discard(path)
+        self.repository.create(path, b"")
+        marker = self.repository.stored(path)
+        self.repository.discard(path)
         if marker is None:
             raise CorruptCheckpointError(
-                f"{self._repository.at(path)} is gone as soon as it was written: something else "
+                f"{self.repository.at(path)} is gone as soon as it was written: something else "
                 "deletes files of this checkpoint. Stop that, then try again"
             )
         return marker.modified
 
-    def _bound(self, now: dt.datetime) -> dt.datetime | None:
-        """Return the time before which orphans are garbage; None for all files.
+    def _bound(self, now: dt.datetime) -> dt.datetime:
+        """Return the time before which orphans are garbage.
 
         It is relative to the last commit, because the next epoch began after that. A clock that was
         set back since is later than now.
         """
-        if not self._grace:
-            return None
-        epochs = self._repository.epochs()
-        last = self._repository.stored(paths.epoch_path(epochs[-1])) if epochs else None
-        if last is None:
+        if not self.grace:
+            return _NEVER
+        epochs = self.repository.epoch_files()
+        if not epochs.kept:
             raise self._without_epochs()
-        return min(last.modified, now) - self._grace
+        return min(epochs.committed[epochs.kept[-1]].modified, now) - self.grace
 
     def _is_old(self, file: Stored, now: dt.datetime) -> bool:
-        return not self._grace or file.modified < now - self._grace
+        return not self.grace or file.modified < now - self.grace
 
     def _notes(self, last: int, now: dt.datetime) -> dict[str, int]:
         """Return notes of committed epochs, and drafts of killed processes."""
         notes = {
             file.path: file.size
-            for file in self._repository.listed(paths.BEGUN)
+            for file in self.repository.listed(paths.BEGUN)
             if (match := paths.BEGUN_NAME.fullmatch(file.path)) is not None
             and int(match[1]) <= last
         }
-        drafts = [*self._repository.listed(paths.TMP), *self._repository.listed(paths.HELD)]
+        drafts = [*self.repository.listed(paths.TMP), *self.repository.listed(paths.HELD)]
         return notes | {file.path: file.size for file in drafts if self._is_old(file, now)}
 
     def _job_files(self, named: set[int]) -> dict[str, int]:
@@ -419,10 +380,10 @@ class Collector:
         A start uses the one that the last epoch references, or the newest. Those in between are of
         starts that never committed, and may be about to.
         """
-        names = [n for n in self._repository.names("") if n == paths.job_path(paths.job_number(n))]
-        files = filter(None, map(self._repository.stored, names))
+        names = [n for n in self.repository.names("") if n == paths.job_path(paths.job_number(n))]
+        files = filter(None, map(self.repository.stored, names))
         stored = {paths.job_number(file.path): file.size for file in files}
-        end = min(named, default=0) if self._grace else max(stored, default=0)
+        end = min(named, default=0) if self.grace else max(stored, default=0)
         return {
             paths.job_path(number): size
             for number, size in stored.items()
@@ -431,20 +392,18 @@ class Collector:
 
     # -------------------------------------------------------------------------------- deleting
 
-    def _delete_all(self, files: Mapping[str, int], done: Collected) -> None:
-        self._delete(list(files))
+    def _delete(self, files: Mapping[str, int], done: Collected) -> None:
+        """Delete files, given with their sizes, and add them to `done`."""
+        if self.dry_run:
+            self._dying.update(files)
+        else:
+            self.repository.collect(files)
         self._count(files, done)
 
     @staticmethod
     def _count(files: Mapping[str, int], done: Collected) -> None:
         for path, size in files.items():
             done.deleted[paths.kind_of(path)].add(size)
-
-    def _delete(self, names: list[str]) -> None:
-        if self._dry_run:
-            self._dying.update(names)
-        elif names:
-            self._repository.collect(names)
 
 
 def _hours(time: dt.timedelta) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from statekit.checkpoint.manifest import EpochManifest, ShardState
-from statekit.checkpoint.references import Following, refs_in
+from statekit.checkpoint.references import Following, direct_refs
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
 
@@ -21,7 +21,7 @@ class KeptFiles:
 
     def __init__(self, repository: Repository, manifests: Collection[EpochManifest]) -> None:
         self._manifests = manifests
-        self._paths = {ref.path for m in manifests for s in _shards(m) for ref in _told(s)}
+        self._paths = {ref.path for m in manifests for s in _shards(m) for ref in direct_refs(s)}
         self._kept = Following(repository, set())
         self._gone = Following(repository, set(self._paths), gaps=True)
         self._looked_up: set[tuple[str, tuple[int, int]]] = set()
@@ -34,7 +34,7 @@ class KeptFiles:
         """
         for name, operator in manifest.operators.items():
             for shard in operator.shards:
-                if any(ref.path not in self._paths for ref in _told(shard)):
+                if any(ref.path not in self._paths for ref in direct_refs(shard)):
                     self._look_up(name, shard.groups)
                     for ref in self._gone.of_shard(shard):
                         if ref.path not in self._paths:
@@ -65,10 +65,3 @@ def _may_have_slices(shard: ShardState) -> bool:
     history.
     """
     return shard.base is None and bool(shard.slices or shard.history)
-
-
-def _told(shard: ShardState) -> Iterator[FileRef]:
-    """Yield the files that a manifest references for a shard."""
-    yield from shard.redistributed
-    for contents in (shard, *shard.slices):
-        yield from refs_in(contents)

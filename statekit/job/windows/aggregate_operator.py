@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import decimal
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Annotated, Any
 
 from statekit.functions.process import Process, Traits
+from statekit.functions.signature import declare
 from statekit.job.windows.field_aggregates import EXACT_DIGITS, FieldAggregate
 from statekit.records.keyed_batch import KeyColumns
 from statekit.records.preaggregate import Combiner, PartialAggregate
@@ -20,44 +20,30 @@ from statekit.state.options import TTL
 _KEYS = "_keys"  # the parameter that takes keys: no state is called so
 
 
-class _Fold:
-    """Adds the combined rows of many keys to their states, and returns the results.
+def _fold(
+    key_size: int,
+    aggregates: Mapping[str, tuple[FieldAggregate, int]],
+    results: Callable[..., list[Any]],
+) -> Callable[..., list[Any]]:
+    """Return a function that adds the combined rows of many keys to their states, and returns the
+    results.
 
     Parameters:
-        name: of the operator.
         key_size: number of key fields.
         aggregates: with the position of the first of their parts in a row.
         results: creates results from columns of keys and values.
     """
+    added = [of.added(place) for of, place in aggregates.values()]
 
-    __doc__ = None
-
-    def __init__(
-        self,
-        name: str,
-        key_size: int,
-        aggregates: Mapping[str, tuple[FieldAggregate, int]],
-        results: Callable[..., list[Any]],
-    ) -> None:
-        self.__name__ = name
-        self._key_size = key_size
-        self._aggregates = aggregates
-        self._added = [of.added(place) for of, place in aggregates.values()]
-        self._results = results
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        names = (_KEYS, *self._aggregates)
-        return inspect.Signature([inspect.Parameter(name, kind) for name in names])
-
-    def __call__(self, keys: KeyColumns, *states: Any) -> list[Any]:
+    def fold(keys: KeyColumns, *states: Any) -> list[Any]:
         with decimal.localcontext(prec=EXACT_DIGITS):
             values = [
-                state._add_all(keys.prefixes, added(keys.columns))
-                for state, added in zip(states, self._added, strict=True)
+                state._add_all(keys.prefixes, added_to(keys.columns))
+                for state, added_to in zip(states, added, strict=True)
             ]
-        return self._results(*keys.columns[: self._key_size], *values)
+        return results(*keys.columns[:key_size], *values)
+
+    return fold
 
 
 def aggregation(
@@ -103,7 +89,7 @@ def aggregation(
     name = "_".join(("aggregate", "by", *fields))
     output, make = results.result_class(name, types, into)
     hints["return"] = Iterator[output]  # type: ignore[valid-type]
-    fold = _Fold(name, len(fields), places, partial(_results_of, make))
+    fold = declare(_fold(len(fields), places, partial(_results_of, make)), name, hints)
     traits = Traits(
         combiner=Combiner(record, fields, parts),
         definition={name: repr(of) for name, of in aggregates.items()},

@@ -90,6 +90,9 @@ class Session:
 
 Window = Sliding | Session
 
+Windows = MapState[dt.datetime, Any]
+"""The state with the open windows of a key, by their rows."""
+
 
 def tumbling(size: dt.timedelta | str, offset: dt.timedelta | str = _ZERO) -> Sliding:
     """Return windows of one size, one after the other, so that each record is in one.
@@ -232,11 +235,7 @@ class SlidingRows:
         self._deadlines = deadlines
 
     def put(
-        self,
-        ctx: Context,
-        windows: MapState[dt.datetime, Any],
-        value: Any,
-        first: dt.datetime | None = None,
+        self, ctx: Context, windows: Windows, value: Any, first: dt.datetime | None = None
     ) -> list[OpenWindow]:
         """Add a value to the windows of the current record, and return them.
 
@@ -249,9 +248,7 @@ class SlidingRows:
             touched.append(OpenWindow(start, start, end, accumulator))
         return touched
 
-    def put_all(
-        self, ctx: Context, windows: MapState[dt.datetime, Any], values: Iterable[Any]
-    ) -> None:
+    def put_all(self, ctx: Context, windows: Windows, values: Iterable[Any]) -> None:
         """Add a value for each record of a key, and read and write its windows once for all.
 
         Parameters:
@@ -275,13 +272,7 @@ class SlidingRows:
                 accumulators[start] = add(accumulators[start], value)
         windows.update(accumulators)
 
-    def _held(
-        self,
-        ctx: Context,
-        windows: MapState[dt.datetime, Any],
-        start: dt.datetime,
-        end: dt.datetime,
-    ) -> Any:
+    def _held(self, ctx: Context, windows: Windows, start: dt.datetime, end: dt.datetime) -> Any:
         """Return the accumulator of a window. A new window gets its timers."""
         accumulator = windows.get(start, _NEW)
         if accumulator is _NEW:
@@ -291,9 +282,7 @@ class SlidingRows:
             self._deadlines.close_again(ctx, end)
         return accumulator
 
-    def ending(
-        self, timer: Timer, ctx: Context, windows: MapState[dt.datetime, Any]
-    ) -> Iterator[OpenWindow]:
+    def ending(self, timer: Timer, ctx: Context, windows: Windows) -> Iterator[OpenWindow]:
         """Return the windows for which a timer was set: one, or several at the ends of time."""
         passed = self._deadlines.passed(timer)
         start = None if passed is None else _plus(passed, -self._size)
@@ -347,11 +336,7 @@ class SessionRows:
         self._deadlines = deadlines
 
     def put(
-        self,
-        ctx: Context,
-        windows: MapState[dt.datetime, Any],
-        value: Any,
-        first: dt.datetime | None = None,
+        self, ctx: Context, windows: Windows, value: Any, first: dt.datetime | None = None
     ) -> list[OpenWindow]:
         """Add a value to the session of the current record, and return it.
 
@@ -376,9 +361,7 @@ class SessionRows:
         row = self._store(windows, [other.row for other in joined], start, end, accumulator)
         return [OpenWindow(row, start, end, accumulator)]
 
-    def put_all(
-        self, ctx: Context, windows: MapState[dt.datetime, Any], values: Iterable[Any]
-    ) -> None:
+    def put_all(self, ctx: Context, windows: Windows, values: Iterable[Any]) -> None:
         """Add a value for each record of a key.
 
         A session is written at the first and the last one of consecutive records in it.
@@ -405,9 +388,7 @@ class SessionRows:
         if is_behind:
             self._store(windows, (row,), start, end, accumulator)
 
-    def ending(
-        self, timer: Timer, ctx: Context, windows: MapState[dt.datetime, Any]
-    ) -> Iterator[OpenWindow]:
+    def ending(self, timer: Timer, ctx: Context, windows: Windows) -> Iterator[OpenWindow]:
         """Yield the sessions that end with a timer. One that has grown since gets a timer at its
         end.
         """
@@ -427,7 +408,7 @@ class SessionRows:
         return window.start, window.end
 
     def _overlapping(
-        self, windows: MapState[dt.datetime, Any], start: dt.datetime, end: dt.datetime
+        self, windows: Windows, start: dt.datetime, end: dt.datetime
     ) -> Iterator[OpenWindow]:
         for row, stored in windows.scan(self._row(start)):
             window = OpenWindow(row, *stored)
@@ -436,14 +417,14 @@ class SessionRows:
             if window.end > start or window.end == LAST:
                 yield window
 
-    def _next_start(self, windows: MapState[dt.datetime, Any], end: dt.datetime) -> dt.datetime:
+    def _next_start(self, windows: Windows, end: dt.datetime) -> dt.datetime:
         """Return the start of the first session after an end; the last instant if there is none."""
         starts = (session[0] for _, session in windows.scan(self._row(end)))
         return next((start for start in starts if start >= end), LAST)
 
     def _store(
         self,
-        windows: MapState[dt.datetime, Any],
+        windows: Windows,
         before: Iterable[dt.datetime],
         start: dt.datetime,
         end: dt.datetime,

@@ -12,12 +12,13 @@ import decimal
 import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, Optional
 
 from statekit.codec.annotations import peel
 from statekit.functions.context import Context
 from statekit.functions.process import Process, Traits, process
+from statekit.functions.signature import declare
 from statekit.job.windows.definitions import (
     LAST,
     Deadlines,
@@ -28,6 +29,7 @@ from statekit.job.windows.definitions import (
     Window,
 )
 from statekit.job.windows.field_aggregates import EXACT_DIGITS, reducer
+from statekit.keygroup import key_fields
 from statekit.records.preaggregate import Combiner, PartialAggregate, Verb, has_columns
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import ResultRecords
@@ -43,7 +45,7 @@ _MAP: Any = MapState  # as values, to be subscripted with types that are known a
 _TUPLE: Any = tuple
 _ITERATOR: Any = Iterator
 
-_Found = Iterable[tuple[tuple[dt.datetime, int], Any]] | None
+_Found = list[tuple[tuple[dt.datetime, int], Any]] | None
 """Pairs of event time and number, each with an element; None if no elements are stored."""
 
 
@@ -97,7 +99,6 @@ class _Result:
         parts: partial aggregates of records that are combined first, beside their number; None if
             the aggregate takes the records themselves.
         element: the annotation of elements, for results that are lists of them.
-        first_of: returns the first event time of combined records.
     """
 
     operator: str
@@ -108,7 +109,6 @@ class _Result:
     value_of: Callable[[Any], Any]
     parts: tuple[PartialAggregate, ...] | None = None
     element: Any = None
-    first_of: Callable[[Any], dt.datetime] | None = None
 
 
 class Windowing:
@@ -267,11 +267,6 @@ class Windowing:
             states["elements"] = _MAP[tuple[dt.datetime, int], result.element]
             states["number"] = ValueState[int]
         combiner = self._combiner(result)
-        if combiner is not None and result.parts is not None:
-            # The part follows the number of records. A count has no other part.
-            value_of = operator.itemgetter(combiner.number_at + len(result.parts))
-            first_of = combiner.first_of if isinstance(self._window, Session) else None
-            result = replace(result, value_of=value_of, first_of=first_of)
         traits = Traits(
             combiner=combiner,
             definition={**self._definition, "result": result.operator},
@@ -299,72 +294,61 @@ class Windowing:
         make: Callable[..., Any],
         traits: Traits,
     ) -> Process[Any, ..., Any]:
-        """Create the process function. Only `collect` declares `elements` and `number`.
+        """Create the process function. Only `collect` declares `elements` and `number`, which its
+        functions take as `collected`.
 
         Parameters:
             traits: with `takes_parts`, records of a key are added together.
         """
         at_once = traits.takes_parts
-        value_of, first_of, at_change = result.value_of, result.first_of, self._at_change
-        ending = _Ending(make, result.aggregate.result, rows, has_one_key=len(self._key) == 1)
+        value_of, first_of, at_change = result.value_of, None, self._at_change
+        if (combiner := traits.combiner) is not None and result.parts is not None:
+            # The part follows the number of records. A count has no other part.
+            value_of = operator.itemgetter(combiner.number_at + len(result.parts))
+            first_of = combiner.first_of if isinstance(self._window, Session) else None
+        ending = _Ending(make, result.aggregate.result, rows)
         forgets_closed = "forget" not in self._deadlines.leads
 
-        def add(
-            record: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
-        ) -> Any:
+        def add(record: Any, ctx: Any, windows: Any, *collected: Any) -> Any:
             value = value_of(record)
-            if elements is not None:
-                deque(_elements((value,), ctx, elements, number), maxlen=0)
+            if collected:
+                deque(_elements((value,), ctx, *collected), maxlen=0)
             first = None if first_of is None else first_of(record)
             touched = rows.put(ctx, windows, value, first)
             if not at_change:
                 return None
-            return [
-                ending.shown(ctx, window, _between(elements, *window[1:3])) for window in touched
-            ]
+            return [ending.shown(ctx, of, _between(collected, of.start, of.end)) for of in touched]
 
-        def add_all(
-            records: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
-        ) -> None:
+        def add_all(records: Any, ctx: Any, windows: Any, *collected: Any) -> None:
             values = records if value_of is _itself else map(value_of, records)
-            if elements is not None:
-                values = _elements(values, ctx, elements, number)
+            if collected:
+                values = _elements(values, ctx, *collected)
             rows.put_all(ctx, windows, values)
 
-        def close(
-            timer: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
-        ) -> Any:
+        def close(timer: Any, ctx: Any, windows: Any, *collected: Any) -> Any:
             for window in rows.ending(timer, ctx, windows):
-                elements_found = _between(elements, window.start, window.end)
-                element_list = (
-                    None if elements_found is None else list(elements_found)
-                )  # read once, for both
-                yield ending.shown(ctx, window, element_list)
+                elements_found = _between(collected, window.start, window.end)
+                yield ending.shown(ctx, window, elements_found)
                 if forgets_closed:
-                    ending.forgotten(window, element_list, windows, elements, number)
+                    ending.forgotten(window, elements_found, windows, *collected)
 
-        def forget(
-            timer: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
-        ) -> Any:
+        def forget(timer: Any, ctx: Any, windows: Any, *collected: Any) -> Any:
             for window in rows.ending(timer, ctx, windows):
-                elements_found = _between(elements, *rows.alone(window))
-                ending.forgotten(window, elements_found, windows, elements, number)
+                elements_found = _between(collected, *rows.alone(window))
+                ending.forgotten(window, elements_found, windows, *collected)
 
         cls = self._record.cls
-        taking: Any = add_all if at_once else add
-        first_parameter = {"records": _ITERATOR[cls]} if at_once else {"record": cls}
-        taking.__name__ = taking.__qualname__ = name
-        taking.__annotations__ = {
-            **first_parameter,
-            "ctx": Context,
-            **states,
-            "return": Iterator[output],
-        }
-        process = self._decorate(taking).with_traits(traits)
-        for called, emits in ((close, Iterator[output]), (forget, None)):
-            called.__annotations__ = {"timer": Timer, "ctx": Context, **states, "return": emits}
-            if called.__name__ in self._deadlines.leads:
-                process.on_timer(called.__name__)(called)
+        others = {"ctx": Context, **states}
+        taking, first = (
+            (add_all, {"records": _ITERATOR[cls]}) if at_once else (add, {"record": cls})
+        )
+        declared = declare(taking, name, {**first, **others, "return": Iterator[output]})
+        process = self._decorate(declared).with_traits(traits)
+        callbacks: dict[str, Any] = {"close": (close, Iterator[output]), "forget": (forget, None)}
+        for title in self._deadlines.leads:
+            callback, emits = callbacks[title]
+            hints = {"timer": Timer, **others, "return": emits}
+            process.on_timer(title)(declare(callback, title, hints))
         return process
 
 
@@ -376,14 +360,11 @@ class _Ending:
         make: creates a result from the key fields, start, end and value of a window.
         finish: computes the value of an accumulator.
         rows: the open windows.
-        has_one_key: whether the key is one field.
     """
 
     make: Callable[..., Any]
     finish: Callable[[Any], Any]
     rows: SlidingRows | SessionRows
-    _: KW_ONLY
-    has_one_key: bool
 
     def shown(self, ctx: Any, window: OpenWindow, elements_found: _Found) -> Any:
         """Return the result of a window.
@@ -391,16 +372,15 @@ class _Ending:
         Parameters:
             elements_found: its elements.
         """
-        key = (ctx.key,) if self.has_one_key else ctx.key
         of_it = (
             self.finish(window.held)
             if elements_found is None
             else [element for _, element in elements_found]
         )
-        return self.make(*key, window.start, window.end, of_it)
+        return self.make(*key_fields(ctx.key), window.start, window.end, of_it)
 
     def forgotten(
-        self, window: OpenWindow, elements_found: _Found, windows: Any, elements: Any, number: Any
+        self, window: OpenWindow, elements_found: _Found, windows: Any, *collected: Any
     ) -> None:
         """Delete a window, and the elements that are in no window that is deleted later.
 
@@ -409,6 +389,7 @@ class _Ending:
         """
         del windows[window.row]
         if elements_found is not None:
+            elements, number = collected
             start, end = self.rows.alone(window)
             for place, _ in elements_found:
                 if start <= place[0] and (place[0] < end or end == LAST):
@@ -429,8 +410,9 @@ def _elements(values: Iterable[Any], ctx: Context, elements: Any, number: Any) -
         number.update(count)
 
 
-def _between(elements: Any, start: dt.datetime, end: dt.datetime) -> _Found:
+def _between(collected: tuple[Any, ...], start: dt.datetime, end: dt.datetime) -> _Found:
     """Return the elements from a time on and before another, in order of time and arrival."""
-    if elements is None:
+    if not collected:
         return None
-    return elements.scan((start, 0), None if end == LAST else (end, 0))  # type: ignore[no-any-return]
+    elements, _ = collected
+    return list(elements.scan((start, 0), None if end == LAST else (end, 0)))

@@ -22,8 +22,12 @@ from typing import Any, Literal, NamedTuple, Protocol
 from statekit.backend.interface import Backend
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.job_file import JobFile, OperatorRecord
+from statekit.checkpoint.repository import group_bounds
 from statekit.checkpoint.shard_layout import standing
-from statekit.maintenance.diff.rows import Family, Groups, InAnyKeyGroups, Row, joined
+from statekit.keygroup import group_range, pack_group
+from statekit.maintenance.diff.rows import Family, Groups, InAnyKeyGroups, Row, joined, unpacked
+from statekit.maintenance.row_keys import KeyedRows
+from statekit.maintenance.savepoint.format import Savepoint
 from statekit.reader import CheckpointReader, key_text
 
 Change = Literal["added", "removed", "changed"]
@@ -95,6 +99,48 @@ class EpochSource:
 
     def unpack(self, operator: str, groups: Groups, directory: Path) -> Backend:
         return self._reader.unpack(operator, directory, groups)
+
+
+class SavepointSource:
+    """The state of a savepoint.
+
+    Parameters:
+        url: its directory, or its URL in an object store.
+
+    Raises:
+        RestoreError: there is none.
+    """
+
+    def __init__(self, url: str | Path) -> None:
+        self._savepoint = Savepoint.at(url)
+        self.job = self._savepoint.file.job
+        self.title = str(url)
+
+    def pieces(self, operator: str) -> Sequence[Groups]:
+        return [(0, self.job.key_groups - 1)]  # its files are not cut by key group
+
+    def shards(self, operator: str) -> Sequence[Groups]:
+        shards, groups = self._savepoint.file.parallelism, self.job.key_groups
+        return [group_range(shard, shards, groups) for shard in range(shards)]
+
+    def held(self, operator: str, groups: Groups) -> ShardVersion | None:
+        return None
+
+    def unpack(self, operator: str, groups: Groups, directory: Path) -> Backend:
+        record = self.job.operator(operator)
+        assert record is not None, "asked for operators of its job only"
+        return unpacked(directory, record.holds, self._rows(record, groups))
+
+    def _rows(self, record: OperatorRecord, groups: Groups) -> Iterator[tuple[str, bytes, bytes]]:
+        keyed, (start, end) = KeyedRows(record, self.job.key_groups), group_bounds(*groups)
+        for family, parts, row in self._savepoint.rows(record):
+            row_key = keyed.row_key(parts)
+            if start <= row_key < end:
+                yield family, row_key, row
+        for family, shards in self._savepoint.local_rows(record).items():
+            for (first, _), rows in zip(self.shards(record.name), shards, strict=True):
+                if groups[0] <= first <= groups[1]:
+                    yield from ((family, pack_group(first) + subkey, row) for subkey, row in rows)
 
 
 @dataclass(frozen=True)
@@ -189,67 +235,66 @@ def compare(
         {operator.name: key_text(operator) for operator in b.job.operators},
     )
     for name in dict.fromkeys([*difference.operators_a, *difference.operators_b]):
-        side_a, side_b = _Side.of(a, name, allow_pickle), _Side.of(b, name, allow_pickle)
-        _OperatorComparison(side_a, side_b, examples).run(name, difference)
+        sides = _Side(a, name, allow_pickle), _Side(b, name, allow_pickle)
+        _OperatorComparison(name, *sides, examples).run(difference)
     return difference
 
 
 _Pieces = tuple[Groups | None, Groups | None]
-"""Key groups of A and of B; None if that side has none."""
+"""Key groups of A and of B; None if only the other side is read."""
 
 
-@dataclass(frozen=True)
 class _Side:
-    """One operator of one side."""
+    """One operator of one side; without rows if that side has no operator of the name."""
 
-    source: StateSource
-    record: OperatorRecord
-    families: dict[str, Family]
-
-    @classmethod
-    def of(cls, source: StateSource, name: str, allow_pickle: bool) -> _Side | None:
+    def __init__(self, source: StateSource, name: str, allow_pickle: bool) -> None:
         record = source.job.operator(name)
-        if record is None:
-            return None
-        families = [Family(record, state, allow_pickle=allow_pickle) for state in record.holds]
-        return cls(source, record, {family.name: family for family in families})
+        self.source = source
+        self.name = name
+        self.key = None if record is None else [part.type for part in record.key]
+        self.pieces = [] if record is None else source.pieces(name)
+        self.families = (
+            {}
+            if record is None
+            else {state: Family(record, state, allow_pickle=allow_pickle) for state in record.holds}
+        )
 
-    @property
-    def pieces(self) -> Sequence[Groups]:
-        return self.source.pieces(self.record.name)
-
-    @property
-    def first_groups(self) -> dict[int, int]:
-        """The numbers of shards, by the first of their key groups."""
-        shards = self.source.shards(self.record.name)
-        return {first: number for number, (first, _) in enumerate(shards)}
-
-    def held(self, groups: Groups) -> ShardVersion | None:
-        return self.source.held(self.record.name, groups)
+    def rows(
+        self, groups: Groups | None, place: Path, closing: contextlib.ExitStack
+    ) -> Callable[[str], Iterator[Row]]:
+        """Return a function that reads the rows of a family."""
+        if groups is None:
+            return lambda name: iter(())
+        backend = self.source.unpack(self.name, groups, place)
+        closing.callback(backend.close)
+        families = self.families
+        return lambda name: families[name].rows(backend, groups) if name in families else iter(())
 
 
 class _OperatorComparison:
     """An operator of both sides, or of one if the other has none of that name."""
 
-    def __init__(self, a: _Side | None, b: _Side | None, examples: int) -> None:
+    def __init__(self, name: str, a: _Side, b: _Side, examples: int) -> None:
+        self._name = name
         self._a, self._b = a, b
         self._examples = examples
-        of_a = {} if a is None else a.families
-        of_b = {} if b is None else b.families
         self._families = {
-            name: (of_a.get(name), of_b.get(name)) for name in dict.fromkeys([*of_a, *of_b])
+            family: (a.families.get(family), b.families.get(family))
+            for family in dict.fromkeys([*a.families, *b.families])
         }
+        self._states = {
+            family: StateDifference(name, family, _type(of_a), _type(of_b))
+            for family, (of_a, of_b) in self._families.items()
+        }
+        # Whether a key has the same bytes, and is in the same key group, on both sides.
+        self._are_aligned = a.key == b.key and a.source.job.key_groups == b.source.job.key_groups
+        self._are_alike = self._are_aligned and all(
+            of_a and of_b and of_a.means_the_same_as(of_b) for of_a, of_b in self._families.values()
+        )
 
-    def run(self, name: str, difference: Difference) -> None:
-        """Add the differences of the operator of that name."""
-        types = {
-            family: (a.type if a else None, b.type if b else None)
-            for family, (a, b) in self._families.items()
-        }
-        self.states = {
-            family: StateDifference(name, family, *both) for family, both in types.items()
-        }
-        difference.states += self.states.values()
+    def run(self, difference: Difference) -> None:
+        """Add the differences of the operator."""
+        difference.states += self._states.values()
         for pieces in self._pieces():
             equal_rows = self._known(pieces)
             if equal_rows is None:
@@ -257,7 +302,7 @@ class _OperatorComparison:
                 self._read(pieces)
                 continue
             difference.shards_skipped += 1
-            for family, state in self.states.items():
+            for family, state in self._states.items():
                 state.rows_a += equal_rows.get(family, 0)
                 state.rows_b += equal_rows.get(family, 0)
 
@@ -265,11 +310,9 @@ class _OperatorComparison:
 
     def _pieces(self) -> Sequence[_Pieces]:
         """Return key groups of both sides that are read side by side."""
-        if self._a is None or self._b is None:
-            only_a = [] if self._a is None else self._a.pieces
-            only_b = [] if self._b is None else self._b.pieces
-            return [*((groups, None) for groups in only_a), *((None, groups) for groups in only_b)]
         of_a, of_b = self._a.pieces, self._b.pieces
+        if not of_a or not of_b:
+            return [*((groups, None) for groups in of_a), *((None, groups) for groups in of_b)]
         if not self._are_aligned:
             return [((of_a[0][0], of_a[-1][1]), (of_b[0][0], of_b[-1][1]))]
         # Of two parallelisms, the later one knows its shards under the names that it gave them. If
@@ -282,24 +325,12 @@ class _OperatorComparison:
         """
         return sum(self._known((groups, groups)) is not None for groups in pieces), -len(pieces)
 
-    @property
-    def _are_aligned(self) -> bool:
-        """Whether a key has the same bytes, and is in the same key group, on both sides."""
-        a, b = self._a, self._b
-        if a is None or b is None:
-            return False
-        types = [[part.type for part in side.record.key] for side in (a, b)]
-        return a.source.job.key_groups == b.source.job.key_groups and types[0] == types[1]
-
     def _known(self, pieces: _Pieces) -> dict[str, int] | None:
         """Return the rows per state if both sides are equal; None if they have to be read."""
-        of_a, of_b = pieces
-        if self._a is None or self._b is None or of_a is None or of_a != of_b:
+        groups, of_b = pieces
+        if not self._are_alike or groups is None or groups != of_b:
             return None
-        alike = all(a and b and a.means_the_same_as(b) for a, b in self._families.values())
-        if not (alike and self._are_aligned):
-            return None
-        a, b = self._a.held(of_a), self._b.held(of_a)
+        a, b = (side.source.held(self._name, groups) for side in (self._a, self._b))
         if a is None or b is None or a.name != b.name:
             return None
         return b.rows if a.rows is None else a.rows  # read, if neither was counted
@@ -309,33 +340,28 @@ class _OperatorComparison:
     def _read(self, pieces: _Pieces) -> None:
         with contextlib.ExitStack() as closing:
             scratch = closing.enter_context(scratch_directory("diff"))
-            rows_of_a = _unpacked(self._a, pieces[0], scratch / "a", closing)
-            rows_of_b = _unpacked(self._b, pieces[1], scratch / "b", closing)
+            rows_of_a = self._a.rows(pieces[0], scratch / "a", closing)
+            rows_of_b = self._b.rows(pieces[1], scratch / "b", closing)
             for name in self._families:
                 self._compare(name, rows_of_a(name), rows_of_b(name), scratch)
 
     def _compare(self, name: str, of_a: Iterator[Row], of_b: Iterator[Row], scratch: Path) -> None:
         a, b = self._families[name]
-        side_a, side_b = self._a, self._b
-        if side_a is None or side_b is None or self._is_in_order(a, b):
-            family = a or b
-            assert family is not None, "one of them has it"
+        family = a or b
+        assert family is not None, "one of them has it"
+        # Whether the rows have one order on both sides, if both have them.
+        if a is None or b is None or (self._are_aligned and a.identifies_like(b)):
             self._count(name, joined(of_a, of_b), family.identity)
             return
-        order = InAnyKeyGroups(side_a.families[name], side_b.families[name])
-        sides = (("a", side_a, of_a), ("b", side_b, of_b))
+        order = InAnyKeyGroups(a, b)
         with contextlib.ExitStack() as closing:
             sorted_rows = []
-            for letter, side, rows in sides:
-                family, place = side.families[name], scratch / f"{name} of {letter}"
-                backend = order.sort(family, rows, side.first_groups, place)
+            for letter, side, own, rows in (("a", self._a, a, of_a), ("b", self._b, b, of_b)):
+                shards = side.source.shards(self._name)
+                backend = order.sort(own, rows, shards, scratch / f"{name} of {letter}")
                 closing.callback(backend.close)
                 sorted_rows.append(order.rows(backend))
             self._count(name, joined(*sorted_rows), order.identity)
-
-    def _is_in_order(self, a: Family | None, b: Family | None) -> bool:
-        """Return whether rows of a family have one order on both sides, if both have it."""
-        return a is None or b is None or (self._are_aligned and a.identifies_like(b))
 
     def _count(
         self,
@@ -344,7 +370,7 @@ class _OperatorComparison:
         identity: Callable[[bytes], Sequence[Any]],
     ) -> None:
         """Count the differences in the rows of a family."""
-        state, is_same = self.states[name], _sameness(*self._families[name])
+        state, is_same = self._states[name], _sameness(*self._families[name])
         a, b = self._families[name]
         for row_key, old, new in rows:
             state.rows_a += old is not None
@@ -367,16 +393,8 @@ class _OperatorComparison:
                 state.examples.append(RowDifference(change, key, place, was, now))
 
 
-def _unpacked(
-    side: _Side | None, groups: Groups | None, place: Path, closing: contextlib.ExitStack
-) -> Callable[[str], Iterator[Row]]:
-    """Return a function that reads the rows of a family of one side."""
-    if side is None or groups is None:
-        return lambda name: iter(())
-    backend = side.source.unpack(side.record.name, groups, place)
-    closing.callback(backend.close)
-    families = side.families
-    return lambda name: families[name].rows(backend, groups) if name in families else iter(())
+def _type(family: Family | None) -> str | None:
+    return None if family is None else family.type
 
 
 def _sameness(a: Family | None, b: Family | None) -> Callable[[bytes, bytes], bool]:

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from statekit.backend.interface import Backend
-from statekit.backend.mutation import Batch
 from statekit.backend.rocksdb import RocksBackend
 from statekit.checkpoint.job_file import TIMERS, WAITING, OperatorRecord, StateRecord
 from statekit.checkpoint.repository import group_bounds
+from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.schema_codec import generic_decoder, generic_key_decoder
 from statekit.codec.value_codec import PickleCodec
 from statekit.keygroup import group_of_row, pack_group
+from statekit.maintenance.batches import in_batches
 from statekit.reader import key_schema, state_text
 from statekit.state.row_versions import row_decoder
 from statekit.state.timers import timer_of_row
@@ -33,9 +34,6 @@ _TIME_BYTES = 8
 _POSITION_BYTES = 12
 _INDEX_BYTES = 8
 _SORTED = "sorted"
-_LISTS = ("list", "operator_list")
-_MAPS = ("map", "broadcast")
-_BATCH_ROWS = 1000
 
 
 class Family:
@@ -50,14 +48,14 @@ class Family:
     def __init__(self, operator: OperatorRecord, name: str, *, allow_pickle: bool) -> None:
         self.name = name
         self.state = next((state for state in operator.states if state.name == name), None)
-        self._kind = name if self.state is None else self.state.kind
+        self._shape = None if self.state is None else self.state.shape
         self.is_local = self.state is not None and self.state.is_local
         if not self.is_local:
             self._decode_key = generic_key_decoder(key_schema(operator))
-        self._identified_by = _identified_by(self._kind, operator, self.state)
+        self._identified_by = _identified_by(operator, name, self.state)
         if self.state is not None:
             self._decode = _value_decoder(self.state, allow_pickle)
-            if self._kind in _MAPS:
+            if self._shape is RowShape.ENTRIES:
                 self._decode_subkey = generic_key_decoder(self.state.types["key"])
         elif name == WAITING:
             self._decode = generic_decoder(operator.ordered)
@@ -86,7 +84,7 @@ class Family:
         left out.
         """
         stored = backend.scan(self.name, *group_bounds(*groups))
-        if self._kind not in (*_LISTS, WAITING):
+        if self._shape is not RowShape.ELEMENTS and self.name != WAITING:
             return ((row_key, unstamped(row, 0)[0]) for row_key, row in stored)
         return (
             (before + index.to_bytes(_INDEX_BYTES, "big"), unstamped(row, 0)[0])
@@ -96,17 +94,17 @@ class Family:
 
     def identity(self, row_key: bytes) -> tuple[Any, Any]:
         """Return the key, and the place among the rows of the key, as JSON."""
-        if self._kind == WAITING:
+        if self.name == WAITING:
             return self._identity_of_waiting(row_key)
         if self.is_local:
             key, end = f"shard from key group {group_of_row(row_key)}", _GROUP_BYTES
         else:
             key, end = self._decode_key(row_key, _GROUP_BYTES)
-        if self._kind in _LISTS:
+        if self._shape is RowShape.ELEMENTS:
             return key, int.from_bytes(row_key[end:], "big")
-        if self._kind in _MAPS:
+        if self._shape is RowShape.ENTRIES:
             return key, self._decode_subkey(row_key, end)[0]
-        if self._kind == TIMERS:
+        if self.name == TIMERS:
             timer = timer_of_row(row_key[end:])
             return key, [timer.clock, timer.at.isoformat(), timer.name]
         return key, None
@@ -123,16 +121,13 @@ class Family:
 
 
 def _identified_by(
-    kind: str, operator: OperatorRecord, state: StateRecord | None
+    operator: OperatorRecord, name: str, state: StateRecord | None
 ) -> tuple[Any, ...]:
     """Return the types of the parts that identify rows."""
     keys = [part.type for part in operator.key]
-    if kind == WAITING:
-        return kind, keys, operator.ordered
-    subkey = None if state is None else state.types.get("key")
-    if state is not None and state.is_local:
-        keys = []
-    return kind if kind in (*_LISTS, *_MAPS, TIMERS) else "one row", keys, subkey
+    if state is None:
+        return name, keys, operator.ordered if name == WAITING else None
+    return state.shape, [] if state.is_local else keys, state.types.get("key")
 
 
 def _meaning(state: StateRecord) -> tuple[Any, ...]:
@@ -174,13 +169,8 @@ def unpacked(
     """Store rows, each with its family, in a database of their own, which the caller closes."""
     backend = RocksBackend(directory, families)
     try:
-        batch = Batch()
-        for row in rows:
-            batch.put(*row)
-            if len(batch) == _BATCH_ROWS:
-                backend.write(batch)
-                batch = Batch()
-        backend.write(batch)
+        for batch in in_batches(rows):
+            backend.write(batch)
     except BaseException:
         backend.close()
         raise
@@ -199,15 +189,16 @@ class InAnyKeyGroups:
         self._are_bytes = a.identifies_like(b)
 
     def sort(
-        self, family: Family, rows: Iterable[Row], first_groups: Mapping[int, int], directory: Path
+        self, family: Family, rows: Iterable[Row], shards: Sequence[Groups], directory: Path
     ) -> RocksBackend:
         """Store rows of one side in a database of their own, which the caller closes.
 
         Parameters:
-            first_groups: of that side, the number of each shard by the first of its key groups.
+            shards: of that side, the key groups of each shard.
         """
         if family.is_local:
-            rows = ((_of_shard(row_key, first_groups), row) for row_key, row in rows)
+            numbers = {first: number for number, (first, _) in enumerate(shards)}
+            rows = ((_of_shard(row_key, numbers), row) for row_key, row in rows)
         return unpacked(directory, [_SORTED], ((_SORTED, self._key(family, k), v) for k, v in rows))
 
     @staticmethod
@@ -218,16 +209,21 @@ class InAnyKeyGroups:
     def _key(self, family: Family, row_key: bytes) -> bytes:
         if self._are_bytes:
             return row_key if family.is_local else row_key[_GROUP_BYTES:]
-        return json.dumps(family.identity(row_key), sort_keys=True).encode()
+        return json.dumps(_identity(family, row_key), sort_keys=True).encode()
 
     def identity(self, key: bytes) -> Sequence[Any]:
         """Return the identity of a sorted row, as `Family.identity`."""
-        if self._are_bytes and self._family.is_local:
-            _, place = self._family.identity(key)
-            return f"shard {group_of_row(key)}", place
-        if self._are_bytes:
-            return self._family.identity(pack_group(0) + key)
-        return json.loads(key)  # type: ignore[no-any-return]
+        if not self._are_bytes:
+            return json.loads(key)  # type: ignore[no-any-return]
+        return _identity(self._family, key if self._family.is_local else pack_group(0) + key)
+
+
+def _identity(family: Family, row_key: bytes) -> Sequence[Any]:
+    """Return the identity of a row whose shard, if it belongs to one, is in place of the key
+    group.
+    """
+    key, place = family.identity(row_key)
+    return f"shard {group_of_row(row_key)}" if family.is_local else key, place
 
 
 def _of_shard(row_key: bytes, first_groups: Mapping[int, int]) -> bytes:

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from statekit.codec.schema import Schema
-from statekit.codec.schema_codec import expect, key_to_json, show_wire
+from statekit.codec.schema_codec import expect, show_wire
 from statekit.codec.value_plan import is_map
 from statekit.timestamp import timedelta_to_micros
 
@@ -64,7 +64,7 @@ def _wire_text(schema: Schema, outer: _Outer) -> Column:
 
 
 def _key_text(schema: Schema, outer: _Outer) -> Column:
-    return Column(pa.string(), lambda key: _json(key_to_json(schema, key)))
+    return Column(pa.string(), lambda key: _json(show_wire(schema, key)))
 
 
 _SCALARS: dict[str, Column] = {
@@ -145,7 +145,8 @@ class _Columns:
         return Column(column.type, convert)
 
 
-def _each(column: Column) -> Convert:
+def or_none(column: Column) -> Convert:
+    """Return the conversion of a column's values, None included."""
     convert = column.convert
     if convert is None:
         return lambda value: value
@@ -153,12 +154,12 @@ def _each(column: Column) -> Convert:
 
 
 def _sequence(item: Column) -> Column:
-    each = _each(item)
+    each = or_none(item)
     return Column(pa.list_(item.type), lambda values: [each(value) for value in _items(values)])
 
 
 def _record(names: list[str], columns: list[Column]) -> Column:
-    each = [_each(column) for column in columns]
+    each = [or_none(column) for column in columns]
     fields = [pa.field(name, column.type) for name, column in zip(names, columns, strict=True)]
 
     def convert(values: Any) -> Any:
@@ -169,7 +170,7 @@ def _record(names: list[str], columns: list[Column]) -> Column:
 
 
 def _map(key: Column, item: Column) -> Column:
-    key_of, item_of = _each(key), _each(item)
+    key_of, item_of = or_none(key), or_none(item)
 
     def convert(value: Any) -> Any:
         return [(key_of(k), item_of(v)) for k, v in expect(value, dict).items()]

@@ -24,10 +24,13 @@ from statekit.checkpoint.repository import LocalRows, Repository
 from statekit.checkpoint.sealed_json import Count, FileRef, Record, Sealed
 from statekit.errors import CorruptCheckpointError, RestoreError
 from statekit.maintenance.rewrite import RowChecksum
-from statekit.maintenance.row_keys import KeyedRows, RowParts
+from statekit.maintenance.row_keys import RowParts
 from statekit.maintenance.savepoint.parquet_sizes import batch_rows
 from statekit.maintenance.savepoint.table import EXACT, SavedRow, shard_of_key
 from statekit.names import StoredId, StoredName, StoredText
+
+POSITION = {"epoch", "batch", "offsets", "processing_time_us", "drained"}
+"""The fields of a manifest that a savepoint has too: how far the job has come."""
 
 
 class StateContents(Record):
@@ -88,11 +91,6 @@ class SavepointFile(Sealed):
     drained: bool
     operators: dict[StoredName, SavepointOperator]
     spark: tuple[FileRef, ...]
-
-    @property
-    def spark_folder(self) -> str:
-        """The folder of Spark's part, below the savepoint."""
-        return f"spark.{self.id}"
 
 
 def saved_rows(file: IO[bytes], name: str) -> Iterator[SavedRow]:
@@ -179,19 +177,9 @@ class Savepoint:
         Raises:
             CorruptCheckpointError: a file is missing or altered.
         """
-        keyed = KeyedRows(operator, self.file.job.key_groups)
-        for family in keyed.families:
-            for parts, row in self._rows(operator.name, family, keyed):
+        for family in operator.holds_by_key:
+            for parts, row in self.table(operator.name, family):
                 yield family, parts, row
-
-    def table(self, operator: OperatorRecord, family: str) -> Iterator[tuple[RowParts, bytes]]:
-        """Return the rows of one state, of timers or of buffered records.
-
-        Raises:
-            CorruptCheckpointError: a file is missing or altered.
-        """
-        keyed = KeyedRows(operator, self.file.job.key_groups)
-        return self._rows(operator.name, family, keyed)
 
     def local_rows(self, operator: OperatorRecord) -> dict[str, list[LocalRows]]:
         """Return the rows of each operator state, for each shard in order.
@@ -199,26 +187,27 @@ class Savepoint:
         Raises:
             CorruptCheckpointError: a file is missing or altered.
         """
-        keyed = KeyedRows(operator, self.file.job.key_groups)
         rows_of: dict[str, list[LocalRows]] = {}
         for state in operator.states:
             if state.is_local:
                 shards: list[LocalRows] = [[] for _ in range(self.file.parallelism)]
-                for parts, row in self._rows(operator.name, state.name, keyed):
+                for parts, row in self.table(operator.name, state.name):
                     shards[shard_of_key(parts.key)].append((parts.after, row))
                 rows_of[state.name] = shards
         return rows_of
 
-    def _rows(
-        self, operator: str, family: str, keyed: KeyedRows
-    ) -> Iterator[tuple[RowParts, bytes]]:
-        """Yield the rows of one table."""
+    def table(self, operator: str, family: str) -> Iterator[tuple[RowParts, bytes]]:
+        """Yield the rows of one state, of timers or of buffered records.
+
+        Raises:
+            CorruptCheckpointError: a file is missing or altered.
+        """
         contents, checksum = self.file.operators[operator].states[family], RowChecksum()
         for ref in contents.files:
             with self._open(ref) as file:
                 for saved in saved_rows(file, f"{self.url}/{ref.path}"):
-                    parts = keyed.of_subkey(family, saved.key, saved.subkey)
-                    checksum.add(parts.before + parts.key + parts.after, saved.row)
+                    parts = RowParts.of_subkey(family, saved.key, saved.subkey)
+                    checksum.add(parts.without_group, saved.row)
                     yield parts, saved.row
         if (checksum.rows, checksum.checksum) != (contents.rows, contents.checksum):
             raise CorruptCheckpointError(
@@ -231,7 +220,7 @@ class Savepoint:
         """Yield the files of Spark's part: path below it, and content."""
         for ref in self.file.spark:
             with self._open(ref) as file:
-                yield ref.path.removeprefix(f"{self.file.spark_folder}/"), file.read()
+                yield ref.path.removeprefix(f"spark.{self.file.id}/"), file.read()
 
     def _open(self, ref: FileRef) -> IO[bytes]:
         full_ref = ref.model_copy(update={"path": f"{self._at}{ref.path}"})

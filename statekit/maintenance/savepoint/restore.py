@@ -9,9 +9,9 @@ from __future__ import annotations
 import io
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
-from statekit.checkpoint.job_file import JobFile
-from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
+from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
 from statekit.checkpoint.paths import SPARK
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.spark_log import METADATA, new_metadata
@@ -21,15 +21,10 @@ from statekit.job.compatibility import next_job_file
 from statekit.job.job import Job
 from statekit.job.options import RunOptions
 from statekit.keygroup import check_groups, check_parallelism
-from statekit.maintenance.rewrite import (
-    SCRATCH_BYTES,
-    Progress,
-    RowCount,
-    RowSource,
-    write_operators,
-)
-from statekit.maintenance.savepoint.format import Savepoint, SavepointOperator
+from statekit.maintenance.rewrite import write_operators
+from statekit.maintenance.savepoint.format import POSITION, Savepoint
 from statekit.state.base import StateSpec
+from statekit.state.redistribution import moved_by_operator
 
 
 def prepare_from_savepoint(job: Job, repository: Repository, options: RunOptions) -> None:
@@ -99,9 +94,7 @@ def import_savepoint(
     *,
     parallelism: int | None = None,
     key_groups: int | None = None,
-    progress: Progress | None = None,
-    specs: Mapping[str, Sequence[StateSpec]] | None = None,
-    scratch_bytes: int = SCRATCH_BYTES,
+    specs: Mapping[str, Sequence[StateSpec]] = MappingProxyType({}),
 ) -> EpochManifest:
     """Import a savepoint into a checkpoint without epochs.
 
@@ -110,10 +103,8 @@ def import_savepoint(
     Parameters:
         parallelism: shards per operator; None for the savepoint's.
         key_groups: None for the savepoint's.
-        progress: called with the progress.
         specs: per operator, its states as the code declares them, for functions that redistribute
             operator state.
-        scratch_bytes: bytes to gather on the local disk at a time.
 
     Raises:
         RestoreError: the checkpoint has epochs.
@@ -131,70 +122,41 @@ def import_savepoint(
     groups = check_groups(file.job.key_groups if key_groups is None else key_groups)
     shards = min(file.parallelism, groups) if parallelism is None else parallelism
     check_parallelism(shards, groups)
-    rows = sum(s.rows for operator in file.operators.values() for s in operator.states.values())
-    count = RowCount(2 * rows, progress)
+    job = file.job.model_copy(update={"key_groups": groups, "savepoint": file.id, "imported": None})
+    # Redistribute before any row is read: a rule may be missing, and a function may fail.
+    local = {operator.name: savepoint.local_rows(operator) for operator in job.operators}
     new_shards = write_operators(
         repository,
-        file.job.model_copy(update={"key_groups": groups}),
-        RowSource(file.epoch, savepoint.rows, savepoint.local_rows),
+        job,
+        savepoint.rows,
+        moved_by_operator(job.operators, specs, local, shards, file.epoch),
         epoch=file.epoch,
         parallelism=shards,
-        count=count,
-        specs=specs,
-        scratch_bytes=scratch_bytes,
     )
-    job = _job_file(savepoint, repository, groups)
-    _, reference = repository.ensure_job_file(job)
+    stored = repository.job_file()  # of a start that never committed
+    checkpoint_id = unique_id() if stored is None else stored[0].id
+    _, reference = repository.ensure_job_file(job.model_copy(update={"id": checkpoint_id}))
     replace_spark_files(repository, savepoint.spark())
     manifest = EpochManifest(
         job=job.name,
         job_file=reference,
-        epoch=file.epoch,
         previous=None,
         cause="savepoint",
         whole=True,
-        batch=file.batch,
-        offsets=file.offsets,
         parallelism=shards,
         key_groups=groups,
         writer=unique_id(),
-        processing_time_us=file.processing_time_us,
-        drained=file.drained,
         committed_at_us=now_us(),
         operators={
-            name: _operator_epoch(file.operators[name], shards_of_operator)
-            for name, shards_of_operator in new_shards.items()
+            name: OperatorEpoch(
+                shards=own_shards, **file.operators[name].model_dump(exclude={"states"})
+            )
+            for name, own_shards in new_shards.items()
         },
+        **file.model_dump(include=POSITION),
     )
     repository.commit(manifest)
-    count.end()
     return manifest
-
-
-def _operator_epoch(
-    operator: SavepointOperator, new_shards: tuple[ShardState, ...]
-) -> OperatorEpoch:
-    return OperatorEpoch(
-        shards=new_shards,
-        late_so_far=operator.late_so_far,
-        watermark_us=operator.watermark_us,
-        largest_event_us=operator.largest_event_us,
-        largest_by_input=operator.largest_by_input,
-    )
-
-
-def _job_file(savepoint: Savepoint, repository: Repository, groups: int) -> JobFile:
-    """Return the savepoint's job file with the id of this checkpoint."""
-    stored = repository.job_file()  # of a start that never committed
-    checkpoint_id = unique_id() if stored is None else stored[0].id
-    return savepoint.file.job.model_copy(
-        update={
-            "id": checkpoint_id,
-            "key_groups": groups,
-            "savepoint": savepoint.file.id,
-            "imported": None,
-        }
-    )
 
 
 def replace_spark_files(repository: Repository, files: Iterable[tuple[str, bytes]]) -> None:

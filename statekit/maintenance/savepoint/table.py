@@ -18,6 +18,8 @@ The last columns are the exact bytes, from which a savepoint is restored: `_key`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -29,7 +31,13 @@ from statekit.codec.key_codec import schema_key_codec
 from statekit.codec.schema import Schema
 from statekit.codec.value_codec import PickleCodec, checked_decode
 from statekit.errors import CorruptCheckpointError
-from statekit.maintenance.savepoint.columns import TIMESTAMP, Column, key_column, value_column
+from statekit.maintenance.savepoint.columns import (
+    TIMESTAMP,
+    Column,
+    key_column,
+    or_none,
+    value_column,
+)
 from statekit.reader import key_schema
 from statekit.state.event_time_buffer import record_of_row
 from statekit.state.row_versions import generation_of
@@ -74,11 +82,11 @@ class TooWide(Exception):  # noqa: N818 - asks for wider columns
 
 
 class _TableColumn(NamedTuple):
-    """A column of a table, and its values for rows."""
+    """A column of a table, and the function that returns its value for a row."""
 
     name: str
     type: pa.DataType
-    values: Callable[[Sequence[SavedRow]], list[Any]]
+    value: Callable[[SavedRow], Any]
 
 
 class StateTable:
@@ -97,9 +105,7 @@ class StateTable:
         names_of_own = [column.name for column in own]
         names = column_names([field.name for field in operator.key], [*names_of_own, *EXACT])
         self._columns = [*self._keys(names), *own, *_exact()]
-        self.schema = pa.schema(
-            [pa.field(own_column.name, own_column.type) for own_column in self._columns]
-        )
+        self.schema = pa.schema([(column.name, column.type) for column in self._columns])
 
     def batch(self, rows: Sequence[SavedRow]) -> pa.RecordBatch:
         """Return rows as columns.
@@ -109,7 +115,7 @@ class StateTable:
             CorruptCheckpointError: a key or a value is not of its type.
         """
         try:
-            arrays = [pa.array(column.values(rows), column.type) for column in self._columns]
+            arrays = [pa.array(list(map(of, rows)), type_) for _, type_, of in self._columns]
         except OverflowError as error:
             raise TooWide from error
         except (pa.ArrowException, CorruptCheckpointError) as error:
@@ -123,26 +129,22 @@ class StateTable:
     def _keys(self, names: Sequence[str]) -> Iterable[_TableColumn]:
         state = self._state
         if state is not None and state.is_local:
-            yield _TableColumn(
-                "shard", pa.int32(), lambda rows: [shard_of_key(row.key) for row in rows]
-            )
+            yield _TableColumn("shard", pa.int32(), lambda row: shard_of_key(row.key))
             return
         decode = schema_key_codec(key_schema(self.operator)).decode
-        schemas = [Schema.from_json(field.type) for field in self.operator.key]
-        is_one = len(schemas) == 1
+        is_one = len(self.operator.key) == 1
 
-        def of_field(at: int, column: Column) -> Callable[[Sequence[SavedRow]], list[Any]]:
-            def values(rows: Sequence[SavedRow]) -> list[Any]:
-                keys = {row.key: None for row in rows}  # rows of one key come together
-                fields = [key if is_one else key[at] for key in (decode(k)[0] for k in keys)]
-                by_column = dict(zip(keys, _converted(column, fields), strict=True))
-                return [by_column[row.key] for row in rows]
+        def of_field(at: int, convert: Callable[[Any], Any]) -> Callable[[SavedRow], Any]:
+            @lru_cache(maxsize=1)  # rows of one key come together
+            def converted(key: bytes) -> Any:
+                fields = decode(key)[0]
+                return convert(fields if is_one else fields[at])
 
-            return values
+            return lambda row: converted(row.key)
 
-        for at, (name, schema) in enumerate(zip(names, schemas, strict=True)):
-            column = key_column(schema)
-            yield _TableColumn(name, column.type, of_field(at, column))
+        for at, (name, field) in enumerate(zip(names, self.operator.key, strict=True)):
+            column = key_column(Schema.from_json(field.type))
+            yield _TableColumn(name, column.type, of_field(at, or_none(column)))
 
     def _own(self, wide: bool) -> Iterable[_TableColumn]:
         if self.family == TIMERS:
@@ -158,12 +160,8 @@ class StateTable:
 
     def _waiting_columns(self, wide: bool) -> Iterable[_TableColumn]:
         column, decode = _values(Schema.from_json(self.operator.ordered), "msgpack", wide)
-        yield _TableColumn(
-            "at", TIMESTAMP, lambda rows: [instant(micros_of_sortable(r.subkey)) for r in rows]
-        )
-        yield _TableColumn(
-            "value", column.type, lambda rows: [decode(record_of_row(r.subkey[8:])) for r in rows]
-        )
+        yield _TableColumn("at", TIMESTAMP, lambda row: instant(micros_of_sortable(row.subkey)))
+        yield _TableColumn("value", column.type, lambda row: decode(record_of_row(row.subkey[8:])))
 
 
 def column_names(wanted: Sequence[str], used_names: Sequence[str]) -> list[str]:
@@ -183,32 +181,23 @@ def column_names(wanted: Sequence[str], used_names: Sequence[str]) -> list[str]:
 
 
 def _exact() -> Iterable[_TableColumn]:
-    key, subkey, row = EXACT
-    yield _TableColumn(key, pa.binary(), lambda rows: [r.key for r in rows])
-    yield _TableColumn(subkey, pa.binary(), lambda rows: [r.subkey for r in rows])
-    yield _TableColumn(row, pa.binary(), lambda rows: [r.row for r in rows])
+    return [_TableColumn(name, pa.binary(), itemgetter(at)) for at, name in enumerate(EXACT)]
 
 
 def _timer_columns() -> Iterable[_TableColumn]:
-    def of(attribute: str) -> Callable[[Sequence[SavedRow]], list[Any]]:
-        return lambda rows: [getattr(timer_of_row(row.subkey), attribute) for row in rows]
-
-    yield _TableColumn("timer", pa.string(), of("name"))
-    yield _TableColumn("clock", pa.string(), of("clock"))
-    yield _TableColumn("at", TIMESTAMP, of("at"))
+    yield _TableColumn("timer", pa.string(), lambda row: timer_of_row(row.subkey).name)
+    yield _TableColumn("clock", pa.string(), lambda row: timer_of_row(row.subkey).clock)
+    yield _TableColumn("at", TIMESTAMP, lambda row: timer_of_row(row.subkey).at)
 
 
 def _state_columns(state: StateRecord, wide: bool) -> Iterable[_TableColumn]:
     if state.shape is RowShape.ENTRIES:
         schema = Schema.from_json(state.types["key"])
         map_key, decode_key = key_column(schema, wide=wide), schema_key_codec(schema).decode
-        yield _TableColumn(
-            "map_key",
-            map_key.type,
-            lambda rows: _converted(map_key, [decode_key(row.subkey)[0] for row in rows]),
-        )
+        convert = or_none(map_key)
+        yield _TableColumn("map_key", map_key.type, lambda row: convert(decode_key(row.subkey)[0]))
     if state.shape is RowShape.ELEMENTS:
-        yield _TableColumn("position", pa.int64(), lambda rows: [row.position for row in rows])
+        yield _TableColumn("position", pa.int64(), attrgetter("position"))
     column, decode = _values(Schema.from_json(state.types["value"]), state.codec, wide)
 
     def split(row: SavedRow) -> tuple[bytes, int]:
@@ -218,16 +207,13 @@ def _state_columns(state: StateRecord, wide: bool) -> Iterable[_TableColumn]:
         generation, value_bytes = generation_of(split(row)[0])
         return decode(value_bytes) if generation == state.generation else None  # of a former type
 
-    yield _TableColumn("value", column.type, lambda rows: [value(row) for row in rows])
+    def written(row: SavedRow) -> Any:
+        stamp = split(row)[1]
+        return None if stamp == PERMANENT else instant(stamp)
+
+    yield _TableColumn("value", column.type, value)
     if state.ttl is not None:
-        yield _TableColumn(
-            "written",
-            TIMESTAMP,
-            lambda rows: [
-                None if written == PERMANENT else instant(written)
-                for _, written in map(split, rows)
-            ],
-        )
+        yield _TableColumn("written", TIMESTAMP, written)
 
 
 def _values(schema: Schema, codec: str, wide: bool) -> tuple[Column, Callable[[bytes], Any]]:
@@ -235,16 +221,5 @@ def _values(schema: Schema, codec: str, wide: bool) -> tuple[Column, Callable[[b
     if codec == PickleCodec.name:
         return Column(pa.string()), lambda _: None
     column = value_column(schema, wide=wide)
-    convert = column.convert
-    if convert is None:
-        return column, checked_decode(schema.brief, _decode_wire, None)
-    return column, checked_decode(
-        schema.brief, _decode_wire, lambda wire: None if wire is None else convert(wire)
-    )
-
-
-def _converted(column: Column, values: list[Any]) -> list[Any]:
-    convert = column.convert
-    if convert is None:
-        return values
-    return [None if value is None else convert(value) for value in values]
+    convert = None if column.convert is None else or_none(column)
+    return column, checked_decode(schema.brief, _decode_wire, convert)

@@ -12,25 +12,27 @@ import io
 import re
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import IO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from statekit.checkpoint.job_file import JobFile, OperatorRecord
-from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
 from statekit.checkpoint.paths import SAVEPOINT, SPARK
-from statekit.checkpoint.replay import local_rows
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.retention import collected_error, held
+from statekit.checkpoint.restore_plan import local_rows
+from statekit.checkpoint.retention import held
 from statekit.checkpoint.rollback import check_batch
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.spark_log import files_at
 from statekit.clock import now_us, unique_id
-from statekit.errors import FencedError, RestoreError, StorageError
+from statekit.errors import FencedError, QueryError, RestoreError, StorageError
 from statekit.maintenance.rewrite import Progress, RowChecksum, RowCount, rows_to_read, stored_rows
-from statekit.maintenance.row_keys import KeyedRows, RowParts
+from statekit.maintenance.row_keys import RowParts
 from statekit.maintenance.savepoint.format import (
+    POSITION,
     SavepointFile,
     SavepointOperator,
     StateContents,
@@ -38,6 +40,7 @@ from statekit.maintenance.savepoint.format import (
 )
 from statekit.maintenance.savepoint.table import SavedRow, StateTable, TooWide, key_of_shard
 from statekit.names import path_fault
+from statekit.reader import CheckpointReader
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
@@ -72,7 +75,11 @@ def savepoint_folder(name: str) -> str:
 
 
 def write_savepoint(
-    repository: Repository, name: str, *, epoch: int | None = None, progress: Progress | None = None
+    repository: Repository,
+    name: str,
+    *,
+    epoch: int | None = None,
+    progress: Progress = lambda done, total: None,
 ) -> SavepointFile:
     """Write the state after an epoch to `savepoints/<name>/` of the checkpoint.
 
@@ -91,17 +98,16 @@ def write_savepoint(
         CorruptCheckpointError: a file of the checkpoint is missing or altered.
     """
     folder = savepoint_folder(name)
-    manifest = _manifest(repository, epoch)
-    stored = repository.job_file(manifest.job_file.path)
-    assert stored is not None, "the manifest references it"
+    reader = _reader(repository, epoch)
+    job, manifest = reader.job, reader.manifest
     before = list(repository.tree(folder))
     if f"{folder}/{SAVEPOINT}" in before:
         raise _name_is_taken(repository, folder)
     attempt = _Attempt(repository, folder, unique_id())
-    count = RowCount(rows_to_read(stored[0], manifest), progress)
+    count = RowCount(rows_to_read(job, manifest), progress)
     try:
         with held(repository, manifest.epoch):
-            savepoint_file = attempt.write(name, stored[0], manifest, count)
+            savepoint_file = attempt.write(name, job, manifest, count)
     except FencedError:
         attempt.withdraw()
         raise _name_is_taken(repository, folder) from None
@@ -109,21 +115,14 @@ def write_savepoint(
     return savepoint_file
 
 
-def _manifest(repository: Repository, epoch: int | None) -> EpochManifest:
-    epochs = repository.epochs()
-    if not epochs:
-        repository.check_checkpoint()
-        raise RestoreError(f"{repository.url} has no committed epoch: there is nothing to save yet")
-    if epoch is not None and epoch not in epochs:
-        raise collected_error(repository, epoch, RestoreError) or RestoreError(
-            f"{repository.url} has no epoch {epoch}: it has {epochs[0]} to {epochs[-1]}"
-        )
-    last = repository.manifest(epochs[-1])
-    if epoch in (None, last.epoch):
-        return last
-    manifest = repository.manifest(epoch)
-    check_batch(repository, last, manifest)
-    return manifest
+def _reader(repository: Repository, epoch: int | None) -> CheckpointReader:
+    try:
+        reader = CheckpointReader(repository, epoch=epoch)
+    except QueryError as error:
+        raise RestoreError(str(error)) from error
+    if reader.manifest.epoch != reader.epochs[-1]:
+        check_batch(repository, repository.manifest(reader.epochs[-1]), reader.manifest)
+    return reader
 
 
 def _name_is_taken(repository: Repository, folder: str) -> RestoreError:
@@ -133,23 +132,22 @@ def _name_is_taken(repository: Repository, folder: str) -> RestoreError:
     )
 
 
+@dataclass(frozen=True)
 class _Attempt:
     """An attempt to write a savepoint, in folders that no other attempt writes to."""
 
-    def __init__(self, repository: Repository, folder: str, name: str) -> None:
-        self._repository = repository
-        self._folder = folder
-        self._id = name
+    repository: Repository
+    folder: str
+    id: str
 
     def owns(self, path: str) -> bool:
-        return path.startswith(
-            (f"{self._folder}/state.{self._id}/", f"{self._folder}/spark.{self._id}/")
-        )
+        folders = f"{self.folder}/state.{self.id}/", f"{self.folder}/spark.{self.id}/"
+        return path.startswith(folders)
 
     def withdraw(self) -> None:
         """Remove all of its files."""
-        written = self._repository.tree(self._folder)
-        self._repository.remove([path for path in written if self.owns(path)])
+        written = self.repository.tree(self.folder)
+        self.repository.remove([path for path in written if self.owns(path)])
 
     def write(
         self, name: str, job: JobFile, manifest: EpochManifest, count: RowCount
@@ -165,20 +163,16 @@ class _Attempt:
             operator.name: self._operator(operator, manifest, count) for operator in job.operators
         }
         savepoint_file = SavepointFile(
-            id=self._id,
+            id=self.id,
             name=name,
             taken_at_us=now_us(),
             job=job.model_copy(update={"dropped": {}}),  # dropped states have no rows here
-            epoch=manifest.epoch,
-            batch=manifest.batch,
-            offsets=manifest.offsets,
             parallelism=manifest.parallelism,
-            processing_time_us=manifest.processing_time_us,
-            drained=manifest.drained,
             operators=operators,
             spark=spark,
+            **manifest.model_dump(include=POSITION),
         )
-        self._repository.create(f"{self._folder}/{SAVEPOINT}", savepoint_file.to_bytes())
+        self.repository.create(f"{self.folder}/{SAVEPOINT}", savepoint_file.to_bytes())
         count.end()
         return savepoint_file
 
@@ -186,7 +180,7 @@ class _Attempt:
         """Yield the files that Spark needs to continue after the last micro-batch in the state."""
         if manifest.batch is None:
             return
-        repository = self._repository
+        repository = self.repository
 
         def read(path: str) -> bytes:
             return repository.read(f"{SPARK}/{path}")
@@ -194,19 +188,19 @@ class _Attempt:
         names = [path.removeprefix(f"{SPARK}/") for path in repository.tree(SPARK)]
         for path, content in files_at(names, read, manifest.batch, history=1).items():
             data = read(path) if content is None else content
-            yield self._put(f"spark.{self._id}/{path}", io.BytesIO(data))
+            yield self._put(f"spark.{self.id}/{path}", io.BytesIO(data))
 
     def _operator(
         self, operator: OperatorRecord, manifest: EpochManifest, count: RowCount
     ) -> SavepointOperator:
-        local = local_rows(self._repository, operator, manifest)
-        families = (*KeyedRows(operator, manifest.key_groups).families, *local)
+        local = local_rows(self.repository, operator, manifest)
+        families = (*operator.holds_by_key, *local)
         with contextlib.ExitStack() as closing:
             tables = {
                 family: closing.enter_context(_TableWriter(self, StateTable(operator, family)))
                 for family in families
             }
-            for family, parts, row in stored_rows(self._repository, operator, manifest):
+            for family, parts, row in stored_rows(self.repository, operator, manifest):
                 tables[family].add(parts, row)
                 count.one()
             for family, shards in local.items():
@@ -214,30 +208,25 @@ class _Attempt:
                     for subkey, row in rows:
                         tables[family].add(RowParts(b"", key_of_shard(shard), subkey), row)
             states = {family: table.finish() for family, table in tables.items()}
-        epoch = manifest.operators.get(operator.name)
-        return SavepointOperator(
-            watermark_us=epoch.watermark_us if epoch else None,
-            largest_event_us=epoch.largest_event_us if epoch else None,
-            largest_by_input=epoch.largest_by_input if epoch else {},
-            late_so_far=epoch.late_so_far if epoch else 0,
-            states=states,
-        )
+        epoch = manifest.operators.get(operator.name, OperatorEpoch(shards=()))
+        progress = set(SavepointOperator.model_fields) - {"states"}
+        return SavepointOperator(states=states, **epoch.model_dump(include=progress))
 
     def put_part(self, table: StateTable, number: int, file: IO[bytes], rows: int) -> FileRef:
         """Store a file of a table."""
-        folder = f"state.{self._id}/{table.operator.name}/{table.family}"
+        folder = f"state.{self.id}/{table.operator.name}/{table.family}"
         return self._put(f"{folder}/part-{number:05d}.parquet", file, rows)
 
     def open_part(self, ref: FileRef) -> IO[bytes]:
         """Return a file of a table, verified."""
-        path = f"{self._folder}/{ref.path}"
-        return self._repository.open_verified(ref.model_copy(update={"path": path}))
+        path = f"{self.folder}/{ref.path}"
+        return self.repository.open_verified(ref.model_copy(update={"path": path}))
 
     def remove_parts(self, refs: list[FileRef]) -> None:
-        self._repository.remove(f"{self._folder}/{ref.path}" for ref in refs)
+        self.repository.remove(f"{self.folder}/{ref.path}" for ref in refs)
 
     def _put(self, path: str, file: IO[bytes], rows: int = 0) -> FileRef:
-        ref = self._repository.put_file(f"{self._folder}/{path}", file, rows)
+        ref = self.repository.put_file(f"{self.folder}/{path}", file, rows)
         return ref.model_copy(update={"path": path})
 
 
@@ -267,7 +256,7 @@ class _TableWriter:
         if parts.key != self._key:
             self._key, self._position = parts.key, -1
         self._position += 1
-        self._contents.add(parts.before + parts.key + parts.after, row)
+        self._contents.add(parts.without_group, row)
         self._append(SavedRow(parts.key, parts.subkey, row, self._position))
 
     def finish(self) -> StateContents:
@@ -294,7 +283,8 @@ class _TableWriter:
             group = self._table.batch(self._rows)
         except TooWide:
             self._widen()
-            group = self._table.batch(self._rows)
+            self._write_group()
+            return
         with _local_errors():
             self._writer().write_batch(group)
         self._part_rows += len(self._rows)
@@ -309,9 +299,9 @@ class _TableWriter:
                 max_size=_SPOOL_BYTES_MAX
             )
             file = cast("IO[bytes]", spool)
-            self._closing.callback(_discard, file)
+            self._closing.callback(_drop, file)
             writer = pq.ParquetWriter(file, self._table.schema, compression="zstd")
-            self._closing.callback(_abandon, writer)
+            self._closing.callback(_drop, writer)
             self._part = file, writer
         return self._part[1]
 
@@ -329,7 +319,7 @@ class _TableWriter:
         """Write everything so far again with wider ints: all files of a table have the same
         columns.
         """
-        waiting, self._rows, self._row_bytes = self._rows, [], 0
+        pending, self._rows, self._row_bytes = self._rows, [], 0
         if self._part is not None:
             self._end_part()
         narrow, self._refs = self._refs, []
@@ -338,22 +328,15 @@ class _TableWriter:
             with self._attempt.open_part(ref) as file:
                 for row in saved_rows(file, ref.path):
                     self._append(row)
-        self._write_group()
         self._attempt.remove_parts(narrow)
-        self._rows = waiting
-        self._row_bytes = sum(len(r.key) + len(r.subkey) + len(r.row) for r in waiting)
+        for row in pending:
+            self._append(row)
 
 
-def _discard(file: IO[bytes]) -> None:
-    """Close a temporary file. On a full disk it cannot write its buffer."""
-    with contextlib.suppress(OSError):
-        file.close()
-
-
-def _abandon(writer: pq.ParquetWriter) -> None:
-    """Close an unfinished file, unless it is closed."""
+def _drop(file: IO[bytes] | pq.ParquetWriter) -> None:
+    """Close a temporary file or its writer. On a full disk neither can write its buffer."""
     with contextlib.suppress(OSError, ValueError, pa.ArrowException):
-        writer.close()
+        file.close()
 
 
 @contextlib.contextmanager

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
-from statekit.backend.interface import StateSize
+from statekit.backend.interface import StateSize, total_size
 from statekit.checkpoint.job_file import EXPIRY, WAITING, JobFile, OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest, ShardState
 from statekit.checkpoint.paths import epoch_path
@@ -14,7 +15,6 @@ from statekit.checkpoint.repository import Repository
 from statekit.codec.schema_codec import generic_key_decoder
 from statekit.errors import CorruptCheckpointError, StatekitError, StorageError
 from statekit.maintenance.verify.findings import Finding, FindingKind, Verification, kind_of
-from statekit.maintenance.verify.manifest_checks import Damage
 from statekit.maintenance.verify.row_checks import RowChecks, RowFault
 from statekit.reader import key_schema
 from statekit.state.timers import DUE
@@ -28,106 +28,85 @@ _EXAMPLES = 3
 _NONE = StateSize(0, 0)
 
 
-class GivenUpError(Exception):
-    """The epoch whose rows are checked was collected meanwhile."""
-
-
-class RowVerification:
-    """Checks rows, and records findings.
+def check_rows(
+    repository: Repository,
+    manifest: EpochManifest,
+    job: JobFile,
+    verification: Verification,
+    is_damaged: Callable[[ShardState, int], bool],
+) -> None:
+    """Check the rows of one epoch, and record findings.
 
     Parameters:
-        repository: the checkpoint.
-        found: the verification that gets the findings.
-        damage: which shards cannot be read.
+        verification: gets the findings.
+        is_damaged: returns whether a shard, with its number of key groups, needs a damaged file.
+            Such a shard is left out.
     """
+    for operator in job.operators:
+        if operator.name in manifest.operators:
+            readable = [
+                shard
+                for shard in manifest.operators[operator.name].shards
+                if not is_damaged(shard, manifest.key_groups)
+            ]
+            _check_operator(repository, manifest, operator, readable, verification)
 
-    def __init__(self, repository: Repository, verification: Verification, damage: Damage) -> None:
-        self._repository = repository
-        self._verification = verification
-        self._damage = damage
 
-    def at_epoch(self, manifest: EpochManifest, job: JobFile) -> None:
-        """Check the rows of one epoch.
+def _check_operator(
+    repository: Repository,
+    manifest: EpochManifest,
+    operator: OperatorRecord,
+    readable: Sequence[ShardState],
+    verification: Verification,
+) -> None:
+    checks = RowChecks(operator, manifest.key_groups)
+    verification.pickled |= {f"{operator.name}.{state}" for state in checks.pickled}
+    of_operator = partial(Finding, epochs=(manifest.epoch,), operator=operator.name)
+    path, note = epoch_path(manifest.epoch), verification.findings.append
+    shard_rows = ShardRows(repository, operator.name, manifest)
+    sizes_of: dict[tuple[int, int], Sizes] = {}
+    for shard in readable:
+        try:
+            with shard_rows.opened(shard, checks.families) as backend:
+                faults = checks.check(backend, shard.groups)
+                verification.findings += _row_findings(faults, manifest.epoch, operator, shard)
+        except (CorruptCheckpointError, StorageError) as error:
+            note(of_operator(kind_of(error, "file"), str(error), shard=shard.groups))
+            continue
+        sizes_of[shard.groups] = checks.sizes
+        verification.rows += sum(size.rows for size in checks.sizes.values())
+        for what in _late_to_wake(shard, checks):
+            note(of_operator("wake", what, path, shard=shard.groups))
+    if len(sizes_of) == len(manifest.operators[operator.name].shards):
+        for groups, state, what in _counted_wrongly(manifest, operator, sizes_of):
+            note(of_operator("count", what, path, shard=groups, state=state))
 
-        Raises:
-            GivenUpError: it was collected meanwhile.
-        """
-        for operator in job.operators:
-            if operator.name in manifest.operators:
-                self._at_operator(manifest, operator)
 
-    def _at_operator(self, manifest: EpochManifest, operator: OperatorRecord) -> None:
-        checks = RowChecks(operator, manifest.key_groups)
-        self._verification.pickled |= {f"{operator.name}.{state}" for state in checks.pickled}
-        epoch = manifest.operators[operator.name]
-        sizes_of: dict[tuple[int, int], Sizes] = {}
-        shard_rows = ShardRows(self._repository, operator.name, manifest)
-        for shard in epoch.shards:
-            if self._damage.of_shard(manifest.epoch, operator.name, shard.groups):
-                continue
-            try:
-                with shard_rows.opened(shard, checks.families) as backend:
-                    faults = checks.check(backend, shard.groups)
-                    self._note_rows(faults, manifest.epoch, operator, shard)
-            except (CorruptCheckpointError, StorageError) as error:
-                if manifest.epoch < self._repository.first_kept():
-                    raise GivenUpError from error
-                what, kind = str(error), kind_of(error, "file")
-                self._note(kind, what, manifest.epoch, operator, shard)
-                continue
-            sizes_of[shard.groups] = checks.sizes
-            self._verification.rows += sum(size.rows for size in checks.sizes.values())
-            for what in late_to_wake(shard, checks):
-                self._note("wake", what, manifest.epoch, operator, shard)
-        if len(sizes_of) == len(epoch.shards):
-            for shard_or_all, state, what in counted_wrongly(manifest, operator, sizes_of):
-                self._note("count", what, manifest.epoch, operator, shard_or_all, state=state)
-
-    def _note_rows(
-        self, faults: Iterable[RowFault], epoch: int, operator: OperatorRecord, shard: ShardState
-    ) -> None:
-        """Record faulty rows: one finding for all rows of a state with the same fault."""
-        counts: Counter[tuple[FindingKind, str]] = Counter()
-        alike: dict[tuple[FindingKind, str], list[RowFault]] = {}
-        for fault in faults:
-            counts[fault.kind, fault.family] += 1
-            examples = alike.setdefault((fault.kind, fault.family), [])
-            if len(examples) < _EXAMPLES:
-                examples.append(fault)
-        for (kind, family), examples in alike.items():
-            first = examples[0]
-            self._verification.findings.append(
-                Finding(
-                    kind,
-                    f"{first.what} ({_key_text(operator, first)})",
-                    epochs=(epoch,),
-                    operator=operator.name,
-                    shard=shard.groups,
-                    state=family,
-                    rows=counts[kind, family],
-                    row_keys=tuple(fault.row_key.hex() for fault in examples),
-                )
-            )
-
-    def _note(
-        self,
-        kind: FindingKind,
-        what: str,
-        epoch: int,
-        operator: OperatorRecord,
-        shard: ShardState | None,
-        *,
-        state: str | None = None,
-    ) -> None:
-        path = epoch_path(epoch) if kind in ("count", "wake") else None
-        groups = None if shard is None else shard.groups
-        finding = Finding(
-            kind, what, path, (epoch,), operator=operator.name, shard=groups, state=state
+def _row_findings(
+    faults: Iterable[RowFault], epoch: int, operator: OperatorRecord, shard: ShardState
+) -> Iterator[Finding]:
+    """Yield one finding for all rows of a state with the same fault."""
+    counts: Counter[tuple[FindingKind, str]] = Counter()
+    examples_of: dict[tuple[FindingKind, str], list[RowFault]] = {}
+    for fault in faults:
+        counts[fault.kind, fault.family] += 1
+        examples = examples_of.setdefault((fault.kind, fault.family), [])
+        if len(examples) < _EXAMPLES:
+            examples.append(fault)
+    for (kind, family), examples in examples_of.items():
+        yield Finding(
+            kind,
+            f"{examples[0].what} ({_key_text(operator, examples[0])})",
+            epochs=(epoch,),
+            operator=operator.name,
+            shard=shard.groups,
+            state=family,
+            rows=counts[kind, family],
+            row_keys=tuple(fault.row_key.hex() for fault in examples),
         )
-        self._verification.findings.append(finding)
 
 
-def late_to_wake(shard: ShardState, checks: RowChecks) -> Iterator[str]:
+def _late_to_wake(shard: ShardState, checks: RowChecks) -> Iterator[str]:
     """Yield the clocks whose wake time in a shard is after something that is due."""
     for clock, due in checks.soonest.items():
         wake = shard.wake_us.get(clock)
@@ -136,35 +115,34 @@ def late_to_wake(shard: ShardState, checks: RowChecks) -> Iterator[str]:
             yield f"the shard {wake_text} by {clock} time, and has something due at {_time(due)}"
 
 
-def counted_wrongly(
+def _counted_wrongly(
     manifest: EpochManifest, operator: OperatorRecord, sizes_of: Mapping[tuple[int, int], Sizes]
-) -> Iterator[tuple[ShardState | None, str, str]]:
+) -> Iterator[tuple[tuple[int, int] | None, str, str]]:
     """Yield the states whose size differs from the manifest.
 
-    Yields the shard, or None if only the total is known, the state, and the difference.
+    Yields the key groups of the shard, or None for all shards together, the state, and the
+    difference.
 
     Parameters:
         sizes_of: the counted size of each shard.
     """
     epoch = manifest.operators[operator.name]
     for state in operator.holds:
-        total = [
-            sum(sizes.get(state, _NONE)[place] for sizes in sizes_of.values()) for place in (0, 1)
-        ]
-        expected_total = [epoch.rows.get(state, 0), epoch.bytes.get(state, 0)]
-        if total != expected_total:
-            yield None, state, _count_text(total, expected_total)
+        total = total_size(sizes.get(state, _NONE) for sizes in sizes_of.values())
+        expected = StateSize(epoch.rows.get(state, 0), epoch.bytes.get(state, 0))
+        if total != expected:
+            yield None, state, _count_text(total, expected)
         for shard in epoch.shards:
-            actual = list(sizes_of[shard.groups].get(state, _NONE))
-            expected = [shard.rows.get(state, 0), shard.bytes.get(state, 0)]
+            actual = sizes_of[shard.groups].get(state, _NONE)
+            expected = StateSize(shard.rows.get(state, 0), shard.bytes.get(state, 0))
             if not shard.is_part and actual != expected:
-                yield shard, state, _count_text(actual, expected)
+                yield shard.groups, state, _count_text(actual, expected)
 
 
-def _count_text(actual: Sequence[int], expected: Sequence[int]) -> str:
+def _count_text(actual: StateSize, expected: StateSize) -> str:
     return (
-        f"there are {actual[0]:,} rows of {actual[1]:,} bytes, and the manifest has "
-        f"{expected[0]:,} of {expected[1]:,}"
+        f"there are {actual.rows:,} rows of {actual.bytes:,} bytes, and the manifest has "
+        f"{expected.rows:,} of {expected.bytes:,}"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import IO, Literal, NamedTuple
 
 from statekit.backend.change_file_sums import MutationSums
@@ -31,6 +32,7 @@ class NamedFile(NamedTuple):
     key_groups: int = 0
 
 
+@dataclass
 class NamedFiles:
     """The files that shards reference. Each base and history is read once.
 
@@ -38,10 +40,9 @@ class NamedFiles:
         repository: the checkpoint.
     """
 
-    def __init__(self, repository: Repository) -> None:
-        self._repository = repository
-        self._inside: dict[FileRef, tuple[NamedFile, ...]] = {}
-        self._listed: dict[FileRef, BaseSnapshot | History] = {}
+    _repository: Repository
+    _inside: dict[FileRef, tuple[NamedFile, ...]] = field(default_factory=dict)
+    _listed: dict[FileRef, BaseSnapshot | History] = field(default_factory=dict)
 
     def of_manifest(self, manifest: EpochManifest) -> Iterator[NamedFile]:
         """Yield every file that an epoch references, directly or through others."""
@@ -93,38 +94,39 @@ class NamedFiles:
         for ref in contents.files:
             yield NamedFile(ref, "changes", owner, key_groups)
         if contents.base is not None:
-            yield from self._followed(contents.base, key_groups, self._of_base)
+            yield from self._followed(contents.base, base_snapshot, key_groups)
         if contents.history is not None:
-            yield from self._followed(contents.history, key_groups, self._of_history)
+            yield from self._followed(contents.history, history, key_groups)
 
     def _followed(
-        self, ref: FileRef, key_groups: int, inside: Callable[[FileRef, int], Iterator[NamedFile]]
+        self,
+        ref: FileRef,
+        read: Callable[[Repository, FileRef], BaseSnapshot | History],
+        key_groups: int,
     ) -> Iterator[NamedFile]:
         """Yield a base or history, and the files that it references."""
         yield NamedFile(ref, "names")
         if ref not in self._inside:
             try:
-                self._inside[ref] = tuple(inside(ref, key_groups))
+                listed = self._listed[ref] = read(self._repository, ref)
+                self._inside[ref] = tuple(self._of_listed(listed, key_groups))
             except (CorruptCheckpointError, RestoreError, StorageError):
                 self._inside[ref] = ()  # `check_file` reports the fault
         yield from self._inside[ref]
 
-    def _of_base(self, ref: FileRef, key_groups: int) -> Iterator[NamedFile]:
-        base = self._listed[ref] = base_snapshot(self._repository, ref)
-        if base.local is not None:
-            yield NamedFile(base.local, "changes", None, key_groups)
-        for database in base.databases:
-            for file in database.files.values():
-                yield NamedFile(file, "bytes")
-
-    def _of_history(self, ref: FileRef, key_groups: int) -> Iterator[NamedFile]:
-        listed = self._listed[ref] = history(self._repository, ref)
+    def _of_listed(self, listed: BaseSnapshot | History, key_groups: int) -> Iterator[NamedFile]:
+        if isinstance(listed, BaseSnapshot):
+            if listed.local is not None:
+                yield NamedFile(listed.local, "changes", None, key_groups)
+            for database in listed.databases:
+                yield from (NamedFile(file, "bytes") for file in database.files.values())
+            return
         for file in listed.files:
             yield NamedFile(file, "changes", None, key_groups)
         for piece in listed.slices:
             yield from self._of_contents(piece, None, key_groups)
         if listed.before is not None:
-            yield from self._followed(listed.before, key_groups, self._of_history)
+            yield from self._followed(listed.before, history, key_groups)
 
 
 def check_file(repository: Repository, file: NamedFile) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from statekit.errors import StatekitError, StorageError
+from statekit.errors import StorageError
 from statekit.maintenance.verify.orphans import Orphan
 
 FindingKind = Literal[
@@ -119,6 +119,6 @@ class Verification:
         return [finding for finding in self.findings if epoch in finding.epochs]
 
 
-def kind_of(error: StatekitError, otherwise: FindingKind) -> FindingKind:
+def kind_of(error: Exception, otherwise: FindingKind) -> FindingKind:
     """Return the kind of finding for an error: `otherwise`, unless the store failed."""
     return "unreadable" if isinstance(error, StorageError) else otherwise

@@ -1,13 +1,11 @@
-"""Check manifests against each other, and find the epochs that damaged files affect."""
+"""Check manifests against each other and their job files."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest
-from statekit.checkpoint.paths import epoch_path
-from statekit.maintenance.verify.file_checks import NamedFiles
 
 
 def inconsistencies(
@@ -46,47 +44,3 @@ def _against(manifest: EpochManifest, previous: EpochManifest) -> Iterator[str]:
     passed = ((followed + 1, manifest.epoch - 1),) if followed + 1 < manifest.epoch else ()
     if manifest.abandoned != (*previous.abandoned, *passed):
         yield f"it follows epoch {followed}, and lists {manifest.abandoned} as abandoned"
-
-
-class Damage:
-    """The epochs and shards that need damaged files.
-
-    Parameters:
-        named: follows references to files.
-        broken: paths of files that are missing or altered, manifests included.
-        lost: numbers of epochs whose manifests cannot be read.
-
-    Attributes:
-        epochs: by path, the epochs that need it, in order.
-    """
-
-    def __init__(self, named: NamedFiles, broken: Collection[str], lost: Collection[int]) -> None:
-        self._named = named
-        self._broken = frozenset(broken)
-        self._shards: dict[tuple[int, str], list[tuple[tuple[int, int], frozenset[str]]]] = {}
-        self.epochs: dict[str, list[int]] = {epoch_path(epoch): [epoch] for epoch in lost}
-
-    def add(self, manifest: EpochManifest) -> None:
-        """Add an epoch; epochs are added in order."""
-        paths: set[str] = {manifest.job_file.path} & self._broken
-        for name, operator in manifest.operators.items():
-            for shard in operator.shards:
-                files = self._named.of_shard(shard, manifest.key_groups)
-                damaged = frozenset(file.ref.path for file in files) & self._broken
-                if damaged:
-                    shards = self._shards.setdefault((manifest.epoch, name), [])
-                    shards.append((shard.groups, damaged))
-                    paths |= damaged
-        for path in paths:
-            self.epochs.setdefault(path, []).append(manifest.epoch)
-
-    def of_shard(self, epoch: int, operator: str, groups: tuple[int, int]) -> frozenset[str]:
-        """Return the damaged files that some key groups need."""
-        first, last = groups
-        return frozenset().union(
-            *(
-                damaged
-                for (begin, end), damaged in self._shards.get((epoch, operator), ())
-                if begin <= last and first <= end
-            )
-        )

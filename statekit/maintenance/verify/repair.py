@@ -14,20 +14,19 @@ are two kinds:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from statekit.backend.change_file import Changes
 from statekit.backend.interface import Backend
 from statekit.backend.mutation import Batch
-from statekit.checkpoint.job_file import JobFile, OperatorRecord
+from statekit.checkpoint.job_file import OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.checkpoint.offline import check_at_rest
 from statekit.checkpoint.paths import CHANGES, REPAIRS
+from statekit.checkpoint.references import changed_contents
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import Rollback, check_can_go_back, finish, standing_at
-from statekit.checkpoint.shard_history import changed_contents
 from statekit.clock import now_us, unique_id
 from statekit.errors import CorruptCheckpointError, RestoreError
 from statekit.maintenance.verify.findings import FindingKind, Verification
@@ -168,8 +167,12 @@ def _mend(repository: Repository, last: EpochManifest) -> Repaired:
     check_at_rest(repository, last)
     stored = repository.job_file(last.job_file.path)
     assert stored is not None, "it was verified"
-    mending = _Mending(repository, last, stored[0])
-    operators = {name: mending.operator(name, epoch) for name, epoch in last.operators.items()}
+    mending = _Mending(repository, last)
+    operators = {}
+    for name, epoch in last.operators.items():
+        record = stored[0].operator(name)
+        assert record is not None, "the manifest was checked against the job file"
+        operators[name] = mending.operator(record, epoch)
     check_at_rest(repository, last)  # mending takes its time
     manifest = last.followed_by(
         cause="repair", writer=unique_id(), committed_at_us=now_us(), operators=operators
@@ -187,78 +190,54 @@ def _mend(repository: Repository, last: EpochManifest) -> Repaired:
     )
 
 
+@dataclass
 class _Mending:
-    """Repairs the shards of an epoch, one after the other."""
+    """Repairs the shards of an epoch, one after the other.
 
-    def __init__(self, repository: Repository, last: EpochManifest, job: JobFile) -> None:
-        self._repository = repository
-        self._last = last
-        self._job = job
-        self.mended = self.left_out = 0
-        self.put_aside: list[str] = []
+    Attributes:
+        mended, left_out: number of rows.
+        put_aside: files with the rows that are left out.
+    """
 
-    def operator(self, name: str, epoch: OperatorEpoch) -> OperatorEpoch:
+    repository: Repository
+    last: EpochManifest
+    mended: int = 0
+    left_out: int = 0
+    put_aside: list[str] = field(default_factory=list)
+
+    def operator(self, record: OperatorRecord, epoch: OperatorEpoch) -> OperatorEpoch:
         """Return an operator after the repair: all of its shards counted, without records."""
-        record = self._job.operator(name)
-        assert record is not None, "the manifest was held against the job file"
-        rows = ShardRows(self._repository, name, self._last)
-        checks = RowChecks(record, self._last.key_groups)
+        rows = ShardRows(self.repository, record.name, self.last)
+        checks = RowChecks(record, self.last.key_groups)
         shards = [self._shard(record, shard, rows, checks) for shard in epoch.shards]
         return epoch.at_rest(shards, undivided_rows={}, undivided_bytes={})
 
     def _shard(
         self, record: OperatorRecord, shard: ShardState, rows: ShardRows, checks: RowChecks
     ) -> ShardState:
-        with contextlib.closing(_Mended(record, checks.families)) as mended:
+        with contextlib.closing(_Changes(record, checks)) as changes:
             with rows.opened(shard, checks.families) as backend:
-                mended.settle(shard, backend, checks)
+                self._settle(record.name, shard, backend, checks, changes)
             files = tuple(
-                self._repository.put_changes(record.name, *finished, local=local)
-                for changes, local in ((mended.by_key, False), (mended.of_shard, True))
-                if (finished := changes.finish()) is not None
+                self.repository.put_changes(record.name, *finished, local=local)
+                for change_file, local in ((changes.by_key, False), (changes.of_shard, True))
+                if (finished := change_file.finish()) is not None
             )
-            self._keep(record.name, mended)
-        self.mended += mended.mended
-        self.left_out += mended.left_out
+            if (left_out := changes.aside.finish()) is not None:  # no command reads this file
+                folder = f"{REPAIRS}/{self.last.epoch + 1:020d}"
+                path = f"{folder}/{record.name}-{unique_id()}.{CHANGES}"
+                self.repository.put_file(path, *left_out)
+                self.put_aside.append(path)
         counted = _counted(shard, checks)
-        if not files:
-            return shard.model_copy(update=counted)
-        counted |= {"attempt": unique_id(), "changed": self._last.epoch + 1}
-        files = (*shard.redistributed, *files)
-        counted |= changed_contents(self._repository, record.name, shard, files, self._last.epoch)
+        if files:
+            counted |= {"attempt": unique_id(), "changed": self.last.epoch + 1}
+            changed = dict.fromkeys((*shard.redistributed, *files), 0)
+            counted |= changed_contents(self.repository, record.name, shard, changed)
         return shard.model_copy(update=counted)
 
-    def _keep(self, operator: str, mended: _Mended) -> None:
-        """Store rows that are left out, in a change file that no command reads."""
-        finished = mended.aside.finish()
-        if finished is not None:
-            folder = f"{REPAIRS}/{self._last.epoch + 1:020d}"
-            path = f"{folder}/{operator}-{unique_id()}.{CHANGES}"
-            self._repository.put_file(path, *finished)
-            self.put_aside.append(path)
-
-
-class _Mended:
-    """The changes that repair one shard.
-
-    Parameters:
-        operator: its operator.
-        families: all families of rows.
-
-    Attributes:
-        by_key, of_shard: changes of keyed state with its indexes, and of operator state.
-        aside: the rows that are left out.
-        mended, left_out: number of rows.
-    """
-
-    def __init__(self, operator: OperatorRecord, families: Sequence[str]) -> None:
-        stored = tuple(family for family in families if family != INDEXED)
-        self._name = operator.name
-        self._local = {state.name for state in operator.states if state.is_local}
-        self.by_key, self.of_shard, self.aside = Changes(stored), Changes(stored), Changes(stored)
-        self.mended = self.left_out = 0
-
-    def settle(self, shard: ShardState, backend: Backend, checks: RowChecks) -> None:
+    def _settle(
+        self, name: str, shard: ShardState, backend: Backend, checks: RowChecks, changes: _Changes
+    ) -> None:
         """Repair faults until none is left.
 
         Raises:
@@ -266,36 +245,50 @@ class _Mended:
         """
         for _ in range(_ROUNDS):
             before = self.mended + self.left_out
-            batches: dict[Changes, Batch] = {
-                self.by_key: Batch(),
-                self.of_shard: Batch(),
-                self.aside: Batch(),
-            }
             for fault in checks.check(backend, shard.groups):
-                self._take(fault, backend, batches)
-            self._apply(batches, backend)
+                if fault.mend is not None:
+                    self.mended += 1
+                else:
+                    self.left_out += 1
+                changes.add(fault, backend)
+            changes.apply(backend)
             if self.mended + self.left_out == before:
                 return
         raise CorruptCheckpointError(
-            f"shard {shard.groups} of operator {self._name!r} cannot be repaired: repaired rows "
+            f"shard {shard.groups} of operator {name!r} cannot be repaired: repaired rows "
             "are wrong again. Nothing was changed: restore the checkpoint from a backup"
         )
 
-    def _take(self, fault: RowFault, backend: Backend, batches: dict[Changes, Batch]) -> None:
-        batch = batches[self.of_shard if fault.family in self._local else self.by_key]
+
+class _Changes:
+    """The changes that repair one shard.
+
+    Attributes:
+        by_key, of_shard: changes of keyed state with its indexes, and of operator state.
+        aside: the rows that are left out.
+    """
+
+    def __init__(self, operator: OperatorRecord, checks: RowChecks) -> None:
+        stored = tuple(family for family in checks.families if family != INDEXED)
+        self._local = {state.name for state in operator.states if state.is_local}
+        self.by_key, self.of_shard, self.aside = Changes(stored), Changes(stored), Changes(stored)
+        self._batches = {self.by_key: Batch(), self.of_shard: Batch(), self.aside: Batch()}
+
+    def add(self, fault: RowFault, backend: Backend) -> None:
+        """Add the change that repairs a fault, or leave its row out."""
+        batch = self._batches[self.of_shard if fault.family in self._local else self.by_key]
         if fault.mend is not None:
-            self.mended += 1
             batch.add(fault.mend)
         else:
-            self.left_out += 1
             row = backend.get(fault.family, fault.row_key) or b""
-            batches[self.aside].put(fault.family, fault.row_key, row)
+            self._batches[self.aside].put(fault.family, fault.row_key, row)
             batch.delete(fault.family, fault.row_key)
-        if any(batch.full for batch in batches.values()):
-            self._apply(batches, backend)
+        if any(batch.full for batch in self._batches.values()):
+            self.apply(backend)
 
-    def _apply(self, batches: dict[Changes, Batch], backend: Backend) -> None:
-        for changes, batch in batches.items():
+    def apply(self, backend: Backend) -> None:
+        """Make the added changes."""
+        for changes, batch in self._batches.items():
             if len(batch):
                 changes.append(batch)
                 if changes is not self.aside:
@@ -304,7 +297,7 @@ class _Mended:
 
     def close(self) -> None:
         """Delete the local files of changes that were not stored."""
-        for changes in (self.by_key, self.of_shard, self.aside):
+        for changes in self._batches:
             changes.drop()
 
 

@@ -9,13 +9,21 @@ until that is due. A missing index row is a fault: the row would never be delete
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 from statekit.backend.interface import Backend, StateSize
 from statekit.backend.mutation import Batch, Delete, DeleteRange, Put
-from statekit.checkpoint.job_file import CLOCK_TAGS, EXPIRY, TIMERS, WAITING, Clock, OperatorRecord
+from statekit.checkpoint.job_file import (
+    CLOCK_TAGS,
+    EXPIRY,
+    TIMERS,
+    WAITING,
+    Clock,
+    OperatorRecord,
+    StateRecord,
+)
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.key_codec import KeyCodec, schema_key_codec
 from statekit.codec.schema import Schema
@@ -79,13 +87,14 @@ class RowChecks:
         self._expires = EXPIRY in self._keyed.indexes
         self.families = (*operator.holds, *self._keyed.indexes, *([INDEXED] * self._expires))
         self.pickled: set[str] = set()
-        self._values = {state.name: self._value_check(state.name) for state in operator.states}
-        self._subkeys = {state.name: self._subkey_check(state.name) for state in operator.states}
+        self._values = {state.name: self._value_check(state) for state in operator.states}
+        self._subkeys = {state.name: _subkey_check(state) for state in operator.states}
         if operator.timers:
             self._subkeys[TIMERS] = timer_of_row
             self._values[TIMERS] = _check_nothing
         if operator.ordered is not None:
-            self._subkeys[WAITING] = self._waiting_check()
+            decode = generic_decoder(operator.ordered)
+            self._subkeys[WAITING] = lambda subkey: decode(record_of_row(subkey))
             self._values[WAITING] = _check_nothing
         self._seen = b""
         self.sizes: dict[str, StateSize] = {}
@@ -118,27 +127,25 @@ class RowChecks:
         rows = size = 0
         stored_rows = backend.scan(family, *_ALL)
         while piece := list(islice(stored_rows, _PIECE)):
-            entries: list[Entry] = []
-            noted: list[tuple[bytes, Entry]] = []
+            entries: list[tuple[bytes, Entry]] = []
             for row_key, row in piece:
                 rows, size = rows + 1, size + len(row_key) + len(row)
                 try:
                     parts = self._keyed.parts(family, row_key)
                     self.check_row(family, parts, row)
                     entry = self._keyed.entry(family, parts, row_key, row)
-                except _UNREADABLE as error:
+                except UNREADABLE as error:
                     yield RowFault("row", family, row_key, str(error))
                     continue
                 if (fault := self._wrong_group(parts, row_key, groups)) is not None:
                     yield RowFault("key group", family, row_key, fault)
-                elif entry is not None and entry.family == EXPIRY:
-                    noted.append((row_key, entry))
                 elif entry is not None:
-                    due = self.soonest.get(entry.clock, entry.due_us)
-                    self.soonest[entry.clock] = min(due, entry.due_us)
-                    entries += [entry] * (entry.family is not None)
-            yield from _missing_timers(backend, entries)
-            yield from _missing_expiry(backend, family, noted)
+                    if entry.family != EXPIRY:
+                        due = self.soonest.get(entry.clock, entry.due_us)
+                        self.soonest[entry.clock] = min(due, entry.due_us)
+                    if entry.family is not None:
+                        entries.append((row_key, entry))
+            yield from _missing(backend, family, entries)
         self.sizes[family] = StateSize(rows, size)
 
     def check_row(self, family: str, parts: RowParts, row: bytes) -> None:
@@ -172,7 +179,7 @@ class RowChecks:
                 try:
                     end = self._key_codec.decode(due, 11)[1]
                     timers.append((due, due[:2] + due[11:end] + due[2:11] + due[end:]))
-                except _UNREADABLE as error:
+                except UNREADABLE as error:
                     yield RowFault("timer index", DUE, due, str(error), Delete(DUE, due))
             stored = backend.get_many(TIMERS, [timer for _, timer in timers])
             for (due, _), row in zip(timers, stored, strict=True):
@@ -214,48 +221,42 @@ class RowChecks:
             try:
                 self._subkeys[state](row_key[len(prefix) :])
                 self._values[state](row)
-            except _UNREADABLE as error:
+            except UNREADABLE as error:
                 yield RowFault("row", state, row_key, str(error))
         self.sizes[state] = StateSize(rows, size)
 
     # ------------------------------------------------------------------------ contents of a row
 
-    def _value_check(self, name: str) -> Callable[[bytes], object]:
-        state = next(state for state in self._operator.states if state.name == name)
-        era = state.era
+    def _value_check(self, state: StateRecord) -> Callable[[bytes], object]:
         try:
             decode = row_decoder(state)
         except QueryError:
-            self.pickled.add(name)
-            return lambda row: unstamped(row, era)
-        if not era:
+            self.pickled.add(state.name)
+            return lambda row: unstamped(row, state.era)
+        if not state.era:
             return decode
-        return lambda row: decode(unstamped(row, era)[0])
-
-    def _subkey_check(self, name: str) -> Callable[[bytes], object]:
-        """Return the check of the row key after the key, by the kind of state."""
-        state = next(state for state in self._operator.states if state.name == name)
-        if state.shape is RowShape.ENTRIES:
-            codec = schema_key_codec(Schema.from_json(state.types["key"]))
-            return lambda subkey: _canonical(codec, subkey)
-        length = _POSITION_BYTES if state.shape is RowShape.ELEMENTS else 0
-
-        def check(subkey: bytes) -> None:
-            if len(subkey) != length:
-                raise CorruptCheckpointError(
-                    f"{len(subkey)} bytes follow the key in the row key of a {state.kind}, in "
-                    f"place of {length}"
-                )
-
-        return check
-
-    def _waiting_check(self) -> Callable[[bytes], object]:
-        decode = generic_decoder(self._operator.ordered)
-        return lambda subkey: decode(record_of_row(subkey))
+        return lambda row: decode(unstamped(row, state.era)[0])
 
 
-# What reading a row that is not one ends in.
-_UNREADABLE = (StatekitError, IndexError, ValueError, struct.error)
+UNREADABLE = (StatekitError, IndexError, ValueError, struct.error)
+"""The errors of reading bytes that are no row."""
+
+
+def _subkey_check(state: StateRecord) -> Callable[[bytes], object]:
+    """Return the check of the row key after the key, by the kind of state."""
+    if state.shape is RowShape.ENTRIES:
+        codec = schema_key_codec(Schema.from_json(state.types["key"]))
+        return lambda subkey: _canonical(codec, subkey)
+    length = _POSITION_BYTES if state.shape is RowShape.ELEMENTS else 0
+
+    def check(subkey: bytes) -> None:
+        if len(subkey) != length:
+            raise CorruptCheckpointError(
+                f"{len(subkey)} bytes follow the key in the row key of a {state.kind}, in place of "
+                f"{length}"
+            )
+
+    return check
 
 
 def _canonical(codec: KeyCodec[Any], data: bytes) -> None:
@@ -274,23 +275,23 @@ def _check_nothing(row: bytes) -> None:
         raise CorruptCheckpointError(f"it should be empty and has {len(row)} bytes")
 
 
-def _missing_timers(backend: Backend, entries: list[Entry]) -> Iterator[RowFault]:
-    stored = backend.get_many(DUE, [entry.row_key for entry in entries]) if entries else []
-    for entry, row in zip(entries, stored, strict=True):
-        if row is None:
-            fault = "a timer is set and would never fire: the index of due timers lacks it"
-            mend = Put(DUE, entry.row_key, b"")
-            yield RowFault("timer index", DUE, entry.row_key, fault, mend)
-
-
-def _missing_expiry(
-    backend: Backend, family: str, noted: Iterable[tuple[bytes, Entry]]
+def _missing(
+    backend: Backend, family: str, entries: Sequence[tuple[bytes, Entry]]
 ) -> Iterator[RowFault]:
-    wanted = list(noted)
-    index_keys = [family.encode() + b"\x00" + row_key for row_key, _ in wanted]
-    stored = backend.get_many(INDEXED, index_keys) if index_keys else []
-    for (row_key, entry), row in zip(wanted, stored, strict=True):
+    """Yield the index rows that some rows of a family need, and that do not exist."""
+    if not entries:
+        return
+    if family == TIMERS:
+        kind: RowKind = "timer index"
+        stored = backend.get_many(DUE, [entry.row_key for _, entry in entries])
+    else:
+        kind = "expiry index"
+        prefix = family.encode() + b"\x00"
+        stored = backend.get_many(INDEXED, [prefix + row_key for row_key, _ in entries])
+    for (row_key, entry), row in zip(entries, stored, strict=True):
         if row is None:
             fault = f"a row of {family}, {row_key.hex()}, expires and would never be removed"
-            mend = Put(EXPIRY, entry.row_key, b"")
-            yield RowFault("expiry index", EXPIRY, entry.row_key, fault, mend)
+            if family == TIMERS:
+                fault = "a timer is set and would never fire: the index of due timers lacks it"
+            index = DUE if family == TIMERS else EXPIRY
+            yield RowFault(kind, index, entry.row_key, fault, Put(index, entry.row_key, b""))

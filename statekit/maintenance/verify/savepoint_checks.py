@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 
 from statekit.checkpoint.job_file import OperatorRecord
 from statekit.checkpoint.paths import SAVEPOINT, SAVEPOINTS
@@ -12,29 +10,8 @@ from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
 from statekit.maintenance.savepoint.format import Savepoint
-from statekit.maintenance.verify.row_checks import RowChecks
-
-
-@dataclass(frozen=True)
-class SavepointCheck:
-    """The check of one part of a savepoint.
-
-    Parameters:
-        what: the damage; None if there is none.
-        path: the file, below the checkpoint.
-        operator, state: the owner of the rows.
-        files, bytes, rows: how much was checked.
-        is_unread: whether the only fault is that the store did not return it.
-    """
-
-    what: str | None = None
-    path: str | None = None
-    operator: str | None = None
-    state: str | None = None
-    files: int = 0
-    bytes: int = 0
-    rows: int = 0
-    is_unread: bool = False
+from statekit.maintenance.verify.findings import Finding, Verification, kind_of
+from statekit.maintenance.verify.row_checks import UNREADABLE, RowChecks
 
 
 def savepoint_folders(repository: Repository) -> list[str]:
@@ -44,51 +21,65 @@ def savepoint_folders(repository: Repository) -> list[str]:
     return sorted(path.removesuffix(ending) for path in files)
 
 
-def check_savepoint(repository: Repository, folder: str, *, rows: bool) -> Iterator[SavepointCheck]:
-    """Check a savepoint, part by part.
+def check_savepoint(
+    repository: Repository, folder: str, verification: Verification, *, rows: bool
+) -> None:
+    """Check a savepoint, and record findings.
 
     Parameters:
         folder: its folder; empty if it is the whole repository.
+        verification: gets the findings.
         rows: whether to check rows, and not only the bytes of files.
     """
+    verification.savepoints.append(folder or repository.url)
     at = f"{folder}/" if folder else ""
     try:
         savepoint = Savepoint(repository, folder)
     except (CorruptCheckpointError, RestoreError, StorageError) as error:
-        is_unread = isinstance(error, StorageError)
-        yield SavepointCheck(str(error), f"{at}{SAVEPOINT}", is_unread=is_unread)
+        verification.findings.append(_finding(error, f"{at}{SAVEPOINT}"))
         return
     for ref in savepoint.file.spark:
-        yield _bytes_checked(repository, ref, at)
+        _check_bytes(repository, ref, at, verification)
     for operator in savepoint.file.job.operators:
         checks = RowChecks(operator, savepoint.file.job.key_groups)
         for state, contents in savepoint.file.operators[operator.name].states.items():
-            file_checks = [_bytes_checked(repository, ref, at) for ref in contents.files]
-            yield from file_checks
-            if rows and all(check.what is None for check in file_checks):
-                yield _rows_checked(savepoint, operator, state, checks, f"{at}{SAVEPOINT}")
+            intact = [_check_bytes(repository, ref, at, verification) for ref in contents.files]
+            if rows and all(intact):
+                _check_rows(savepoint, operator, state, checks, verification, f"{at}{SAVEPOINT}")
 
 
-def _bytes_checked(repository: Repository, ref: FileRef, at: str) -> SavepointCheck:
-    path, fault, is_unread = f"{at}{ref.path}", None, False
+def _check_bytes(repository: Repository, ref: FileRef, at: str, verification: Verification) -> bool:
+    """Check a file. Return whether it is intact."""
+    path = f"{at}{ref.path}"
+    verification.files += 1
+    verification.bytes += ref.size
     try:
         repository.open_verified(ref.model_copy(update={"path": path})).close()
     except StatekitError as error:
-        fault, is_unread = str(error), isinstance(error, StorageError)
-    return SavepointCheck(fault, path, files=1, bytes=ref.size, is_unread=is_unread)
+        verification.findings.append(_finding(error, path))
+        return False
+    return True
 
 
-def _rows_checked(
-    savepoint: Savepoint, operator: OperatorRecord, state: str, checks: RowChecks, path: str
-) -> SavepointCheck:
+def _check_rows(
+    savepoint: Savepoint,
+    operator: OperatorRecord,
+    state: str,
+    checks: RowChecks,
+    verification: Verification,
+    path: str,
+) -> None:
     """Check the rows of one state, whose bytes are intact."""
-    count, fault, is_unread = 0, None, False
-    local = {operator_state.name for operator_state in operator.states if operator_state.is_local}
+    is_local = state in {record.name for record in operator.states if record.is_local}
     try:
-        for parts, row in savepoint.table(operator, state):
-            count += 1
-            if state not in local:
+        for parts, row in savepoint.table(operator.name, state):
+            verification.rows += 1
+            if not is_local:
                 checks.check_row(state, parts, row)
-    except (StatekitError, ValueError, IndexError, struct.error) as error:
-        fault, is_unread = str(error), isinstance(error, StorageError)
-    return SavepointCheck(fault, path, operator.name, state, rows=count, is_unread=is_unread)
+    except UNREADABLE as error:
+        finding = _finding(error, path)
+        verification.findings.append(replace(finding, operator=operator.name, state=state))
+
+
+def _finding(error: Exception, path: str) -> Finding:
+    return Finding(kind_of(error, "savepoint"), str(error), path)

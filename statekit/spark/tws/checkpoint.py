@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
@@ -28,7 +27,7 @@ from statekit.checkpoint.spark_log import (
 )
 from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
 from statekit.spark.failures import translated
-from statekit.spark.tws.state_handles import TimeMode
+from statekit.spark.tws.state_handles import Kind, TimeMode
 
 _T = TypeVar("_T")
 
@@ -40,15 +39,10 @@ _TIME_MODES: dict[str, TimeMode] = {
     "processingtime": "processingtime",
     "eventtime": "eventtime",
 }
-_KINDS: dict[str, Literal["value", "list", "map"]] = {
-    "ValueState": "value",
-    "ListState": "list",
-    "MapState": "map",
-}
+_KINDS: dict[str, Kind] = {"ValueState": "value", "ListState": "list", "MapState": "map"}
 
 
-@dataclass(frozen=True)
-class KeptState:
+class KeptState(NamedTuple):
     """A state in Spark's checkpoint.
 
     Parameters:
@@ -58,23 +52,20 @@ class KeptState:
     """
 
     name: str
-    kind: Literal["value", "list", "map"]
+    kind: Kind
     expires: bool
 
 
-@dataclass(frozen=True)
-class TwsOperator:
+class TwsOperator(NamedTuple):
     """The metadata of a `transformWithState`.
 
     Parameters:
         time_mode: of its processor.
         states: by name.
-        partitions: the number of its partitions.
     """
 
     time_mode: TimeMode
     states: dict[str, KeptState]
-    partitions: int
 
 
 class Position(NamedTuple):
@@ -241,7 +232,7 @@ class TwsCheckpoint:
                 f"{row.operatorProperties!r:.300}): upgrade statekit, or run a micro-batch with "
                 "Spark 4.1 or newer"
             ) from error
-        return TwsOperator(time_mode, {state.name: state for state in states}, row.numPartitions)
+        return TwsOperator(time_mode, {state.name: state for state in states})
 
     @contextlib.contextmanager
     def as_written(self) -> Iterator[None]:
@@ -251,9 +242,8 @@ class TwsCheckpoint:
         try:
             yield
         finally:
-            if before is None:
-                self._spark.conf.unset(_VERSION)
-            else:
+            self._spark.conf.unset(_VERSION)
+            if before is not None:
                 self._spark.conf.set(_VERSION, before)
 
     def rows(self, **options: object) -> DataFrame:
@@ -291,11 +281,8 @@ class TwsCheckpoint:
             StorageError: Spark cannot read it.
         """
         try:
-            stream = self._files.open(self._path(f"{self.url}/{name}"))
-            try:
+            with contextlib.closing(self._files.open(self._path(f"{self.url}/{name}"))) as stream:
                 return bytes(stream.readAllBytes())
-            finally:
-                stream.close()
         except Py4JJavaError as error:
             raise _unopened(f"{self.url}/{name}", error) from error
 
@@ -304,20 +291,17 @@ class TwsCheckpoint:
 
     def _names(self, folder: str) -> list[str]:
         """Return the paths of all files in a folder and below it."""
+        at, names = self._path(f"{self.url}/{folder}"), []
         try:
-            return list(self._listed(folder))
+            if self._files.exists(at):
+                above = len(self._files.makeQualified(at).toString())
+                files = self._files.listFiles(at, True)
+                while files.hasNext():
+                    path: str = files.next().getPath().toString()
+                    names.append(f"{folder}{path[above:]}")
         except Py4JJavaError as error:
             raise _unopened(f"{self.url}/{folder}", error) from error
-
-    def _listed(self, folder: str) -> Iterator[str]:
-        at = self._path(f"{self.url}/{folder}")
-        if not self._files.exists(at):
-            return
-        above = len(self._files.makeQualified(at).toString())
-        files = self._files.listFiles(at, True)
-        while files.hasNext():
-            path: str = files.next().getPath().toString()
-            yield f"{folder}{path[above:]}"
+        return names
 
     def _numbers(self, log: str) -> set[int]:
         """Return the micro-batches in one of Spark's logs."""

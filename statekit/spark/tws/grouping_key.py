@@ -11,8 +11,8 @@ import base64
 import datetime as dt
 import decimal
 import json
-import struct
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,15 +21,8 @@ from pyspark.sql import types as sql
 
 from statekit.errors import StateTypeError
 from statekit.keygroup import key_fields
-
-_PLAIN: tuple[tuple[Any, type], ...] = (
-    (sql.BooleanType, bool),
-    (sql.IntegralType, int),
-    ((sql.StringType, sql.CharType, sql.VarcharType), str),
-    (sql.BinaryType, bytes),
-    (sql.DateType, dt.date),
-    (sql.TimestampType, dt.datetime),
-)
+from statekit.spark.plan import quoted
+from statekit.spark.tws.sql_conversions import as_float32, as_local_time, plain_type
 
 _JSON = (
     "map('timeZone', 'UTC', 'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\", "
@@ -45,6 +38,7 @@ class _Part(NamedTuple):
 
     Parameters:
         path: the column of a row, and the names of the fields within it.
+        type: its SQL type.
         name: its name in the key that a processor receives.
         column: the column with the stored value.
         expression: the SQL expression of that column; None if rows contain it.
@@ -53,6 +47,7 @@ class _Part(NamedTuple):
     """
 
     path: tuple[str, ...]
+    type: sql.DataType
     name: str
     column: str
     expression: str | None
@@ -67,6 +62,16 @@ class GroupingKey:
         schema: the schema of the rows.
         names: names of columns, or of fields within them, as in `groupBy`.
 
+    Attributes:
+        rows: the schema of the rows.
+        columns: the columns with the stored key.
+        types: the SQL type of each of them.
+        annotations: the stored type of each of them.
+        schema: the types by the names that a processor receives.
+        derived: SQL expressions of the columns that rows do not contain, by column name.
+        in_front: names of key fields within columns. Spark puts these fields before the row's own.
+        has_floats: whether a key has floats, so that -0.0 and 0.0 are the same key.
+
     Raises:
         StateTypeError: there is no such column, or it cannot be grouped by.
 
@@ -77,64 +82,36 @@ class GroupingKey:
     """
 
     def __init__(self, schema: sql.StructType, names: Sequence[str]) -> None:
-        self._parts = [_part(schema, name) for name in names]
-        self.columns = tuple(part.column for part in self._parts)
+        self.rows = schema
+        self._parts = parts = [_part(schema, name) for name in names]
+        self.columns = tuple(part.column for part in parts)
         if not names or len(set(self.columns)) != len(names):
             raise StateTypeError(f"keys={list(names)}: give one column to group by, or several")
-        self.types = tuple(_type_at(schema, part.path) for part in self._parts)
-        self._row = Row(*(part.name for part in self._parts))
+        self.types = tuple(part.type for part in parts)
+        self.annotations = tuple(part.annotation for part in parts)
+        self.schema = sql.StructType([sql.StructField(part.name, part.type) for part in parts])
+        self._row = Row(*self.schema.names)
+        self.derived = {part.column: part.expression for part in parts if part.expression}
+        self.in_front = [part.name for part in parts if len(part.path) > 1]
+        self.has_floats = any(_without_minus_zero(of, "value") != "value" for of in self.types)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether rows contain the stored key."""
-        return not any(part.expression for part in self._parts)
-
-    @property
-    def schema(self) -> sql.StructType:
-        """The SQL types of the key."""
-        schema = sql.StructType()
-        for part, type_ in zip(self._parts, self.types, strict=True):
-            schema.add(part.name, type_)
-        return schema
-
-    @property
-    def derived(self) -> dict[str, str]:
-        """SQL expressions of the key columns that rows do not contain, by column name."""
-        return {part.column: part.expression for part in self._parts if part.expression}
-
-    @property
-    def has_floats(self) -> bool:
-        """Whether a key has floats, so that -0.0 and 0.0 are the same key."""
-        return any(_without_minus_zero(type_, "value") != "value" for type_ in self.types)
-
-    @property
-    def annotations(self) -> tuple[Any, ...]:
-        """The stored type of each column."""
-        return tuple(part.annotation for part in self._parts)
-
-    def getter(self, names: Sequence[str], skip: int = 0) -> Getter:
-        """Return a function that reads the key for a processor from a row with these columns.
+    def getter(self, skip: int = 0) -> Getter:
+        """Return a function that reads the key for a processor from a row.
 
         Parameters:
-            skip: number of fields before these columns.
+            skip: number of fields before the columns of a row.
         """
-        paths = [(skip + names.index(part.path[0]), part.path[1:]) for part in self._parts]
+        return self._reader(self._parts, skip)
 
-        def key(row: Any) -> tuple[Any, ...]:
-            return tuple(_field_at(row[place], inner) for place, inner in paths)
-
-        return key
-
-    @property
-    def in_front(self) -> list[str]:
-        """Names of key fields within columns. Spark puts these fields before the row's own."""
-        return [part.name for part in self._parts if len(part.path) > 1]
-
-    def put_in_front(self, names: Sequence[str]) -> Getter:
+    def put_in_front(self) -> Getter:
         """Return a function that puts the key fields within columns before a row's values."""
-        inner = [part.path for part in self._parts if len(part.path) > 1]
-        paths = [(names.index(path[0]), path[1:]) for path in inner]
-        return lambda row: (*(_field_at(row[place], path) for place, path in paths), *row)
+        in_front = self._reader([part for part in self._parts if len(part.path) > 1])
+        return lambda row: (*in_front(row), *row)
+
+    def _reader(self, parts: Iterable[_Part], skip: int = 0) -> Getter:
+        names = self.rows.names
+        places = [(skip + names.index(part.path[0]), part.path[1:]) for part in parts]
+        return lambda row: tuple([_field_at(row[place], path) for place, path in places])
 
     def of_timer(self, key: Any) -> Row:
         """Return the key that a timer's handler receives, from a stored key."""
@@ -145,11 +122,8 @@ class GroupingKey:
             )
         )
 
-    def as_of(self, other: GroupingKey, names: Sequence[str]) -> dict[str, str]:
+    def as_of(self, other: GroupingKey) -> dict[str, str]:
         """Return SQL expressions of another key's columns, for rows that this key groups.
-
-        Parameters:
-            names: names of the columns of these rows.
 
         Raises:
             StateTypeError: the other key has other types, or a column has the name of a key column.
@@ -164,12 +138,12 @@ class GroupingKey:
         for part, column in zip(self._parts, other.columns, strict=True):
             if part.expression is None and part.column == column:
                 continue
-            if column in names:
+            if column in self.rows.names:
                 raise StateTypeError(
                     f"initial_state= has a column {column!r} that it is not grouped by, and rows "
                     "are grouped by one of that name: rename it"
                 )
-            expressions[column] = part.expression or _quoted(part.path)
+            expressions[column] = part.expression or _path_expression(part.path)
         return expressions
 
 
@@ -183,25 +157,26 @@ def _field_at(value: Any, path: Sequence[str]) -> Any:
 
 
 def _part(schema: sql.StructType, name: str) -> _Part:
-    path = _path_of(schema, name)
-    type_, field_name = _type_at(schema, path), _split(name)[-1]
-    column = f"{' '.join(path)} as key"
-    for sql_types, annotation in _PLAIN:
-        if isinstance(type_, sql_types):
-            from_stored = _as_local_time if annotation is dt.datetime else _same
-            if len(path) == 1:
-                return _Part(path, field_name, path[0], None, annotation, from_stored)
-            return _Part(path, field_name, column, _quoted(path), annotation, from_stored)
-    expression = _as_text(type_, _quoted(path), name)
-    return _Part(path, field_name, column, expression, str, partial(_from_text, type_))
+    path, type_ = _found(schema, name)
+    of_value, expression = plain_type(type_), _path_expression(path)
+    field_name, column = _split(name)[-1], f"{' '.join(path)} as key"
+    if of_value is None:
+        text = _as_text(type_, expression, name)
+        return _Part(path, type_, field_name, column, text, str, partial(_from_text, type_))
+    from_stored = as_local_time if of_value is dt.datetime else _same
+    if len(path) == 1:
+        return _Part(path, type_, field_name, path[0], None, of_value, from_stored)
+    return _Part(path, type_, field_name, column, expression, of_value, from_stored)
 
 
-def _path_of(schema: sql.StructType, name: object) -> tuple[str, ...]:
-    """Return the path of a column or of a field within one, spelled as in the schema."""
+def _found(schema: sql.StructType, name: object) -> tuple[tuple[str, ...], sql.DataType]:
+    """Return the path of a column or of a field within one, spelled as in the schema, and its
+    type.
+    """
     if not isinstance(name, str):
         raise StateTypeError(f"keys= has {name!r}: give names of columns")
     path: list[str] = []
-    type_: sql.DataType = schema
+    type_: Any = schema
     for wanted in _split(name):
         names = type_.names if isinstance(type_, sql.StructType) else []
         similar = [name_found for name_found in names if name_found.lower() == wanted.lower()]
@@ -211,34 +186,23 @@ def _path_of(schema: sql.StructType, name: object) -> tuple[str, ...]:
                 f"{', '.join(schema.names)}"
             )
         path.append(wanted if wanted in names else similar[0])
-        assert isinstance(type_, sql.StructType)
         type_ = type_[path[-1]].dataType
-    return tuple(path)
+    return tuple(path), type_
+
+
+_NAME = r"(?:`(?:[^`]|``)+`|[^.`]+)"
 
 
 def _split(name: str) -> list[str]:
     """Return the parts of a name such as a.b, or `a.b`.c where a part has a dot itself."""
-    parts, quotes = [""], False
-    for letter in name:
-        if letter == "`":
-            quotes = not quotes
-        elif letter == "." and not quotes:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return parts
+    if not re.fullmatch(rf"{_NAME}(?:\.{_NAME})*", name):
+        return [name]
+    parts = re.findall(_NAME, name)
+    return [part[1:-1].replace("``", "`") if part[0] == "`" else part for part in parts]
 
 
-def _type_at(schema: sql.StructType, path: Sequence[str]) -> sql.DataType:
-    type_: Any = schema
-    for name in path:
-        type_ = type_[name].dataType
-    current: sql.DataType = type_
-    return current
-
-
-def _quoted(path: Sequence[str]) -> str:
-    return ".".join("`" + name.replace("`", "``") + "`" for name in path)
+def _path_expression(path: Sequence[str]) -> str:
+    return ".".join(map(quoted, path))
 
 
 def _as_text(type_: sql.DataType, column: str, name: str) -> str:
@@ -272,11 +236,11 @@ def _without_minus_zero(type_: sql.DataType, value: str, depth: int = 0) -> str:
         converted = _without_minus_zero(type_.elementType, element, depth + 1)
         return value if converted == element else f"transform({value}, {element} -> {converted})"
     if isinstance(type_, sql.StructType):
-        parts = {field.name: f"{value}.{_quoted([field.name])}" for field in type_}
+        parts = {field.name: f"{value}.{quoted(field.name)}" for field in type_}
         expressions = [_without_minus_zero(f.dataType, parts[f.name], depth) for f in type_]
         if expressions == list(parts.values()):
             return value
-        fields = zip(expressions, map(_quoted, zip(parts)), strict=True)
+        fields = zip(expressions, map(quoted, parts), strict=True)
         converted = ", ".join(f"{part} as {name}" for part, name in fields)
         return f"if({value} is null, null, struct({converted}))"
     return value
@@ -298,8 +262,8 @@ def _is_json(type_: sql.DataType) -> bool:
         return _is_json(type_.elementType)
     if isinstance(type_, sql.StructType):
         return all(_is_json(field.dataType) for field in type_)
-    simple = (*(sql_types for sql_types, _ in _PLAIN), sql.FractionalType, sql.TimestampNTZType)
-    return any(isinstance(type_, sql_types) for sql_types in simple)
+    is_text = isinstance(type_, sql.FractionalType | sql.TimestampNTZType)
+    return is_text or plain_type(type_) is not None
 
 
 # ------------------------------------------------------------------------------------ and back
@@ -307,10 +271,6 @@ def _is_json(type_: sql.DataType) -> bool:
 
 def _same(value: Any) -> Any:
     return value
-
-
-def _as_local_time(at: dt.datetime) -> dt.datetime:
-    return at.astimezone().replace(tzinfo=None)
 
 
 def _from_text(type_: sql.DataType, text: str) -> Any:
@@ -334,17 +294,12 @@ def _from_json(type_: sql.DataType, value: Any) -> Any:
     return value
 
 
-def _float32(text: str) -> float:
-    rounded: float = struct.unpack("f", struct.pack("f", float(text)))[0]
-    return rounded
-
-
 _FROM_JSON: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (sql.DecimalType, lambda text: decimal.Decimal(str(text))),
-    (sql.FloatType, _float32),
+    (sql.FloatType, lambda text: as_float32(float(text))),
     (sql.DoubleType, float),
     (sql.BinaryType, base64.b64decode),
     (sql.DateType, dt.date.fromisoformat),
     (sql.TimestampNTZType, dt.datetime.fromisoformat),
-    (sql.TimestampType, lambda text: _as_local_time(dt.datetime.fromisoformat(text))),
+    (sql.TimestampType, lambda text: as_local_time(dt.datetime.fromisoformat(text))),
 )

@@ -29,16 +29,11 @@ from statekit.keygroup import DEFAULT_GROUPS, check_groups, check_parallelism, g
 from statekit.maintenance.savepoint.restore import replace_spark_files
 from statekit.runtime.shard_reports import OperatorReports
 from statekit.spark.commit_records import Reports
-from statekit.spark.epoch import TASKS_PER_CORE, compute
+from statekit.spark.epoch import TASKS_PER_CORE, compute, directory_for_copies
 from statekit.spark.offsets import check_spark_reaches
 from statekit.spark.pickling import PickledPlans, pickled
 from statekit.spark.plan import FrameOptions, OperatorFrames
-from statekit.spark.start import (
-    check_classic,
-    default_parallelism,
-    directory_for_copies,
-    use_this_python,
-)
+from statekit.spark.start import check_classic, default_parallelism, use_this_python
 from statekit.spark.tws.checkpoint import TwsCheckpoint
 from statekit.spark.tws.process import ProcessorProcess
 from statekit.spark.tws.stored_rows import StoredRows, stored_frame
@@ -102,6 +97,7 @@ class SparkImport:
         self._shards = check_parallelism(parallelism, self._groups)
         with self.found.as_written():
             self._frame = stored_frame(self.found, self._declared)
+        self._stored_rows = StoredRows.of(self._declared, self._frame.schema)
 
     def carry_out(
         self, *, working_directory: str | Path | None = None, rocksdb: RocksOptions | None = None
@@ -130,7 +126,7 @@ class SparkImport:
         step = ShardStep(
             stages=(Stage(pickled(self._stored_rows), PickledPlans(plans)),),
             url=repository.url,
-            directory=directory_for_copies(self._spark, working_directory),
+            directory=directory_for_copies(self._spark.sparkContext, working_directory),
             options=rocksdb or RocksOptions(),
             bases=BaseOptions(),
             key_groups=self._groups,
@@ -160,10 +156,6 @@ class SparkImport:
         )
         repository.commit(manifest)
         return manifest
-
-    @property
-    def _stored_rows(self) -> StoredRows:
-        return StoredRows.of(self._declared, self._frame.schema)
 
     def _job_file(self) -> JobFile:
         stored = self.repository.job_file()  # of a start or an import that never committed

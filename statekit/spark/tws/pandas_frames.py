@@ -92,24 +92,29 @@ class FrameOptions:
         )
 
 
+@dataclass
 class FrameReader(RecordReader):
     """Reads batches as the tuples that pandas creates from the rows of a frame.
 
     Parameters:
         options: of the session.
-        schema: of the batches.
+        schema: of the columns of rows.
+        first_column: the number of the first of them in batches.
     """
 
-    def __init__(self, options: FrameOptions, schema: pa.Schema) -> None:
-        self._options = options
+    options: FrameOptions
+    schema: pa.Schema
+    first_column: int
 
     def read(self, batch: pa.RecordBatch) -> list[Any]:
         import pandas as pd
         from pyspark.sql.conversion import ArrowBatchTransformer
 
-        options = self._options
+        own = batch.columns[self.first_column : self.first_column + len(self.schema)]
         columns = ArrowBatchTransformer.to_pandas(
-            batch, timezone=options.timezone, prefer_int_ext_dtype=options.integers_extended
+            pa.RecordBatch.from_arrays(own, schema=self.schema),
+            timezone=self.options.timezone,
+            prefer_int_ext_dtype=self.options.integers_extended,
         )
         return list(pd.concat(columns, axis=1).itertuples(index=False))
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import datetime as dt
 import inspect
 import pickle
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Annotated, Any
 
 import cloudpickle
+import pyarrow as pa
 from pyspark.sql import types as sql
 from pyspark.sql.streaming import stateful_processor as spark
 
@@ -26,11 +27,13 @@ from statekit.functions.context import Context
 from statekit.functions.process import Process, Traits
 from statekit.functions.signature import Signature
 from statekit.keygroup import key_fields
-from statekit.spark.tws.grouping_key import GroupingKey
+from statekit.records.keyed_batch import KeyedBatch
+from statekit.spark.tws.grouping_key import Getter, GroupingKey
 from statekit.spark.tws.pandas_frames import FrameOptions, FrameReader, frames_of, rows_of
 from statekit.spark.tws.row_records import Initial, RowOutputs, RowRecords
 from statekit.spark.tws.sql_values import SqlValues, parsed_schema, plain_name, widths
-from statekit.spark.tws.state_handles import Declared, Handle, TimeMode, now_ms
+from statekit.spark.tws.state_handles import Declared, Handle, Kind, StateHandle, TimeMode, now_ms
+from statekit.spark.worker_rows import AnyProcess, Batches, UnionRows
 from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState
 from statekit.state.options import TTL
@@ -40,37 +43,13 @@ from statekit.timestamp import datetime_to_micros
 from statekit.watermark import BEGINNING
 
 
-@dataclass(frozen=True)
-class InitialInput:
-    """The initial state.
-
-    Parameters:
-        schema: of its rows.
-        key: its grouping key.
-    """
-
-    schema: sql.StructType
-    key: GroupingKey
-
-
-class _DeclaredStates(spark.StatefulProcessorHandle):
+class _DeclaredStates(StateHandle):
     """Records the states that a processor declares in `init`, where no state exists yet."""
 
     def __init__(self, time_mode: TimeMode) -> None:
         self.declared: dict[str, Declared] = {}
         self.deleted: set[str] = set()
         self._time_mode = time_mode
-
-    def getValueState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> Any:
-        return self._asked(stateName, "value", schema, None, ttlDurationMs)
-
-    def getListState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> Any:
-        return self._asked(stateName, "list", schema, None, ttlDurationMs)
-
-    def getMapState(
-        self, stateName: str, userKeySchema: Any, valueSchema: Any, ttlDurationMs: int | None = None
-    ) -> Any:
-        return self._asked(stateName, "map", valueSchema, userKeySchema, ttlDurationMs)
 
     def deleteIfExists(self, stateName: str) -> None:
         self.declared.pop(stateName, None)
@@ -85,7 +64,7 @@ class _DeclaredStates(spark.StatefulProcessorHandle):
     def listTimers(self) -> Iterator[int]:
         raise StateTypeError(_NO_KEY.format("timers"))
 
-    def _asked(self, name: str, kind: Any, schema: Any, keys: Any, ttl_ms: int | None) -> Any:
+    def _state(self, name: str, kind: Kind, ttl_ms: int | None, *schemas: object) -> Any:
         where = f"state {name!r}"
         if name in self.deleted:
             raise StateTypeError(
@@ -103,12 +82,12 @@ class _DeclaredStates(spark.StatefulProcessorHandle):
                 f"{where} has a TTL, which Spark counts in processing time: use "
                 'time_mode="processingTime"'
             )
-        values = SqlValues(parsed_schema(schema, where), where, name)
-        if keys is not None:
-            key_name = f"{name}_entry"
-            of_keys = parsed_schema(keys, f"{where}, key")
-            keys = SqlValues(of_keys, f"{where}, key", key_name, as_key=True)
-        self.declared[name] = Declared(name, plain_name(name), kind, values, keys, ttl_ms)
+        values, *keys = schemas
+        value_types, key_types = SqlValues(parsed_schema(values, where), where, name), None
+        if keys:
+            of_keys = parsed_schema(keys[0], f"{where}, key")
+            key_types = SqlValues(of_keys, f"{where}, key", f"{name}_entry", as_key=True)
+        self.declared[name] = Declared(name, plain_name(name), kind, value_types, key_types, ttl_ms)
         return _NotYet(name)
 
 
@@ -127,319 +106,270 @@ _NO_KEY = (
 )
 
 
-class _Calls:
-    """Calls a processor's `handleInputRows` with the rows of a key.
+class StateFunction:
+    """A function whose parameters are created: the first one, the context, and states.
 
     Parameters:
-        name: of the operator.
-        packed: the processor, pickled.
-        asked: its declared and deleted states.
-        rows, outputs: the schemas of its input and of its output.
-        time_mode: whether there are timers, and by which clock.
-        key: the grouping key of rows.
+        name: its name.
+        first: the name of its first parameter.
+        declared: the states.
     """
 
-    initial: InitialInput | None = None
+    def __init__(self, name: str, first: str, declared: Mapping[str, Declared]) -> None:
+        self.__name__ = name
+        self.__doc__ = None
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        names = (first, "_context", *(of.stored for of in declared.values()))
+        self.__signature__ = inspect.Signature([inspect.Parameter(each, kind) for each in names])
+
+
+class ProcessorCalls(StateFunction):
+    """Calls a processor with the rows of a key, and with its timers.
+
+    Parameters:
+        processor: the original, of which each shard gets a copy.
+        outputs: the schema of its output.
+        time_mode: whether there are timers, and by which clock.
+        key: the grouping key of rows.
+        initial: the grouping key of the initial state, if there is any.
+        frames: options for frames of pandas, if it takes those.
+
+    Attributes:
+        packed: the processor, pickled.
+        declared: the states that it declares, by name and in order.
+        deleted: the states that it deletes, if they exist.
+        records: the record type of rows.
+
+    Raises:
+        StateTypeError: a state, or the key of the initial state, is not valid.
+    """
 
     def __init__(
         self,
-        name: str,
-        packed: bytes,
-        declared: _DeclaredStates,
-        rows: sql.StructType,
+        processor: spark.StatefulProcessor,
         outputs: sql.StructType,
         time_mode: TimeMode,
         key: GroupingKey,
+        initial: GroupingKey | None = None,
+        frames: FrameOptions | None = None,
     ) -> None:
-        self.__name__ = name
-        self.__doc__ = None
-        self.packed = packed
-        self.declared = declared.declared
-        self.deleted = declared.deleted - declared.declared.keys()
-        self.rows = rows
+        if initial is not None:
+            initial.as_of(key)
+        self.packed = cloudpickle.dumps(processor)
+        handle = _DeclaredStates(time_mode)
+        first = pickle.loads(self.packed)  # noqa: S301 (what was just packed)
+        first.init(handle)
+        first.close()
+        self.declared = handle.declared
+        self.deleted = frozenset(handle.deleted - handle.declared.keys())
+        super().__init__(type(processor).__name__, "_rows", self.declared)
         self.outputs = outputs
         self.time_mode = time_mode
         self.key = key
-        self._context: Context | None = None
-        self._processor: Any = None
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        return _signature("_rows", self.declared)
+        self.initial = initial
+        self.frames = frames
+        self._running: Running | None = None
 
     @property
     def records(self) -> RowRecords:
-        """The record type of rows."""
-        return RowRecords.of_schema(self.rows, self.key)
+        reads = None if self.frames is None else partial(FrameReader, self.frames)
+        return RowRecords.grouped(self.key, reads=reads)
 
     def __getstate__(self) -> dict[str, Any]:
-        attributes = {name: value for name, value in vars(self).items() if name not in _OF_A_SHARD}
-        return {**attributes, "_context": None, "_processor": None}
+        return {**vars(self), "_running": None}
 
     def __call__(self, rows: Iterator[Any], context: Context, *states: Any) -> Any:
-        if context is not self._context:
-            self._begin(context, states)
-        return self._processor.handleInputRows(key_fields(context.key), rows, self._now)
+        running = self._running
+        if running is None or context is not running.context:
+            running = self.running_in(context, states)
+        if running.key_of is None:
+            return running.processor.handleInputRows(key_fields(context.key), rows, running.now)
+        return running.handle_rows(rows, running.key_of)
 
-    def expired(self, timer: Timer, context: Context, states: Any) -> Any:
-        """Yield the outputs for a due timer."""
-        if context is not self._context:
-            self._begin(context, states)
-        at = datetime_to_micros(timer.at) // 1000
-        info = spark.ExpiredTimerInfo(at)
-        self._handle.start_timer(at, context.key)
-        key = self.key.of_timer(context.key)
-        outputs = self._processor.handleExpiredTimer(
-            key=key, timerValues=self._now, expiredTimerInfo=info
-        )
-        yield from self._emitted(outputs or ())
-        self._handle.end_timer(at)
-
-    def _emitted(self, outputs: Any) -> Any:
-        """Return the rows that the processor yields."""
-        return outputs
+    def running_in(self, context: Context, states: Sequence[Any]) -> Running:
+        """Return the processor of a shard, which is created on its first call."""
+        if self._running is None or context is not self._running.context:
+            self._running = Running(self, context, states)
+        return self._running
 
     def end(self, context: Context) -> None:
         """Close the processor of a shard."""
-        if context is self._context:
-            self._processor.close()
-            self._context = self._processor = None
-
-    def _begin(self, context: Context, states: Any) -> None:
-        """Create a processor for a shard."""
-        self._context = context
-        self._now = spark.TimerValues(*now_ms(context, self.time_mode))
-        by_name = dict(zip(self.declared, states, strict=True))
-        self._handle = Handle(self.declared, self.deleted, by_name, context, self.time_mode)
-        self._processor = pickle.loads(self.packed)  # noqa: S301 (the user's own code)
-        self._processor.init(self._handle)
+        if self._running is not None and context is self._running.context:
+            self._running.processor.close()
+            self._running = None
 
 
-_OF_A_SHARD = frozenset(("_handle", "_now"))
+class Running:
+    """The processor of a shard in one epoch.
 
+    Attributes:
+        context: of the shard.
+        processor: the copy of the processor.
+        now: the clocks, as the processor reads them.
+        key_of: reads the key from a row; None if the stored key is the processor's.
+    """
 
-class _KeyedCalls(_Calls):
-    """Calls for a key that is read from rows, or with initial state."""
+    def __init__(self, calls: ProcessorCalls, context: Context, states: Sequence[Any]) -> None:
+        self.context = context
+        self.now = spark.TimerValues(*now_ms(context, calls.time_mode))
+        by_name = dict(zip(calls.declared, states, strict=True))
+        self._handle = Handle(calls.declared, calls.deleted, by_name, context, calls.time_mode)
+        self.processor: Any = pickle.loads(calls.packed)  # noqa: S301 (the user's own code)
+        self.processor.init(self._handle)
+        self._key, self._frames = calls.key, calls.frames
+        self._rows_of = None if calls.frames is None else rows_of(calls.outputs, calls.frames)
+        self.key_of: Getter | None = None
+        self._key_of_initial: Getter | None = None
+        if calls.frames is not None or calls.initial is not None or calls.key.derived:
+            self.key_of = self._getter(calls.key)
+        if calls.initial is not None:
+            self._key_of_initial = self._getter(calls.initial)
 
-    def __init__(self, *outputs_type: Any, initial: InitialInput | None = None) -> None:
-        super().__init__(*outputs_type)
-        self.initial = initial
+    def _getter(self, key: GroupingKey) -> Getter:
+        """Return a function that reads the key from a row, or from a row of a frame."""
+        return key.getter(len(key.in_front) if self._frames is None else 0)
 
-    def __call__(self, rows: Iterator[Any], context: Context, *states: Any) -> Any:
-        if context is not self._context:
-            self._begin(context, states)
+    def handle_rows(self, rows: Iterator[Any], key_of: Getter) -> Any:
+        """Pass the rows of a key to the processor, after those of the initial state."""
+        initial = []
         first = next(rows)
-        if type(first) is Initial:
-            key, first = self._take_initial(first, rows)
+        while type(first) is Initial:
+            initial.append(first.row)
+            first = next(rows, None)
+        if initial:
+            assert self._key_of_initial is not None, "there is initial state"
+            key = self._key_of_initial(initial[0])
+            for given in self._given(iter(initial)):
+                self.processor.handleInitialState(key, given, self.now)
             if first is None:
                 return None
         else:
-            key = self._key_of(first)
-        return self._handled(key, chain((first,), rows))
+            key = key_of(first)
+        given = self._given(chain((first,), rows))
+        return self._emitted(self.processor.handleInputRows(key, given, self.now))
 
-    def _handled(self, key: tuple[Any, ...], rows: Iterator[Any]) -> Any:
-        return self._processor.handleInputRows(key, rows, self._now)
+    def handle_timer(self, at_ms: int) -> Iterator[Any]:
+        """Yield the outputs for a due timer of the current key."""
+        stored_key = self.context.key
+        self._handle.start_timer(at_ms, stored_key)
+        outputs = self.processor.handleExpiredTimer(
+            key=self._key.of_timer(stored_key),
+            timerValues=self.now,
+            expiredTimerInfo=spark.ExpiredTimerInfo(at_ms),
+        )
+        yield from self._emitted(outputs) or ()
+        self._handle.end_timer(at_ms)
 
-    def _take_initial(self, first: Initial, rows: Iterator[Any]) -> tuple[tuple[Any, ...], Any]:
-        """Pass the initial state of a key to the processor. Return the key and the first of its
-        other rows.
-        """
-        key, given, following = self._key_of_initial(first.row), [first.row], None
-        for row in rows:
-            if type(row) is not Initial:
-                following = row
-                break
-            given.append(row.row)
-        for initial in self._initials(iter(given)):
-            self._processor.handleInitialState(key, initial, self._now)
-        return key, following
-
-    def _initials(self, rows: Iterator[Any]) -> Iterator[Any]:
-        return rows
-
-    def _begin(self, context: Context, states: Any) -> None:
-        super()._begin(context, states)
-        self._key_of = self.key.getter(self.rows.names, self._skipped(self.key))
-        if (initial := self.initial) is not None:
-            skip = self._skipped(initial.key)
-            self._key_of_initial = initial.key.getter(initial.schema.names, skip)
-
-    def _skipped(self, key: GroupingKey) -> int:
-        """Return the number of fields before the columns of a row."""
-        return len(key.in_front)
-
-    def __getstate__(self) -> dict[str, Any]:
-        attributes = super().__getstate__()
-        return {name: value for name, value in attributes.items() if not name.startswith("_key_of")}
-
-
-class _FrameCalls(_KeyedCalls):
-    """Calls of a processor that takes frames of pandas."""
-
-    def __init__(
-        self, *outputs_type: Any, options: FrameOptions, initial: InitialInput | None = None
-    ) -> None:
-        super().__init__(*outputs_type, initial=initial)
-        self._options = options
-        self._rows_of = rows_of(self.outputs, options)
-
-    @property
-    def records(self) -> RowRecords:
-        return RowRecords.of_schema(self.rows, self.key, reads=partial(FrameReader, self._options))
-
-    def _skipped(self, key: GroupingKey) -> int:
-        return 0
-
-    def _handled(self, key: tuple[Any, ...], rows: Iterator[Any]) -> Any:
-        frames = frames_of(rows, self._options)
-        return self._emitted(self._processor.handleInputRows(key, frames, self._now) or ())
-
-    def _initials(self, rows: Iterator[Any]) -> Iterator[Any]:
-        return frames_of(rows, self._options)
+    def _given(self, rows: Iterator[Any]) -> Iterator[Any]:
+        """Return rows as the processor takes them."""
+        return rows if self._frames is None else frames_of(rows, self._frames)
 
     def _emitted(self, outputs: Any) -> Any:
-        return self._rows_of(outputs)
+        """Return the rows that the processor yields."""
+        return outputs if self._rows_of is None else self._rows_of(outputs or ())
 
 
-class _TimerCalls:
+class _TimerCalls(StateFunction):
     """Calls a processor's `handleExpiredTimer` with a timer."""
 
-    def __init__(self, calls: _Calls) -> None:
-        self.__name__ = f"{calls.__name__}_expired"
-        self.__doc__ = None
+    def __init__(self, calls: ProcessorCalls) -> None:
+        super().__init__(f"{calls.__name__}_expired", "_timer", calls.declared)
         self._calls = calls
 
-    @property
-    def __signature__(self) -> inspect.Signature:
-        return _signature("_timer", self._calls.declared)
-
     def __call__(self, timer: Timer, context: Context, *states: Any) -> Any:
-        return self._calls.expired(timer, context, states)
+        running = self._calls.running_in(context, states)
+        return running.handle_timer(datetime_to_micros(timer.at) // 1000)
 
 
 class ProcessorProcess(Process[Any, Any, Any]):
-    """A process function that calls a stateful processor of Spark. Created by `process_of`."""
+    """A process function that calls a stateful processor of Spark. Created by `process_of`.
+
+    Attributes:
+        calls: the function.
+    """
 
     takes_runs = True
 
     def __init__(
-        self,
-        fn: Any,
-        key: tuple[str, ...],
-        hints: dict[str, Any],
-        event_time: str | None = None,
-        lateness_us: int = 0,
-        ordered: bool = False,
-        hooks: Any = None,
-        traits: Traits | None = None,
+        self, fn: ProcessorCalls, key: tuple[str, ...], hints: dict[str, Any], *options: Any
     ) -> None:
-        super().__init__(fn, key, hints, event_time, lateness_us, ordered, hooks, traits)
-        self._calls: _Calls = fn
+        super().__init__(fn, key, hints, *options)
+        self.calls = fn
         self.output_type = RowOutputs.of_schema(fn.outputs)
         if fn.time_mode != "none":
             given = {**hints, "_timer": Timer}
             self._callbacks[None] = Signature(_TimerCalls(fn), given, takes="timer")
 
-    @property
-    def asked(self) -> Mapping[str, Declared]:
-        """The states that the processor declares, in order."""
-        return self._calls.declared
-
-    @property
-    def deleted(self) -> frozenset[str]:
-        """The states that the processor deletes, if they exist."""
-        return frozenset(self._calls.deleted)
-
-    @property
-    def grouping(self) -> GroupingKey:
-        """The grouping key of rows."""
-        return self._calls.key
-
-    @property
-    def time_mode(self) -> TimeMode:
-        """Whether there are timers, and by which clock."""
-        return self._calls.time_mode
-
     def late_us(self, plan: ShardPlan) -> int:
         """Return the watermark of the epoch before, in whole milliseconds, as in Spark."""
-        if self._calls.time_mode != "eventtime":
+        if self.calls.time_mode != "eventtime":
             return BEGINNING - 1
         return plan.reached_us // 1000 * 1000
 
     @property
     def has_event_timers(self) -> bool:
-        return self._calls.time_mode == "eventtime"  # also if event time never advances
+        return self.calls.time_mode == "eventtime"  # also if event time never advances
 
     @property
     def initial_records(self) -> RowRecords:
         """The record type of initial state."""
-        initial = self._calls.initial
+        initial = self.calls.initial
         assert initial is not None, "there is some"
-        key, schema = self._calls.key, initial.schema
-        expressions = initial.key.as_of(key, schema.names)
-        reads = self._calls.records.reads
-        return RowRecords.of_schema(
-            schema, key, grouped=initial.key, derived=expressions, reads=reads
-        )
+        return RowRecords.grouped(initial, self.calls.key, self.calls.records.reads)
 
     def hint(self, error: Exception) -> str:
-        if isinstance(error, AttributeError) and not isinstance(self._calls, _FrameCalls):
+        if isinstance(error, AttributeError) and self.calls.frames is None:
             return " The processor was given rows: if it takes frames of pandas, say pandas=True."
         return ""
 
     def ended(self, context: Context) -> None:
-        self._calls.end(context)
+        self.calls.end(context)
+
+
+class InitialRows(UnionRows):
+    """Reads the rows of a processor's first epoch: its initial state, and then its input.
+
+    Rows of initial state are wrapped in `Initial`. They count as input and are never late.
+    """
+
+    def __init__(self, declared: AnyProcess, batches: Batches, key_groups: int) -> None:
+        super().__init__(declared, batches, key_groups, types=())
+        assert isinstance(declared, ProcessorProcess), "no others have initial state"
+        self._types = [declared.initial_records, *declared.record_type.members]
+
+    def _batch(self, rows: pa.RecordBatch) -> KeyedBatch:
+        return super()._batch(rows)._replace(inputs=())
+
+    def _read(self, number: int, rows: pa.RecordBatch) -> list[Any]:
+        records = super()._read(number, rows)
+        return records if number else list(map(Initial, records))
+
+    def _times(self, number: int, rows: pa.RecordBatch, records: list[Any]) -> Sequence[int]:
+        return super()._times(number, rows, records) if number else [_FIRST_TIME_US] * len(records)
+
+
+_FIRST_TIME_US = 1  # in the first epoch of a processor, an event time of 0 would be late
 
 
 def process_of(
-    processor: spark.StatefulProcessor,
-    *,
-    key: GroupingKey,
-    rows: sql.StructType,
-    outputs: sql.StructType,
-    time_mode: TimeMode,
-    event_time: str | None = None,
-    lateness_us: int = 0,
-    initial: InitialInput | None = None,
-    frames: FrameOptions | None = None,
-    row: Any = None,
+    calls: ProcessorCalls, *, event_time: str | None = None, lateness_us: int = 0, row: Any = None
 ) -> ProcessorProcess:
     """Return a process function that calls a processor.
 
     Parameters:
-        key: the grouping key of rows.
-        rows, outputs: their schemas.
         event_time, lateness_us: as for `process`.
-        initial: the initial state, if there is any.
-        frames: options for frames of pandas, if it takes those.
         row: the class of rows, after another processor.
-
-    Raises:
-        StateTypeError: a state is not valid; the message names it.
     """
-    if initial is not None:
-        initial.key.as_of(key, initial.schema.names)
-    packed = cloudpickle.dumps(processor)
-    declared = _DeclaredStates(time_mode)
-    first = pickle.loads(packed)  # noqa: S301 (what was just packed)
-    first.init(declared)
-    first.close()
-    arguments = type(processor).__name__, packed, declared, rows, outputs, time_mode, key
-    if frames is not None:
-        calls: _Calls = _FrameCalls(*arguments, options=frames, initial=initial)
-    elif initial is not None or not key.is_plain:
-        calls = _KeyedCalls(*arguments, initial=initial)
-    else:
-        calls = _Calls(*arguments)
+    states = calls.declared.values()
     hints: dict[str, Any] = {
         "_rows": calls.records if row is None else replace(calls.records, cls=row),
         "_context": Context,
-        "return": Iterator[RowOutputs.annotation(outputs)],  # type: ignore[misc]
-        **{of.stored: _annotation(of) for of in declared.declared.values()},
+        "return": Iterator[RowOutputs.annotation(calls.outputs)],  # type: ignore[misc]
+        **{of.stored: _annotation(of) for of in states},
     }
-    by_event_time = time_mode == "eventtime"
+    by_event_time = calls.time_mode == "eventtime"
     traits = Traits(
-        widths=dict(chain.from_iterable(map(_widths, declared.declared.values()))),
+        widths=dict(chain.from_iterable(map(_widths, states))),
         timers_join=False,
         # A `Row` is a tuple, a dict and a list of names. A thousand of them stay in the cache of a
         # core, ten thousand do not: a tenth of what an output takes.
@@ -448,18 +378,17 @@ def process_of(
         earliest_us=0 if by_event_time else BEGINNING,  # as in Spark, 1970
         dropped_states=frozenset(map(plain_name, calls.deleted)),
     )
-    return ProcessorProcess(calls, key.columns, hints, event_time, lateness_us, traits=traits)
+    return ProcessorProcess(
+        calls, calls.key.columns, hints, event_time, lateness_us, False, None, traits
+    )
+
+
+_STATES: dict[Kind, Any] = {"value": ValueState, "list": ListState, "map": MapState}
 
 
 def _annotation(of: Declared) -> Any:
-    values = of.values.annotation
-    if of.kind == "value":
-        annotation: Any = ValueState[values]  # type: ignore[valid-type]
-    elif of.kind == "list":
-        annotation = ListState[values]  # type: ignore[valid-type]
-    else:
-        assert of.keys is not None, "it is a map"
-        annotation = MapState[of.keys.annotation, values]  # type: ignore[valid-type,name-defined]
+    types = (of.values.annotation,)
+    annotation = _STATES[of.kind][types if of.keys is None else (of.keys.annotation, *types)]
     if of.ttl_ms is None:
         return annotation
     return Annotated[annotation, TTL(dt.timedelta(milliseconds=of.ttl_ms), clock="processing")]
@@ -470,9 +399,3 @@ def _widths(of: Declared) -> Iterator[tuple[str, int]]:
     yield from widths(of.values.schema, of.name)
     if of.keys is not None:
         yield from widths(of.keys.schema, f"{of.name} by")
-
-
-def _signature(first: str, declared: dict[str, Declared]) -> inspect.Signature:
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    names = (first, "_context", *(of.stored for of in declared.values()))
-    return inspect.Signature([inspect.Parameter(name, kind) for name in names])

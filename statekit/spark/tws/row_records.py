@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple, Self
@@ -20,8 +19,12 @@ from statekit.errors import ProcessError
 from statekit.records.arrow_reader import timestamp_reader
 from statekit.records.output_type import OutputType
 from statekit.records.record_type import RecordReader
-from statekit.spark.column_records import ColumnRecords
 from statekit.spark.tws.grouping_key import Getter, GroupingKey
+from statekit.spark.tws.sql_conversions import plain_type
+from statekit.spark.worker_rows import ColumnRecords
+
+ReaderOf = Callable[[pa.Schema, int], RecordReader]
+"""Returns a reader of batches whose columns from a given one on have a schema."""
 
 
 class Initial(NamedTuple):
@@ -36,42 +39,38 @@ class RowRecords(ColumnRecords):
 
     Parameters:
         widened: returns the values of a row from those of its columns, if a row has more fields.
-        reads: returns the reader of batches with a schema, if records are no `Row`s.
+        reads: returns the reader of batches, if records are no `Row`s.
     """
 
     widened: Getter | None = field(default=None, compare=False)
-    reads: Callable[[pa.Schema], RecordReader] | None = field(default=None, compare=False)
+    reads: ReaderOf | None = field(default=None, compare=False)
 
     @classmethod
-    def of_schema(
-        cls,
-        schema: sql.StructType,
-        key: GroupingKey | None = None,
-        *,
-        grouped: GroupingKey | None = None,
-        derived: Mapping[str, str] | None = None,
-        reads: Callable[[pa.Schema], RecordReader] | None = None,
+    def of_schema(cls, schema: sql.StructType) -> Self:
+        """Return the record type of rows with this schema."""
+        fields = {of.name: Field(of.name, _annotation(of.dataType), required=True) for of in schema}
+        return cls(row_class(schema.names), "Row", "namedtuple", fields, "rows")
+
+    @classmethod
+    def grouped(
+        cls, by: GroupingKey, key: GroupingKey | None = None, reads: ReaderOf | None = None
     ) -> Self:
-        """Return the record type of rows with this schema.
+        """Return the record type of the rows that a key groups.
 
         Parameters:
-            key: the grouping key whose columns are the stored key.
-            grouped: the grouping key of these rows, if it is another one.
-            derived: SQL expressions of the key columns, if they differ from those of `key`.
+            by: the grouping key of these rows.
+            key: the grouping key whose columns are the stored key, if it is another one.
         """
-        grouped = grouped or key
-        fields = fields_of(schema)
-        expressions = dict(derived if derived is not None else key.derived if key else {})
-        if key is not None:
-            annotations = dict(zip(key.columns, key.annotations, strict=True))
-            for name in expressions:
-                fields[name] = Field(name, annotations[name] | None, required=True)
-        names, widened = list(schema.names), None
-        if grouped is not None and grouped.in_front:
-            names, widened = [*grouped.in_front, *names], grouped.put_in_front(schema.names)
-        return cls(
-            row_class(names), "Row", "namedtuple", fields, "rows", expressions, widened, reads
-        )
+        plain = cls.of_schema(by.rows)
+        derived = by.derived if key is None else by.as_of(key)
+        types = dict(zip((key or by).columns, by.annotations, strict=True))
+        keys = {name: Field(name, types[name] | None, required=True) for name in derived}
+        fields = {**(plain.fields or {}), **keys}
+        records = replace(plain, fields=fields, derived=derived, reads=reads)
+        if not by.in_front:
+            return records
+        rows = row_class([*by.in_front, *by.rows.names])
+        return replace(records, cls=rows, widened=by.put_in_front())
 
     @property
     def columns(self) -> list[str]:
@@ -102,13 +101,8 @@ class RowRecords(ColumnRecords):
         if missing:
             raise ProcessError(f"rows have no column {', '.join(map(repr, missing))}")
         if self.reads is not None:
-            return _ColumnSliceReader(self.reads(columns), columns, first_column)
+            return self.reads(columns, first_column)
         return _RowReader(self.cls, columns, first_column, self.widened)
-
-
-def fields_of(schema: sql.StructType) -> dict[str, Field]:
-    """Columns as fields of a record, whatever their names are."""
-    return {of.name: Field(of.name, _annotation(of.dataType), required=True) for of in schema}
 
 
 def row_class(names: Sequence[str]) -> type[Row]:
@@ -142,19 +136,6 @@ class _RowReader(RecordReader):
         values = [read(column) for read, column in zip(self._readers, columns, strict=True)]
         rows = zip(*values, strict=True)
         return list(map(self._row, rows if self._widened is None else map(self._widened, rows)))
-
-
-class _ColumnSliceReader(RecordReader):
-    """Reads consecutive columns of batches."""
-
-    def __init__(self, reader: RecordReader, schema: pa.Schema, first_column: int) -> None:
-        self._reader = reader
-        self._schema = schema
-        self._columns = slice(first_column, first_column + len(schema))
-
-    def read(self, batch: pa.RecordBatch) -> list[Any]:
-        columns = batch.columns[self._columns]
-        return self._reader.read(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
 
 _FIELDS = attrgetter("__fields__")
@@ -203,12 +184,6 @@ class RowOutputs(OutputType):
         self.to_batch(records)
         return records
 
-    def received(self, stored: list[Any]) -> list[Any]:
-        return stored
-
-    def copies(self, stored: list[Any]) -> list[Any]:
-        return stored
-
     def _batch(self, rows: list[Any]) -> pa.RecordBatch:
         schema = self._schema
         names = schema.names
@@ -221,17 +196,5 @@ class RowOutputs(OutputType):
 
 def _annotation(of: sql.DataType) -> Any:
     """Return the Python type of a simple SQL type; Any for others."""
-    for kinds, python_type in _PYTHON:
-        if isinstance(of, kinds):
-            return python_type | None
-    return Any
-
-
-_PYTHON: tuple[tuple[type[sql.DataType], Any], ...] = (
-    (sql.BooleanType, bool),
-    (sql.IntegralType, int),
-    (sql.StringType, str),
-    (sql.BinaryType, bytes),
-    (sql.DateType, dt.date),
-    (sql.TimestampType, dt.datetime),
-)
+    python_type = plain_type(of)
+    return Any if python_type is None else python_type | None

@@ -12,6 +12,7 @@ import array
 import datetime as dt
 import decimal
 import logging
+import math
 import re
 import struct
 from collections import OrderedDict
@@ -33,18 +34,19 @@ class MisfitError(Exception):
 
 
 class Rule(NamedTuple):
-    """How values of a SQL type are stored.
+    """How values of a field's type are stored.
 
     Parameters:
         annotation: the stored type.
-        put: converts a value without classes of NumPy and pandas to the stored one; never called
-            with None.
-        got: converts a stored value to the one for the processor; None for no change.
+        put: converts a value of a processor to the stored one; never called with None, may return
+            it. In `RULES` it is called with a value without classes of NumPy and pandas, and the
+            `Loss` of the field.
+        got: the inverse, for the processor; None for no change.
         kept: a test of values that `put` does not change, as source text; empty for none.
     """
 
     annotation: Any
-    put: Callable[[Any, Loss], Any]
+    put: Callable[..., Any]
     got: Callable[[Any], Any] | None = None
     kept: str = ""
 
@@ -152,12 +154,16 @@ def _double(value: Any, lost: Loss) -> Any:
 
 def _float(value: Any, lost: Loss) -> Any:
     converted = _double(value, lost)
-    if converted is None:
-        return None
+    return None if converted is None else as_float32(converted)
+
+
+def as_float32(value: float) -> float:
+    """Return the closest 32-bit float, as Java finds it."""
     try:
-        return struct.unpack("f", struct.pack("f", converted))[0]
-    except OverflowError:  # Java makes an infinity of it
-        return float("inf") if converted > 0 else float("-inf")
+        rounded: float = struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    return rounded
 
 
 def decimal_rule(of: sql.DecimalType) -> Rule:
@@ -254,7 +260,8 @@ def _timestamp(value: Any, lost: Loss) -> dt.datetime:
         raise misfit(value, "instant within the years 1 to 9999") from None
 
 
-def _local(at: dt.datetime) -> dt.datetime:
+def as_local_time(at: dt.datetime) -> dt.datetime:
+    """Return an instant in the local time of the worker, without its time zone."""
     return at.astimezone().replace(tzinfo=None)
 
 
@@ -272,6 +279,23 @@ def _without_zone(value: Any, lost: Loss) -> dt.datetime:
 
 def _void(value: Any, lost: Loss) -> None:
     lost(value)
+
+
+_PLAIN: tuple[tuple[Any, type], ...] = (
+    (sql.BooleanType, bool),
+    (sql.IntegralType, int),
+    ((sql.StringType, sql.CharType, sql.VarcharType), str),
+    (sql.BinaryType, bytes),
+    (sql.DateType, dt.date),
+    (sql.TimestampType, dt.datetime),
+)
+
+
+def plain_type(of: sql.DataType) -> type | None:
+    """Return the Python type of a SQL type whose values can be keys as they are; None for
+    others.
+    """
+    return next((python_type for kinds, python_type in _PLAIN if isinstance(of, kinds)), None)
 
 
 INTEGER_BITS: dict[type[sql.DataType], int] = {
@@ -296,7 +320,7 @@ RULES: dict[type[sql.DataType], Rule] = {
     sql.BinaryType: Rule(bytes, _binary, kept="type({0}) is bytes"),
     sql.DateType: Rule(dt.date, _date, kept="type({0}) is dt.date"),
     sql.TimestampType: Rule(
-        dt.datetime, _timestamp, _local, "type({0}) is dt.datetime and {0}.tzinfo is dt.UTC"
+        dt.datetime, _timestamp, as_local_time, "type({0}) is dt.datetime and {0}.tzinfo is dt.UTC"
     ),
     sql.TimestampNTZType: Rule(dt.datetime, _without_zone, lambda at: at.replace(tzinfo=None)),
     sql.NullType: Rule(type(None), _void),

@@ -15,7 +15,8 @@ import re
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, get_args
+from itertools import repeat
+from typing import Any, get_args
 
 from pyspark.sql import Row
 from pyspark.sql import types as sql
@@ -37,23 +38,6 @@ from statekit.spark.tws.sql_conversions import (
 )
 
 _Convert = Callable[[Any], Any]
-
-
-class _Type(NamedTuple):
-    """How values of a field's type are stored.
-
-    Parameters:
-        annotation: the stored type.
-        put: converts a value of a processor to the stored one; never called with None, may return
-            it.
-        got: the inverse; None for no change.
-        kept: a test of values that `put` does not change, as source text; empty for none.
-    """
-
-    annotation: Any
-    put: _Convert
-    got: _Convert | None = None
-    kept: str = ""
 
 
 class SqlValues:
@@ -85,11 +69,12 @@ class SqlValues:
     ) -> None:
         self.schema = schema
         self._where = where
-        self._fields = _typed_fields(schema, name, where, as_key)
-        self.annotation: Any = _named_tuple(name, schema, self._fields)
+        fields = _typed_fields(schema, name, where, as_key)
+        self.annotation: Any = _named_tuple(name, schema, fields)
         self._make = partial(tuple.__new__, self.annotation)  # `_make` takes three times as long
-        self._is_unchanged = _are_unchanged(self._fields)
-        self._given = [field.got for field in self._fields]
+        self._is_unchanged = _are_unchanged(fields)
+        self._puts = [field.put for field in fields]
+        self._given = [field.got for field in fields]
         self._row: Callable[[Sequence[Any]], Row] = partial(tuple.__new__, row_class(schema.names))
         self._is_given_as_stored = not any(self._given)
 
@@ -103,7 +88,7 @@ class SqlValues:
         if self._is_unchanged(value):
             return self._make(value)
         try:
-            return self._make(_struct_put(self.schema, self._fields, self._parts(value)))
+            return self._make(_struct_put(self.schema, self._puts, self._parts(value)))
         except MisfitError as error:
             raise StateTypeError(
                 f"{self._where} cannot hold {value!r:.200}: {error}. Its schema is "
@@ -117,17 +102,17 @@ class SqlValues:
         if isinstance(value, Mapping) or not isinstance(value, Iterable):
             return value
         parts = tuple(value)
-        return value if isinstance(value, str) and len(parts) != len(self._fields) else parts
+        return value if isinstance(value, str) and len(parts) != len(self._puts) else parts
 
     def given(self, stored: Any) -> tuple[Any, ...]:
         """Return the value that a processor gets for a stored one."""
         if self._is_given_as_stored:
             return tuple(stored)
-        return tuple(_given(self._given, stored))
+        return tuple(_each(self._given, stored))
 
     def given_row(self, stored: Any) -> Row:
         """Return the value as a `Row`, as `MapState.getValue` does."""
-        return self._row(_given(self._given, stored))
+        return self._row(_each(self._given, stored))
 
 
 def parsed_schema(schema: object, where: str) -> sql.StructType:
@@ -165,14 +150,15 @@ def widths(of: sql.DataType, path: str) -> Iterator[tuple[str, int]]:
 _BITS = INTEGER_BITS | {sql.FloatType: 32, sql.DoubleType: 64}
 
 
-def _given(converts: Sequence[_Convert | None], stored: Sequence[Any]) -> list[Any]:
+def _each(converts: Iterable[_Convert | None], values: Iterable[Any]) -> list[Any]:
+    """Return each value after its conversion, if there is one. None stays None."""
     return [
         value if value is None or convert is None else convert(value)
-        for convert, value in zip(converts, stored, strict=True)
+        for convert, value in zip(converts, values, strict=False)
     ]
 
 
-def _named_tuple(name: str, schema: sql.StructType, fields: Sequence[_Type]) -> Any:
+def _named_tuple(name: str, schema: sql.StructType, fields: Sequence[Rule]) -> Any:
     """Return a class of the stored type. A field that is added later is None in older values."""
     names = [plain_name(field) for field in schema.names]
     if len(set(names)) != len(names):  # the same one twice
@@ -190,19 +176,16 @@ def plain_name(name: str) -> str:
     >>> plain_name("count"), plain_name("my count"), plain_name("class")
     ('count', 's_my_20_count', 's_class')
     """
-    if _is_name(name) and name.isascii():
+    is_valid = name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
+    if is_valid and not name.startswith("_"):
         return name
     return "s_" + re.sub(r"[^A-Za-z0-9_]", lambda match: f"_{ord(match[0]):x}_", name)
-
-
-def _is_name(name: str) -> bool:
-    return name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_")
 
 
 # ---------------------------------------------------------------------------------------- types
 
 
-def _typed_fields(schema: sql.StructType, name: str, where: str, as_key: bool) -> list[_Type]:
+def _typed_fields(schema: sql.StructType, name: str, where: str, as_key: bool) -> list[Rule]:
     """Return the types of the fields of a struct. Classes of nested structs are named by their
     path.
     """
@@ -212,7 +195,7 @@ def _typed_fields(schema: sql.StructType, name: str, where: str, as_key: bool) -
     ]
 
 
-def _typed(of: sql.DataType, name: str, where: str, as_key: bool) -> _Type:
+def _typed(of: sql.DataType, name: str, where: str, as_key: bool) -> Rule:
     """Return how values of a type are stored.
 
     Raises:
@@ -237,18 +220,13 @@ def _typed(of: sql.DataType, name: str, where: str, as_key: bool) -> _Type:
             + ": store it as a string, a number or a struct"
         )
 
-    put = _put(rule, lost)
-    if as_key and isinstance(of, sql.DecimalType):
-        return _Type(str, partial(_decimal_in_key, put), decimal.Decimal)
-    is_null_key = as_key and isinstance(of, sql.NullType)  # a key needs a type that has values
-    return _Type(bool if is_null_key else rule.annotation, put, rule.got, rule.kept)
-
-
-def _put(rule: Rule, lost: Loss) -> _Convert:
-    """Return the conversion of a rule, compiled so that an unchanged value costs little."""
-    names = {"rule": rule.put, "as_python": as_python, "lost": lost}
     condition = rule.kept.format("value") or "False"
-    return _compiled(f"value if {condition} else rule(as_python(value), lost)", names)
+    names = {"rule": rule.put, "as_python": as_python, "lost": lost}
+    put = _compiled(f"value if {condition} else rule(as_python(value), lost)", names)
+    if as_key and isinstance(of, sql.DecimalType):
+        return Rule(str, partial(_decimal_in_key, put), decimal.Decimal)
+    is_null_key = as_key and isinstance(of, sql.NullType)  # a key needs a type that has values
+    return rule._replace(annotation=bool if is_null_key else rule.annotation, put=put)
 
 
 def _decimal_in_key(put: _Convert, value: Any) -> str | None:
@@ -257,34 +235,28 @@ def _decimal_in_key(put: _Convert, value: Any) -> str | None:
     return None if decimal is None else f"{decimal:f}"
 
 
-def _put_all(element: _Type, values: Iterable[Any]) -> list[Any]:
-    return [None if one is None else element.put(one) for one in values]
-
-
-def _array(element: _Type, lost: Loss, *, in_python: bool) -> _Type:
+def _array(element: Rule, lost: Loss, *, in_python: bool) -> Rule:
     """Return the type of an array.
 
     Parameters:
         in_python: whether Spark converts it in Python, which accepts any iterable.
     """
 
-    def put(value: Any) -> list[Any] | None:
+    def put(value: Any) -> Any:
         value = _without_numpy(value)
         if isinstance(value, bytes | bytearray) and not in_python:  # Java's bytes have a sign
-            return _put_all(element, memoryview(value).cast("b"))
-        if type(value) in (list, tuple, array.array):
-            return _put_all(element, value)
-        if not in_python or is_empty(value):
-            null: None = lost(value)
-            return null
-        if not isinstance(value, Iterable):
-            raise misfit(value, "list")
-        return _put_all(element, value)
+            value = memoryview(value).cast("b")
+        elif type(value) not in (list, tuple, array.array):
+            if not in_python or is_empty(value):
+                return lost(value)
+            if not isinstance(value, Iterable):
+                raise misfit(value, "list")
+        return _each(repeat(element.put), value)
 
     def got(stored: Sequence[Any]) -> list[Any]:
-        return _given([element.got] * len(stored), stored)
+        return _each(repeat(element.got), stored)
 
-    return _Type(list[element.annotation | None], put, got if element.got else None)  # type: ignore[name-defined]
+    return Rule(list[element.annotation | None], put, got if element.got else None)  # type: ignore[name-defined]
 
 
 def _without_numpy(values: Any) -> Any:
@@ -296,80 +268,77 @@ def _without_numpy(values: Any) -> Any:
     return value if convert is None else convert()
 
 
-def _array_in_key(items: _Type) -> _Type:
+def _array_in_key(items: Rule) -> Rule:
     (element,) = get_args(items.annotation)
 
     def put(value: Any) -> tuple[Any, ...] | None:
         converted = items.put(value)
         return None if converted is None else tuple(converted)
 
-    return _Type(tuple[element, ...], put, items.got or list)  # type: ignore[valid-type]
+    return Rule(tuple[element, ...], put, items.got or list)  # type: ignore[valid-type]
 
 
-def _map(key: _Type, values_type: _Type, lost: Loss, *, in_python: bool) -> _Type:
+def _map(key: Rule, values_type: Rule, lost: Loss, *, in_python: bool) -> Rule:
     """Return the type of a map; `in_python` as for an array."""
 
-    def put(value: Any) -> dict[Any, Any] | None:
+    def put(value: Any) -> Any:
         value = as_python(value)
         if not isinstance(value, Mapping):
             if in_python and not is_empty(value):
                 raise misfit(value, "dict")
-            null: None = lost(value)
-            return null
+            return lost(value)
+        keys = _each(repeat(key.put), value)
+        values = _each(repeat(values_type.put), value.values())
         try:
-            converted = {
-                None if k is None else key.put(k): None if v is None else values_type.put(v)
-                for k, v in value.items()
-            }
+            converted = dict(zip(keys, values, strict=True))
         except TypeError:
             raise MisfitError("keys of its type cannot be the keys of a dict") from None
         if None in converted:  # Spark fails, or reads 0 for it
-            odd = next(k for k in value if k is None or key.put(k) is None)
+            odd = next(given for given, stored in zip(value, keys, strict=True) if stored is None)
             raise MisfitError(f"{odd!r:.80} is no key of the map")
         return converted
 
     def got(stored: dict[Any, Any]) -> dict[Any, Any]:
-        keys, values = _given([key.got] * len(stored), [*stored]), stored.values()
-        return dict(zip(keys, _given([values_type.got] * len(stored), [*values]), strict=True))
+        keys = _each(repeat(key.got), stored)
+        return dict(zip(keys, _each(repeat(values_type.got), stored.values()), strict=True))
 
     changes = got if key.got or values_type.got else None
-    return _Type(dict[key.annotation, values_type.annotation | None], put, changes)  # type: ignore[name-defined]
+    return Rule(dict[key.annotation, values_type.annotation | None], put, changes)  # type: ignore[name-defined]
 
 
-def _nested(schema: sql.StructType, name: str, fields: Sequence[_Type]) -> _Type:
+def _nested(schema: sql.StructType, name: str, fields: Sequence[Rule]) -> Rule:
     cls = _named_tuple(name, schema, fields)
-    row, converts = Row(*schema.names), [field.got for field in fields]
+    row = Row(*schema.names)
+    puts, gots = [field.put for field in fields], [field.got for field in fields]
 
     def put(value: Any) -> Any:
         value = as_python(value)
         if not isinstance(value, _NO_OBJECTS) and hasattr(value, "__dict__"):
             value = vars(value)
-        return cls._make(_struct_put(schema, fields, value))
+        return cls._make(_struct_put(schema, puts, value))
 
     def got(stored: Any) -> Row:
-        return row(*_given(converts, stored))
+        return row(*_each(gots, stored))
 
-    return _Type(cls, put, got)
+    return Rule(cls, put, got)
 
 
 _NO_OBJECTS = (list, tuple, Mapping, str, bytes, int, float, type, sql.VariantVal)
 """Classes whose instances are never structs by their attributes, nor those of their subclasses."""
 
 
-def _struct_put(schema: sql.StructType, fields: Sequence[_Type], value: Any) -> list[Any]:
+def _struct_put(schema: sql.StructType, puts: Sequence[_Convert], value: Any) -> list[Any]:
     """Return the values of a struct, by position, or by name if it is a dict."""
     if isinstance(value, Mapping):
         value = [value.get(name) for name in schema.names]
     if not isinstance(value, list | tuple):
         raise misfit(value, "tuple")
-    if len(value) != len(fields):
-        raise MisfitError(f"it has {len(value)} values, and there are {len(fields)} fields")
-    return [
-        None if one is None else field.put(one) for field, one in zip(fields, value, strict=True)
-    ]
+    if len(value) != len(puts):
+        raise MisfitError(f"it has {len(value)} values, and there are {len(puts)} fields")
+    return _each(puts, value)
 
 
-def _are_unchanged(fields: Sequence[_Type]) -> Callable[[Any], bool]:
+def _are_unchanged(fields: Sequence[Rule]) -> Callable[[Any], bool]:
     """Return a compiled test whether a value is a tuple whose parts are stored unchanged."""
     if not all(field.kept for field in fields):
         return lambda value: False

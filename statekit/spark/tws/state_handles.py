@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from operator import index
-from typing import Any, Literal, NoReturn, TypeVar, cast
+from typing import Any, Literal, NoReturn, TypeVar
 
 from pyspark.errors import PySparkRuntimeError, PySparkValueError
 from pyspark.sql import Row
@@ -31,6 +32,9 @@ CLOCKS: dict[TimeMode, Clock] = {"processingtime": "processing", "eventtime": "e
 """The clock of timers by time mode; a mode without timers is missing."""
 
 
+Kind = Literal["value", "list", "map"]
+
+
 @dataclass(frozen=True)
 class Declared:
     """A state as a processor declares it.
@@ -46,13 +50,40 @@ class Declared:
 
     name: str
     stored: str
-    kind: Literal["value", "list", "map"]
+    kind: Kind
     values: SqlValues
     keys: SqlValues | None = None
     ttl_ms: int | None = None
 
 
-class Handle(spark.StatefulProcessorHandle):
+class StateHandle(spark.StatefulProcessorHandle, ABC):
+    """A handle with one method for the states of all kinds."""
+
+    @abstractmethod
+    def _state(self, name: str, kind: Kind, ttl_ms: int | None, *schemas: object) -> Any:
+        """Return a state.
+
+        Parameters:
+            name: its name.
+            kind: value, list or map.
+            ttl_ms: time to live in milliseconds; None or 0 without.
+            schemas: of the values, and of the keys of a map.
+        """
+
+    def getValueState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> Any:
+        return self._state(stateName, "value", ttlDurationMs, schema)
+
+    def getListState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> Any:
+        return self._state(stateName, "list", ttlDurationMs, schema)
+
+    def getMapState(
+        self, stateName: str, userKeySchema: Any, valueSchema: Any, ttlDurationMs: int | None = None
+    ) -> Any:
+        return self._state(stateName, "map", ttlDurationMs, valueSchema, userKeySchema)
+
+
+@dataclass(eq=False, repr=False)
+class Handle(StateHandle):
     """The handle that a processor's `init` gets, and keeps.
 
     Parameters:
@@ -63,114 +94,79 @@ class Handle(spark.StatefulProcessorHandle):
         time_mode: of the processor.
     """
 
-    def __init__(
-        self,
-        declared: Mapping[str, Declared],
-        deleted: Collection[str],
-        states: Mapping[str, Any],
-        context: Context,
-        time_mode: TimeMode,
-    ) -> None:
-        self._declared = declared
-        self._deleted_states = deleted
-        self._states = states
-        self._context = context
-        self._time_mode = time_mode
-        self._ringing: int | None = None
-        """The timer that is being handled: it is listed until that has been done."""
-        self._is_ringing = False
-        self._rung: Any = None
-        self._deleted: set[int] = set()
-        """What was deleted while timers of the key `_rung` were handled. They ring all the same."""
+    declared: Mapping[str, Declared]
+    deleted: Collection[str]
+    states: Mapping[str, Any]
+    context: Context
+    time_mode: TimeMode
+    _fired_ms: int | None = None
+    """The timer that is being handled: it is listed until that has been done."""
+    _is_firing: bool = False
+    _fired_key: Any = None
+    _deleted_timers: set[int] = field(default_factory=set)
+    """Timers that were deleted while those of `_fired_key` were handled. They fire all the same."""
 
     def start_timer(self, at_ms: int, key: Any) -> None:
         """Start to handle a timer of a key."""
-        if key != self._rung:
-            self._rung = key
-            self._deleted.clear()
-        self._ringing = None if at_ms in self._deleted else at_ms
-        self._is_ringing = True
+        if key != self._fired_key:
+            self._fired_key = key
+            self._deleted_timers.clear()
+        self._fired_ms = None if at_ms in self._deleted_timers else at_ms
+        self._is_firing = True
 
     def end_timer(self, at_ms: int) -> None:
         """End the handling of a timer. It is deleted even if it was registered again, as in
         Spark.
         """
         self.deleteTimer(at_ms)
-        self._is_ringing = False
+        self._is_firing = False
 
-    def getValueState(
-        self, stateName: str, schema: object, ttlDurationMs: int | None = None
-    ) -> spark.ValueState:
-        if stateName in self._deleted_states:
-            return cast("spark.ValueState", _Deleted(stateName, "value"))
-        declared = self._declared_state(stateName, "value")
-        return _Value(self._states[stateName], declared.values)
-
-    def getListState(
-        self, stateName: str, schema: object, ttlDurationMs: int | None = None
-    ) -> spark.ListState:
-        if stateName in self._deleted_states:
-            return cast("spark.ListState", _Deleted(stateName, "value"))  # so Spark calls it
-        declared = self._declared_state(stateName, "list")
-        return _List(self._states[stateName], declared.values)
-
-    def getMapState(
-        self,
-        stateName: str,
-        userKeySchema: object,
-        valueSchema: object,
-        ttlDurationMs: int | None = None,
-    ) -> spark.MapState:
-        if stateName in self._deleted_states:
-            return cast("spark.MapState", _Deleted(stateName, "map"))
-        declared = self._declared_state(stateName, "map")
-        assert declared.keys is not None, "it is a map"
-        return _Map(self._states[stateName], declared.keys, declared.values)
-
-    def _declared_state(self, name: str, kind: str) -> Declared:
-        declared = self._declared.get(name)
+    def _state(self, name: str, kind: Kind, ttl_ms: int | None, *schemas: object) -> Any:
+        if name in self.deleted:
+            return _Deleted(name, "map" if kind == "map" else "value")  # so Spark calls a list
+        declared = self.declared.get(name)
         if declared is None or declared.kind != kind:
             raise StateTypeError(
                 f"the processor asks for a {kind} state {name!r}, and did not when the job was "
                 "put together: init() has to ask for the same states each time it is called"
             )
-        return declared
+        return _OF_KIND[kind](self.states[name], declared)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         timers, clock = self._timers()
         timers.set(_at(expiryTimestampMs), clock=clock)
-        self._deleted.discard(expiryTimestampMs)
+        self._deleted_timers.discard(expiryTimestampMs)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
         timers, clock = self._timers()
         timers.delete(_at(expiryTimestampMs), clock=clock)
-        if self._is_ringing:
-            self._deleted.add(expiryTimestampMs)
-        if expiryTimestampMs == self._ringing:
-            self._ringing = None
+        if self._is_firing:
+            self._deleted_timers.add(expiryTimestampMs)
+        if expiryTimestampMs == self._fired_ms:
+            self._fired_ms = None
 
     def listTimers(self) -> Iterator[int]:
         timers, clock = self._timers()
 
         def listed() -> Iterator[int]:
             times = {datetime_to_micros(timer.at) // 1000 for timer in timers.list(clock=clock)}
-            return iter(sorted(times if self._ringing is None else times | {self._ringing}))
+            return iter(sorted(times if self._fired_ms is None else times | {self._fired_ms}))
 
         return _at_first_next(listed)
 
     def _timers(self) -> tuple[Timers, Clock]:
         """Return the timers of the key, and their clock."""
-        clock = CLOCKS.get(self._time_mode)
+        clock = CLOCKS.get(self.time_mode)
         if clock is None:
             raise PySparkValueError(
                 errorClass="UNSUPPORTED_OPERATION",
                 messageParameters={"operation": "Timers with TimeMode.None"},
             )
-        return self._context.timers, clock
+        return self.context.timers, clock
 
     def deleteIfExists(self, stateName: str) -> None:
         """Do nothing in `init`: the states were deleted when the job was built."""
-        if stateName not in self._deleted_states:
+        if stateName not in self.deleted:
             raise StateTypeError(
                 f"the processor deletes state {stateName!r}, and did not when the job was put "
                 "together: call deleteIfExists() in init(), and clear() to remove what a key has"
@@ -224,10 +220,22 @@ def _at_first_next(begin: Callable[[], Iterator[T]]) -> Iterator[T]:
     return chain.from_iterable(begin() for begin in (begin,))
 
 
-class _Value(spark.ValueState):
-    def __init__(self, state: ValueState[Any], values: SqlValues) -> None:
+class _State:
+    """A state of the running shard, which converts the values of a processor."""
+
+    def __init__(self, state: Any, declared: Declared) -> None:
         self._state = state
-        self._stored, self._given = values.stored, values.given
+        self._stored, self._given = declared.values.stored, declared.values.given
+
+    def exists(self) -> bool:
+        return bool(self._state)
+
+    def clear(self) -> None:
+        self._state.clear()
+
+
+class _Value(_State, spark.ValueState):
+    _state: ValueState[Any]
 
     def exists(self) -> bool:
         return self._state.exists()
@@ -239,17 +247,9 @@ class _Value(spark.ValueState):
     def update(self, newValue: tuple[Any, ...]) -> None:
         self._state.update(self._stored(newValue))
 
-    def clear(self) -> None:
-        self._state.clear()
 
-
-class _List(spark.ListState):
-    def __init__(self, state: ListState[Any], values: SqlValues) -> None:
-        self._state = state
-        self._stored, self._given = values.stored, values.given
-
-    def exists(self) -> bool:
-        return bool(self._state)
+class _List(_State, spark.ListState):
+    _state: ListState[Any]
 
     def get(self) -> Iterator[tuple[Any, ...]]:
         return _at_first_next(lambda: map(self._given, iter(self._state)))
@@ -272,19 +272,15 @@ class _List(spark.ListState):
             )
         return stored
 
-    def clear(self) -> None:
-        self._state.clear()
 
+class _Map(_State, spark.MapState):
+    _state: MapState[Any, Any]
 
-class _Map(spark.MapState):
-    def __init__(self, state: MapState[Any, Any], keys: SqlValues, values: SqlValues) -> None:
-        self._state = state
-        self._key, self._given_key = keys.stored, keys.given
-        self._stored, self._given = values.stored, values.given
-        self._given_row = values.given_row
-
-    def exists(self) -> bool:
-        return bool(self._state)
+    def __init__(self, state: Any, declared: Declared) -> None:
+        super().__init__(state, declared)
+        assert declared.keys is not None, "it is a map"
+        self._key, self._given_key = declared.keys.stored, declared.keys.given
+        self._given_row = declared.values.given_row
 
     def getValue(self, key: tuple[Any, ...]) -> Row | None:
         stored = self._state.get(self._key(key))
@@ -311,5 +307,5 @@ class _Map(spark.MapState):
     def removeKey(self, key: tuple[Any, ...]) -> None:
         self._state.pop(self._key(key), None)
 
-    def clear(self) -> None:
-        self._state.clear()
+
+_OF_KIND: dict[Kind, type[_State]] = {"value": _Value, "list": _List, "map": _Map}

@@ -8,7 +8,7 @@ elements.
 
 from __future__ import annotations
 
-import inspect
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, reduce
 from typing import Any
@@ -23,12 +23,9 @@ from statekit.functions.process import Process
 from statekit.spark.plan import quoted
 from statekit.spark.tws.checkpoint import KeptState, TwsCheckpoint
 from statekit.spark.tws.grouping_key import GroupingKey
-from statekit.spark.tws.process import ProcessorProcess
+from statekit.spark.tws.process import ProcessorCalls, ProcessorProcess, StateFunction
 from statekit.spark.tws.row_records import RowRecords
 from statekit.spark.tws.state_handles import CLOCKS, Declared
-from statekit.state.list_state import ListState
-from statekit.state.map_state import MapState
-from statekit.state.single_row_states import ValueState
 from statekit.state.timers import Timer
 from statekit.timestamp import instant
 
@@ -54,14 +51,14 @@ def stored_frame(checkpoint: TwsCheckpoint, declared: ProcessorProcess) -> DataF
         RestoreError: the query does not have a single `transformWithState`.
         CorruptCheckpointError: Spark cannot read it.
     """
-    declared_states, operator = declared.asked, checkpoint.operator
-    _check_declared(checkpoint, declared)
+    declared_states, operator = declared.calls.declared, checkpoint.operator
+    _check_declared(checkpoint, declared.calls)
     frames = []
     for number, of in enumerate(declared_states.values()):
         if of.name in operator.states:
             rows = checkpoint.rows(stateVarName=of.name, flattenCollectionTypes=True)
             frames.append(_of_state(rows, number, of, checkpoint.url))
-    if declared.time_mode != "none":
+    if declared.calls.time_mode != "none":
         rows = checkpoint.rows(readRegisteredTimers=True)
         time = F.col(_TIMER).cast("bigint").alias(_TIME)
         frames.append(rows.select("key", F.lit(len(declared_states)).alias(_STATE), time))
@@ -70,7 +67,7 @@ def stored_frame(checkpoint: TwsCheckpoint, declared: ProcessorProcess) -> DataF
             f"{checkpoint.url} has none of the states that the processor declares: pass the "
             "processor that wrote them"
         )
-    wanted = declared.grouping.schema
+    wanted = declared.calls.key.schema
     for frame in frames:
         _check_type(frame.schema["key"].dataType, wanted, "the key", checkpoint.url)
     merged = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
@@ -102,39 +99,32 @@ def _of_state(rows: DataFrame, number: int, of: Declared, url: str) -> DataFrame
 # ---------------------------------------------------------------------------------------- checks
 
 
-def _check_declared(checkpoint: TwsCheckpoint, declared: ProcessorProcess) -> None:
+def _check_declared(checkpoint: TwsCheckpoint, calls: ProcessorCalls) -> None:
     """Check that a processor declares the states of a query. It may declare more."""
     operator, url = checkpoint.operator, checkpoint.url
-    if operator.time_mode != declared.time_mode:
+    if operator.time_mode != calls.time_mode:
         raise StateSchemaError(
             f"{url} is of a query with time mode {operator.time_mode}, and the job has "
-            f"{declared.time_mode}: give it the time_mode that the query has"
+            f"{calls.time_mode}: give it the time_mode that the query has"
         )
-    lost = sorted(operator.states.keys() - declared.asked.keys() - declared.deleted)
+    lost = sorted(operator.states.keys() - calls.declared.keys() - calls.deleted)
     if lost:
         raise StateSchemaError(
             f"{url} has {', '.join(map(repr, lost))}, which the processor does not declare: pass "
             "the processor that wrote it. Drop the state after the import"
         )
-    for name, of in declared.asked.items():
-        if (kept_state := operator.states.get(name)) is not None:
-            _check_kind(kept_state, of, url)
+    for name, of in calls.declared.items():
+        wanted = KeptState(name, of.kind, of.ttl_ms is not None)
+        stored = operator.states.get(name, wanted)
+        if stored != wanted:
+            raise StateSchemaError(
+                f"state {name!r} is {_shown(stored)} in {url}, and the processor asks for "
+                f"{_shown(wanted)}: pass the processor that made it"
+            )
 
 
-def _check_kind(kept_state: KeptState, of: Declared, url: str) -> None:
-    stored, wanted = (
-        _shown(kept_state.kind, kept_state.expires),
-        _shown(of.kind, of.ttl_ms is not None),
-    )
-    if stored != wanted:
-        raise StateSchemaError(
-            f"state {of.name!r} is {stored} in {url}, and the processor asks for {wanted}: pass "
-            "the processor that made it"
-        )
-
-
-def _shown(kind: str, expires: bool) -> str:
-    return f"a {kind} state {'with' if expires else 'without'} a TTL"
+def _shown(state: KeptState) -> str:
+    return f"a {state.kind} state {'with' if state.expires else 'without'} a TTL"
 
 
 def _check_type(stored: sql.DataType, wanted: sql.DataType, what: str, url: str) -> None:
@@ -145,17 +135,9 @@ def _check_type(stored: sql.DataType, wanted: sql.DataType, what: str, url: str)
         )
 
 
-def _bare(of: sql.DataType) -> object:
+def _bare(of: sql.DataType) -> str:
     """Return a type without nullability and lengths of text."""
-    if isinstance(of, sql.StructType):
-        return [(field.name, _bare(field.dataType)) for field in of]
-    if isinstance(of, sql.ArrayType):
-        return "array", _bare(of.elementType)
-    if isinstance(of, sql.MapType):
-        return "map", _bare(of.keyType), _bare(of.valueType)
-    if isinstance(of, sql.CharType | sql.VarcharType):
-        return sql.StringType().simpleString()
-    return of.simpleString()
+    return re.sub(r"\b(var)?char\(\d+\)", "string", of.simpleString())
 
 
 # ---------------------------------------------------------------------------------------- putting
@@ -164,93 +146,71 @@ _Put = Callable[[int, Any], None]
 """Writes a row to state, from its time and its state's column."""
 
 
-class _Puts:
+class _Puts(StateFunction):
     """Writes the rows of a key to state.
 
     Parameters:
-        declared: the process function for rows of the input.
+        name: of the process function.
+        calls: the processor.
         columns: of the rows.
     """
 
-    def __init__(self, declared: ProcessorProcess, columns: Sequence[str]) -> None:
-        self.__name__ = declared.name
-        self.__doc__ = None
-        self.__signature__ = inspect.signature(declared.fn)
-        self._asked = dict(declared.asked)
-        self.time_mode = declared.time_mode
+    def __init__(self, name: str, calls: ProcessorCalls, columns: Sequence[str]) -> None:
+        super().__init__(name, "_rows", calls.declared)
+        self._declared = calls.declared
+        self.time_mode = calls.time_mode
         self._columns = list(columns)
-        self._key = declared.grouping.schema.names if declared.grouping.has_floats else []
+        self._key_size = len(calls.key.types) if calls.key.has_floats else 0
         self._context: Context | None = None
         self._puts: list[tuple[_Put, int]] = []
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_context": None, "_puts": []}
 
     def __call__(self, rows: Iterator[Any], context: Context, *states: Any) -> None:
         if context is not self._context:
             self._context = context
             self._puts = list(self._bound(context, states))
         state, time = map(self._columns.index, _FIXED)
-        for row in self._of_one_key(rows) if self._key else rows:
+        for row in self._of_one_key(rows) if self._key_size else rows:
             put, content = self._puts[row[state]]
             put(row[time], row[content])
 
     def _of_one_key(self, rows: Iterator[Any]) -> Iterator[Any]:
         """Yield the rows if they have one key in Spark, where -0.0 and 0.0 are different keys."""
-        row_text = None
+        first = None
         for row in rows:
-            key = row[: len(self._key)]
-            if repr(key) != repr(row_text := row_text or key):
-                raise _two_in_one("state of the keys", row_text, key)
+            key = row[: self._key_size]
+            first = first or key
+            if repr(key) != repr(first):
+                raise _two_in_one("state of the keys", first, key)
             yield row
 
     def _bound(self, context: Context, states: Sequence[Any]) -> Iterator[tuple[_Put, int]]:
         """Yield, per state, the function that writes its rows and the number of its column; then
         the same for timers.
         """
-        for number, (of, state) in enumerate(zip(self._asked.values(), states, strict=True)):
+        for number, (of, state) in enumerate(zip(self._declared.values(), states, strict=True)):
             column = _HELD(number)
             place = self._columns.index(column) if column in self._columns else 0
-            yield _putter(of, state), place
+            yield partial(_put, of, state), place
         if self.time_mode != "none":
             clock = CLOCKS[self.time_mode]
             yield lambda at, _: context.timers.set(instant(at * 1000), clock=clock), 0
 
 
-def _putter(of: Declared, state: Any) -> _Put:
-    """Return a function that writes the rows of a state as the processor would, at their old write
-    time.
-    """
-    hold, value_of = _holder(of, state), _from_arrow(of.values.schema)
-    stored = of.values.stored
-    if of.ttl_ms is None:
-        return lambda _, content: hold(stored(value_of(content["value"])), content)
-    ttl_us = of.ttl_ms * 1000
-
-    def put(expires_ms: int, content: Any) -> None:
-        state.expiry.write_as_of(expires_ms * 1000 - ttl_us)
-        hold(stored(value_of(content["value"])), content)
-
-    return put
-
-
-def _holder(of: Declared, state: Any) -> Callable[[Any, Any], None]:
-    """Return a function that writes a value to a state, with the rest of its column."""
-    if isinstance(state, ValueState):
-        return lambda value, _: state.update(value)
-    if isinstance(state, ListState):
-        return lambda value, _: state.append(value)
-    assert isinstance(state, MapState), "there are no others"
-    assert of.keys is not None, "it is a map"
-    stored, entry_of = of.keys.stored, _from_arrow(of.keys.schema)
-
-    def put(value: Any, content: Any) -> None:
-        entry = stored(entry_of(content["entry"]))
+def _put(of: Declared, state: Any, expires_ms: int, content: Any) -> None:
+    """Write a row of a state as the processor would, at its old write time."""
+    if of.ttl_ms is not None:
+        state.expiry.write_as_of((expires_ms - of.ttl_ms) * 1000)
+    value = of.values.stored(_from_arrow(of.values.schema, content["value"]))
+    if of.kind == "value":
+        state.update(value)
+    elif of.kind == "list":
+        state.append(value)
+    else:
+        assert of.keys is not None, "it is a map"
+        entry = of.keys.stored(_from_arrow(of.keys.schema, content["entry"]))
         if entry in state:
             raise _two_in_one(f"state {of.name!r} with the map keys", content["entry"], entry)
         state[entry] = value
-
-    return put
 
 
 def _two_in_one(what: str, one: object, other: object) -> StateTypeError:
@@ -260,31 +220,19 @@ def _two_in_one(what: str, one: object, other: object) -> StateTypeError:
     )
 
 
-def _from_arrow(of: sql.DataType) -> Callable[[Any], Any]:
-    """Return the conversion from Arrow's values to those that a processor would write.
+def _from_arrow(of: sql.DataType, value: Any) -> Any:
+    """Return the value that a processor would write for one of Arrow's.
 
     Arrow returns structs as dicts and maps as lists of pairs, and dicts cannot be keys of a map.
     """
+    if value is None:
+        return None
     if isinstance(of, sql.StructType):
-        fields = [(field.name, _unless_none(field.dataType)) for field in of]
-        return lambda value: tuple(convert(value[name]) for name, convert in fields)
+        return tuple([_from_arrow(field.dataType, value[field.name]) for field in of.fields])
     if isinstance(of, sql.ArrayType):
-        element = _unless_none(of.elementType)
-        return lambda value: [element(one) for one in value]
+        return [_from_arrow(of.elementType, one) for one in value]
     if isinstance(of, sql.MapType):
-        key, value_of = _from_arrow(of.keyType), _unless_none(of.valueType)
-        return lambda value: {key(k): value_of(v) for k, v in value}
-    return _same
-
-
-def _unless_none(of: sql.DataType) -> Callable[[Any], Any]:
-    convert = _from_arrow(of)
-    if convert is _same:
-        return _same
-    return lambda value: None if value is None else convert(value)
-
-
-def _same(value: Any) -> Any:
+        return {_from_arrow(of.keyType, k): _from_arrow(of.valueType, v) for k, v in value}
     return value
 
 
@@ -300,13 +248,13 @@ class StoredRows(Process[Any, Any, Any]):
     @classmethod
     def of(cls, declared: ProcessorProcess, frame: sql.StructType) -> StoredRows:
         """Return the process function for the rows of `stored_frame`."""
-        puts, key = _Puts(declared, frame.names), declared.grouping
+        calls, key = declared.calls, declared.calls.key
         grouped = GroupingKey(frame, [quoted(name) for name in key.schema.names])
-        derived = grouped.as_of(key, frame.names)
-        records = RowRecords.of_schema(frame, key, grouped=grouped, derived=derived)
+        records = RowRecords.grouped(grouped, key)
         annotations = {declared.signature.first: records, "return": None}
+        puts = _Puts(declared.name, calls, frame.names)
         process = cls(puts, declared.key, {**declared.signature.hints, **annotations})
-        if declared.time_mode != "none":
+        if calls.time_mode != "none":
             process.on_timer(_never_called)
         return process
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,9 +19,8 @@ from statekit.spark.query import Query
 from statekit.spark.start import check_classic, start
 from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.importer import SparkImport
-from statekit.spark.tws.initial_rows import InitialRows
 from statekit.spark.tws.pandas_frames import FrameOptions, takes_frames
-from statekit.spark.tws.process import InitialInput, process_of
+from statekit.spark.tws.process import InitialRows, ProcessorCalls, process_of
 from statekit.spark.tws.sql_values import parsed_schema
 from statekit.spark.tws.state_handles import TimeMode
 from statekit.spark.union_plan import FirstInput
@@ -32,6 +32,7 @@ _OUTPUT_MODES = ("append", "update", "complete")
 _HEARTBEAT = "1 second"
 
 
+@dataclass(eq=False, repr=False)
 class Transformed:
     """The outputs of a processor, with the job that computes them.
 
@@ -43,25 +44,14 @@ class Transformed:
         stream: the outputs.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        stream: Stream[Any],
-        df: DataFrame,
-        schema: sql.StructType,
-        *,
-        event_time: str | None = None,
-        first_inputs: Mapping[str, FirstInput] | None = None,
-        beats: bool = False,
-    ) -> None:
-        self.job = job
-        self.stream = stream
-        self._df = df
-        self._schema = schema
-        self._event_time = event_time
-        self._first_inputs = dict(first_inputs or {})
-        self._beats = beats
-        self._outputs: dict[str, object] = {}
+    job: Job
+    stream: Stream[Any]
+    _df: DataFrame
+    _schema: sql.StructType
+    _event_time: str | None
+    _first_inputs: Mapping[str, FirstInput]
+    _beats: bool
+    _outputs: dict[str, object] = field(default_factory=dict)
 
     def sink(self, output: object) -> Transformed:
         """Choose the sink of the outputs: a sink of `statekit.sinks`, a format such as "noop", or a
@@ -197,18 +187,9 @@ def transform_with_state(
     name = name or type(processor).__name__
     initial = None if initial_state is None else _initial(initial_state)
     in_frames = takes_frames(processor) if pandas is None else pandas
-    declared = process_of(
-        processor,
-        key=key,
-        rows=schema,
-        outputs=outputs,
-        time_mode=mode,
-        event_time=event_time,
-        lateness_us=lateness_us,
-        initial=initial and InitialInput(initial[0].schema, initial[1]),
-        frames=FrameOptions.of_session(source.sparkSession) if in_frames else None,
-        row=_row_of(above),
-    )
+    frames = FrameOptions.of_session(source.sparkSession) if in_frames else None
+    calls = ProcessorCalls(processor, outputs, mode, key, initial and initial[1], frames)
+    declared = process_of(calls, event_time=event_time, lateness_us=lateness_us, row=_row_of(above))
     if above is None:
         job = Job(name)
         stream: Stream[Any] = job.source(_INPUT, cast(Any, declared.record_type))
@@ -223,9 +204,9 @@ def transform_with_state(
         emitted,
         source,
         outputs,
-        event_time=event_time_column if event_time_column in outputs.names else None,
-        first_inputs=first_inputs,
-        beats=mode == "processingtime" or (above is not None and above._beats),
+        event_time_column if event_time_column in outputs.names else None,
+        first_inputs,
+        mode == "processingtime" or (above is not None and above._beats),
     )
 
 

@@ -29,7 +29,7 @@ import statekit as sk
 from statekit.codec.key_codec import key_codec
 from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.pandas_frames import FrameOptions, frames_of, takes_frames
-from statekit.spark.tws.process import ProcessorProcess, process_of
+from statekit.spark.tws.process import ProcessorCalls, ProcessorProcess, process_of
 from statekit.spark.tws.sql_values import SqlValues
 from statekit.testing import Harness
 
@@ -100,7 +100,23 @@ class Does(StatefulProcessor):
 
 def declared(processor: StatefulProcessor, mode: Any = "none", **timed: Any) -> ProcessorProcess:
     """A processor as a process function of rows by `key`."""
-    return process_of(processor, key=KEY, rows=ROWS, outputs=OUTPUTS, time_mode=mode, **timed)
+    return process_of(ProcessorCalls(processor, OUTPUTS, mode, KEY), **timed)
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("a`b", "a`b"),
+        ("`a``b`", "a`b"),
+        ("`a.b`", "a.b"),
+        ("a.n", "a n as key"),
+        ("`a`.n", "a n as key"),
+    ],
+)
+def test_a_key_may_be_named_in_quotes_as_in_sql(name: str, column: str) -> None:
+    rows = schema(**{"a`b": LongType, "a.b": LongType})
+    rows.add("a", schema(n=LongType))
+    assert GroupingKey(rows, [name]).columns == (column,)
 
 
 class Both:
@@ -117,11 +133,7 @@ class Both:
         self, made: Callable[[], Any], mode: Any, key: Sequence[str], rows: StructType
     ) -> None:
         process = process_of(
-            made(),
-            key=GroupingKey(rows, key),
-            rows=rows,
-            outputs=OUTPUTS,
-            time_mode=mode,
+            ProcessorCalls(made(), OUTPUTS, mode, GroupingKey(rows, key)),
             event_time="at" if mode == "eventtime" else None,
             lateness_us=200 * 366 * 86_400_000_000,  # so that rows do not move event time
         )

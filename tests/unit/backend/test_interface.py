@@ -89,7 +89,7 @@ class Contract(RuleBasedStateMachine):
     @rule(state=st.sampled_from(STATES), key=KEYS)
     def get(self, state: str, key: bytes) -> None:
         expected = self.model.rows[state].get(key)
-        assert self.backend.get(state, key) == self.backend.getter(state)(key) == expected
+        assert self.backend.get(state, key) == self.backend.reader(state).get(key) == expected
 
     @rule(state=st.sampled_from(STATES), keys=st.lists(KEYS, max_size=6))
     def get_many(self, state: str, keys: list[bytes]) -> None:
@@ -97,14 +97,14 @@ class Contract(RuleBasedStateMachine):
         assert self.backend.get_many(state, keys) == expected
         in_order = sorted(set(keys))
         found = dict(zip(keys, expected, strict=True))
-        assert self.backend.many_getter(state)(in_order) == [found[key] for key in in_order]
+        assert self.backend.reader(state).get_all(in_order) == [found[key] for key in in_order]
 
     @rule(state=st.sampled_from(STATES), start=KEYS, end=KEYS, reverse=st.booleans())
     def scan(self, state: str, start: bytes, end: bytes, reverse: bool) -> None:
         found = list(self.backend.scan(state, start, end, reverse=reverse))
         assert found == self.model.scan(state, start, end, reverse)
         if not reverse:
-            assert list(self.backend.scanner(state)(start, end)) == found
+            assert list(self.backend.reader(state).scan(start, end)) == found
 
     @rule(state=st.sampled_from(STATES), start=KEYS, end=KEYS, reverse=st.booleans())
     def begin_scan(self, state: str, start: bytes, end: bytes, reverse: bool) -> None:
@@ -279,9 +279,7 @@ def test_unknown_state_is_an_error_that_names_it_and_changes_nothing(opened: Ope
     backend = opened(["a"])
     calls: list[Callable[[], object]] = [
         lambda: backend.get("nope", b""),
-        lambda: backend.getter("nope"),
-        lambda: backend.many_getter("nope"),
-        lambda: backend.scanner("nope"),
+        lambda: backend.reader("nope"),
         lambda: backend.get_many("nope", [b""]),
         lambda: backend.scan("nope", b"", END),
         lambda: backend.write(Batch([Put("a", b"k", b"v"), Put("nope", b"k", b"v")])),
@@ -298,9 +296,7 @@ def test_every_call_after_close_is_an_error_that_says_so(opened: Open) -> None:
     backend.close()  # closing again is nothing
     calls: list[Callable[[], object]] = [
         lambda: backend.get("a", b""),
-        lambda: backend.getter("a"),
-        lambda: backend.many_getter("a"),
-        lambda: backend.scanner("a"),
+        lambda: backend.reader("a"),
         lambda: backend.get_many("a", [b""]),
         lambda: backend.scan("a", b"", END),
         lambda: backend.write(Batch([Put("a", b"k", b"v")])),
@@ -351,7 +347,7 @@ def test_abandoned_scans_do_not_keep_the_database_locked(tmp_path: Path) -> None
 
 def test_use_of_a_kept_getter_or_flush_after_close_is_a_clear_error(tmp_path: Path) -> None:
     backend = RocksBackend(tmp_path / "db", ["a"])
-    get, get_all = backend.getter("a"), backend.many_getter("a")
+    get, get_all = backend.reader("a").get, backend.reader("a").get_all
     backend.close()
     calls: list[Callable[[], object]] = [lambda: get(b"k"), lambda: get_all([b"k"]), backend.flush]
     for call in calls:
@@ -492,13 +488,13 @@ def test_unreadable_block_is_an_error_and_never_the_end_of_the_rows(tmp_path: Pa
     backend.close()
     damage(tmp_path / "db")
     backend = RocksBackend(tmp_path / "db", ["a"])
-    get = backend.getter("a")
+    get = backend.reader("a").get
     reads: list[Callable[[], object]] = [
         lambda: list(backend.scan("a", b"", END)),
         lambda: list(backend.scan("a", b"", END, reverse=True)),
         lambda: backend.get_many("a", keys),
         lambda: list(map(get, keys)),
-        lambda: backend.many_getter("a")(keys),
+        lambda: backend.reader("a").get_all(keys),
         lambda: [backend.get("a", key) for key in keys],
     ]
     for read in reads:
@@ -525,7 +521,7 @@ def test_a_getter_returns_the_rows_of_get_whatever_was_read_ahead(data: st.DataO
     with tempfile.TemporaryDirectory() as home:
         backend = RocksBackend(home, ["a"])
         backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
-        kept = backend.getter("a")
+        kept = backend.reader("a").get
         position = 0
         for _ in range(data.draw(st.integers(1, 60))):
             if data.draw(st.integers(0, 9)) == 0:
@@ -549,7 +545,7 @@ def test_a_getter_of_many_rows_returns_the_rows_of_get_many(data: st.DataObject)
     with tempfile.TemporaryDirectory() as home:
         backend = RocksBackend(home, ["a"])
         backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
-        kept = backend.many_getter("a")
+        kept = backend.reader("a").get_all
         for _ in range(data.draw(st.integers(1, 5))):
             asked = data.draw(dense | st.sets(numbers, max_size=50))
             keys = [b"%05d" % number for number in sorted(asked)]
@@ -570,7 +566,7 @@ def test_a_getter_returns_the_rows_of_get_whatever_keys_are_predicted(data: st.D
     with tempfile.TemporaryDirectory() as home:
         backend = RocksBackend(home, ["a"])
         backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
-        kept = backend.getter("a", lambda key: coming)
+        kept = backend.reader("a", lambda key: coming).get
         for _ in range(data.draw(st.integers(1, 10))):
             coming = data.draw(st.lists(keys, min_size=1, max_size=8))
             for key in (b"0000", b"5000", b"9000", *coming):  # too far apart for blocks
@@ -603,7 +599,7 @@ def test_scattered_keys_that_come_are_looked_for_together(tmp_path: Path, kind: 
         told.append(visited[visited.index(key) + 1 :][:60])
         return told[-1]
 
-    kept = backend.getter("a", coming)
+    kept = backend.reader("a", coming).get
     for key in visited:
         assert kept(key) == held.get(key)
     assert 2 <= len(told) <= len(visited) / 40
@@ -620,7 +616,7 @@ def test_keys_that_are_announced_and_never_read_are_not_looked_for_again(tmp_pat
         told.append([bytes([key[0], 255 - number]) for number in range(60)])
         return told[-1]
 
-    kept = backend.getter("a", coming)
+    kept = backend.reader("a", coming).get
     for number in range(0, 10_000, 256):
         key = number.to_bytes(2, "big")
         assert kept(key) == held[key]
@@ -662,7 +658,7 @@ def test_a_scanner_returns_the_rows_of_scan_whatever_was_read_ahead(data: st.Dat
     with tempfile.TemporaryDirectory() as home:
         backend = RocksBackend(home, ["a"])
         backend.write(Batch([Put("a", bytes([0, n]), b"v") for n in range(0, 250, 2)]))
-        kept = backend.scanner("a")
+        kept = backend.reader("a").scan
         position = 0
         for _ in range(data.draw(st.integers(1, 60))):
             if data.draw(st.integers(0, 9)) == 0:
@@ -681,7 +677,7 @@ def test_reading_in_order_gives_every_row_once_and_none_that_is_not_there(tmp_pa
     backend = RocksBackend(tmp_path, ["a"])
     rows = {number.to_bytes(4, "big"): b"v%d" % number for number in range(0, 5_000, 3)}
     backend.write(Batch([Put("a", key, row) for key, row in rows.items()]))
-    kept = backend.getter("a")
+    kept = backend.reader("a").get
     for number in range(5_100):
         key = number.to_bytes(4, "big")
         assert kept(key) == rows.get(key)
@@ -691,7 +687,7 @@ def test_reading_in_order_gives_every_row_once_and_none_that_is_not_there(tmp_pa
 def test_large_rows_are_not_read_ahead(tmp_path: Path) -> None:
     backend = RocksBackend(tmp_path, ["a"])
     backend.write(Batch([Put("a", bytes([number]), b"x" * 100_000) for number in range(100)]))
-    kept = backend.getter("a", lambda key: [bytes([number]) for number in range(100)])
+    kept = backend.reader("a", lambda key: [bytes([number]) for number in range(100)]).get
     for number in range(100):
         assert kept(bytes([number])) == b"x" * 100_000
     (reader,) = backend._readers
@@ -704,7 +700,7 @@ def test_scans_do_not_read_large_rows_ahead(tmp_path: Path) -> None:
     backend = RocksBackend(tmp_path, ["a"])
     backend.write(Batch([Put("a", bytes([number]), b"x" * 100_000) for number in range(100)]))
     backend.flush()
-    kept = backend.scanner("a")
+    kept = backend.reader("a").scan
     before = reads_of_this_process()
     for number in range(10):
         assert len(list(kept(bytes([number]), bytes([number + 1])))) == 1
@@ -720,7 +716,7 @@ def test_scans_of_scattered_ranges_try_blocks_more_and_more_rarely(tmp_path: Pat
     backend = RocksBackend(tmp_path, ["a"])
     rows = {number.to_bytes(4, "big"): b"v" for number in range(20_000)}
     backend.write(Batch([Put("a", key, row) for key, row in rows.items()]))
-    kept = backend.scanner("a")
+    kept = backend.reader("a").scan
     (reader,) = backend._readers
     tried = []
     for count, start in enumerate(range(0, 20_000, 100)):

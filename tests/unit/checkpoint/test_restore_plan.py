@@ -14,8 +14,13 @@ from statekit.backend.interface import MemoryBackend
 from statekit.backend.mutation import Batch, Delete, DeleteRange, Mutation, Put
 from statekit.checkpoint.manifest import ShardState
 from statekit.checkpoint.paths import epoch_path
-from statekit.checkpoint.references import Following, history
-from statekit.checkpoint.replay import load
+from statekit.checkpoint.references import (
+    FILES_MAX,
+    HISTORY_FILES_MAX,
+    Following,
+    changed_contents,
+    history,
+)
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.restore_plan import (
     RestorePlan,
@@ -24,13 +29,13 @@ from statekit.checkpoint.restore_plan import (
     shard_restore_plan,
 )
 from statekit.checkpoint.sealed_json import FileRef, checksum_of
-from statekit.checkpoint.shard_history import FILES_MAX, HISTORY_FILES_MAX, changed_contents
 from statekit.clock import unique_id
 from statekit.job.options import RunOptions
 from statekit.keygroup import group_range
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.copies import MemoryCopies
 from tests.support.counting_job import STATES, entries, plain_state, rows_of, tally_job
+from tests.support.loaded_rows import load
 from tests.support.manual_checkpoints import change_file, manifest, standing
 
 Model = dict[bytes, bytes]
@@ -93,7 +98,7 @@ def commit_epoch(
                 for part in parts
                 if part
             ]
-            update = changed_contents(repository, "tally", shard, files, previous)
+            update = changed_contents(repository, "tally", shard, dict.fromkeys(files, 0))
             update |= {"attempt": unique_id(), "changed": epoch}
         shards.append(shard.model_copy(update=update))
     made = manifest(epoch, *shards, groups=groups)
@@ -242,7 +247,7 @@ def test_a_manifest_names_few_files_however_long_the_history(tmp_path: Path) -> 
     epochs = HISTORY_FILES_MAX * 2 + 3 * FILES_MAX
     for epoch in range(epochs):
         files = [repository.put_changes("tally", change_file(Put("s", b"\0\0k", b"%d" % epoch)), 1)]
-        update = changed_contents(repository, "tally", shard, files, epoch - 1)
+        update = changed_contents(repository, "tally", shard, dict.fromkeys(files, 0))
         update |= {"attempt": unique_id(), "changed": epoch}
         shard = shard.model_copy(update=update)
         assert len(shard.files) <= FILES_MAX

@@ -30,7 +30,6 @@ import statekit as sk
 from statekit.backend.interface import MemoryBackend
 from statekit.checkpoint.manifest import EpochInstant, EpochManifest
 from statekit.checkpoint.paths import epoch_path
-from statekit.checkpoint.replay import load
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
 from statekit.job.options import RunOptions
@@ -54,6 +53,7 @@ from tests.support.counting_job import (
     tally,
     tally_job,
 )
+from tests.support.loaded_rows import load
 from tests.unit.checkpoint.test_spark_log import part, seen_files
 
 GROUPS = 8

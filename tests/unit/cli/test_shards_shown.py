@@ -15,6 +15,7 @@ from statekit.cli import rescale as cli_rescale
 from statekit.cli import rollback as cli_rollback
 from statekit.maintenance.rescale import rescale_offline
 from statekit.maintenance.rescale_plan import plan_of_rescale
+from statekit.maintenance.sizes import OperatorSizes, counted_sizes, stored_sizes
 from statekit.reader import CheckpointReader
 from tests.support.printed import printed
 
@@ -117,9 +118,9 @@ def inspected(path: Path, *, fast: bool = False) -> str:
     return printed(lambda: cli_inspect.print_checkpoint(reader, counted(reader, fast=fast)))
 
 
-def counted(reader: CheckpointReader, *, fast: bool) -> dict[str, cli_inspect.Counted]:
+def counted(reader: CheckpointReader, *, fast: bool) -> dict[str, OperatorSizes]:
     names = [operator.name for operator in reader.job.operators]
-    return cli_inspect.counted(reader, names, fast=fast)
+    return {name: (stored_sizes if fast else counted_sizes)(reader, name) for name in names}
 
 
 def test_inspect_does_not_take_operator_state_for_a_full_key_group(tmp_path: Path) -> None:
@@ -127,8 +128,10 @@ def test_inspect_does_not_take_operator_state_for_a_full_key_group(tmp_path: Pat
     reader = CheckpointReader(tmp_path)
     for fast in (False, True):
         found = counted(reader, fast=fast)
-        assert found["follow"].sizes["values"].rows == len(EVENTS)
-        assert sum(rows or 0 for rows in found["follow"].shards) == len(EVENTS), "one per key"
+        assert found["follow"].states["values"].rows == len(EVENTS)
+        assert sum(size.rows for size in found["follow"].shards if size) == len(EVENTS), (
+            "one per key"
+        )
     text = inspected(tmp_path)
     assert "skew of follow" in text
     assert "skew of sample" not in text, "it has no key"
@@ -144,7 +147,7 @@ def test_inspect_shows_unknown_sizes_of_divided_shards(tmp_path: Path) -> None:
     assert counted(reader, fast=True)["total_of"].shards == [None] * 4
     assert "leave out --fast to count" in inspected(tmp_path, fast=True)
     total = counted(reader, fast=False)["total_of"]
-    assert sum(rows or 0 for rows in total.shards) == len(EVENTS)
+    assert sum(size.rows for size in total.shards if size) == len(EVENTS)
     assert "leave out --fast" not in inspected(tmp_path)
 
 

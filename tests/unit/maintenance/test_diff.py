@@ -304,6 +304,42 @@ def test_another_type_of_key_makes_all_rows_others(tmp_path: Path) -> None:
     assert [(row.change, row.key) for row in held.examples] == [("removed", "a"), ("added", 1)]
 
 
+@sk.process(key="key")
+def p_by_name(entry: Entry, latest: sk.BroadcastState[str, int]) -> None: ...
+
+
+@p_by_name.on_broadcast
+def named(entry: Entry, latest: sk.BroadcastState[str, int]) -> None:
+    latest[entry.key] = entry.n
+
+
+@sk.process(key="key")
+def p_by_count(entry: Entry, latest: sk.BroadcastState[int, int]) -> None: ...
+
+
+@p_by_count.on_broadcast
+def counted(entry: Entry, latest: sk.BroadcastState[int, int]) -> None:
+    latest[entry.n] = entry.n
+
+
+def test_operator_state_with_other_types_is_named_by_the_number_of_the_shard(
+    tmp_path: Path,
+) -> None:
+    for name, process in (("a", p_by_name), ("b", p_by_count)):
+        job = sk.Job("p")
+        records = job.source("records", Entry)
+        records.process(process, name="p", broadcast=job.source("news", Entry))
+        given = {"records": [Entry("k", 1)], "news": [Entry("x", 7)]}
+        job.run(given, checkpoint=tmp_path / name, parallelism=2)
+    latest = state_of(differ(tmp_path / "a", tmp_path / "b"), "latest")
+    places = [(row.change, row.key, row.place) for row in latest.examples]
+    shards = ["shard 0", "shard 1"]
+    assert sorted(places, key=str) == [
+        *(("added", shard, 7) for shard in shards),
+        *(("removed", shard, "x") for shard in shards),
+    ]
+
+
 def test_a_dropped_state_is_a_difference_although_no_shard_changed(tmp_path: Path) -> None:
     @sk.process(key="key")
     def p_less(entry: Entry, held: sk.ValueState[int]) -> None: ...

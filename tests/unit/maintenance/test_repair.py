@@ -20,9 +20,9 @@ from statekit.checkpoint.job_file import EXPIRY, TIMERS, OperatorRecord
 from statekit.checkpoint.manifest import EpochInstant
 from statekit.checkpoint.offline import check_at_rest
 from statekit.checkpoint.paths import epoch_path
+from statekit.checkpoint.references import changed_contents
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import standing_at
-from statekit.checkpoint.shard_history import changed_contents
 from statekit.codec.key_codec import key_codec
 from statekit.errors import RestoreError
 from statekit.keygroup import key_group, pack_group
@@ -92,7 +92,7 @@ def forge(repository: Repository, name: str, mutations: Iterable[Mutation], **to
     first, *others = operator.shards
     if files:
         told |= {"attempt": "forged", "changed": latest + 1}
-        told |= changed_contents(repository, name, first, files, latest)
+        told |= changed_contents(repository, name, first, dict.fromkeys(files, 0))
     operators = {
         name: standing.at_rest(standing.shards) for name, standing in last.operators.items()
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -56,9 +57,8 @@ def test_a_job_continues_in_other_key_groups_as_if_nothing_had_happened(
         assert run(changed, number, records) == run(unchanged, number, records)
     contents = stored(changed._repository)
     shards, groups = other
-    rewrite_checkpoint(
-        changed._repository, parallelism=shards, key_groups=groups, scratch_bytes=scratch_bytes
-    )
+    with mock.patch.object(rewrite, "SCRATCH_BYTES", scratch_bytes):
+        rewrite_checkpoint(changed._repository, parallelism=shards, key_groups=groups)
     assert stored(changed._repository) == contents
     changed = reopened(changed, None)
     assert (changed.parallelism, changed.key_groups) == other

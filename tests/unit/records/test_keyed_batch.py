@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import statekit as sk
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.spark.pickling import PickledPlans
-from statekit.spark.worker_rows import FIRST_MARK, GROUP, INPUT, ShardsInTurn
+from statekit.spark.worker_rows import FIRST_MARK, GROUP, INPUT, shards_in_turn
 
 
 class Rows(NamedTuple):
@@ -52,7 +52,7 @@ def test_each_shard_gets_all_of_its_rows_wherever_batches_end(
 ) -> None:
     found = [
         (shard, [row for rows in own for row in rows.column("row").to_pylist()])
-        for shard, own in ShardsInTurn(batches(shards, cuts))
+        for shard, own in shards_in_turn(batches(shards, cuts))
     ]
     expected, row = [], 0
     for shard, rows in enumerate(shards):
@@ -64,14 +64,14 @@ def test_each_shard_gets_all_of_its_rows_wherever_batches_end(
 
 @given(SHARDS, st.lists(st.integers(0, 40), max_size=8))
 def test_rows_that_a_shard_does_not_take_are_skipped(shards: list[Rows], cuts: list[int]) -> None:
-    found = [shard for shard, _ in ShardsInTurn(batches(shards, cuts))]
+    found = [shard for shard, _ in shards_in_turn(batches(shards, cuts))]
     assert found == list(range(len(shards)))
 
 
 def test_rows_without_a_mark_before_them_are_refused() -> None:
     (batch,) = batches([Rows(0, [1, 2])], [])
     with pytest.raises(sk.IncompleteEpochError, match="do not start with its mark"):
-        list(ShardsInTurn(iter([batch.slice(1)])))
+        list(shards_in_turn(iter([batch.slice(1)])))
 
 
 def test_a_task_unpacks_only_the_plans_that_it_uses() -> None:

@@ -200,9 +200,7 @@ def test_every_flavour_reads_back_its_records(flavour: str) -> None:
         batch.validate(full=True)
         assert read_back.read(batch) == rs
         assert read_back.read(batch.slice(1)) == rs[1:]
-        written.check_all(rs)
-        for record in rs:
-            written.check(record)
+        assert written.stored(rs) == rs
 
     round_trip()
 
@@ -593,8 +591,7 @@ def test_a_type_without_a_schema_works_until_a_schema_is_asked_for(
     annotation: Any, record: Any
 ) -> None:
     declared = output(annotation)
-    declared.check(record)
-    declared.check_all([record, record])
+    assert declared.stored([record, record]) == [record, record]
     with pytest.raises(StateTypeError, match=r"turnaround, output: .*in-process only"):
         _ = declared.arrow_schema
     with pytest.raises(StateTypeError):
@@ -667,8 +664,7 @@ def test_values_of_other_types_are_refused_in_the_same_way_everywhere(
     annotation: Any, wrong: Any
 ) -> None:
     declared = output(annotation)
-    messages = {refusal(declared.check, wrong), refusal(declared.check_all, [wrong])}
-    messages.add(refusal(declared.to_batch, [wrong]))
+    messages = {refusal(declared.stored, [wrong]), refusal(declared.to_batch, [wrong])}
     assert len(messages) == 1
     assert "turnaround, output: output 0" in messages.pop()
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
 import statekit as sk
-from statekit.backend.interface import MemoryBackend, NextKeys
+from statekit.backend.interface import MemoryBackend, NextKeys, Reader
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.functions.process import Process
@@ -80,17 +80,16 @@ class Told(MemoryBackend):
         super().__init__(states)
         self.told: list[tuple[bytes, list[bytes]]] = []
 
-    def getter(
-        self, state: str, next_keys: NextKeys | None = None
-    ) -> Callable[[bytes], bytes | None]:
-        get = super().getter(state)
-        assert next_keys is not None
+    def reader(self, state: str, next_keys: NextKeys | None = None) -> Reader:
+        reader = super().reader(state)
+        if next_keys is None:
+            return reader
 
         def asked(key: bytes) -> bytes | None:
             self.told.append((key, list(next_keys(key))))
-            return get(key)
+            return reader.get(key)
 
-        return asked
+        return reader._replace(get=asked)
 
 
 @sk.process(key="user")

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.checkpoint.job_file import StateRecord
-from statekit.checkpoint.replay import local_rows
 from statekit.checkpoint.repository import LocalRows as Rows
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.restore_plan import local_rows
 from statekit.codec.value_codec import value_codec
 from statekit.functions.state_parameters import state_spec
 from statekit.keygroup import key_group

@@ -21,7 +21,6 @@ from statekit.working_copy.base_snapshot import (
     StagedSnapshot,
     Wanted,
     fetch_databases,
-    noted,
 )
 from statekit.working_copy.uploaded_tables import note_stored, read_stored, tables_in
 from tests.support.killable_processes import die, exit_code, start
@@ -77,12 +76,12 @@ def uploaded(snapshot: StagedSnapshot, repository: Repository) -> Finished:
 
 
 def fetched(
-    repository: Repository, finished: Finished, place: Path, *held: Path
+    repository: Repository, finished: Finished, place: Path, beside: Path | None = None
 ) -> dict[str, list[tuple[bytes, bytes]]]:
     """The rows of a base that another host fetched."""
     base = base_snapshot(repository, finished.base)
     (database,) = base.databases
-    fetch_databases(repository, [Wanted(database, finished.base.path, place)], held)
+    fetch_databases(repository, [Wanted(database, finished.base.path, place)], beside)
     return rows_in(place)
 
 
@@ -152,7 +151,7 @@ def test_a_host_with_an_older_copy_fetches_only_missing_files(tmp_path: Path) ->
     fetched(repository, finished, tmp_path / "home" / "db")
     for table in (tmp_path / "c" / "data" / "tally").glob("*.sst"):
         table.unlink()  # whoever fetches one now fails
-    rows = fetched(repository, finished, tmp_path / "again", *noted(tmp_path / "home"))
+    rows = fetched(repository, finished, tmp_path / "again", tmp_path / "home")
     assert rows == rows_in(tmp_path / "home" / "db")
     with pytest.raises(CorruptCheckpointError, match="is missing"):
         fetched(repository, finished, tmp_path / "elsewhere")

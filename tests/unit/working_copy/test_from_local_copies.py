@@ -240,16 +240,16 @@ def test_a_linked_database_and_its_source_go_ways_of_their_own(tmp_path: Path) -
 # ---------------------------------------------------------------------------------------- killed
 
 INSTANTS = {
-    "before anything is linked": ("from_local_copies.link_database", True, 1),
-    "between two sources": ("from_local_copies.link_database", False, 1),
+    "before anything is linked": ("restore.link_database", True, 1),
+    "between two sources": ("restore.link_database", False, 1),
     "before the fragments are opened": ("restore.put_together", True, 1),
     "before a piece is trimmed": ("clipping._trim", True, 1),
     "after a piece is trimmed": ("clipping._trim", False, 1),
     "between two pieces": ("clipping._taken", False, 1),
     "before a piece is copied": ("clipping._copy", True, 1),
     "after a piece is copied": ("clipping._copy", False, 1),
-    "when all is put together": ("from_local_copies.Assembly.made", False, 1),
-    "when the second shard is": ("from_local_copies.Assembly.made", False, 2),
+    "when all is put together": ("restore.Assembly.made", False, 1),
+    "when the second shard is": ("restore.Assembly.made", False, 2),
 }
 
 

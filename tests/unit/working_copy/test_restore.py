@@ -465,7 +465,7 @@ INSTANTS = {
     "between two databases": ("working_copy.clipping._taken", False, 1),
     "after rows are copied": ("working_copy.clipping._copy", False, 1),
     "before change files are applied": ("working_copy.restore.put_together", False, 1),
-    "when the second shard is": ("working_copy.from_local_copies.restored", False, 2),
+    "when the second shard is": ("working_copy.restore.restored", False, 2),
 }
 
 

@@ -221,7 +221,7 @@ class Repository(Store):
         return max(EpochFiles.among(page.files).committed, default=None), page.behind is not None
 
     def is_committed(self, epoch: int) -> bool:
-        """Return whether the epoch's manifest exists."""
+        """Return whether the manifest of the epoch exists. It does not for a collected epoch."""
         return self.exists(paths.epoch_path(epoch))
 
     def manifest(self, epoch: int) -> EpochManifest:

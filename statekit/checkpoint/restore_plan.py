@@ -63,7 +63,7 @@ class RestorePlan:
             return self.files
         if (later := _after(self.files, file)) is not None:
             return later
-        # It may be one of a shard that was divided and put together again.
+        # It may be one of a shard that was divided and merged again.
         missed = []
         for part in self.below:
             after = part.after(file)

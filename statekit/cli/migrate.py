@@ -25,7 +25,7 @@ def migrate(
         bool, typer.Option("--dry-run", help="Convert every row, and change nothing.")
     ] = False,
 ) -> None:
-    """Rewrite the rows of states whose types changed, with the hooks of the job; offline."""
+    """Rewrite the rows of states whose types changed, with the job's hooks. No job may run."""
     migration = Migration(load_job(application), checkpoint)
     refused = migration.refused
     if refused and not dry_run:

@@ -52,8 +52,8 @@ class ValueCodec(Generic[T]):
         accepts: whether the declared type can hold a value and its bytes can be read back.
         exact: whether a value is accepted and reading its bytes gives the very same value. An int
             in a float, or a datetime in another zone than UTC, is accepted and not exact.
-        encode: the bytes of a value that was accepted; StateTypeError where they cannot be.
-        decode: the value of bytes; CorruptCheckpointError if they are not valid.
+        encode: returns the bytes; raises StateTypeError if the value cannot be encoded.
+        decode: returns the value; raises CorruptCheckpointError for invalid bytes.
         reason: why a value is not accepted, with the path into it.
     """
 

@@ -208,7 +208,9 @@ def struct_from_wire(plan: ValuePlan) -> Convert:
 
 
 def _builder(cls: Any) -> Callable[[dict[str, Any]], Any]:
-    """Makes an instance from its fields; those that are missing take their defaults."""
+    """Return the function that creates an instance from its fields; missing fields get their
+    defaults.
+    """
     match struct_flavour(cls):
         case "typeddict":
             return lambda values: values

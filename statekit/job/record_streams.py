@@ -25,7 +25,7 @@ class RecordForm(Protocol):
 class SourceForm:
     """The form of records that a caller passes for a source.
 
-    The class has computed its fields already, once, as for rows of a frame.
+    The caller's class has computed derived fields already; they are not computed again.
     """
 
     def __init__(self, records: Records) -> None:

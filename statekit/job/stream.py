@@ -363,15 +363,17 @@ class Windowed(Generic[T]):
         return self._stream.process(self._windowing.count(into), name=name)
 
     def sum(self, field: str, *, name: str | None = None, into: type[R] | None = None) -> Stream[R]:
-        """Sum a field, under its name. None is skipped. The sum of only None is None."""
+        """Sum a field; the result field has its name. None is skipped. If all values are None, the
+        sum is None.
+        """
         return self._stream.process(self._windowing.fold("sum", field, into), name=name)
 
     def min(self, field: str, *, name: str | None = None, into: type[R] | None = None) -> Stream[R]:
-        """Return the smallest value of a field, under its name. None is skipped."""
+        """Return the smallest value of a field; the result field has its name. None is skipped."""
         return self._stream.process(self._windowing.fold("min", field, into), name=name)
 
     def max(self, field: str, *, name: str | None = None, into: type[R] | None = None) -> Stream[R]:
-        """Return the largest value of a field, under its name. None is skipped."""
+        """Return the largest value of a field; the result field has its name. None is skipped."""
         return self._stream.process(self._windowing.fold("max", field, into), name=name)
 
     def collect(

@@ -114,7 +114,7 @@ class KeyedRows:
         return RowParts(row_key[_GROUP_BYTES:start], self._seen, row_key[end:])
 
     def row_key(self, parts: RowParts) -> bytes:
-        """Return the row key for these key groups.
+        """Return the row key for this number of key groups.
 
         Raises:
             CorruptCheckpointError: the key is not one of the operator.

@@ -149,7 +149,7 @@ class OutputType:
             ) from error
 
     def copies(self, stored: list[Any]) -> list[Any]:
-        """Copies of the records for another consumer, which may change them."""
+        """Return copies for another consumer, which may change them."""
         return stored if self.copy is None else list(map(self.copy, stored))
 
     def _with_stored_values(

@@ -31,7 +31,7 @@ from statekit.watermark import BEGINNING, END, advanced
 
 
 class Coordinator:
-    """The only writer of a checkpoint. Created by `Coordinator.open`.
+    """Plans the epochs of a run and commits them, in the driver. Created by `Coordinator.open`.
 
     Parameters:
         job: the job that runs.
@@ -51,9 +51,9 @@ class Coordinator:
         self.key_groups = start.job_file.key_groups
         self.parallelism = start.parallelism
         self.layout = start.layout
-        """The shards that the epoch to make next starts from."""
+        """The shards that the next epoch starts from."""
         self.begun: EpochInstant | None = None
-        """What an attempt at the epoch to make next noted, which was not committed."""
+        """The note of an earlier attempt at the next epoch; None if there is none."""
         self.processing_time_us = BEGINNING
         self.watermarks_us: dict[str, int] = {}
         self.notes_beginnings = any(op.declared.reads_clocks for op in job.operators)

@@ -14,8 +14,8 @@ class OperatorReports:
     """The reports of all shards of an operator, one per shard.
 
     Parameters:
-        operator: its name.
-        epoch: its number.
+        operator: the operator.
+        epoch: the number of the epoch.
         bases: each shard before the epoch, in order.
         reports: in any order, of any attempts.
 

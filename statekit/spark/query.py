@@ -57,7 +57,7 @@ class Query:
         return self._loop.wait(timeout_s)
 
     def stop(self) -> None:
-        """Stop the job. The current micro-batch is abandoned, committed epochs are kept."""
+        """Stop the job. The running micro-batch is abandoned; committed epochs are kept."""
         self._loop.stop()
 
     def savepoint(self, name: str) -> str:

@@ -72,9 +72,10 @@ class UnionFrames(ShardFrames):
     """Builds the frame of an operator with several input streams, epoch after epoch.
 
     All streams become one frame. Each row has the key fields, by which it is sorted, the number of
-    its input, and its own columns in a struct that is null in the rows of other inputs. Rows of a
-    broadcast stream are copied for each shard, and have the shard's mark in place of a key group.
-    So they come before all its records, and the mark itself, which has no input, before them.
+    its input, and its own columns in a struct that is null in the rows of other inputs. Each
+    broadcast row is copied for every shard, with the shard's mark, a negative number, as key group.
+    A row with only the mark sorts before them. Key groups are not negative, so both sort before all
+    keyed records.
 
     Parameters:
         likes: frames with the columns of later frames, one per stream.

@@ -101,7 +101,7 @@ class StateSpec:
 
     @property
     def kind(self) -> StateKind:
-        """The name of the kind in checkpoints."""
+        """The kind of the state, as in checkpoints."""
         return self.state_class.kind
 
     def bind(self, scope: KeyScope, backend: Backend) -> State:

@@ -18,7 +18,7 @@ from statekit.state.ttl import PERMANENT, UNWRITTEN, Expiry
 
 T = TypeVar("T")
 
-# `update` adds so many elements at a time, and then looks whether it is time to hand them on.
+# `update` adds so many elements at a time, and then checks whether to flush them.
 _ADDED_MAX = 64
 
 
@@ -64,6 +64,9 @@ class ListState(ManyRowState, Sequence[T]):
 
     def append(self, value: T) -> None:
         """Add one element at the end.
+
+        The value is encoded now. The row key (prefix, epoch, number) is made at the flush, in
+        `_put_pending`.
 
         Raises:
             StateTypeError: the declared type does not allow the element.

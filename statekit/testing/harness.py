@@ -263,7 +263,7 @@ class Harness:
 
     @contextlib.contextmanager
     def _copy_of(self, shard: int) -> Iterator[tuple[RowBackend, ShardPlan]]:
-        """The rows of a shard after the last epoch."""
+        """Open the rows of a shard after the last epoch."""
         coordinator = self._runner.coordinator
         plan = coordinator.plan(self.process.name, shard)
         families = self.process.families_in(plan)
@@ -275,7 +275,7 @@ class Harness:
 
     @contextlib.contextmanager
     def _opened_at(self, key: Any) -> Iterator[tuple[KeyScope, RowBackend, ShardPlan]]:
-        """A key scope after the last epoch, to look at the states of a key."""
+        """Open a key scope after the last epoch."""
         with self._copy_of(self.shard_of(key)) as (backend, plan):
             scope = KeyScope.of_keys(plan, Batch(), _nothing)
             scope.enter(_prefix(self.process, key, self.key_groups), key)

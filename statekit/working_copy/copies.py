@@ -71,7 +71,7 @@ class WorkingCopies(Protocol):
     """Where a process keeps its working copies."""
 
     def obtain(self, plan: ShardPlan, states: Sequence[str], repository: Repository) -> WorkingCopy:
-        """Return a copy of the plan's shard that stands at its base, with these column families."""
+        """Return a copy of the plan's shard that is at its base, with these column families."""
 
     def tidy(self, plans: Sequence[ShardPlan]) -> None:
         """Make room before shards of an operator run.

@@ -33,7 +33,7 @@ class ShardRows:
 
     @contextlib.contextmanager
     def opened(self, shard: ShardState, families: Sequence[str]) -> Iterator[Backend]:
-        """The rows of one shard, in memory if they are few, else on the local disk.
+        """Open the rows of one shard, in memory if they are few, else on the local disk.
 
         They are removed when the block ends.
 

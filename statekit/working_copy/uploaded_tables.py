@@ -85,7 +85,7 @@ def note_stored(directory: Path, base: str | None, refs: Mapping[str, FileRef]) 
 
 
 def pass_on_note(source: Path, noted: str | None, target: Path, base: str) -> None:
-    """Copy the note to a database that shares tables with another one.
+    """Copy the note of uploaded tables to a database that links the same tables.
 
     Parameters:
         noted: the base that the note in `source` is about.

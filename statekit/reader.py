@@ -136,8 +136,8 @@ class CheckpointReader:
         return next((answer for answer in answers if answer not in (None, [], {})), answers[0])
 
     def _get(self, record: OperatorRecord, state: StateRecord, encoded: bytes) -> Any:
-        codec = key_schema(record)
-        group = key_group(schema_key_codec(codec).decode(encoded)[0], self.job.key_groups)
+        schema = key_schema(record)
+        group = key_group(schema_key_codec(schema).decode(encoded)[0], self.job.key_groups)
         backend = MemoryBackend([s.name for s in record.states])
         with still_kept(self.repository, self.manifest.epoch, QueryError):
             replay(self.repository, backend, self._restore_plan(record, group, group))

@@ -190,7 +190,7 @@ class ShardReport(Record):
     undivided_bytes: dict[str, int] = Field(default={})
 
 
-class EpochInstant(Sealed):
+class EpochNote(Sealed):
     """An epoch that was begun, so that a replay gets the same input and processing time.
 
     Parameters:

@@ -72,7 +72,7 @@ class Rollback:
             except FencedError:
                 self.repository.discard(note)  # the number is taken, so the note is not needed
                 raise
-            self.repository.forget_instant(self.manifest.epoch)
+            self.repository.remove_note(self.manifest.epoch)
             self.repository.discard(note)
         finish(self.repository, self.manifest)
 

@@ -98,7 +98,7 @@ def _rewrite(
     """Write all state again."""
     begun, verified = stopwatch_s(), list[str]()
 
-    def told(operator: str, family: str, contents: RowChecksum) -> None:
+    def note_verified(operator: str, family: str, contents: RowChecksum) -> None:
         verified.append(f"  {operator}.{family}: {contents}")
 
     with progress_bar("rows") as progress:
@@ -107,7 +107,7 @@ def _rewrite(
             parallelism=shards,
             key_groups=key_groups,
             progress=progress,
-            verified=told,
+            verified=note_verified,
             specs=specs,
         )
     out.print(f"written, read back and found the same in {stopwatch_s() - begun:.2f} s:")

@@ -134,7 +134,7 @@ def _print_verification(verification: Verification, took: float, *, rows: bool) 
     )
     say(f"{looked}{note} checked in {took:.2f} s")
     if verification.given_up:
-        say(f"the job gave {verification.given_up:,} epochs up meanwhile: these were left out")
+        say(f"the job collected {verification.given_up:,} epochs meanwhile: these were left out")
     if verification.is_damaged:
         findings = count_text(len(verification.findings), "finding", "findings")
         out.print(f"[bold red]damaged[/]: {findings}")
@@ -194,7 +194,7 @@ def _affected(epochs: Sequence[int]) -> str:
 
 def _print_orphans(verification: Verification) -> None:
     table = empty_table(
-        ("files", "bytes", "oldest"), texts=("kind",), title="files that nothing names: no damage"
+        ("files", "bytes", "oldest"), texts=("kind",), title="unreferenced files: no damage"
     )
     table.add_column("for example", overflow="fold")
     now = now_us()

@@ -96,7 +96,7 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Sink:
+class Output:
     """An output of the job, by name."""
 
     name: str
@@ -117,7 +117,7 @@ class Plan:
         self.key_groups = key_groups
         self.sources: list[Source] = []
         self.operators: list[Operator] = []
-        self.sinks: list[Sink] = []
+        self.sinks: list[Output] = []
 
     def free_name(self, kind: Literal["source", "operator"], name: str) -> str:
         """Return the name of a new source or operator after checking it, and for an operator the
@@ -168,7 +168,7 @@ class Plan:
         """Return the operator of that name."""
         return next(operator for operator in self.operators if operator.name == name)
 
-    def sinks_of(self, stream: str) -> list[Sink]:
+    def sinks_of(self, stream: str) -> list[Output]:
         """Return the sinks of a stream."""
         return [sink for sink in self.sinks if sink.stream == stream]
 

@@ -10,7 +10,7 @@ from typing_extensions import TypeVar
 
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
-from statekit.job.plan import Operator, Plan, Sink, check_name
+from statekit.job.plan import Operator, Output, Plan, check_name
 from statekit.job.windows.aggregate_operator import aggregation
 from statekit.job.windows.definitions import Window
 from statekit.job.windows.field_aggregates import FieldAggregate
@@ -319,7 +319,7 @@ class Stream(Generic[T]):
         if any(sink.name == name for sink in self._job.sinks):
             raise StateTypeError(f"job {self._job.name!r} has a sink {name!r} already")
         check_name("sink", name)
-        self._job.sinks.append(Sink(name, self.name))
+        self._job.sinks.append(Output(name, self.name))
         return self
 
     def _check_single(self, what: str) -> None:

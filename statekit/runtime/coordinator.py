@@ -9,8 +9,8 @@ from typing import Self
 from statekit.checkpoint.gc.background import BackgroundCollection
 from statekit.checkpoint.job_file import OperatorRecord
 from statekit.checkpoint.manifest import (
-    EpochInstant,
     EpochManifest,
+    EpochNote,
     OperatorEpoch,
     ShardPlan,
     ShardReport,
@@ -52,7 +52,7 @@ class Coordinator:
         self.parallelism = start.parallelism
         self.layout = start.layout
         """The shards that the next epoch starts from."""
-        self.begun: EpochInstant | None = None
+        self.note: EpochNote | None = None
         """The note of an earlier attempt at the next epoch; None if there is none."""
         self.processing_time_us = BEGINNING
         self.watermarks_us: dict[str, int] = {}
@@ -83,7 +83,7 @@ class Coordinator:
         options = options or RunOptions()
         check_retention(options.retention)
         coordinator = cls(job, repository, open_checkpoint(job, repository, options), options)
-        coordinator.begun = repository.begun(coordinator.epoch)
+        coordinator.note = repository.read_note(coordinator.epoch)
         return coordinator
 
     @property
@@ -101,7 +101,7 @@ class Coordinator:
         """Fix the clocks of the next epoch.
 
         Parameters:
-            what: the input of the epoch, as in `EpochInstant`: a replay needs the same. "drain"
+            what: the input of the epoch, as in `EpochNote`: a replay needs the same. "drain"
                 advances event time to its end, one operator of a chain after the other.
             to: watermarks that operators advance to at least.
             at_us: the processing time; None uses that of an earlier attempt, or the clock.
@@ -126,17 +126,17 @@ class Coordinator:
         """Return the time of the wall clock; in a replay, the time of the first attempt."""
         if not self.notes_beginnings:
             return self._now_us()
-        if self.begun is None:
+        if self.note is None:
             now = self._now_us()
-            self.begun = EpochInstant(epoch=self.epoch, what=what, processing_time_us=now)
-            self.repository.begin(self.begun)
-        elif self.begun.what not in (what, "records"):
+            self.note = EpochNote(epoch=self.epoch, what=what, processing_time_us=now)
+            self.repository.write_note(self.note)
+        elif self.note.what not in (what, "records"):
             raise RestoreError(
-                f"epoch {self.epoch} of {self.repository.url} was begun as {self.begun.what!r} and "
+                f"epoch {self.epoch} of {self.repository.url} was begun as {self.note.what!r} and "
                 f"would be run again as {what!r}: run it as it was begun, so that sinks see the "
                 "same again"
             )
-        return self.begun.processing_time_us
+        return self.note.processing_time_us
 
     def _watermarks(self, drain: bool, to: Mapping[str, int]) -> dict[str, int]:
         watermarks: dict[str, int] = {}
@@ -194,7 +194,7 @@ class Coordinator:
     def was_draining(self) -> bool:
         """Whether a drain was begun, which must be completed before anything else."""
         drained = self.last is not None and self.last.drained
-        return drained or (self.begun is not None and self.begun.what == "drain")
+        return drained or (self.note is not None and self.note.what == "drain")
 
     @property
     def would_advance(self) -> bool:
@@ -277,11 +277,11 @@ class Coordinator:
         return [self.plan(operator, shard) for shard in range(self.parallelism)]
 
     def check_owner(self) -> None:
-        """Check that no other run has committed the current epoch, or removed the one before it.
+        """Check that no other run has committed the next epoch, and that the last one still exists.
 
         Raises:
-            FencedError: another run has committed it.
-            CorruptCheckpointError: the epoch before it is missing.
+            FencedError: another run has committed the next epoch.
+            CorruptCheckpointError: the last epoch is missing.
         """
         if self.repository.is_committed(self.epoch):
             raise FencedError(
@@ -344,9 +344,9 @@ class Coordinator:
         )
         self.repository.commit(manifest)
         self.last = self.layout = manifest
-        if self.begun is not None:
-            self.begun = None
-            self.repository.forget_instant(manifest.epoch)
+        if self.note is not None:
+            self.note = None
+            self.repository.remove_note(manifest.epoch)
         if self._collection is not None:
             self._collection.committed(manifest.epoch)
         return manifest
@@ -360,12 +360,12 @@ class Coordinator:
         by_operator: dict[str, list[ShardReport]] = defaultdict(list)
         for report in reports:
             by_operator[report.operator].append(report)
-        return {op.name: self._in_one(op, by_operator[op.name]) for op in self.job.operators}
+        return {op.name: self._combined(op, by_operator[op.name]) for op in self.job.operators}
 
-    def _in_one(self, operator: Operator, reports: list[ShardReport]) -> OperatorEpoch:
+    def _combined(self, operator: Operator, reports: list[ShardReport]) -> OperatorEpoch:
         """Combine the reports of all shards of an operator."""
         before = None if self.layout is None else self.layout.operators.get(operator.name)
         bases = [self._base(operator.name, shard) for shard in range(self.parallelism)]
-        combined = OperatorReports(operator, self.epoch, bases, reports)
+        checked = OperatorReports(operator, self.epoch, bases, reports)
         watermark_us = self.watermarks_us.get(operator.name)
-        return combined.in_one(before, self._record(operator.name).holds, watermark_us)
+        return checked.combined(before, self._record(operator.name).holds, watermark_us)

@@ -140,7 +140,11 @@ class _OpenShard:
         self.copy.write(batch)
 
     def _concluded(self, task: ShardTask) -> ShardReport:
-        """Make the changes durable, update the copy, and return the report."""
+        """Make the changes durable, update the copy, and return the report.
+
+        The copy is marked before the report is sent. If the worker dies in between, no manifest
+        references the attempt, and the copy is restored.
+        """
         added, copy, base = task.finish(), self.copy, self.plan.base
         batches = task.batch, task.local_batch
         files = {file: file.size for file in base.redistributed}
@@ -172,7 +176,7 @@ class _OpenShard:
         if files:
             shard = self._changed(shard, files)
         copy.take_base(shard, self.declared.local_states)
-        copy.commit(shard)
+        copy.close_at(shard)
         return report.model_copy(update={"shard": shard, **undivided})
 
     def _changed(self, shard: ShardState, files: Mapping[FileRef, int]) -> ShardState:

@@ -53,7 +53,7 @@ class OperatorReports:
             )
         self._by_shard = [by_shard[base.groups][0] for base in bases]
 
-    def in_one(
+    def combined(
         self, before: OperatorEpoch | None, holds: Container[str], watermark_us: int | None
     ) -> OperatorEpoch:
         """Return the operator after the epoch.

@@ -225,12 +225,12 @@ class EpochLoop:
         A micro-batch that was begun keeps its epoch. The first epoch needs records: nothing is due
         before them, and they get the initial state.
         """
-        begun = self.coordinator.begun
-        if self.coordinator.last is None and begun is None:
+        note = self.coordinator.note
+        if self.coordinator.last is None and note is None:
             return False
         if self._stream is None or self._is_stopped or self._first_error is not None:
             return False
-        return self._stream.isActive and (begun is None or begun.what == "idle")
+        return self._stream.isActive and (note is None or note.what == "idle")
 
     def _needs_final_epochs(self) -> bool:
         """Return whether the watermark has advanced, and Spark has no more records."""
@@ -256,8 +256,8 @@ class EpochLoop:
 
     def _finish_idle(self) -> None:
         """Complete an idle epoch that was begun before a crash."""
-        begun = self.coordinator.begun
-        if begun is not None and begun.what == "idle":
+        note = self.coordinator.note
+        if note is not None and note.what == "idle":
             self._epoch(self._no_input, "idle")
 
     def _epoch(self, inputs: Mapping[str, DataFrame], what: str, batch: int | None = None) -> None:

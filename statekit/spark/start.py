@@ -153,8 +153,7 @@ def _check_outputs(job: Job, sinks: Mapping[str, Sink]) -> None:
     directories = [sink.directory for sink in sinks.values() if sink.directory is not None]
     if len(set(directories)) != len(directories):
         raise StateTypeError(
-            f"outputs= has two Parquet sinks in one directory ({sorted(directories)}): give each "
-            "its own"
+            f"outputs= has two sinks in one directory ({sorted(directories)}): give each its own"
         )
 
 

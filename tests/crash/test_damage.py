@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from statekit.backend.interface import MemoryBackend
 from statekit.checkpoint.manifest import EpochManifest
-from statekit.checkpoint.paths import SAVEPOINT, SPARK, epoch_path, first_path, instant_path
+from statekit.checkpoint.paths import SAVEPOINT, SPARK, epoch_path, first_path, note_path
 from statekit.checkpoint.references import base_snapshot, history
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
@@ -98,7 +98,7 @@ def readers(files: Files) -> dict[str, list[Check]]:
     for ref in (*tables, *saved.spark):
         there = ref.model_copy(update={"path": f"{folder}/{ref.path}"})
         found[there.path] = [partial(check_file, files, NamedFile(there, "bytes"))]
-    found[instant_path(7)] = [partial(files.begun, 7)]
+    found[note_path(7)] = [partial(files.read_note, 7)]
     last = files.manifest(files.epochs()[-1])
     for path in files.tree(SPARK):
         found[path] = [partial(_raise_faults, files, last)]
@@ -395,7 +395,7 @@ def test_epochs_that_are_all_lost_are_not_taken_for_none(files: Files, left: str
     if left == "a mark":
         lost.files[first_path(3)] = b""
     else:
-        lost.files[instant_path(7)] = files.files[instant_path(7)]
+        lost.files[note_path(7)] = files.files[note_path(7)]
     found = verify(lost)
     assert [(f.kind, f.path) for f in found.findings] == [("manifest", "epochs")]
     assert found.is_damaged

@@ -16,7 +16,7 @@ from statekit.checkpoint.paths import (
     SAVEPOINTS,
     SPARK,
     TMP,
-    instant_path,
+    note_path,
 )
 from statekit.checkpoint.repository import Repository
 from statekit.timestamp import datetime_to_micros
@@ -60,7 +60,7 @@ def orphans(repository: Repository, named: Container[str], last: int) -> Iterato
         folder = path.split("/", 1)[0]
         if path in named or folder in (SPARK, SAVEPOINTS, REPAIRS) or EPOCH_NAME.fullmatch(path):
             continue
-        if path == instant_path(last + 1) or folder == HELD:
+        if path == note_path(last + 1) or folder == HELD:
             continue  # the epoch that was begun, and those of readers
         yield Orphan(path, _kind(path, folder), file.size, datetime_to_micros(file.modified))
 

@@ -178,7 +178,7 @@ def _mend(repository: Repository, last: EpochManifest) -> Repaired:
         cause="repair", writer=unique_id(), committed_at_us=now_us(), operators=operators
     )
     repository.commit(manifest)
-    repository.forget_instant(manifest.epoch)
+    repository.remove_note(manifest.epoch)
     finish(repository, manifest)
     return Repaired(
         manifest,

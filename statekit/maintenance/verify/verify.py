@@ -15,7 +15,7 @@ from itertools import islice
 
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest, ShardState
-from statekit.checkpoint.paths import SPARK, epoch_path, instant_path
+from statekit.checkpoint.paths import SPARK, epoch_path, note_path
 from statekit.checkpoint.repository import TRANSFERS, Repository
 from statekit.checkpoint.retention import collected_error, held
 from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
@@ -381,9 +381,9 @@ class _Pass:
         """Check the note of the next epoch, which a start uses."""
         number = self.verification.epochs[-1] + 1
         try:
-            self.repository.begun(number)
+            self.repository.read_note(number)
         except _UNREADABLE as error:
-            self._note(Finding(kind_of(error, "note"), str(error), instant_path(number)))
+            self._note(Finding(kind_of(error, "note"), str(error), note_path(number)))
 
     def _at_spark(self) -> None:
         """Check Spark's part. A query may run meanwhile, so a finding counts if it appears

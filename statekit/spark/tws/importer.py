@@ -133,8 +133,8 @@ class SparkImport:
             reporter=reporter,
         )
         self._run(step)
-        reports = arrived.of(reporter)
-        combined = OperatorReports(self._operator, epoch, [plan.base for plan in plans], reports)
+        bases = [plan.base for plan in plans]
+        reports = OperatorReports(self._operator, epoch, bases, arrived.of(reporter))
         self.found.check_has_not_moved()
         position = self.found.position
         manifest = EpochManifest(
@@ -152,7 +152,7 @@ class SparkImport:
             processing_time_us=position.times.timestamp_ms * 1000,
             drained=False,
             committed_at_us=now_us(),
-            operators=self._operators(combined),
+            operators=self._operators(reports),
         )
         repository.commit(manifest)
         return manifest
@@ -206,13 +206,13 @@ class SparkImport:
         with self.found.as_written():
             self.found.asked(partial(compute, frame))
 
-    def _operators(self, combined: OperatorReports) -> dict[str, OperatorEpoch]:
+    def _operators(self, reports: OperatorReports) -> dict[str, OperatorEpoch]:
         """Return all operators after the import: the one with the state, and empty ones."""
         operators = {
             operator.name: OperatorEpoch(shards=tuple(self._blank()))
             for operator in self._job.operators
         }
-        after = combined.in_one(None, self._operator.record().holds, None)
+        after = reports.combined(None, self._operator.record().holds, None)
         position = after.at_rest(after.shards, **self._event_time())
         return {**operators, self._operator.name: position}
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import statekit as sk
@@ -27,7 +28,7 @@ from statekit.testing import Harness
 from statekit.working_copy.copies import DiskCopies
 from statekit.working_copy.uploader import uploader
 from tests.support.counting_job import entries, tally_job
-from tests.support.places import STORED
+from tests.support.places import ROOT, STORED
 from tests.support.timeouts import PATIENCE_S
 
 
@@ -55,6 +56,7 @@ def follow(
 
 
 MAIN = "from statekit.cli import main; main()"
+COMMANDS: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
 AT = datetime(2013, 1, 1, 5, 15, tzinfo=UTC)
 
 
@@ -185,21 +187,13 @@ def test_wrong_usage_ends_with_two() -> None:
     assert statekit("fly").returncode == 2
 
 
-def test_every_command_has_help_with_an_example() -> None:
-    for command in (
-        "inspect",
-        "get",
-        "savepoint",
-        "rescale",
-        "migrate",
-        "rollback",
-        "diff",
-        "demo",
-    ):
-        done = statekit(command, "--help")
-        assert done.returncode == 0
-        assert "Example" in done.stdout
-        assert f"statekit {command}" in done.stdout
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    done = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80"})
+    assert done.exit_code == 0
+    assert "Example" in done.stdout
+    assert f"statekit {command}" in done.stdout
+    assert (ROOT / f"statekit/cli/{command.replace('-', '_')}.py").exists()
 
 
 def test_inspect_shows_job_operators_states_types_sizes_epochs_and_skew(checkpoint: Path) -> None:

@@ -107,7 +107,7 @@ def test_new_shards_share_the_files_of_those_they_came_from(tmp_path: Path) -> N
         first, last = plan.base.groups
         assert groups
         assert all(first <= group <= last for group in groups), "of no other shard"
-        copy.commit(plan.base)
+        copy.close_at(plan.base)
     assert old == tables(copy_of(tmp_path, 0, 15)), "the source stays as it is"
 
 

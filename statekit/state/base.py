@@ -22,6 +22,10 @@ where the input was cut into epochs. A value that is its own stored form, which 
 
 Sizes. A state counts the rows and bytes that it adds and removes, exactly: before a row is replaced
 or removed, its old size is known from a read, or is looked up.
+
+To add a state type with an existing row shape: write its class here in `state`, add its kind to
+`checkpoint/state_kinds`, its class to `functions/state_parameters`, and export it in
+`statekit/__init__`.
 """
 
 from __future__ import annotations

@@ -464,7 +464,7 @@ INSTANTS = {
     "after a database is cut": ("working_copy.clipping._trim", False, 1),
     "between two databases": ("working_copy.clipping._taken", False, 1),
     "after rows are copied": ("working_copy.clipping._copy", False, 1),
-    "before change files are applied": ("working_copy.restore.put_together", False, 1),
+    "before change files are applied": ("working_copy.restore.assembled", False, 1),
     "when the second shard is": ("working_copy.restore.restored", False, 2),
 }
 

@@ -347,7 +347,7 @@ class Windowed(Generic[T]):
 
     A result has the key fields, `start`, `end` and a field with the value. `into=` is a record
     class for the results, with fields of the same names; by default they are NamedTuples. `name=`
-    is the name of the operator; the default says what it computes. An invalid argument raises
+    is the name of the operator; the default describes the result. An invalid argument raises
     StateTypeError.
     """
 

@@ -1,4 +1,4 @@
-"""What every sink has: attributes that the epoch runner asks for, and `write`."""
+"""The base class of sinks: attributes that the epoch runner reads, and `write`."""
 
 from __future__ import annotations
 

@@ -43,9 +43,9 @@ from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies, default_working_directory
 
 # A task of Spark takes tens of milliseconds of a core, a shard without records less than one. With
-# more tasks than cores, all cores are busy to the end where shards differ: worth it if the epoch
-# before had so many records for each core. A single task needs no shuffle, which takes longer than
-# a second core saves with few records.
+# more tasks than cores, all cores are busy to the end although shards differ. This is faster if the
+# epoch before had so many records for each core. A single task needs no shuffle, which takes longer
+# than a second core saves with few records.
 TASKS_PER_CORE = 3
 _MANY_RECORDS = 20_000
 _FEW_RECORDS = 10_000

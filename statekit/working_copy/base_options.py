@@ -8,7 +8,7 @@ from typing import Literal
 from statekit.checkpoint.shard_contents import ReplayCost
 from statekit.errors import StateTypeError
 
-# What restoring costs, measured on one core: mutations applied and bytes of tables fetched per
+# Cost of a restore, measured on one core: mutations applied and bytes of tables fetched per
 # second, and the seconds that each file adds.
 _ROWS_PER_S = 1_500_000
 _BYTES_PER_S = 500_000_000

@@ -34,7 +34,7 @@ _ID = r"[0-9a-f]{32}"
 _CHECKPOINT_NAME = re.compile(_ID)
 _LEAVING_NAME = re.compile(rf"removed\.{_ID}")
 
-# Everybody who runs shards on a host looks at most this often, together.
+# The processes of a host check for copies to remove at most this often, all together.
 _BETWEEN_LOOKS_US = 60 * 1_000_000
 
 # Copies that were used more recently stay, so that a disk that is short of space for

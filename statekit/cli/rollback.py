@@ -73,8 +73,8 @@ def print_plan(plan: Rollback) -> None:
     for line in (
         _input_text(last, target),
         f"{abandoned}: no longer part of the history; `--epoch` still reads them",
-        f"outputs of {abandoned}: Parquet sinks remove them when the job next writes; callbacks and "
-        "other writers cannot, and get later epochs under new numbers",
+        f"outputs of {abandoned}: Parquet sinks remove them when the job next writes; callbacks "
+        "and other writers cannot, and get later epochs under new numbers",
     ):
         say(line)
 

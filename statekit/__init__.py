@@ -23,6 +23,11 @@ from statekit.job.job import Job
 from statekit.job.stream import Stream, Windowed
 from statekit.job.windows.definitions import session, sliding, tumbling
 from statekit.job.windows.field_aggregates import Count, FieldAggregate, Max, Mean, Min, Sum
+from statekit.query.change import Change
+from statekit.query.feed import EpochChanges, Feed, feed
+from statekit.query.replica import Answer, Replica, ReplicaStatus
+from statekit.query.state_view import Page, StateView
+from statekit.query.view import View
 from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState
 from statekit.state.operator_state import (
@@ -40,13 +45,17 @@ __all__ = [
     "TTL",
     "Aggregate",
     "AggregatingState",
+    "Answer",
     "BaseOptions",
     "BroadcastState",
+    "Change",
     "Checkpointed",
     "Context",
     "CorruptCheckpointError",
     "Count",
     "Default",
+    "EpochChanges",
+    "Feed",
     "FencedError",
     "FieldAggregate",
     "IncompleteEpochError",
@@ -58,6 +67,7 @@ __all__ = [
     "Min",
     "OperatorListState",
     "OperatorState",
+    "Page",
     "PickleCodec",
     "Process",
     "ProcessError",
@@ -65,12 +75,15 @@ __all__ = [
     "Redistribute",
     "Reduce",
     "ReducingState",
+    "Replica",
+    "ReplicaStatus",
     "RescaleError",
     "RestoreError",
     "Retention",
     "RocksOptions",
     "StateSchemaError",
     "StateTypeError",
+    "StateView",
     "StatekitError",
     "StorageError",
     "Stream",
@@ -78,7 +91,9 @@ __all__ = [
     "Timer",
     "Timers",
     "ValueState",
+    "View",
     "Windowed",
+    "feed",
     "process",
     "session",
     "sinks",

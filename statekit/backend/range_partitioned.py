@@ -22,6 +22,7 @@ from statekit.backend.interface import (
 )
 from statekit.backend.mutation import DELETE_RANGE, Batch, Row
 from statekit.backend.rocksdb import RocksBackend
+from statekit.backend.rocksdb_snapshot import PointGetter, RocksSnapshot
 from statekit.keygroup import pack_group
 
 
@@ -58,6 +59,16 @@ class FragmentedBackend:
 
     def get(self, state: str, key: bytes) -> bytes | None:
         return self._fragments[bisect_right(self._bounds, key)].get(state, key)
+
+    def point_getter(self, state: str) -> PointGetter:
+        """Return a function that reads single rows in any order, from any thread."""
+        getters = [fragment.point_getter(state) for fragment in self._fragments]
+        bounds = self._bounds
+
+        def get(key: bytes) -> bytes | None:
+            return getters[bisect_right(bounds, key)](key)
+
+        return get
 
     def reader(self, state: str, next_keys: NextKeys | None = None) -> Reader:
         # The keys may belong to the next fragment, which is asked again for them.
@@ -129,6 +140,15 @@ class FragmentedBackend:
         for fragment in self._fragments:
             fragment.flush()
 
+    def log_writes(self) -> None:
+        """From now on use the write-ahead log, as `RocksBackend.log_writes`."""
+        for fragment in self._fragments:
+            fragment.log_writes()
+
+    def frozen(self) -> FrozenFragments:
+        """Return the rows as they are now. Nothing may be written during the call."""
+        return FrozenFragments([fragment.frozen() for fragment in self._fragments], self._bounds)
+
     def snapshot(self, targets: Sequence[Path]) -> None:
         """Link the databases into other directories, as `RocksBackend.snapshot`, one for each
         fragment.
@@ -169,3 +189,35 @@ class FragmentedBackend:
         for fragment, own in zip(self._fragments, rows, strict=True):
             if own:
                 yield fragment, Batch.of_rows(own)
+
+
+class FrozenFragments:
+    """The rows of several databases at one moment. See `FrozenRows`.
+
+    Parameters:
+        fragments: of each database, in the order of their key groups.
+        bounds: the first row key of each but the first.
+    """
+
+    def __init__(self, fragments: Sequence[RocksSnapshot], bounds: Sequence[bytes]) -> None:
+        self._fragments = fragments
+        self._bounds = bounds
+
+    def get(self, state: str, key: bytes) -> bytes | None:
+        return self._fragments[bisect_right(self._bounds, key)].get(state, key)
+
+    def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(state, key) for key in keys]
+
+    def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
+        first = bisect_right(self._bounds, start)
+        last = max(first, bisect_left(self._bounds, end))
+        scans = [
+            fragment.scan(state, start, end, reverse=reverse)
+            for fragment in self._fragments[first : last + 1]
+        ]
+        return chain.from_iterable(reversed(scans) if reverse else scans)
+
+    def close(self) -> None:
+        for fragment in self._fragments:
+            fragment.close()

@@ -37,6 +37,7 @@ from statekit.backend.interface import (
 from statekit.backend.mutation import DELETE, PUT, Batch
 from statekit.backend.read_ahead import SortedReads
 from statekit.backend.rocksdb_options import RocksOptions
+from statekit.backend.rocksdb_snapshot import FrozenState, PointGetter, RocksSnapshot
 from statekit.errors import StatekitError, StorageError
 
 # Universal compaction merges runs of similar size, so what an epoch costs follows what it wrote.
@@ -176,6 +177,18 @@ class RocksBackend:
         with _StorageErrors(self, "read"):
             return family.get(key)
 
+    def point_getter(self, state: str) -> PointGetter:
+        """Return a function that reads single rows in any order, from any thread."""
+        look = self._family(state).get
+
+        def get(key: bytes) -> bytes | None:
+            try:
+                return look(key)
+            except Exception as error:
+                raise self._failure("read", error) from error
+
+        return get
+
     def reader(self, state: str, next_keys: NextKeys | None = None) -> Reader:
         """Return reads of one state, which read ahead.
 
@@ -291,6 +304,24 @@ class RocksBackend:
                 if runs > SORTED_RUNS_MAX:
                     family.compact_range(None, None)
         self._written.clear()
+
+    def log_writes(self) -> None:
+        """From now on use the write-ahead log: if the process is killed, no write before is lost.
+
+        What was written before is flushed. If the machine loses power, the last writes may be
+        lost, and the earlier ones are complete.
+
+        Raises:
+            StorageError: the disk is full or failed.
+        """
+        self.flush()
+        self._write_options.disable_wal = False
+
+    def frozen(self) -> RocksSnapshot:
+        """Return the rows as they are now. Nothing may be written during the call."""
+        self._check_open()
+        states = {name: FrozenState.of(family) for name, family in self._families.items()}
+        return RocksSnapshot(states, self._failure)
 
     def snapshot(self, targets: Sequence[Path]) -> None:
         """Link the flushed database into a directory that does not exist yet.

@@ -33,6 +33,7 @@ RANKS = [
     "job/windows",
     "job",
     "sinks",
+    "query",
     "maintenance",
     "maintenance/savepoint",
     "maintenance/verify",
@@ -50,7 +51,7 @@ USERS = {"demo"}
 """Programs that use statekit as users do."""
 
 DOORS = {
-    "rocksdict": {"backend/rocksdb.py"},
+    "rocksdict": {"backend/rocksdb.py", "backend/rocksdb_snapshot.py"},
     "numpy": {"codec/vectorized.py", "backend/change_file_sums.py"},
     "obstore": {"checkpoint/object_store.py"},
     "pandas": {"spark"},

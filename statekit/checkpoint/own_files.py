@@ -1,0 +1,91 @@
+"""Change files of an epoch's own: those that lead from the epoch before it to the epoch.
+
+A manifest references all files that the rows of a shard consist of. The files of the epoch itself
+are those that the manifest before it does not reference. A path is never used twice, so comparing
+paths is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from statekit.checkpoint.manifest import EpochManifest, ShardState
+from statekit.checkpoint.references import history
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.sealed_json import FileRef
+from statekit.checkpoint.shard_contents import Contents
+
+_REPLACED = frozenset({"repair", "migrate", "savepoint", "import"})
+"""Causes of epochs whose rows may differ from those before without a change file that says so."""
+
+
+def follows_by_files(before: EpochManifest, after: EpochManifest) -> bool:
+    """Return whether the change files of an epoch lead to it from another one.
+
+    They do not after a rollback, and not where all rows were written again.
+    """
+    return (
+        after.previous == before.epoch
+        and not after.whole
+        and after.cause not in _REPLACED
+        and after.key_groups == before.key_groups
+    )
+
+
+def own_files(
+    repository: Repository, before: EpochManifest | None, after: EpochManifest, operator: str
+) -> Iterator[tuple[ShardState, Sequence[FileRef]]]:
+    """Yield the shards that an epoch changed, each with the change files of that epoch in order.
+
+    Files with redistributed operator state are among them: they follow from the layout of the
+    epoch. The cost follows the number of shards that changed. A history is read only if the
+    shard has a new base.
+
+    Parameters:
+        before: the epoch that `follows_by_files` holds for; None for the first epoch.
+        operator: its name; one without shards in `after` has no files.
+
+    Raises:
+        CorruptCheckpointError: a history is missing or altered.
+    """
+    operator_epoch = after.operators.get(operator)
+    for shard in () if operator_epoch is None else operator_epoch.shards:
+        earlier = () if before is None else before.shards_over(operator, *shard.groups)
+        if len(earlier) == 1 and earlier[0] == shard:
+            continue
+        listed = (*shard.redistributed, *shard.files)
+        known = {ref.path for old in earlier for ref in _direct(old)}
+        new = [ref for ref in listed if ref.path not in known]
+        if new and shard.base is not None and _has_new_base(shard, earlier):
+            # The files that are not in the base may have been in a history.
+            known = {path for old in earlier for path in _in_histories(repository, old)}
+            new = [ref for ref in new if ref.path not in known]
+        if new:
+            yield shard, new
+
+
+def _parts(shard: ShardState) -> tuple[Contents, ...]:
+    return (shard, *shard.slices)
+
+
+def _direct(shard: ShardState) -> Iterator[FileRef]:
+    """Yield the change files that a manifest references itself."""
+    yield from shard.redistributed
+    for part in _parts(shard):
+        yield from part.files
+
+
+def _has_new_base(shard: ShardState, earlier: Sequence[ShardState]) -> bool:
+    return all(part.base != shard.base for old in earlier for part in _parts(old))
+
+
+def _in_histories(repository: Repository, shard: ShardState) -> Iterator[str]:
+    """Yield the paths of all change files in histories of a shard."""
+    waiting = [part.history for part in _parts(shard)]
+    while waiting:
+        ref = waiting.pop()
+        if ref is not None:
+            listed = history(repository, ref)
+            yield from (file.path for file in listed.files)
+            waiting += [listed.before, *(piece.history for piece in listed.slices)]
+            yield from (file.path for piece in listed.slices for file in piece.files)

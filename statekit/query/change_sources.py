@@ -1,0 +1,225 @@
+"""Change sources: where the changes of a state in one epoch are read from."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from statekit.backend.mutation import BATCH_ROWS_MAX, Batch, Put
+from statekit.backend.rocksdb import RocksBackend
+from statekit.backend.scratch import scratch_directory
+from statekit.checkpoint.manifest import EpochManifest, ShardState
+from statekit.checkpoint.own_files import own_files
+from statekit.checkpoint.repository import Repository, group_bounds
+from statekit.checkpoint.restore_plan import local_rows, restore_plan
+from statekit.checkpoint.retention import still_kept
+from statekit.checkpoint.sealed_json import FileRef
+from statekit.errors import QueryError
+from statekit.keygroup import MAX_GROUPS, group_of_row, pack_group
+from statekit.query.change import Change, Kind
+from statekit.query.net_changes import NetChanges, joined
+from statekit.query.operator_keys import GROUP_BYTES
+from statekit.query.state_rows import Row, StateRows, expiry_time_us
+from statekit.timestamp import instant
+from statekit.working_copy.restore import restored
+
+
+@dataclass(frozen=True)
+class ChangeSource:
+    """Where the changes of a state in an epoch are read from.
+
+    Parameters:
+        kind: how they are found.
+        repository: the checkpoint.
+        after: the manifest of the epoch.
+        rows: how its rows are read.
+    """
+
+    kind: Kind
+    repository: Repository
+    after: EpochManifest
+    rows: StateRows
+
+    def changes(self) -> Iterator[Change]:
+        """Yield the net changes."""
+        with still_kept(self.repository, self.after.epoch, QueryError):
+            yield from self._changes()
+
+    def _changes(self) -> Iterator[Change]:
+        raise NotImplementedError
+
+    @property
+    def _shards(self) -> Sequence[ShardState]:
+        return self.after.operators[self.rows.operator.name].shards
+
+    def _numbers(self) -> dict[int, int]:
+        """Return the number of each shard by its first key group, which its operator state has."""
+        return {shard.first_group: number for number, shard in enumerate(self._shards)}
+
+    def _all_of_shards(self) -> Iterator[Change]:
+        """Yield operator state completely: its shards are others than before."""
+        name = self.rows.state.name
+        yield Change("clear", None)
+        rows_of = local_rows(self.repository, self.rows.operator, self.after)[name]
+        for number, own in enumerate(rows_of):
+            prefix = pack_group(self._shards[number].first_group)
+            for subkey, row in own:
+                yield self._upsert(prefix + subkey, row, number)
+
+    def _upsert(
+        self, row_key: bytes, row: bytes, shard: int | None = None, before: Any = None
+    ) -> Change:
+        rows = self.rows
+        key, end = (shard, GROUP_BYTES) if rows.is_local else rows.keys.split(row_key)
+        deadline = rows.deadline_us(row)
+        expires = None if deadline is None else instant(deadline)
+        place, value = rows.place(row_key, end), rows.value(row)
+        return Change("upsert", key, place, value, expires, before)
+
+    def _delete(self, row_key: bytes, shard: int | None = None, before: Any = None) -> Change:
+        rows = self.rows
+        key, end = (shard, GROUP_BYTES) if rows.is_local else rows.keys.split(row_key)
+        return Change("delete", key, rows.place(row_key, end), before=before)
+
+
+@dataclass(frozen=True)
+class FileChanges(ChangeSource):
+    """Changes that follow from the change files of the epoch."""
+
+    before: EpochManifest
+
+    def _changes(self) -> Iterator[Change]:
+        rows, operator = self.rows, self.rows.operator.name
+        if rows.is_local and have_other_shards(self.before, self.after, operator):
+            yield from self._all_of_shards()
+            return
+        for _, refs in own_files(self.repository, self.before, self.after, operator):
+            yield from self._of_shard([ref for ref in refs if rows.is_local or not ref.local])
+
+    def _of_shard(self, refs: Sequence[FileRef]) -> Iterator[Change]:
+        rows, numbers = self.rows, self._numbers()
+        with NetChanges(self.repository, refs, rows.state.name) as net:
+            for start, _ in net.cleared:
+                if not rows.is_local:
+                    yield Change("clear", rows.keys.split(start)[0])
+                elif (number := numbers.get(group_of_row(start))) is not None:
+                    yield Change("clear", number)
+            for row_key, row in net.rows:
+                shard = numbers.get(group_of_row(row_key)) if rows.is_local else None
+                if row is None:
+                    yield self._delete(row_key, shard)
+                else:
+                    yield self._upsert(row_key, row, shard)
+
+
+@dataclass(frozen=True)
+class Comparison(ChangeSource):
+    """Changes between two states, or all rows if there is no state before."""
+
+    before: EpochManifest | None = None
+    rows_before: StateRows | None = None
+
+    def _changes(self) -> Iterator[Change]:
+        if self.rows.is_local:
+            yield from self._all_of_shards()
+            return
+        for groups_before, groups in self._pieces():
+            with scratch_directory("feed") as place, contextlib.ExitStack() as closing:
+                before: Iterator[Row] = iter(())
+                if groups_before is not None:
+                    before = self._rows_before(groups_before, place, closing)
+                now_us = expiry_time_us(self.after, self.rows.operator.name, self.rows.state)
+                after = self._unpacked(self.after, self.rows, groups, place / "after", closing)
+                yield from self._compared(before, self.rows.unexpired(after, now_us))
+
+    def _compared(self, before: Iterator[Row], after: Iterator[Row]) -> Iterator[Change]:
+        """Yield how the rows before become the rows after. Rows that are the same are left out."""
+        for row_key, old, new in joined(before, after):
+            if new is None:
+                yield self._delete(row_key)
+            elif (
+                old is None
+                or self.rows_before is None
+                or not is_same(self.rows_before, old, self.rows, new)
+            ):
+                yield self._upsert(row_key, new)
+
+    def _rows_before(
+        self, groups: tuple[int, int], place: Path, closing: contextlib.ExitStack
+    ) -> Iterator[Row]:
+        """Return the rows before, with the key groups of the state after."""
+        assert self.before is not None
+        assert self.rows_before is not None
+        stored = self._unpacked(self.before, self.rows_before, groups, place / "before", closing)
+        if self.before.key_groups == self.after.key_groups:
+            return stored
+        return regrouped(stored, self.rows, place / "regrouped", closing)
+
+    def _unpacked(
+        self,
+        manifest: EpochManifest,
+        rows: StateRows,
+        groups: tuple[int, int],
+        place: Path,
+        closing: contextlib.ExitStack,
+    ) -> Iterator[Row]:
+        """Return the rows of the state in some key groups after an epoch, from the local disk."""
+        operator, name = rows.operator.name, rows.state.name
+        plan = restore_plan(self.repository, manifest, operator, *groups)
+        _, backend = restored(self.repository, place, groups, [plan], [name])
+        closing.callback(backend.close)
+        return backend.scan(name, *group_bounds(*groups))
+
+    def _pieces(self) -> list[tuple[tuple[int, int] | None, tuple[int, int]]]:
+        """Return the key groups of both states that are compared with each other."""
+        before, after = self.before, self.after
+        own = [shard.groups for shard in self._shards]
+        if before is None:
+            return [(None, groups) for groups in own]
+        if before.key_groups == after.key_groups:
+            return [(groups, groups) for groups in own]
+        return [((0, before.key_groups - 1), (0, after.key_groups - 1))]
+
+
+"""
+"""
+
+
+def have_other_shards(before: EpochManifest, after: EpochManifest, operator: str) -> bool:
+    """Return whether the shards of an operator are others in an epoch than in the one before."""
+    of_before, of_after = (
+        [shard.groups for shard in manifest.operators[operator].shards]
+        for manifest in (before, after)
+    )
+    return of_before != of_after
+
+
+def is_same(rows_before: StateRows, old: bytes, rows: StateRows, new: bytes) -> bool:
+    """Return whether a row has the same value and deadline as before, maybe as another type."""
+    if rows_before.state == rows.state:
+        return old == new
+    return (rows_before.value(old), rows_before.deadline_us(old)) == (
+        rows.value(new),
+        rows.deadline_us(new),
+    )
+
+
+def regrouped(
+    stored: Iterator[Row], rows: StateRows, place: Path, closing: contextlib.ExitStack
+) -> Iterator[Row]:
+    """Sort rows of another number of key groups by the row keys that they have in `rows`.
+
+    Parameters:
+        place: a directory on the local disk that does not exist, or is empty.
+        closing: closes the database there.
+    """
+    name = rows.state.name
+    backend = RocksBackend(place, [name])
+    closing.callback(backend.close)
+    while few := list(islice(stored, BATCH_ROWS_MAX)):
+        backend.write(Batch([Put(name, rows.keys.regrouped(key), row) for key, row in few]))
+    return backend.scan(name, *group_bounds(0, MAX_GROUPS - 1))

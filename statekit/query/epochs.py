@@ -1,0 +1,189 @@
+"""Epochs of a checkpoint as a reader outside of the job follows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from statekit.checkpoint.job_file import JobFile
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.retention import still_kept
+from statekit.errors import CorruptCheckpointError, QueryError
+from statekit.timestamp import duration_to_micros
+
+RESYNCHRONISE = (
+    "Read the state of an epoch that is kept, with statekit.read or a new replica, and take the "
+    "feed after that epoch"
+)
+"""What a reader has to do whose epochs were collected."""
+
+
+class EpochReader:
+    """Manifests and job files of a checkpoint.
+
+    Parameters:
+        checkpoint: a directory, an object store URL or an open repository.
+
+    Raises:
+        RestoreError: it is a savepoint, or a local path that does not exist.
+    """
+
+    def __init__(self, checkpoint: str | Path | Repository) -> None:
+        self.repository = (
+            checkpoint
+            if isinstance(checkpoint, Repository)
+            else Repository(checkpoint, create=False)
+        )
+        self._job_files: dict[str, JobFile] = {}
+
+    def poll_s(self, poll: Any) -> float:
+        """Return how often to ask for a new epoch, in seconds.
+
+        Parameters:
+            poll: a timedelta or text; None for the default, which depends on the store.
+
+        Raises:
+            StateTypeError: it is no duration.
+        """
+        if poll is not None:
+            return duration_to_micros(poll, "poll") / 1e6
+        return 1.0 if self.repository.root is None else 0.02
+
+    def latest(self) -> EpochManifest | None:
+        """Return the manifest of the last committed epoch; None before the first.
+
+        Raises:
+            RestoreError: the path is a savepoint.
+            CorruptCheckpointError: it is missing or altered.
+        """
+        while (epoch := self.repository.latest_epoch()) is not None:
+            try:
+                return self.repository.manifest(epoch)
+            except CorruptCheckpointError:
+                if self.repository.latest_epoch() == epoch:
+                    raise  # it was not collected while it was read
+        self.repository.check_nothing_lost()
+        return None
+
+    def manifest(self, epoch: int) -> EpochManifest:
+        """Return the manifest of an epoch that is still kept.
+
+        Raises:
+            QueryError: it was collected, or never committed.
+            CorruptCheckpointError: it is missing or altered.
+        """
+        repository = self.repository
+        if not repository.is_committed(epoch) or epoch < repository.first_kept():
+            latest = repository.latest_epoch()
+            if latest is not None and epoch <= latest:
+                raise collected(repository, epoch)
+            until = "no epoch yet" if latest is None else f"epochs up to {latest}"
+            raise QueryError(
+                f"{repository.url} has {until}, and not epoch {epoch}: check the path and the epoch"
+            )
+        with still_kept(repository, epoch, QueryError):
+            return repository.manifest(epoch)
+
+    def job_file(self, manifest: EpochManifest) -> JobFile:
+        """Return the job file in force in an epoch.
+
+        Raises:
+            QueryError: the epoch was collected, and the file with it.
+            CorruptCheckpointError: it is missing or altered.
+        """
+        path = manifest.job_file.path
+        if path not in self._job_files:
+            with still_kept(self.repository, manifest.epoch, QueryError):
+                stored = self.repository.job_file(path)
+            assert stored is not None, "the manifest references it"
+            self._job_files[path] = stored[0]
+        return self._job_files[path]
+
+
+def next_manifest(
+    repository: Repository, last: EpochManifest | None, *, thorough: bool = True
+) -> EpochManifest | None:
+    """Return the manifest of the first epoch that is kept after another one; None if there is none.
+
+    Parameters:
+        last: the other epoch; None for the first epoch that is kept.
+        thorough: if there is no next epoch, list the epochs to find out whether the checkpoint has
+            later ones, or fewer. Otherwise this takes one request.
+
+    Raises:
+        QueryError: the next epoch was collected, or the checkpoint was replaced by another version
+            of it.
+        CorruptCheckpointError: it is missing or altered.
+        StorageError: the store failed.
+    """
+    if last is None:
+        return _first_manifest(repository)
+    number = last.epoch + 1
+    if not repository.is_committed(number):
+        if thorough:
+            _check_is_last(repository, last)
+        return None
+    try:
+        after = repository.manifest(number)
+    except CorruptCheckpointError as missing:
+        if number >= repository.first_kept():
+            raise
+        raise collected(repository, number) from missing
+    if not _is_continued(repository, last, after):
+        raise replaced(repository, last)
+    return after
+
+
+def _check_is_last(repository: Repository, last: EpochManifest) -> None:
+    """Check that an epoch without a next one is the last one."""
+    latest = repository.latest_epoch()
+    if latest is None or latest < last.epoch:
+        raise replaced(repository, last)
+    if latest > last.epoch and not repository.is_committed(last.epoch + 1):
+        raise collected(repository, last.epoch + 1)
+
+
+def _is_continued(repository: Repository, last: EpochManifest, after: EpochManifest) -> bool:
+    """Return whether an epoch was committed on top of another one that was read before.
+
+    It was not if the checkpoint was replaced meanwhile, such as by a backup: epochs of the same
+    numbers are then others. One run commits all its epochs on top of each other, so a request is
+    made only if another run committed the second one.
+    """
+    if after.writer == last.writer:
+        return True
+    try:
+        return repository.manifest(last.epoch) == last
+    except CorruptCheckpointError:
+        return last.epoch < repository.first_kept()  # collected since, and so not replaced
+
+
+def _first_manifest(repository: Repository) -> EpochManifest | None:
+    while epochs := repository.epochs():
+        try:
+            return repository.manifest(epochs[0])
+        except CorruptCheckpointError:
+            if repository.first_kept() <= epochs[0]:
+                raise  # it was not collected while it was read
+    repository.check_nothing_lost()
+    return None
+
+
+def collected(repository: Repository, epoch: int) -> QueryError:
+    """Return the error that a reader's epoch was collected, with what to do."""
+    kept = repository.epochs()
+    now = f"its epochs are {kept[0]} to {kept[-1]}" if kept else "it has no epoch"
+    return QueryError(
+        f"epoch {epoch} of {repository.url} was collected: {now}. {RESYNCHRONISE}. To keep epochs "
+        "for a reader, give it a name (reader=), or start the job with a longer "
+        "retention=Retention(…)"
+    )
+
+
+def replaced(repository: Repository, last: EpochManifest) -> QueryError:
+    """Return the error that a checkpoint is another version than the one that was read before."""
+    return QueryError(
+        f"{repository.url} was replaced: it does not continue the epoch {last.epoch} that was read "
+        f"from it, as after a restore from a backup. {RESYNCHRONISE}"
+    )

@@ -1,0 +1,302 @@
+"""Follower: copies of operators that are at one epoch, and advance to the next one.
+
+    <directory>/lock                                    held by the process that uses it
+    <directory>/<checkpoint id>/<operator>/<unique>/    a copy of an operator (`operator_copy`)
+
+Every operator has one copy. For a new epoch, the change files of the epoch are applied to all
+copies. Where change files do not lead to the epoch, as after a rollback, or if the follower is too
+far behind, new copies are restored beside the old ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from statekit.backend.rocksdb_options import RocksOptions
+from statekit.checkpoint.job_file import JobFile, OperatorRecord
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.own_files import follows_by_files
+from statekit.clock import unique_id
+from statekit.errors import QueryError, StatekitError
+from statekit.query.epochs import EpochReader, next_manifest
+from statekit.query.operator_copy import EpochRows, OperatorCopy, Position
+from statekit.query.state_rows import record_of_operator
+from statekit.working_copy.lock import DirectoryLock
+
+
+class Follower:
+    """Copies of operators that follow a checkpoint. One thread may use it at a time.
+
+    Parameters:
+        reader: of the checkpoint.
+        directory: where the copies are kept, for this process alone.
+        operators: names of the operators; None for all.
+        key_groups: the first and the last key group; None for all.
+        options: limits of RocksDB.
+
+    Attributes:
+        manifest: of the epoch that the copies are at; None before the first.
+        latest: the last committed epoch that is known.
+        is_rebuilding: whether copies are being restored.
+
+    Raises:
+        QueryError: the directory is used by another process.
+        StorageError: the directory cannot be created.
+    """
+
+    def __init__(
+        self,
+        reader: EpochReader,
+        directory: Path,
+        operators: Sequence[str] | None,
+        key_groups: tuple[int, int] | None,
+        options: RocksOptions,
+    ) -> None:
+        self.reader = reader
+        self.directory = directory
+        self._operators = None if operators is None else tuple(operators)
+        self._key_groups = key_groups
+        self._options = options
+        self.manifest: EpochManifest | None = None
+        self.latest: int | None = None
+        self.is_rebuilding = False
+        self._copies: dict[str, OperatorCopy] = {}
+        self._replaced: list[OperatorCopy] = []
+        lock = DirectoryLock.take(directory)
+        if lock is None:
+            raise QueryError(
+                f"{directory} is used by another replica: give each replica a directory of its own"
+            )
+        self._lock = lock
+
+    @property
+    def is_at_an_epoch(self) -> bool:
+        """Whether all copies are at the same epoch, and no part of a later one was applied."""
+        return self.manifest is not None and all(
+            copy.position.applying is None for copy in self._copies.values()
+        )
+
+    def rows(self) -> dict[str, EpochRows]:
+        """Return the rows of each operator at the epoch of the copies."""
+        return {name: copy.rows() for name, copy in self._copies.items()}
+
+    def groups(self, job: JobFile) -> tuple[int, int]:
+        """Return the first and the last key group of the copies.
+
+        Raises:
+            QueryError: the checkpoint does not have them.
+        """
+        if self._key_groups is None:
+            return 0, job.key_groups - 1
+        first, last = self._key_groups
+        if not 0 <= first <= last < job.key_groups:
+            raise QueryError(
+                f"key_groups={self._key_groups}: the checkpoint has the key groups 0 to "
+                f"{job.key_groups - 1}; give the first and the last one"
+            )
+        return first, last
+
+    # ------------------------------------------------------------------------------- the start
+
+    def start(self) -> bool:
+        """Open the copies of an earlier process, or restore them at the last epoch.
+
+        Returns:
+            False if nothing is committed yet.
+
+        Raises:
+            QueryError: there is no such operator or key group.
+            CorruptCheckpointError: a file is missing or altered.
+            StorageError: the store or the local disk failed.
+        """
+        latest = self.reader.latest()
+        if latest is None:
+            return False
+        job = self.reader.job_file(latest)
+        copies = self._reopened(job, self._records(job), self.groups(job))
+        if copies is not None:
+            self.manifest = self._position_of(copies)
+            if self.manifest is not None:
+                self._copies, self.latest = copies, self.manifest.epoch
+                return True
+            self._replaced += copies.values()  # their tables may be linked
+        self.restore(latest)
+        return True
+
+    def _records(self, job: JobFile) -> list[OperatorRecord]:
+        if self._operators is None:
+            return [*job.operators]
+        return [record_of_operator(job, name) for name in self._operators]
+
+    def _home(self, job: JobFile, operator: str) -> Path:
+        return self.directory / job.id / operator
+
+    def _reopened(
+        self, job: JobFile, records: Sequence[OperatorRecord], groups: tuple[int, int]
+    ) -> dict[str, OperatorCopy] | None:
+        """Return the copies of an earlier process; None if one is missing. Others are removed."""
+        self._remove_others(job, {record.name for record in records})
+        copies: dict[str, OperatorCopy] = {}
+        for record in records:
+            homes = sorted(self._home(job, record.name).glob("*/copy.json"))
+            for home in (path.parent for path in homes):
+                copy = None
+                if record.name not in copies:
+                    copy = OperatorCopy.reopen(record, groups, home, self._options)
+                if copy is None:
+                    shutil.rmtree(home, ignore_errors=True)
+                else:
+                    copies[record.name] = copy
+            for path in self._home(job, record.name).glob("*"):
+                if record.name not in copies or path != copies[record.name].home:
+                    shutil.rmtree(path, ignore_errors=True)
+        if len(copies) == len(records):
+            return copies
+        for copy in copies.values():
+            copy.remove()
+        return None
+
+    def _remove_others(self, job: JobFile, operators: set[str]) -> None:
+        """Remove copies of another checkpoint, and of operators that are not followed."""
+        for path in self.directory.glob("*"):
+            if path.is_dir() and path.name != job.id:
+                shutil.rmtree(path, ignore_errors=True)
+        for path in (self.directory / job.id).glob("*"):
+            if path.name not in operators:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _position_of(self, copies: Mapping[str, OperatorCopy]) -> EpochManifest | None:
+        """Return the manifest of the epoch that all copies are at, or some are at and others after.
+
+        A process that was killed may have advanced only some of the copies. Those apply the files
+        of that epoch once more, which changes nothing.
+
+        Returns:
+            None if the epochs differ more, or the checkpoint does not have them any more.
+        """
+        first = min((copy.position.epoch for copy in copies.values()), default=0)
+        try:
+            manifest = self.reader.manifest(first)
+            before = Position.at(manifest)
+            for copy in copies.values():
+                if copy.position.epoch == first + 1:
+                    after = Position.at(self.reader.manifest(first + 1))
+                    if copy.position.manifest != after.manifest or copy.position.applying:
+                        return None
+                    copy.position = before.model_copy(update={"applying": first + 1})
+                elif copy.position.manifest != before.manifest:
+                    return None
+        except StatekitError:
+            return None
+        return manifest
+
+    # --------------------------------------------------------------------------- the next epoch
+
+    def advance(self, *, thorough: bool = True) -> bool:
+        """Apply the next epoch. Return False if there is none.
+
+        Parameters:
+            thorough: if there is no next epoch, check that the checkpoint has no later one.
+
+        Raises:
+            CorruptCheckpointError: a file is missing or altered.
+            StorageError: the store or the local disk failed. The next call tries again.
+        """
+        last, repository = self.manifest, self.reader.repository
+        if last is None:
+            return False
+        try:
+            after = next_manifest(repository, last, thorough=thorough)
+        except QueryError:  # it was collected, or the checkpoint was replaced
+            after = self.reader.latest()
+            if after is None:
+                raise
+            self.restore(after)
+            return True
+        if after is None:
+            self.latest = last.epoch
+            return False
+        self.apply(after)
+        return True
+
+    def apply(self, after: EpochManifest) -> None:
+        """Apply an epoch: its change files if they lead to it, else restore copies at it.
+
+        Raises:
+            CorruptCheckpointError: a file is missing or altered.
+            StorageError: the store or the local disk failed. Another call tries again.
+        """
+        self.latest = after.epoch
+        last = self.manifest
+        if last is None or not self._leads_to(last, after):
+            self.restore(after)
+            return
+        for copy in self._copies.values():
+            copy.advance(self.reader.repository, last, after)
+        self.manifest = after
+
+    def _leads_to(self, last: EpochManifest, after: EpochManifest) -> bool:
+        """Return whether change files lead from the copies to an epoch."""
+        if not follows_by_files(last, after):
+            return False
+        if any(c.position.applying not in (None, after.epoch) for c in self._copies.values()):
+            return False
+        records = self._records(self.reader.job_file(after))
+        states = {record.name: record.holds for record in records}
+        return states == {name: copy.states for name, copy in self._copies.items()}
+
+    def restore(self, manifest: EpochManifest) -> None:
+        """Restore all copies at an epoch, beside the present ones.
+
+        Raises:
+            QueryError: there is no such operator or key group.
+            CorruptCheckpointError: a file is missing or altered.
+            StorageError: the store or the local disk failed.
+        """
+        self.latest = manifest.epoch
+        self.is_rebuilding = True
+        copies: dict[str, OperatorCopy] = {}
+        try:
+            job = self.reader.job_file(manifest)
+            groups = self.groups(job)
+            for record in self._records(job):
+                copies[record.name] = OperatorCopy.restore(
+                    self.reader.repository,
+                    manifest,
+                    record,
+                    groups,
+                    self._home(job, record.name) / unique_id(),
+                    self._options,
+                )
+        except BaseException:
+            for copy in copies.values():
+                copy.remove()
+            raise
+        finally:
+            self.is_rebuilding = False
+        self._replaced += self._copies.values()
+        self._copies, self.manifest = copies, manifest
+
+    # ------------------------------------------------------------------------------- the end
+
+    def remove_unread(self) -> None:
+        """Remove copies that were replaced, and that nobody reads any more."""
+        replaced, self._replaced = self._replaced, []
+        for copy in replaced:
+            if copy.is_read:
+                self._replaced.append(copy)
+            else:
+                copy.remove()
+
+    def close(self) -> None:
+        """Close all copies, and release the directory. Rows of theirs must not be read any more."""
+        for copy in self._replaced:
+            copy.remove()
+        for copy in self._copies.values():
+            with contextlib.suppress(StatekitError):  # the files stay, and are opened again or not
+                copy.close()
+        self._replaced, self._copies = [], {}
+        self._lock.release()

@@ -1,0 +1,340 @@
+"""A replica's copy of one operator: its rows after an epoch, in local RocksDB.
+
+    <home>/copy.json    what the databases contain
+    <home>/db/…         the databases, as those of a working copy
+
+A copy is restored as a working copy is: from base snapshots and change files. Then it applies the
+change files of one epoch after the other. Unlike a working copy it stays open, so it writes with a
+write-ahead log, and a row of its own states the epoch that it is at. That row is in the same
+batches as the changes. If the process is killed in the middle of an epoch, the row also names that
+epoch. Its files are then applied again from the first one: mutations set and remove rows whatever
+was there, so applying a part of them before makes no difference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Self
+
+from pydantic import ValidationError
+
+from statekit.backend.interface import Rows
+from statekit.backend.mutation import Batch
+from statekit.backend.rocksdb_options import RocksOptions
+from statekit.backend.rocksdb_snapshot import FrozenRows
+from statekit.checkpoint.job_file import OperatorRecord
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.own_files import own_files
+from statekit.checkpoint.repository import Repository, group_bounds
+from statekit.checkpoint.restore_plan import restore_plan
+from statekit.checkpoint.sealed_json import Count, Record, checksum_of
+from statekit.errors import QueryError, StatekitError, StorageError
+from statekit.keygroup import pack_group
+from statekit.working_copy.clipping import Database, opened
+from statekit.working_copy.directory import Ranges
+from statekit.working_copy.restore import restored
+
+POSITION = "_position"
+"""The column family with the row that states the epoch. States of users have no such names."""
+
+_DESCRIPTION = "copy.json"
+
+
+class Position(Record):
+    """The epoch that a copy is at.
+
+    Parameters:
+        epoch: the last epoch that was applied completely.
+        manifest: the checksum of its manifest. A checkpoint that was replaced by a backup may have
+            another epoch of that number.
+        applying: the next epoch, if a part of it was applied.
+    """
+
+    epoch: Count
+    manifest: str
+    applying: Count | None = None
+
+    @classmethod
+    def at(cls, manifest: EpochManifest) -> Self:
+        """Return the position after an epoch."""
+        return cls(epoch=manifest.epoch, manifest=checksum_of(manifest.to_bytes()))
+
+
+class _Description(Record):
+    """What the databases of a copy contain."""
+
+    groups: tuple[Count, Count]
+    states: tuple[str, ...]
+    fragments: Ranges
+
+
+class OperatorCopy:
+    """The rows of an operator in some key groups. Only one thread may advance it.
+
+    Parameters:
+        home: its directory.
+        operator: the operator's name.
+        groups: first and last key group.
+        states: the column families with rows of the operator.
+        backend: the open databases.
+        fragments: the key groups of each database.
+        position: the epoch that they are at.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        operator: str,
+        groups: tuple[int, int],
+        states: Sequence[str],
+        backend: Database,
+        fragments: Ranges,
+        position: Position,
+    ) -> None:
+        self.home = home
+        self.operator = operator
+        self.groups = groups
+        self.states = tuple(states)
+        self.position = position
+        self.version = 0
+        """Increases whenever rows begin to change: a read between two equal versions is of one
+        epoch.
+        """
+        self._backend, self._fragments = backend, fragments
+        backend.log_writes()
+        self._readers: weakref.WeakSet[EpochRows] = weakref.WeakSet()
+        self.getters = {name: backend.point_getter(name) for name in self.states}
+        self.get_many = backend.get_many
+
+    @classmethod
+    def restore(
+        cls,
+        repository: Repository,
+        manifest: EpochManifest,
+        operator: OperatorRecord,
+        groups: tuple[int, int],
+        home: Path,
+        options: RocksOptions,
+    ) -> Self:
+        """Create a copy from the checkpoint.
+
+        Tables that another copy beside `home` has are linked, and not fetched.
+
+        Parameters:
+            home: a directory that does not exist.
+
+        Raises:
+            CorruptCheckpointError: a file is missing or altered.
+            StorageError: the store or the local disk failed.
+        """
+        states = operator.holds
+        plan = restore_plan(repository, manifest, operator.name, *groups)
+        home.mkdir(parents=True)
+        try:
+            fragments, backend = restored(
+                repository, home, groups, [plan], [*states, POSITION], options, beside=home.parent
+            )
+        except OSError as error:
+            shutil.rmtree(home, ignore_errors=True)
+            raise unusable(home, error) from error
+        except BaseException:
+            shutil.rmtree(home, ignore_errors=True)
+            raise
+        position = Position.at(manifest)
+        copy = cls(home, operator.name, groups, states, backend, fragments, position)
+        copy._write([], copy.position)
+        _describe(home, _Description(groups=groups, states=states, fragments=fragments))
+        return copy
+
+    @classmethod
+    def reopen(
+        cls, operator: OperatorRecord, groups: tuple[int, int], home: Path, options: RocksOptions
+    ) -> Self | None:
+        """Open a copy of an earlier process; None if it is damaged or of other rows."""
+        try:
+            found = _Description.model_validate_json((home / _DESCRIPTION).read_bytes())
+        except (OSError, ValidationError):
+            return None
+        if (found.groups, found.states) != (groups, operator.holds):
+            return None
+        try:
+            backend = opened(home, found.fragments, [*found.states, POSITION], options)
+        except StorageError:
+            return None
+        position = _position(backend, found.fragments)
+        if position is None:
+            backend.close()
+            return None
+        return cls(home, operator.name, groups, found.states, backend, found.fragments, position)
+
+    # --------------------------------------------------------------------------------- advancing
+
+    def advance(self, repository: Repository, before: EpochManifest, after: EpochManifest) -> None:
+        """Apply the change files of the epoch after the one that the copy is at.
+
+        Raises:
+            CorruptCheckpointError: a file is missing or altered.
+            StorageError: the store or the local disk failed. The copy is then of neither epoch:
+                advance it again, or restore another one.
+        """
+        self._write(self._batches(repository, before, after), Position.at(after))
+
+    def _batches(
+        self, repository: Repository, before: EpochManifest, after: EpochManifest
+    ) -> Iterator[Batch]:
+        start, end = group_bounds(*self.groups)
+        states = frozenset(self.states)
+        for shard, refs in own_files(repository, before, after, self.operator):
+            is_inside = self.groups[0] <= shard.first_group and shard.last_group <= self.groups[1]
+            if not shard.overlaps(*self.groups):
+                continue
+            for ref in refs:
+                for batch in repository.batches(ref):
+                    is_clean = is_inside and states.issuperset(batch.states)
+                    yield batch if is_clean else batch.within(start, end, states)
+
+    def _write(self, batches: Iterable[Batch], position: Position) -> None:
+        """Apply batches, with the new position in the last one."""
+        self.version += 1
+        waiting: Batch | None = None
+        for batch in batches:
+            if waiting is None:
+                self.position = self.position.model_copy(update={"applying": position.epoch})
+                self._note(batch, self.position)
+            else:
+                self._backend.write(waiting)
+            waiting = batch
+        last = Batch() if waiting is None else waiting
+        self._note(last, position)
+        self._backend.write(last)
+        self.position = position
+
+    def _note(self, batch: Batch, position: Position) -> None:
+        """Add the position to a batch, for each database."""
+        data = position.model_dump_json().encode()
+        for key in _position_keys(self._fragments):
+            batch.put(POSITION, key, data)
+
+    # ----------------------------------------------------------------------------------- reading
+
+    def rows(self) -> EpochRows:
+        """Return the rows as they are now. Nothing may be applied during the call."""
+        rows = EpochRows(self, self._backend.frozen())
+        self._readers.add(rows)
+        return rows
+
+    @property
+    def is_read(self) -> bool:
+        """Whether rows of an epoch may still be read from it."""
+        return any(not rows.is_closed for rows in self._readers)
+
+    def close(self) -> None:
+        """Close the databases. Rows that are still read keep the files until they are closed."""
+        self._backend.close()
+
+    def remove(self) -> None:
+        """Close the copy and remove its files."""
+        for rows in list(self._readers):
+            rows.close("the replica was closed: open it again")
+        with contextlib.suppress(StorageError):  # the files are removed anyway
+            self.close()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+
+class EpochRows:
+    """The rows of a copy after one epoch. Reads may come from any thread.
+
+    While no later epoch is applied, single reads go to the database itself, which takes a third of
+    the time of its snapshot. A read that was overtaken by a change is repeated on the snapshot.
+    """
+
+    def __init__(self, copy: OperatorCopy, frozen: FrozenRows) -> None:
+        self._copy = copy
+        self._frozen = frozen
+        self._version = copy.version
+        self._closed: str | None = None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the rows were released."""
+        return self._closed is not None
+
+    def get(self, state: str, key: bytes) -> bytes | None:
+        """Return the row at `key`, or None."""
+        copy, version = self._copy, self._version
+        if copy.version == version and self._closed is None:
+            row = copy.getters[state](key)
+            if copy.version == version:
+                return row
+        self._check_open()
+        return self._frozen.get(state, key)
+
+    def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the rows at `keys`, in that order."""
+        copy, version = self._copy, self._version
+        if copy.version == version and self._closed is None:
+            rows = copy.get_many(state, keys)
+            if copy.version == version:
+                return rows
+        self._check_open()
+        return self._frozen.get_many(state, keys)
+
+    def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
+        """Yield rows with `start <= key < end` in key order."""
+        self._check_open()
+        for row in self._frozen.scan(state, start, end, reverse=reverse):
+            yield row
+            self._check_open()
+
+    def close(self, why: str) -> None:
+        """Release the rows. Further reads fail.
+
+        Parameters:
+            why: what the error says.
+        """
+        if self._closed is None:
+            self._closed = why
+            self._frozen.close()
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise QueryError(self._closed)
+
+
+def unusable(home: Path, error: OSError) -> StorageError:
+    """Return the error for a local disk that a copy cannot be written to."""
+    return StorageError(
+        f"a copy in {home} cannot be written: {error}. The checkpoint is not affected: make space "
+        "there, or choose another directory"
+    )
+
+
+def _position_keys(fragments: Ranges) -> list[bytes]:
+    """Return the key of the position in each database."""
+    return [pack_group(first) + b"position" for first, _ in fragments]
+
+
+def _position(backend: Database, fragments: Ranges) -> Position | None:
+    """Return the position of databases; None if they are at different ones.
+
+    They are if the machine lost power, which may take the last writes of some of them.
+    """
+    try:
+        rows = set(backend.get_many(POSITION, _position_keys(fragments)))
+        row = rows.pop()
+        return None if rows or row is None else Position.model_validate_json(row)
+    except (ValidationError, StatekitError):
+        return None
+
+
+def _describe(home: Path, description: _Description) -> None:
+    draft = home / f"{_DESCRIPTION}.draft"
+    try:
+        draft.write_text(description.model_dump_json())
+        draft.rename(home / _DESCRIPTION)
+    except OSError as error:
+        raise unusable(home, error) from error

@@ -1,0 +1,116 @@
+"""Operator keys: the keys of an operator as users give them, and as row keys start with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from statekit.checkpoint.job_file import OperatorRecord
+from statekit.codec.key_codec import KeyCodec, schema_key_codec
+from statekit.codec.schema_codec import generic_key_decoder, generic_key_encoder
+from statekit.errors import QueryError, StateTypeError
+from statekit.functions.process import Process
+from statekit.keygroup import key_group, pack_group
+from statekit.reader import key_schema
+
+GROUP_BYTES = 2
+"""The length of the key group at the start of each row key."""
+
+
+class OperatorKeys:
+    """The keys of one operator.
+
+    Parameters:
+        operator: as in the job file.
+        key_groups: of the checkpoint.
+        function: the process function, for typed keys; None for plain data.
+
+    Raises:
+        QueryError: the function has another key.
+        StatekitError: the operator has no key.
+    """
+
+    def __init__(
+        self,
+        operator: OperatorRecord,
+        key_groups: int,
+        function: Process[Any, Any, Any] | None = None,
+    ) -> None:
+        self._key_groups = key_groups
+        self._is_typed = function is not None
+        if function is not None:
+            _check_key(function, operator)
+            self._codec: KeyCodec[Any] = function.key_codec
+            self._decode = function.key_codec.decode
+        else:
+            schema = key_schema(operator)
+            self._codec = schema_key_codec(schema)
+            self._of_json = generic_key_encoder(schema)
+            self._decode = generic_key_decoder(schema)
+
+    def prefix(self, key: Any) -> bytes:
+        """Return the bytes that the row keys of a key start with: its key group and its encoding.
+
+        Parameters:
+            key: a key as the function has it; without the function also as JSON, or its text. A
+                tuple, or a list, if the operator has several key fields.
+
+        Raises:
+            StateTypeError: it is not a key of the operator.
+        """
+        try:
+            encoded = self._codec.encode(key)
+        except StateTypeError:
+            if self._is_typed:
+                raise
+            encoded = self._of_json(key)
+            key = self._codec.decode(encoded)[0]
+        return pack_group(key_group(key, self._key_groups)) + encoded
+
+    def prefixes(self, keys: Sequence[Any]) -> list[bytes]:
+        """Return the same for several keys.
+
+        Raises:
+            StateTypeError: one of them is not a key of the operator.
+        """
+        try:
+            encoded = self._codec.encode_all(keys)
+        except StateTypeError:
+            return list(map(self.prefix, keys))  # names the key, or takes it as JSON
+        groups = self._key_groups
+        return [
+            pack_group(key_group(key, groups)) + data
+            for key, data in zip(keys, encoded, strict=True)
+        ]
+
+    def encode(self, key: Any) -> bytes:
+        """Return the encoding of a key, without its key group.
+
+        Raises:
+            StateTypeError: it is not a key of the operator.
+        """
+        return self.prefix(key)[GROUP_BYTES:]
+
+    def split(self, row_key: bytes) -> tuple[Any, int]:
+        """Return the key of a row key, and where it ends there.
+
+        Raises:
+            CorruptCheckpointError: the row key does not begin with a key of this type.
+        """
+        key_and_end: tuple[Any, int] = self._decode(row_key, GROUP_BYTES)
+        return key_and_end
+
+    def regrouped(self, row_key: bytes) -> bytes:
+        """Return a row key of another number of key groups with the key group that it has here."""
+        key = self._codec.decode(row_key, GROUP_BYTES)[0]
+        return pack_group(key_group(key, self._key_groups)) + row_key[GROUP_BYTES:]
+
+
+def _check_key(function: Process[Any, Any, Any], operator: OperatorRecord) -> None:
+    names = tuple(field.name for field in operator.key)
+    if function.key != names:
+        raise QueryError(
+            f"process function {function.name!r} has the key {function.key}, and operator "
+            f"{operator.name!r} of the checkpoint the key {names}: pass the function of that "
+            "operator"
+        )

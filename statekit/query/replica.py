@@ -1,0 +1,374 @@
+"""Replica: a copy of a checkpoint's state that follows the job, in a process of its own.
+
+A `Follower` keeps the copies. After each epoch, the replica publishes it: it takes a snapshot of
+each copy. So a view of an epoch never changes, and reads never wait. While copies are restored,
+earlier epochs are read.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, NamedTuple, Self, TypeVar
+
+from statekit.backend.rocksdb_options import RocksOptions
+from statekit.checkpoint.repository import Repository
+from statekit.clock import stopwatch_s
+from statekit.errors import QueryError, StateTypeError
+from statekit.functions.process import Process
+from statekit.query.epochs import EpochReader
+from statekit.query.follower import Follower
+from statekit.query.view import PublishedEpoch, View
+from statekit.timestamp import duration_to_micros
+
+_logger = logging.getLogger("statekit.replica")
+
+V = TypeVar("V")
+
+# Whether a checkpoint was replaced, or later epochs exist although the next one does not, takes a
+# list of the epochs. It is checked once in so many polls.
+_BETWEEN_CHECKS = 50
+
+_CLOSED = "the replica was closed: open it again"
+
+
+class Answer(NamedTuple, Generic[V]):
+    """What a read returned, and the epoch that it is of."""
+
+    value: V
+    epoch: int
+
+
+@dataclass(frozen=True)
+class ReplicaStatus:
+    """What a replica is doing.
+
+    Attributes:
+        epoch: the last epoch that can be read; None before the first.
+        latest: the last committed epoch, as far as the replica knows.
+        is_rebuilding: whether copies are being restored from the checkpoint. Earlier epochs can be
+            read meanwhile.
+        error: why the last attempt to follow failed; None if it did not. The replica tries again.
+        views: the epochs that can be read.
+    """
+
+    epoch: int | None
+    latest: int | None
+    is_rebuilding: bool
+    error: str | None
+    views: tuple[int, ...]
+
+
+class Replica:
+    """Follows a checkpoint, and reads the state of its epochs.
+
+    Parameters:
+        checkpoint: a directory, an object store URL or an open repository.
+        operators: names of the operators to follow; None for all.
+        key_groups: the first and the last key group to follow; None for all. The disk space is that
+            of this part.
+        directory: where the copies are kept, for this process alone. None for a temporary one. With
+            a directory, a replica that starts again continues from the epoch that it was at.
+        functions: process functions, for typed keys and values; by the name of their operator, or
+            in a list if operators have the names of the functions. States of other operators are
+            read as plain data.
+        views: the number of last epochs that can be read.
+        view_timeout: how long an open view keeps an older epoch readable; a timedelta or text. It
+            bounds the disk space of views that are never closed.
+        follow: whether a thread follows new epochs. If not, call `refresh`.
+        poll: how often the thread asks for a new epoch; a timedelta or text. None for 20
+            milliseconds on a local disk, and a second on an object store.
+        rocksdb: limits of memory.
+        allow_pickle: unpickle values, which can run any code that whoever wrote the checkpoint
+            chose.
+
+    Raises:
+        RestoreError: it is a savepoint, or a local path that does not exist.
+        QueryError: the directory is used by another process; or there is no such operator or key
+            group.
+        CorruptCheckpointError: a file is missing or altered.
+        StorageError: the store or the local disk failed.
+
+    >>> import tempfile
+    >>> import statekit as sk
+    >>> @sk.process(key="user")
+    ... def visits(record: dict, count: sk.ValueState[int]) -> None:
+    ...     count.update((count.get() or 0) + 1)
+    >>> job = sk.Job("site")
+    >>> _ = job.source("pages", dict).process(visits)
+    >>> home = tempfile.mkdtemp()
+    >>> _ = job.run({"pages": [{"user": "ada"}, {"user": "ada"}]}, checkpoint=home)
+    >>> with sk.Replica(home) as replica:
+    ...     replica.get("visits", "count", "ada")
+    Answer(value=2, epoch=0)
+    """
+
+    def __init__(
+        self,
+        checkpoint: str | Path | Repository,
+        operators: Sequence[str] | None = None,
+        key_groups: tuple[int, int] | None = None,
+        directory: str | Path | None = None,
+        *,
+        functions: Mapping[str, Process[Any, Any, Any]] | Iterable[Process[Any, Any, Any]] = (),
+        views: int = 4,
+        view_timeout: Any = "5 minutes",
+        follow: bool = True,
+        poll: Any = None,
+        rocksdb: RocksOptions | None = None,
+        allow_pickle: bool = False,
+    ) -> None:
+        if type(views) is not int or views < 1:
+            raise StateTypeError(f"views={views!r}: give the number of epochs to keep, at least 1")
+        self._reader = EpochReader(checkpoint)
+        self._functions = (
+            dict(functions)
+            if isinstance(functions, Mapping)
+            else {function.name: function for function in functions}
+        )
+        self._views_max = views
+        self._view_timeout_s = duration_to_micros(view_timeout, "view_timeout") / 1e6
+        self._poll_s = self._reader.poll_s(poll)
+        self._allow_pickle = allow_pickle
+        self._published: deque[PublishedEpoch] = deque()
+        self._held: list[PublishedEpoch] = []
+        self._error: str | None = None
+        self._advancing = threading.Lock()
+        self._reading = threading.Lock()
+        self._changed = threading.Condition()
+        self._ends = threading.Event()
+        self._is_temporary = directory is None
+        self.directory = Path(
+            tempfile.mkdtemp(prefix="statekit-replica-") if directory is None else directory
+        )
+        self._follower = Follower(
+            self._reader, self.directory, operators, key_groups, rocksdb or RocksOptions()
+        )
+        self._thread: threading.Thread | None = None
+        try:
+            self.refresh()
+        except BaseException:
+            self.close()
+            raise
+        if follow:
+            self._thread = threading.Thread(target=self._follow, daemon=True)
+            self._thread.start()
+
+    # ------------------------------------------------------------------------------- following
+
+    def refresh(self) -> int:
+        """Apply the epochs that were committed since the last call, and return their number.
+
+        Raises:
+            CorruptCheckpointError: a file is missing or altered.
+            StorageError: the store or the local disk failed. Earlier epochs can still be read.
+        """
+        return self._refresh(thorough=True)
+
+    def _refresh(self, *, thorough: bool) -> int:
+        follower, applied = self._follower, 0
+        with self._advancing:
+            if follower.manifest is None and follower.start():
+                applied += self._publish()
+            while not self._ends.is_set() and follower.manifest is not None:
+                if not follower.advance(thorough=thorough):
+                    break
+                applied += self._publish()
+            self._close_old_views()
+        return applied
+
+    def _follow(self) -> None:
+        last_check_s = stopwatch_s()
+        while not self._ends.wait(self._poll_s):
+            try:
+                is_time = stopwatch_s() - last_check_s > _BETWEEN_CHECKS * self._poll_s
+                self._refresh(thorough=is_time)
+                self._error = None
+                last_check_s = stopwatch_s() if is_time else last_check_s
+            except Exception as error:  # noqa: BLE001 - reported; the next turn tries again
+                if self._ends.is_set():
+                    return
+                if str(error) != self._error:
+                    _logger.warning("the replica of %s does not follow: %s", self._url, error)
+                self._error = str(error)
+                self._ends.wait(min(50 * self._poll_s, 5.0))
+
+    @property
+    def _url(self) -> str:
+        return self._reader.repository.url
+
+    def _publish(self) -> int:
+        """Make the epoch of the follower readable. Return the number of published epochs."""
+        follower = self._follower
+        manifest = follower.manifest
+        if manifest is None or not follower.is_at_an_epoch:
+            return 0
+        job = self._reader.job_file(manifest)
+        published = PublishedEpoch(
+            manifest=manifest,
+            job=job,
+            rows=follower.rows(),
+            groups=follower.groups(job),
+            functions=self._functions,
+            allow_pickle=self._allow_pickle,
+            published_s=stopwatch_s(),
+        )
+        with self._reading:
+            self._published.append(published)
+            while len(self._published) > self._views_max:
+                self._held.append(self._published.popleft())
+        with self._changed:
+            self._changed.notify_all()
+        return 1
+
+    def _close_old_views(self) -> None:
+        """Release epochs that nobody reads, or for too long, and copies that nobody reads."""
+        with self._reading:
+            held, self._held = self._held, []
+            for published in held:
+                age_s = stopwatch_s() - published.published_s
+                if published.views and age_s < self._view_timeout_s:
+                    self._held.append(published)
+                    continue
+                published.close(
+                    f"the view of epoch {published.manifest.epoch} was closed: the replica keeps "
+                    f"{self._views_max} epochs, and open views for {self._view_timeout_s:g} s. "
+                    "Take another view; to read longer, pass view_timeout="
+                )
+        self._follower.remove_unread()
+
+    # ---------------------------------------------------------------------------------- reading
+
+    def at(self, epoch: int | None = None) -> View:
+        """Return a view of an epoch: any number of reads that belong together.
+
+        Parameters:
+            epoch: one of `status().views`; None for the last one.
+
+        Raises:
+            QueryError: nothing is committed yet, or the replica does not have the epoch.
+        """
+        with self._reading:
+            return View(self._epoch(epoch))
+
+    def _epoch(self, epoch: int | None) -> PublishedEpoch:
+        if self._ends.is_set():
+            raise QueryError(_CLOSED)
+        if not self._published:
+            raise QueryError(
+                f"{self._url} has no committed epoch: wait until the job has committed one"
+            )
+        if epoch is None:
+            return self._published[-1]
+        for published in self._published:
+            if published.manifest.epoch == epoch:
+                return published
+        numbers = ", ".join(str(published.manifest.epoch) for published in self._published)
+        raise QueryError(
+            f"the replica of {self._url} cannot read epoch {epoch}: it has the epochs {numbers}. "
+            "Pass one of them; to keep more, pass views=; for older ones use statekit.read"
+        )
+
+    def get(self, operator: str, state: str, key: Any) -> Answer[Any]:
+        """Return what a state has for a key in the last epoch: see `StateView.get`.
+
+        Raises:
+            QueryError: there is no such operator or state, or nothing is committed yet.
+            StateTypeError: it is not a key of the operator.
+        """
+        published = self._newest()
+        return Answer(published.state(operator, state).get(key), published.manifest.epoch)
+
+    def get_many(self, operator: str, state: str, keys: Sequence[Any]) -> Answer[list[Any]]:
+        """Return what a state has for each key in the last epoch: see `StateView.get_many`.
+
+        Raises:
+            QueryError, StateTypeError: as for `get`.
+        """
+        published = self._newest()
+        return Answer(published.state(operator, state).get_many(keys), published.manifest.epoch)
+
+    def _newest(self) -> PublishedEpoch:
+        try:
+            published = self._published[-1]
+        except IndexError:
+            with self._reading:
+                return self._epoch(None)
+        if self._ends.is_set():
+            raise QueryError(_CLOSED)
+        return published
+
+    @property
+    def epoch(self) -> int | None:
+        """The last epoch that can be read; None before the first."""
+        return self._published[-1].manifest.epoch if self._published else None
+
+    def status(self) -> ReplicaStatus:
+        """Return what the replica is doing."""
+        with self._reading:
+            views = tuple(published.manifest.epoch for published in self._published)
+        return ReplicaStatus(
+            epoch=views[-1] if views else None,
+            latest=self._follower.latest,
+            is_rebuilding=self._follower.is_rebuilding,
+            error=self._error,
+            views=views,
+        )
+
+    def wait_for(self, epoch: int, timeout: Any = "1 minute") -> None:
+        """Wait until an epoch, or a later one, can be read.
+
+        Parameters:
+            timeout: the longest wait; a timedelta or text.
+
+        Raises:
+            QueryError: it cannot be read in time.
+        """
+        limit_s = duration_to_micros(timeout, "timeout") / 1e6
+        with self._changed:
+            is_there = self._changed.wait_for(
+                lambda: self._ends.is_set() or (self.epoch is not None and self.epoch >= epoch),
+                limit_s,
+            )
+        if not is_there or self._ends.is_set():
+            raise QueryError(
+                f"the replica of {self._url} is at epoch {self.epoch}, and not at {epoch} after "
+                f"{limit_s:g} s: {self._error or 'check that the job commits epochs'}"
+            )
+
+    def close(self) -> None:
+        """Stop following, and close all views. A temporary directory is removed."""
+        if self._ends.is_set():
+            return
+        self._ends.set()
+        with self._changed:
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        with self._advancing, self._reading:
+            for published in (*self._published, *self._held):
+                published.close(_CLOSED)
+            self._follower.close()
+        if self._is_temporary:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Replica of {self._url} at epoch {self.epoch}>"

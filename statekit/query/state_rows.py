@@ -1,0 +1,246 @@
+"""State rows: how the rows of one state become keys, places and values.
+
+A reader outside of the job knows a state by its record in the job file, and may be given the
+process function too. With the function, keys and values have the user's classes, and migrate hooks
+convert old values. Without it, they are what JSON can hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from typing import Any
+
+from statekit.backend.mutation import Batch
+from statekit.checkpoint.job_file import JobFile, OperatorRecord, StateRecord
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.state_kinds import RowShape
+from statekit.codec.key_codec import KeyCodec, schema_key_codec
+from statekit.codec.schema import Schema
+from statekit.codec.schema_codec import generic_key_decoder, generic_key_encoder
+from statekit.codec.value_codec import PickleCodec
+from statekit.errors import QueryError, StateTypeError
+from statekit.functions.process import Process
+from statekit.job.plan import Operator
+from statekit.job.state_succession import succession
+from statekit.query.operator_keys import GROUP_BYTES, OperatorKeys
+from statekit.state.base import StateSpec
+from statekit.state.key_scope import KeyScope
+from statekit.state.row_versions import generation_codec, row_decoder
+from statekit.state.ttl import PERMANENT, has_expired, unstamped
+from statekit.watermark import BEGINNING
+
+POSITION_BYTES = 12
+"""The length of the position at the end of the row key of a list element."""
+
+Row = tuple[bytes, bytes]
+"""A row key and a row."""
+
+
+def record_of_operator(job: JobFile, name: str) -> OperatorRecord:
+    """Return an operator of a job file.
+
+    Raises:
+        QueryError: there is none of that name.
+    """
+    record = job.operator(name)
+    if record is None:
+        names = ", ".join(operator.name for operator in job.operators) or "no operator"
+        raise QueryError(f"job {job.name!r} has no operator {name!r}: it has {names}")
+    return record
+
+
+def record_of_state(operator: OperatorRecord, name: str) -> StateRecord:
+    """Return a state of an operator.
+
+    Raises:
+        QueryError: there is none of that name.
+    """
+    for state in operator.states:
+        if state.name == name:
+            return state
+    names = ", ".join(state.name for state in operator.states) or "no state"
+    raise QueryError(f"operator {operator.name!r} has no state {name!r}: it has {names}")
+
+
+def expiry_time_us(manifest: EpochManifest, operator: str, state: StateRecord) -> int:
+    """Return the time of the clock by which rows of a state expire in an epoch, in microseconds."""
+    if state.ttl is None or state.ttl.clock == "processing":
+        return manifest.processing_time_us
+    watermark = manifest.operators[operator].watermark_us
+    return BEGINNING if watermark is None else watermark
+
+
+class StateRows:
+    """How the rows of one state are read.
+
+    Parameters:
+        job: the job file of the epoch.
+        operator: the operator's name.
+        state: the state's name.
+        function: the process function, for typed keys and values; None for plain data.
+        allow_pickle: unpickle values, which can run any code that whoever wrote the checkpoint
+            chose.
+
+    Raises:
+        QueryError: there is no such operator or state; or its values are pickled and `allow_pickle`
+            is False.
+        StateSchemaError: the function declares a type that would misread stored rows.
+    """
+
+    def __init__(
+        self,
+        job: JobFile,
+        operator: str,
+        state: str,
+        function: Process[Any, Any, Any] | None = None,
+        *,
+        allow_pickle: bool = False,
+    ) -> None:
+        self.operator = record_of_operator(job, operator)
+        self.state = record_of_state(self.operator, state)
+        self.is_local = self.state.is_local
+        self.shape = self.state.shape
+        self.is_typed = function is not None
+        self.result: Callable[[Any], Any] | None = None
+        """Turns a decoded accumulator into its result; None if values are read as they are."""
+        self._default_row: bytes | None = None
+        self._era, self._ttl = self.state.era, self.state.ttl
+        if not self.is_local:
+            self.keys = OperatorKeys(self.operator, job.key_groups, function)
+        if function is None:
+            self._plain(allow_pickle)
+        else:
+            self._typed(function, allow_pickle)
+
+    # ------------------------------------------------------------------------------- the codecs
+
+    def _plain(self, allow_pickle: bool) -> None:
+        self.decode: Callable[[bytes], Any] = row_decoder(self.state, allow_pickle)
+        if self.shape is RowShape.ENTRIES:
+            tree = Schema.from_json(self.state.types["key"])
+            self._place_codec: KeyCodec[Any] = schema_key_codec(tree)
+            self._place_of_json = generic_key_encoder(tree)
+            self._decode_place = generic_key_decoder(tree)
+
+    def _typed(self, function: Process[Any, Any, Any], allow_pickle: bool) -> None:
+        spec = next((spec for spec in function.states if spec.name == self.state.name), None)
+        if spec is None:
+            names = ", ".join(spec.name for spec in function.states) or "no state"
+            raise QueryError(
+                f"process function {function.name!r} declares no state {self.state.name!r}: it "
+                f"declares {names}. Pass the function of operator {self.operator.name!r}"
+            )
+        if self.state.codec == PickleCodec.name and not allow_pickle:
+            row_decoder(self.state, allow_pickle=False)  # raises what explains it
+        self.decode = self._typed_decoder(function, spec)
+        if spec.key_codec is not None:
+            self._place_codec, self._decode_place = spec.key_codec, spec.key_codec.decode
+        if spec.aggregate is not None:
+            self.result = spec.aggregate.result
+        if spec.default is not None:
+            self._default_row = spec.codec.encode(spec.default)
+
+    def _typed_decoder(
+        self, function: Process[Any, Any, Any], spec: StateSpec
+    ) -> Callable[[bytes], Any]:
+        """Return the decoder of rows, which converts rows of earlier types with the hooks."""
+        name = self.operator.name
+        inputs, broadcasts = self.operator.inputs, self.operator.broadcasts
+        declared = Operator(name, function, inputs, broadcasts).record()
+        record = next(state for state in declared.states if state.name == spec.name)
+        continued = succession(name, self.state, record, spec.hooks).allowed()
+        if not continued.generation:
+            return spec.codec.decode
+        scope = KeyScope(name, 0, Batch(), lambda: None)
+        return generation_codec(spec.codec, continued, spec.hooks, scope).decode
+
+    @property
+    def absent(self) -> Any:
+        """What an absent value reads as: None, or the default that the function declares."""
+        return None if self._default_row is None else self.decode(self._default_row)
+
+    def encode_place(self, place: Any) -> bytes:
+        """Return the bytes of a map key.
+
+        Raises:
+            StateTypeError: it is not a map key of the state.
+        """
+        try:
+            return self._place_codec.encode(place)
+        except StateTypeError:
+            if self.is_typed:
+                raise
+            return self._place_of_json(place)
+
+    # --------------------------------------------------------------------------------- decoding
+
+    def key_end(self, row_key: bytes) -> int:
+        """Return where the key ends in a row key."""
+        if self.is_local:
+            return GROUP_BYTES
+        if self.shape is RowShape.VALUE:
+            return len(row_key)
+        if self.shape is RowShape.ELEMENTS:
+            return len(row_key) - POSITION_BYTES
+        return self.keys.split(row_key)[1]
+
+    def place(self, row_key: bytes, end: int) -> Any:
+        """Return what identifies a row among those of its key, which ends at `end`.
+
+        Returns:
+            A map key; for a list element its position, as text that sorts like the elements; None
+            for a state with one row per key.
+        """
+        if self.shape is RowShape.ENTRIES:
+            return self._decode_place(row_key, end)[0]
+        return row_key[end:].hex() if self.shape is RowShape.ELEMENTS else None
+
+    def value(self, row: bytes) -> Any:
+        """Return the value of a row, as the state returns it."""
+        value = self.decode(unstamped(row, self._era)[0] if self._era else row)
+        return value if self.result is None else self.result(value)
+
+    def deadline_us(self, row: bytes) -> int | None:
+        """Return when a row expires by the clock of its TTL, in microseconds; None if never."""
+        if self._ttl is None:
+            return None
+        written = unstamped(row, self._era)[1]
+        return None if written == PERMANENT else written + self._ttl.duration_us
+
+    def is_expired(self, row: bytes, now_us: int) -> bool:
+        """Return whether a row has expired at a time of the clock of its TTL."""
+        return self._ttl is not None and has_expired(
+            unstamped(row, self._era)[1], self._ttl, now_us
+        )
+
+    def unexpired(self, rows: Iterable[Row], now_us: int) -> Iterator[Row]:
+        """Return the rows that have not expired."""
+        if self._ttl is None:
+            return iter(rows)
+        return (row for row in rows if not self.is_expired(row[1], now_us))
+
+    def whole(self, rows: Iterable[Row], end: int) -> Any:
+        """Return what a state has for a key, from all rows of the key that have not expired.
+
+        Parameters:
+            end: where the key ends in their row keys.
+
+        Returns:
+            A value, a list, or the entries of a map as a dict, or as pairs if JSON has no such
+            keys. An absent value is None, or the default that the function declares.
+        """
+        if self.shape is RowShape.ELEMENTS:
+            return [self.value(row) for _, row in rows]
+        if self.shape is RowShape.VALUE:
+            first = next(iter(rows), None)
+            return self.absent if first is None else self.value(first[1])
+        entries = [(self._decode_place(row_key, end)[0], self.value(row)) for row_key, row in rows]
+        if self.is_typed or all(isinstance(key, str | int | None) for key, _ in entries):
+            return dict(entries)
+        return [list(entry) for entry in entries]
+
+    def by_key(self, rows: Iterable[Row]) -> Iterator[tuple[bytes, list[Row]]]:
+        """Yield what the row keys of each key start with, and its rows, of rows in order."""
+        for prefix, own in groupby(rows, lambda row: row[0][: self.key_end(row[0])]):
+            yield prefix, list(own)

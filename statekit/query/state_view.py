@@ -1,0 +1,349 @@
+"""State view: reads of one state after one epoch."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
+from itertools import groupby, islice
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from statekit.backend.interface import prefix_end
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.repository import group_bounds
+from statekit.checkpoint.state_kinds import RowShape
+from statekit.errors import QueryError
+from statekit.keygroup import group_of_row, pack_group
+from statekit.query.operator_copy import EpochRows
+from statekit.query.operator_keys import GROUP_BYTES
+from statekit.query.state_rows import Row, StateRows, expiry_time_us
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+KEYS_AT_ONCE = 1_000
+"""The number of keys that `get_many` reads together."""
+
+
+class Page(NamedTuple, Generic[K, V]):
+    """A part of a scan.
+
+    Parameters:
+        items: keys with what the state has for them.
+        cursor: continues the scan, at the same epoch; None at its end.
+    """
+
+    items: list[tuple[K, V]]
+    cursor: str | None
+
+
+class StateView(Generic[K, V]):
+    """Reads of one keyed state after one epoch. Created by `View.state`.
+
+    Without the process function, keys and values are what JSON can hold, and a key may be given as
+    the operator has it, as JSON, or as its text. With the function they have its types.
+
+    Parameters:
+        rows: how the rows of the state are read.
+        source: the rows of the operator after the epoch.
+        manifest: of the epoch.
+        groups: the key groups that the replica has.
+    """
+
+    def __init__(
+        self, rows: StateRows, source: EpochRows, manifest: EpochManifest, groups: tuple[int, int]
+    ) -> None:
+        self.epoch = manifest.epoch
+        """The epoch that all reads are of."""
+        self._rows = rows
+        self._source = source
+        self._manifest = manifest
+        self._groups = groups
+        self._name = rows.state.name
+        self._now_us = expiry_time_us(manifest, rows.operator.name, rows.state)
+        self._has_all_groups = groups == (0, manifest.key_groups - 1)
+        # A value that is read by one call: no default, no result, and no row that may expire.
+        self._is_plain = rows.shape is RowShape.VALUE and rows.state.ttl is None
+
+    # ------------------------------------------------------------------------------ single keys
+
+    def get(self, key: K) -> V | None:
+        """Return what the state has for a key.
+
+        Returns:
+            A value, a list, or a map's entries as a dict, or as pairs if JSON has no such keys. A
+            list or map without rows is empty. An absent value is None, or the default that the
+            function declares.
+
+        Raises:
+            StateTypeError: it is not a key of the operator.
+            QueryError: the replica does not have its key group, or the view was closed.
+        """
+        prefix = self._prefix(key)
+        if self._rows.shape is RowShape.VALUE:
+            value: V | None = self._value(self._source.get(self._name, prefix))
+            return value
+        whole: V = self._rows.whole(self._stored(prefix), len(prefix))
+        return whole
+
+    def get_many(self, keys: Sequence[K]) -> list[V | None]:
+        """Return what the state has for each key, in that order.
+
+        Raises:
+            StateTypeError: one of them is not a key of the operator.
+            QueryError: the replica does not have the key group of one, or the view was closed.
+        """
+        if self._rows.shape is not RowShape.VALUE:
+            return [self.get(key) for key in keys]
+        values: list[V | None] = []
+        for start in range(0, len(keys), KEYS_AT_ONCE):
+            prefixes = self._rows.keys.prefixes(keys[start : start + KEYS_AT_ONCE])
+            if not self._has_all_groups:
+                for prefix in prefixes:
+                    self._check_group(prefix)
+            values += map(self._value, self._source.get_many(self._name, prefixes))
+        return values
+
+    def entry(self, key: K, map_key: Any) -> Any:
+        """Return one entry of a map without reading the others; None if it is absent.
+
+        Raises:
+            StateTypeError: it is not a key of the operator, or of the map.
+            QueryError: the state is not a map, or as for `get`.
+        """
+        self._check_shape(RowShape.ENTRIES, "entries")
+        row_key = self._prefix(key) + self._rows.encode_place(map_key)
+        return self._value(self._source.get(self._name, row_key))
+
+    def entries(
+        self, key: K, start: Any = None, end: Any = None, *, reverse: bool = False
+    ) -> Iterator[tuple[Any, Any]]:
+        """Yield entries of a map in the order of their keys.
+
+        Parameters:
+            start: the first map key; None for all.
+            end: the first map key that is left out; None for all.
+            reverse: from the last to the first.
+
+        Raises:
+            StateTypeError, QueryError: as for `entry`.
+        """
+        self._check_shape(RowShape.ENTRIES, "entries")
+        rows, prefix = self._rows, self._prefix(key)
+        first = prefix if start is None else prefix + rows.encode_place(start)
+        last = prefix_end(prefix) if end is None else prefix + rows.encode_place(end)
+        for row_key, row in self._unexpired(first, last, reverse=reverse):
+            yield rows.place(row_key, len(prefix)), rows.value(row)
+
+    def elements(self, key: K, start: int = 0, stop: int | None = None) -> list[Any]:
+        """Return a slice of a list. It reads the list up to `stop`.
+
+        Raises:
+            StateTypeError, QueryError: as for `get`, or the state is not a list.
+        """
+        self._check_shape(RowShape.ELEMENTS, "elements")
+        if start < 0 or (stop is not None and stop < 0):
+            raise QueryError(
+                f"elements {start} to {stop} of state {self._name!r}: give indices from 0 on"
+            )
+        prefix = self._prefix(key)
+        return [self._rows.value(row) for _, row in islice(self._stored(prefix), start, stop)]
+
+    def expires(self, key: K, place: Any = None) -> int | None:
+        """Return when a row expires by the clock of its TTL, in microseconds since 1970 UTC.
+
+        Parameters:
+            place: the map key; None for states with one row per key.
+
+        Returns:
+            None if the row is absent, or does not expire.
+
+        Raises:
+            StateTypeError, QueryError: as for `get`.
+        """
+        row_key = self._prefix(key)
+        if self._rows.shape is RowShape.ENTRIES:
+            row_key += self._rows.encode_place(place)
+        row = self._source.get(self._name, row_key)
+        if row is None or self._rows.is_expired(row, self._now_us):
+            return None
+        return self._rows.deadline_us(row)
+
+    # ----------------------------------------------------------------------------- all the keys
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """Yield every key with what the state has for it, in the order of key groups and keys.
+
+        Raises:
+            QueryError: the view was closed.
+        """
+        return self._items(self._unexpired(*group_bounds(*self._groups)))
+
+    def count(self) -> int:
+        """Return the number of rows: values, elements or entries. It reads no row if none expires.
+
+        Raises:
+            QueryError: the view was closed.
+        """
+        if self._rows.state.ttl is None and self._has_all_groups:
+            return self._manifest.operators[self._rows.operator.name].rows.get(self._name, 0)
+        return sum(1 for _ in self._unexpired(*group_bounds(*self._groups)))
+
+    def scan(
+        self,
+        start: K | None = None,
+        end: K | None = None,
+        *,
+        limit: int | None = None,
+        reverse: bool = False,
+        after: K | None = None,
+    ) -> Iterator[tuple[K, V]]:
+        """Yield keys in their order with what the state has for them.
+
+        Keys are stored by key group, so this merges one scan per key group.
+
+        Parameters:
+            start: the first key; None for all.
+            end: the first key that is left out; None for all.
+            limit: the maximum number of keys.
+            reverse: from the last to the first.
+            after: only keys after this one, in the order of the scan.
+
+        Raises:
+            StateTypeError: a bound is not a key of the operator.
+            QueryError: the view was closed.
+
+        """
+        return (
+            (key, value)
+            for _, key, value in islice(self._scanned(start, end, reverse, after), limit)
+        )
+
+    def page(
+        self,
+        start: K | None = None,
+        end: K | None = None,
+        *,
+        limit: int = 1_000,
+        reverse: bool = False,
+        cursor: str | None = None,
+    ) -> Page[K, V]:
+        """Return a part of a scan, and the cursor for the next part.
+
+        Parameters:
+            start, end, reverse: as for `scan`, the same for all parts.
+            limit: the maximum number of keys in a part.
+            cursor: of the part before; None for the first part.
+
+        Raises:
+            QueryError: the cursor is of another epoch or is not valid, or the view was closed.
+            StateTypeError: a bound is not a key of the operator.
+        """
+        if limit < 1:
+            raise QueryError(f"limit={limit} of a page: give at least 1")
+        after = None if cursor is None else self._key_of_cursor(cursor)
+        found = list(islice(self._scanned(start, end, reverse, None, after), limit + 1))
+        items = [(key, value) for _, key, value in found[:limit]]
+        if len(found) <= limit:
+            return Page(items, None)
+        last = {"epoch": self.epoch, "after": found[limit - 1][0].hex()}
+        return Page(items, base64.urlsafe_b64encode(json.dumps(last).encode()).decode())
+
+    def _key_of_cursor(self, cursor: str) -> bytes:
+        try:
+            given = json.loads(base64.urlsafe_b64decode(cursor))
+            epoch, key = int(given["epoch"]), bytes.fromhex(given["after"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise QueryError(
+                f"cursor {cursor!r:.100} is not valid: pass the cursor of a page unchanged"
+            ) from error
+        if epoch != self.epoch:
+            raise QueryError(
+                f"the cursor is of epoch {epoch}, and this view of epoch {self.epoch}: read on "
+                f"from a view of epoch {epoch}, with replica.at({epoch}), or begin again"
+            )
+        return key
+
+    def _scanned(
+        self,
+        start: K | None,
+        end: K | None,
+        reverse: bool,
+        after: K | None,
+        after_key: bytes | None = None,
+    ) -> Iterator[tuple[bytes, K, V]]:
+        """Yield the bytes of each key in a range, the key, and what the state has for it."""
+        rows = self._rows
+        first = b"" if start is None else rows.keys.encode(start)
+        last = None if end is None else rows.keys.encode(end)
+        if after is not None:
+            after_key = rows.keys.encode(after)
+        scans = [
+            self._of_group(pack_group(group), first, last, after_key, reverse=reverse)
+            for group in range(self._groups[0], self._groups[1] + 1)
+        ]
+        for key, own in merge(*scans, key=lambda found: found[0], reverse=reverse):
+            prefix = own[0][0][: GROUP_BYTES + len(key)]
+            yield key, rows.keys.split(prefix)[0], rows.whole(own, len(prefix))
+
+    def _of_group(
+        self, group: bytes, first: bytes, last: bytes | None, after: bytes | None, *, reverse: bool
+    ) -> Iterator[tuple[bytes, list[Row]]]:
+        """Yield the bytes of the keys of a key group in a range, each with its rows in order.
+
+        Parameters:
+            group: the key group, packed.
+            first, last: the bytes of the first key, and of the one after the range; None for all.
+            after: the bytes of the key after which the scan goes on.
+        """
+        start, end = group + first, prefix_end(group) if last is None else group + last
+        if after is not None and reverse:
+            end = min(end, group + after)
+        elif after is not None:
+            start = max(start, prefix_end(group + after))
+        stored = self._unexpired(start, end, reverse=reverse)
+        for prefix, own in groupby(stored, lambda row: row[0][: self._rows.key_end(row[0])]):
+            in_order = list(own)
+            yield prefix[GROUP_BYTES:], in_order[::-1] if reverse else in_order
+
+    # ----------------------------------------------------------------------------------- helpers
+
+    def _items(self, stored: Iterable[Row]) -> Iterator[tuple[K, V]]:
+        rows = self._rows
+        for prefix, own in rows.by_key(stored):
+            yield rows.keys.split(prefix)[0], rows.whole(own, len(prefix))
+
+    def _prefix(self, key: K) -> bytes:
+        prefix = self._rows.keys.prefix(key)
+        if not self._has_all_groups:
+            self._check_group(prefix)
+        return prefix
+
+    def _check_group(self, prefix: bytes) -> None:
+        first, last = self._groups
+        if not first <= (group := group_of_row(prefix)) <= last:
+            raise QueryError(
+                f"this replica has the key groups {first} to {last}, and the key belongs to "
+                f"{group}: ask the replica that has it, or open one with key_groups=None"
+            )
+
+    def _value(self, row: bytes | None) -> Any:
+        rows = self._rows
+        if row is None or (not self._is_plain and rows.is_expired(row, self._now_us)):
+            return rows.absent
+        return rows.value(row)
+
+    def _stored(self, prefix: bytes) -> Iterator[Row]:
+        return self._unexpired(prefix, prefix_end(prefix))
+
+    def _unexpired(self, start: bytes, end: bytes, *, reverse: bool = False) -> Iterator[Row]:
+        stored = self._source.scan(self._name, start, end, reverse=reverse)
+        return self._rows.unexpired(stored, self._now_us)
+
+    def _check_shape(self, shape: RowShape, parts: str) -> None:
+        if self._rows.shape is not shape:
+            raise QueryError(
+                f"state {self._name!r} is a {self._rows.state.kind} state and has no {parts}: use "
+                "get"
+            )

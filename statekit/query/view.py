@@ -1,0 +1,213 @@
+"""View: all states of a replica after one epoch."""
+
+from __future__ import annotations
+
+import datetime as dt
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from statekit.backend.interface import prefix_end
+from statekit.checkpoint.job_file import TIMERS, JobFile
+from statekit.checkpoint.manifest import Cause, EpochManifest
+from statekit.checkpoint.repository import group_bounds
+from statekit.errors import QueryError
+from statekit.functions.process import Process
+from statekit.keygroup import pack_group
+from statekit.query.operator_copy import EpochRows
+from statekit.query.operator_keys import GROUP_BYTES, OperatorKeys
+from statekit.query.state_rows import StateRows, record_of_operator
+from statekit.query.state_view import StateView
+from statekit.state.timers import Timer, timer_of_row
+from statekit.timestamp import instant
+from statekit.watermark import BEGINNING
+
+
+@dataclass(eq=False)
+class PublishedEpoch:
+    """An epoch that can be read, with the rows of every operator.
+
+    Parameters:
+        manifest: of the epoch.
+        job: the job file in force.
+        rows: of each operator that the replica has.
+        groups: the key groups that it has.
+        functions: process functions, by the name of their operator.
+        allow_pickle: unpickle values.
+        published_s: when it was published, by a monotonic clock.
+        views: those of it that were not closed.
+    """
+
+    manifest: EpochManifest
+    job: JobFile
+    rows: Mapping[str, EpochRows]
+    groups: tuple[int, int]
+    functions: Mapping[str, Process[Any, Any, Any]]
+    allow_pickle: bool
+    published_s: float
+    views: weakref.WeakSet[View] = field(default_factory=weakref.WeakSet)
+    _states: dict[tuple[str, str], StateView[Any, Any]] = field(default_factory=dict)
+
+    def state(self, operator: str, state: str) -> StateView[Any, Any]:
+        """Return the reads of a state."""
+        view = self._states.get((operator, state))
+        if view is None:
+            rows = StateRows(
+                self.job,
+                operator,
+                state,
+                self.functions.get(operator),
+                allow_pickle=self.allow_pickle,
+            )
+            if rows.is_local:
+                raise QueryError(
+                    f"state {state!r} of operator {operator!r} belongs to shards, and not to keys: "
+                    "read it with operator_state"
+                )
+            view = StateView(rows, self.rows_of(operator), self.manifest, self.groups)
+            self._states[operator, state] = view
+        return view
+
+    def rows_of(self, operator: str) -> EpochRows:
+        """Return the rows of an operator."""
+        rows = self.rows.get(operator)
+        if rows is None:
+            record_of_operator(self.job, operator)  # raises if the job has none
+            names = ", ".join(self.rows) or "no operator"
+            raise QueryError(
+                f"this replica follows {names}, and not operator {operator!r}: add it to operators="
+            )
+        return rows
+
+    def close(self, why: str) -> None:
+        """Release the rows."""
+        for rows in self.rows.values():
+            rows.close(why)
+
+
+class View:
+    """All states after one epoch: any number of reads, across operators, that belong together.
+
+    Created by `Replica.at`. Use it in a `with` block, or close it: a view that is kept open keeps
+    disk space.
+    """
+
+    def __init__(self, published: PublishedEpoch) -> None:
+        self._published = published
+        published.views.add(self)
+        self._is_open = True
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that all reads are of."""
+        return self._published.manifest.epoch
+
+    @property
+    def cause(self) -> Cause:
+        """What made the epoch."""
+        return self._published.manifest.cause
+
+    @property
+    def processing_time(self) -> dt.datetime:
+        """The processing time of the epoch."""
+        return instant(self._published.manifest.processing_time_us)
+
+    def watermark(self, operator: str) -> dt.datetime | None:
+        """Return the watermark of an operator; None before any record or without event time.
+
+        Raises:
+            QueryError: the replica does not follow it.
+        """
+        self._published.rows_of(operator)
+        watermark = self._published.manifest.operators[operator].watermark_us
+        return None if watermark is None or watermark == BEGINNING else instant(watermark)
+
+    def state(self, operator: str, state: str) -> StateView[Any, Any]:
+        """Return the reads of a keyed state.
+
+        Raises:
+            QueryError: there is no such operator or state, the state belongs to shards, or its
+                values are pickled.
+            StateSchemaError: the process function declares a type that would misread stored rows.
+        """
+        self._check_open()
+        return self._published.state(operator, state)
+
+    def operator_state(self, operator: str, state: str) -> list[Any]:
+        """Return what a state of shards has: for each shard that the replica has, in order.
+
+        Raises:
+            QueryError: there is no such operator or state, or the state belongs to keys.
+        """
+        self._check_open()
+        published = self._published
+        rows = StateRows(
+            published.job,
+            operator,
+            state,
+            published.functions.get(operator),
+            allow_pickle=published.allow_pickle,
+        )
+        if not rows.is_local:
+            raise QueryError(
+                f"state {state!r} of operator {operator!r} belongs to keys, and not to shards: "
+                "read it with state"
+            )
+        source, (first, last) = published.rows_of(operator), published.groups
+        found = []
+        for shard in published.manifest.operators[operator].shards:
+            if first <= shard.first_group <= last:
+                prefix = pack_group(shard.first_group)
+                stored = source.scan(state, prefix, prefix_end(prefix))
+                found.append(rows.whole(stored, GROUP_BYTES))
+        return found
+
+    def timers(self, operator: str, key: Any = None) -> Iterator[tuple[Any, Timer]]:
+        """Yield the pending timers of a key, or of all keys, in the order of keys.
+
+        Parameters:
+            key: None for all keys.
+
+        Raises:
+            QueryError: there is no such operator, or it has no timers.
+            StateTypeError: it is not a key of the operator.
+        """
+        self._check_open()
+        record = record_of_operator(self._published.job, operator)
+        if not record.timers:
+            raise QueryError(f"operator {operator!r} has no timers: it declares no callback")
+        published = self._published
+        source = published.rows_of(operator)
+        keys = OperatorKeys(record, published.job.key_groups, published.functions.get(operator))
+        bounds = group_bounds(*published.groups)
+        if key is not None:
+            prefix = keys.prefix(key)
+            bounds = prefix, prefix_end(prefix)
+        for row_key, _ in source.scan(TIMERS, *bounds):
+            own, end = keys.split(row_key)
+            yield own, timer_of_row(row_key[end:])
+
+    def close(self) -> None:
+        """Release the view. A second call does nothing."""
+        self._is_open = False
+        self._published.views.discard(self)
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise QueryError(f"this view of epoch {self.epoch} was closed: take another one")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<View of epoch {self.epoch}>"

@@ -23,6 +23,7 @@ from tests.bench import (
     keys_held,
     on_spark,
     pandas_on_spark,
+    replica,
     rescale,
     shard_alone,
     states_on_spark,
@@ -60,6 +61,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "timers": time_on_spark.session_timeouts,
     "ordered": time_on_spark.ordered_against_unordered,
     **nexmark_on_spark.BENCHMARKS,
+    **replica.BENCHMARKS,
 }
 
 

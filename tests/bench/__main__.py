@@ -27,6 +27,7 @@ from tests.bench import (
     rescale,
     shard_alone,
     states_on_spark,
+    tables,
     time_on_spark,
     timers_alone,
 )
@@ -44,6 +45,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "commits": shard_alone.commit_cost,
     "ttl": shard_alone.state_that_expires,
     "rescale": rescale.rescaling,
+    "tables": tables.tables,
     "durability-commit": durability.commits,
     "durability-uploads": durability.uploads,
     "durability-restore": durability.restores,

@@ -194,6 +194,9 @@ def test_every_command_has_help_with_an_example() -> None:
         "migrate",
         "rollback",
         "diff",
+        "export",
+        "scan",
+        "top",
         "demo",
     ):
         done = statekit(command, "--help")

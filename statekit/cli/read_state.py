@@ -16,7 +16,7 @@ from rich.text import Text
 from statekit.cli.tables import count_text, empty_table, out, print_json, say
 from statekit.query.export import export
 from statekit.query.plain import json_rows
-from statekit.query.read import StateRows
+from statekit.query.read import StateTable
 from statekit.query.top import Top, top
 from statekit.reader import CheckpointReader
 
@@ -84,7 +84,7 @@ def export_state(
     allow_pickle: AllowPickle = False,
 ) -> None:
     """Write the rows of a state to a file: Parquet, CSV, Arrow, or a DuckDB database."""
-    rows = StateRows(CheckpointReader(checkpoint, epoch=epoch), operator, state)
+    rows = StateTable(CheckpointReader(checkpoint, epoch=epoch), operator, state)
     reader = rows.reader(key=key, columns=column, wide_ints=wide_ints, allow_pickle=allow_pickle)
     count = export(reader, into, to.value, name=state, overwrite=overwrite)
     say(f"{count_text(count, 'row', 'rows')} of {rows.place} in {into}")
@@ -106,7 +106,7 @@ def scan(
     allow_pickle: AllowPickle = False,
 ) -> None:
     """Print the rows of a state, in the order of key groups and keys."""
-    rows = StateRows(CheckpointReader(checkpoint, epoch=epoch), operator, state)
+    rows = StateTable(CheckpointReader(checkpoint, epoch=epoch), operator, state)
     reader = rows.reader(key=key, columns=column, wide_ints=wide_ints, allow_pickle=allow_pickle)
     all_rows = (row for batch in reader for row in json_rows(batch))
     if as_json:

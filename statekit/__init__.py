@@ -25,6 +25,7 @@ from statekit.job.windows.definitions import session, sliding, tumbling
 from statekit.job.windows.field_aggregates import Count, FieldAggregate, Max, Mean, Min, Sum
 from statekit.query.change import Change
 from statekit.query.feed import EpochChanges, Feed, feed
+from statekit.query.read import read
 from statekit.query.replica import Answer, Replica, ReplicaStatus
 from statekit.query.state_view import Page, StateView
 from statekit.query.view import View
@@ -95,6 +96,7 @@ __all__ = [
     "Windowed",
     "feed",
     "process",
+    "read",
     "session",
     "sinks",
     "sliding",

@@ -4,7 +4,7 @@ StatekitError
 ├── StateTypeError          (TypeError)   a declaration or a value that a type cannot hold
 ├── StateSchemaError                      stored state and declared state do not match
 ├── CorruptCheckpointError                a stored file is missing, truncated or altered
-├── FencedError                           another writer owns this checkpoint
+├── FencedError                           another writer owns this checkpoint or lease
 ├── IncompleteEpochError                  a sink did not consume the whole output once
 ├── RestoreError                          this checkpoint cannot be continued as requested
 ├── RescaleError            (ValueError)  a parallelism or key group count that cannot be
@@ -65,7 +65,9 @@ class CorruptCheckpointError(StatekitError):
 
 
 class FencedError(StatekitError):
-    """Another writer committed the epoch that this one was about to commit."""
+    """Another writer committed the epoch that this one was about to commit, or another process
+    holds the lease of the same reader.
+    """
 
     kind: ClassVar[str] = "fenced"
 

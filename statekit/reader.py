@@ -127,12 +127,7 @@ class CheckpointReader:
                 f"state {state!r} of operator {operator!r} belongs to shards, and not to keys: "
                 "leave the key out"
             )
-        schema = key_schema(record)
-        readings = [generic_key_encoder(schema)(key)]
-        if schema.kind == "dynamic" and isinstance(key, str):
-            # Keys of plain dicts have no declared type: 42 may be meant as a number or as text.
-            readings.append(schema_key_codec(schema).encode(key))
-        answers = [self._get(record, declared, encoded) for encoded in readings]
+        answers = [self._get(record, declared, encoded) for encoded in encoded_keys(record, key)]
         return next((answer for answer in answers if answer not in (None, [], {})), answers[0])
 
     def _get(self, record: OperatorRecord, state: StateRecord, encoded: bytes) -> Any:
@@ -288,6 +283,23 @@ def time_text(operator: OperatorRecord, epoch: OperatorEpoch) -> str:
 def key_text(operator: OperatorRecord) -> str:
     """Return an operator's key as people write it: `tailnum: str`."""
     return ", ".join(f"{field.name}: {Schema.from_json(field.type)}" for field in operator.key)
+
+
+def encoded_keys(operator: OperatorRecord, key: Any) -> list[bytes]:
+    """Return the encoded keys that a key may mean: one, or two for text of unknown type.
+
+    Parameters:
+        key: as text or JSON; several key fields as a JSON array.
+
+    Raises:
+        StateTypeError: it is not a key of that operator.
+    """
+    schema = key_schema(operator)
+    readings = [generic_key_encoder(schema)(key)]
+    if schema.kind == "dynamic" and isinstance(key, str):
+        # Keys of plain dicts have no declared type: 42 may be meant as a number or as text.
+        readings.append(schema_key_codec(schema).encode(key))
+    return list(dict.fromkeys(readings))
 
 
 def key_schema(operator: OperatorRecord) -> Schema:

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import repeat
-from typing import IO, NamedTuple
+from itertools import compress, repeat
+from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -142,8 +142,15 @@ class Batch:
 
         A `DeleteRange` never crosses a key group, so its first key decides.
         """
-        return Batch.of_rows(
-            row for row in self.rows() if start <= row[2] < end and row[0] in states
+        keys = self.keys
+        if keys and start <= min(keys) and max(keys) < end and set(self.states).issubset(states):
+            return self
+        wanted = [s in states and start <= k < end for s, k in zip(self.states, keys, strict=True)]
+        return Batch.of_columns(
+            list(compress(self.states, wanted)),
+            list(compress(self.ops, wanted)),
+            list(compress(keys, wanted)),
+            list(compress(self.values, wanted)),
         )
 
     @classmethod
@@ -152,6 +159,16 @@ class Batch:
         batch = cls()
         for row in rows:
             batch._append(*row)
+        return batch
+
+    @classmethod
+    def of_columns(
+        cls, states: list[str], ops: list[int], keys: list[bytes], values: list[bytes | None]
+    ) -> Batch:
+        """Return a batch of mutations given as columns, which it takes over."""
+        batch = cls()
+        batch.states, batch.ops, batch.keys, batch.values = states, ops, keys, values
+        batch.size_bytes = sum(map(len, keys)) + sum(map(len, filter(None, values)))
         return batch
 
     def rows(self) -> Iterator[Row]:
@@ -229,10 +246,19 @@ def read_changes(source: pa.NativeFile | IO[bytes] | bytes, name: str) -> Iterat
     """
     with _unreadable(name):
         for batch in _arrow_batches(source, _SCHEMA):
-            states, ops, keys, values = (column.to_pylist() for column in batch.columns)
+            state, *others = batch.columns
+            names = state.dictionary.to_pylist()
+            states = [names[code] for code in _listed(state.indices)]
+            ops, keys, values = map(_listed, others)
             if not {PUT, DELETE, DELETE_RANGE}.issuperset(ops):
                 raise ValueError("it has an unknown operation")
-            yield Batch.of_rows(zip(states, ops, keys, values, strict=True))
+            yield Batch.of_columns(states, ops, keys, values)
+
+
+def _listed(column: pa.Array) -> list[Any]:
+    """Return a column as a list, in a tenth of the time of `to_pylist`."""
+    values: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+    return values
 
 
 def read_keys(source: IO[bytes], name: str) -> Iterator[pa.RecordBatch]:

@@ -29,6 +29,7 @@ from obstore import exceptions as store_errors
 from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
 
 from statekit.backend.hard_link import linked
+from statekit.checkpoint.paths import TMP
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, StateTypeError
 
@@ -147,7 +148,7 @@ class Objects(Protocol):
         """
 
     def put(self, path: str, data: bytes | IO[bytes]) -> None:
-        """Write a file, or replace it."""
+        """Write a file, or replace it. Readers see the old content or the new one."""
 
     def create(self, path: str, data: bytes) -> None:
         """Write a file atomically, if it is absent.
@@ -289,9 +290,13 @@ class LocalObjects:
             return Stored(path, status.st_size, modified)
 
     def put(self, path: str, data: bytes | IO[bytes]) -> None:
-        with _failures(lasting=True):
+        with _failures(lasting=True, needs_no_file=True):
             inside(self.root, path)
-            obstore.put(self._store, path, data)
+            if isinstance(data, bytes):
+                # It may replace a file, which must not be lost to a power failure.
+                obstore.rename(self._store, self._draft(data), path)
+            else:
+                obstore.put(self._store, path, data)
             self._sync(path)
 
     def link(self, source: Path, path: str) -> bool:
@@ -306,11 +311,8 @@ class LocalObjects:
 
     def create(self, path: str, data: bytes) -> None:
         with _failures(lasting=True, needs_no_file=True):
-            draft = f"tmp/{unique_id()}"
-            for name in (draft, path):
-                inside(self.root, name)
-            obstore.put(self._store, draft, data)
-            self._sync(draft)
+            inside(self.root, path)
+            draft = self._draft(data)
             try:
                 obstore.rename(self._store, draft, path, overwrite=False)
             except store_errors.AlreadyExistsError:
@@ -318,6 +320,14 @@ class LocalObjects:
                 raise
         with _failures(lasting=True):
             self._sync(path)
+
+    def _draft(self, data: bytes) -> str:
+        """Write a file durably under a name of its own, and return its path."""
+        draft = f"{TMP}/{unique_id()}"
+        inside(self.root, draft)
+        obstore.put(self._store, draft, data)
+        self._sync(draft)
+        return draft
 
     def page(self, under: str, behind: str | None = None) -> Page:
         with _failures(lasting=True):
@@ -519,7 +529,9 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _told(error: Exception) -> str:
-    """Return the first line of an error without anything that may be a credential."""
+    """Return the first line of an error without anything that may be a credential, and with its
+    control characters escaped: it may have the name of a file of somebody else.
+    """
     line = str(error).split("\n", 1)[0].split(": <", 1)[0]
     if (code := _CODE.search(str(error))) is not None:
         line += f" ({code[1]})"
@@ -529,4 +541,4 @@ def _told(error: Exception) -> str:
     for name, value in os.environ.items():
         if _SECRET_NAME.search(name) and len(value) >= _SECRET_LENGTH_MIN:
             line = line.replace(value, "…")
-    return line
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)

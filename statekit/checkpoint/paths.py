@@ -4,10 +4,12 @@ job.json, job-2.json, …                   job descriptions
 epochs/<epoch>.json                       manifests
 epochs/<epoch>.first                      marks: older epochs were collected
 epochs/<epoch>.swept                      marks: orphans were searched after this epoch
+epochs/<epoch>-<unique>.closed            notes: a collector is about to collect older epochs
 begun/<epoch>.json                        an epoch that was begun, with its processing time
 begun/<epoch>.to-<epoch>.json             a rollback that was begun
 data/<operator>/<unique>.<kind>           change files, histories and base snapshots
-held/<epoch>-<unique>.json                notes of readers
+held/<epoch>-<unique>.json                notes of processes that read one epoch
+readers/<name>.json                       leases of named readers
 savepoints/<name>/…, repairs/…, spark/…   savepoints, rows left out by repairs, Spark's own log
 tmp/…                                     drafts on a local disk
 """
@@ -22,6 +24,7 @@ BEGUN = "begun"
 DATA = "data"
 EPOCHS = "epochs"
 HELD = "held"
+READERS = "readers"
 REPAIRS = "repairs"
 SAVEPOINTS = "savepoints"
 SPARK = "spark"
@@ -37,9 +40,11 @@ TABLES = ("sst", "rocksdb")
 """Kinds of files in `data`."""
 
 EPOCH_NAME = re.compile(r"epochs/([0-9]{20})\.(json|first|swept)")
+CLOSED_NAME = re.compile(r"epochs/([0-9]{20})-[0-9a-f]{32}\.closed")
 BEGUN_NAME = re.compile(r"begun/([0-9]{20})\..*")
 ROLLBACK_NAME = re.compile(r"begun/([0-9]{20})\.to-([0-9]{20})\.json")
 HELD_NAME = re.compile(r"held/([0-9]{20})-[0-9a-f]{32}\.json")
+LEASE_NAME = re.compile(r"readers/([A-Za-z_][A-Za-z0-9_.-]*)\.json")
 JOB_NAME = re.compile(r"job(?:-([0-9]+))?\.json")
 
 
@@ -66,6 +71,11 @@ def swept_path(epoch: int) -> str:
     return f"{EPOCHS}/{epoch:020d}.swept"
 
 
+def closed_path(epoch: int) -> str:
+    """Return a new path for a collector's note that epochs before this one take no new leases."""
+    return f"{EPOCHS}/{epoch:020d}-{unique_id()}.closed"
+
+
 def note_path(epoch: int) -> str:
     """Return the path of the note for an epoch that was begun.
 
@@ -83,6 +93,15 @@ def rollback_path(epoch: int, to: int) -> str:
 def held_path(epoch: int) -> str:
     """Return a new path for a reader's note that keeps an epoch."""
     return f"{HELD}/{epoch:020d}-{unique_id()}.json"
+
+
+def lease_path(name: str) -> str:
+    """Return the path of the lease of a reader.
+
+    >>> lease_path("search-index")
+    'readers/search-index.json'
+    """
+    return f"{READERS}/{name}.json"
 
 
 def data_path(operator: str, kind: str) -> str:
@@ -128,6 +147,8 @@ def kind_of(path: str) -> str:
         return "manifests"
     if "#" in path or folder in (TMP, BEGUN, HELD):
         return "drafts and notes"
+    if folder == READERS:
+        return "expired leases"
     if path.endswith(f".{CHANGES}"):
         return "change files"
     if path.endswith(f".{HISTORY}"):

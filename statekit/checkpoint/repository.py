@@ -5,6 +5,7 @@ A commit is one create-if-absent of one manifest. If the name is taken, the writ
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Self
@@ -17,6 +18,7 @@ from statekit.checkpoint.manifest import EpochManifest, EpochNote
 from statekit.checkpoint.object_store import Stored
 from statekit.checkpoint.sealed_json import FORMAT, FileRef, checksum_of
 from statekit.checkpoint.store import Store
+from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, FencedError, RestoreError
 from statekit.keygroup import pack_group
 
@@ -35,21 +37,25 @@ class EpochFiles:
         committed: manifests.
         firsts: marks that older epochs were collected.
         swept: marks that orphans were searched.
+        closed: notes that a collector is about to collect older epochs. Path and number of each.
     """
 
     committed: Mapping[int, Stored]
     firsts: Mapping[int, Stored]
     swept: Mapping[int, Stored]
+    closed: Mapping[str, int]
 
     @classmethod
     def among(cls, files: Iterable[Stored]) -> Self:
         """Return those among the files of a list."""
         found: dict[str, dict[int, Stored]] = {"json": {}, "first": {}, "swept": {}}
+        closed: dict[str, int] = {}
         for file in files:
-            match = paths.EPOCH_NAME.fullmatch(file.path)
-            if match is not None:
+            if (match := paths.EPOCH_NAME.fullmatch(file.path)) is not None:
                 found[match[2]][int(match[1])] = file
-        return cls(*found.values())
+            elif (match := paths.CLOSED_NAME.fullmatch(file.path)) is not None:
+                closed[file.path] = int(match[1])
+        return cls(found["json"], found["first"], found["swept"], closed)
 
     @property
     def first(self) -> int:
@@ -176,7 +182,7 @@ class Repository(Store):
         return self.epoch_files().first
 
     def epoch_files(self) -> EpochFiles:
-        """Return the manifests and marks of all epochs."""
+        """Return the manifests, marks and notes of all epochs."""
         return EpochFiles.among(self.listed(paths.EPOCHS))
 
     def latest_epoch(self) -> int | None:
@@ -343,13 +349,29 @@ class Repository(Store):
         """Return the content of a file of Spark's part, by its path below it."""
         return self.read(f"{paths.SPARK}/{path}")
 
-    # ---------------------------------------------------------------------------------- copying
+    # -------------------------------------------------------------------------- time and copying
+
+    def store_time(self) -> dt.datetime:
+        """Return the time of the store's clock, as of a file that is written for that.
+
+        Raises:
+            CorruptCheckpointError: another process deletes the file.
+        """
+        path = f"{paths.TMP}/{unique_id()}"
+        self.create(path, b"")
+        marker = self.stored(path)
+        self.discard(path)
+        if marker is None:
+            raise CorruptCheckpointError(
+                f"{self.at(path)} is gone as soon as it was written: something else deletes files "
+                "of this checkpoint. Stop that, then try again"
+            )
+        return marker.modified
 
     def copy_to(self, target: Repository) -> None:
-        """Copy every file to an empty checkpoint, manifests last."""
-        names = list(self.tree(""))
-        left_out = (f"{paths.TMP}/", f"{paths.SPARK}/", f"{paths.SAVEPOINTS}/")
-        wanted = [path for path in names if not path.startswith(left_out)]
+        """Copy the files to an empty checkpoint, manifests last. Readers' leases stay behind."""
+        folders = (paths.TMP, paths.SPARK, paths.SAVEPOINTS, paths.READERS)
+        wanted = [path for path in self.tree("") if path.split("/", 1)[0] not in folders]
         for path in sorted(wanted, key=lambda path: path.startswith(f"{paths.EPOCHS}/")):
             target.create(path, self.read(path))
 

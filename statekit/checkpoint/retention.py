@@ -22,7 +22,7 @@ exists: then the rollback was committed, or is fenced. So a note needs no expiry
 
 **A reader** of an epoch that is collected meanwhile gets an error, never a wrong value. A reader
 that needs long writes a note in the same order. This note expires: a reader that is too slow fails,
-and affects no other process.
+and affects no other process. A reader that follows the epochs has a lease (`leases`).
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ class Retention:
             job.
         age: also keep all epochs that were committed at most this long before the last one; a
             timedelta or a text such as "7 days".
+        readers: named readers may keep earlier epochs that were committed at most this long before
+            the last one, and no others. None or 0: readers keep nothing.
 
     Raises:
         StateTypeError: a value is not valid.
@@ -79,18 +81,24 @@ class Retention:
 
     epochs: int = 10
     age: dt.timedelta | str | None = None
+    readers: dt.timedelta | str | None = "1 day"
 
     def __post_init__(self) -> None:
         if type(self.epochs) is not int or self.epochs < 1:
             raise StateTypeError(
                 f"epochs={self.epochs!r}: give the number of epochs to keep, at least 1"
             )
-        _ = self.age_us
+        _ = self.age_us, self.readers_us
 
     @property
     def age_us(self) -> int:
         """The age in microseconds."""
         return 0 if self.age is None else duration_to_micros(self.age, "age")
+
+    @property
+    def readers_us(self) -> int:
+        """The bound for readers in microseconds; 0 if they keep nothing."""
+        return 0 if self.readers is None else duration_to_micros(self.readers, "readers")
 
     def first(self, committed: Mapping[int, dt.datetime], last: EpochManifest) -> int:
         """Return the first epoch to keep.
@@ -103,8 +111,25 @@ class Retention:
         by_count = history[-self.epochs :][0]
         if self.age is None:
             return by_count
-        begin = committed[last.epoch] - dt.timedelta(microseconds=self.age_us)
-        return min(by_count, *(epoch for epoch, at in committed.items() if at >= begin))
+        return min(by_count, _first_within(committed, last, self.age_us))
+
+    def first_for_readers(
+        self, committed: Mapping[int, dt.datetime], last: EpochManifest
+    ) -> int | None:
+        """Return the first epoch that a reader can keep; None if readers keep nothing.
+
+        Parameters:
+            committed, last: as for `first`.
+        """
+        return _first_within(committed, last, self.readers_us) if self.readers_us else None
+
+
+def _first_within(
+    committed: Mapping[int, dt.datetime], last: EpochManifest, duration_us: int
+) -> int:
+    """Return the first epoch that was committed at most so long before the last one."""
+    oldest = dt.timedelta(microseconds=duration_us)
+    return min(epoch for epoch, at in committed.items() if committed[last.epoch] - at <= oldest)
 
 
 DEFAULT_RETENTION = Retention()

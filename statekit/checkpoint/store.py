@@ -4,7 +4,8 @@ Invariants of this module:
 
 - Data files have unique names and never change. Every read is verified against the size and
   checksum in the manifest. A mismatch is an error that names the file, never a wrong value.
-- A file is created with all its content at once, or not at all if its name is taken.
+- A file is created with all its content at once, or not at all if its name is taken. Only leases of
+  readers are replaced, also with all their content at once.
 - On a local disk, a file is synced before its name appears, and its directory before the call
   returns. So a reported commit survives a power loss. Files of a killed process under `tmp/` are
   garbage.
@@ -235,6 +236,11 @@ class Store:
                 raise RequestError("it is being written by another", may_pass=True) from None
             if stored != data:
                 raise
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write a file, or replace it with all its content at once. It is no state."""
+        assert not is_state(path), f"{path} is state"
+        self._asked("write", path, lambda: self._objects.put(path, data))
 
     def put_file(self, path: str, file: IO[bytes], rows: int = 0) -> FileRef:
         """Store a file durably under a unique name.

@@ -1,4 +1,5 @@
-"""The command line `statekit`: one module per command, and `app`, which registers them.
+"""The command line `statekit`: a module for each command or a few related ones; `app` registers
+them.
 
 May import everything. `demo` is imported only when `statekit demo` runs.
 """

@@ -16,6 +16,7 @@ from statekit.cli.get import get
 from statekit.cli.import_spark import import_spark
 from statekit.cli.inspect import inspect
 from statekit.cli.migrate import migrate
+from statekit.cli.read_state import export_state, scan, top_keys
 from statekit.cli.rescale import rescale
 from statekit.cli.rollback import rollback
 from statekit.cli.savepoint import savepoint
@@ -80,6 +81,23 @@ app.command(
     epilog="Examples: statekit gc ./checkpoint --dry-run  ·  "
     "statekit gc ./checkpoint --epochs 10 --age '7 days'"
 )(gc)
+
+
+app.command(
+    name="export",
+    epilog="Example: statekit export ./checkpoint turnaround visits --to parquet --into v.parquet",
+)(export_state)
+app.command(
+    epilog="Examples: statekit scan ./checkpoint turnaround visits --limit 5  ·  "
+    "statekit scan ./checkpoint turnaround _timers --key N14228 --json"
+)(scan)
+app.command(
+    name="top",
+    epilog="Examples: statekit top ./checkpoint  ·  "
+    "statekit top ./checkpoint turnaround --by writes",
+)(top_keys)
+
+
 app.command(epilog="Example: statekit savepoint ./checkpoint before-upgrade")(savepoint)
 app.command(epilog="Examples: statekit copies  ·  statekit copies /data/working --clean")(copies)
 app.command(

@@ -8,10 +8,13 @@ from typing import Annotated
 
 import typer
 
-from statekit.checkpoint.gc.collector import GRACE, Collected, Collector, Size
+from statekit.checkpoint.gc.collector import GRACE, Collected, Collector
+from statekit.checkpoint.gc.kept_files import Size
+from statekit.checkpoint.gc.readers import Readers, readers_of
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import DEFAULT_RETENTION, STAGED_FOR, Retention
 from statekit.cli.arguments import AsJson, Checkpoint, DryRun
+from statekit.cli.readers import print_readers, readers_as_data
 from statekit.cli.tables import count_text, print_json, print_table, progress_bar, say
 from statekit.errors import StateTypeError
 from statekit.timestamp import duration_to_micros
@@ -28,6 +31,15 @@ def gc(
             help='And those that were committed no longer before the last: "7 days", "12h".'
         ),
     ] = None,
+    readers: Annotated[
+        str,
+        typer.Option(
+            help=(
+                "Readers may keep earlier epochs that were committed no longer before the last. 0: "
+                "they keep nothing."
+            )
+        ),
+    ] = str(DEFAULT_RETENTION.readers),
     grace: Annotated[
         str,
         typer.Option(
@@ -44,7 +56,11 @@ def gc(
 
     The job may run meanwhile. Savepoints and Spark's part are never touched.
     """
-    retention = Retention(epochs=epochs, age=None if age is None else _duration(age, "--age"))
+    retention = Retention(
+        epochs=epochs,
+        age=None if age is None else _duration(age, "--age"),
+        readers=None if readers == "0" else _duration(readers, "--readers"),
+    )
     patience = dt.timedelta(0) if grace == "0" else _duration(grace, "--grace")
     repository = Repository(checkpoint, create=False)
     with progress_bar("epochs") as progress:
@@ -54,12 +70,14 @@ def gc(
         done = collector.collect(sweep=True)
     if done is None:
         repository.check_nothing_lost()
+    kept_for = readers_of(repository, retention)
     if as_json:
-        print_json(_as_data(repository.url, done, dry_run=dry_run))
+        data = _as_data(repository.url, done, dry_run=dry_run)
+        print_json({**data, **readers_as_data(kept_for)})
     elif done is None:
         say(f"{repository.url} has no committed epoch: nothing is collected")
     else:
-        _print(repository.url, done, patience, dry_run=dry_run)
+        _print(repository.url, done, kept_for, patience, dry_run=dry_run)
 
 
 def _duration(given: str, option: str) -> dt.timedelta:
@@ -71,11 +89,14 @@ def _duration(given: str, option: str) -> dt.timedelta:
         ) from None
 
 
-def _print(url: str, done: Collected, grace: dt.timedelta, *, dry_run: bool) -> None:
+def _print(
+    url: str, done: Collected, readers: Readers, grace: dt.timedelta, *, dry_run: bool
+) -> None:
     say(url)
     say(f"kept: epochs {done.first} to {done.last} ({done.kept:,})")
     for number, why in sorted(done.held.items()):
         say(f"kept: epoch {number}: {why}")
+    print_readers(readers, otherwise="what this retention keeps without them")
     if done.young is not None and done.young.files:
         hours = max(grace, STAGED_FOR).total_seconds() / 3600
         say(

@@ -9,10 +9,13 @@ import typer
 from rich.text import Text
 
 from statekit.backend.interface import StateSize
+from statekit.checkpoint.gc.readers import Readers, readers_of
 from statekit.checkpoint.job_file import TIMERS, WAITING
 from statekit.checkpoint.manifest import ShardState
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.retention import Retention
 from statekit.cli.arguments import AsJson, Checkpoint, Epoch
+from statekit.cli.readers import print_readers, readers_as_data
 from statekit.cli.rollback import rolled_back_text
 from statekit.cli.savepoint import inspect_savepoint
 from statekit.cli.tables import (
@@ -28,6 +31,10 @@ from statekit.maintenance.sizes import OperatorSizes, counted_sizes, stored_size
 from statekit.reader import CheckpointReader, key_text, state_text, time_text
 from statekit.timestamp import instant
 from statekit.working_copy.base_options import replay_seconds
+
+INSPECTED = Retention(readers="5000 weeks")
+"""The retention that the cost of readers is compared with: a checkpoint does not contain its own.
+"""
 
 
 def inspect(
@@ -54,14 +61,17 @@ def inspect(
     names = [record.name for record in reader.job.operators]
     count = stored_sizes if fast else counted_sizes
     counts = {name: count(reader, name) for name in (names if operator is None else [operator])}
+    readers = readers_of(reader.repository, INSPECTED, measured=not fast)
     if as_json:
-        print_json(_as_data(reader, counts))
+        print_json(_as_data(reader, counts, readers))
     else:
-        print_checkpoint(reader, counts)
+        print_checkpoint(reader, counts, readers)
 
 
-def print_checkpoint(reader: CheckpointReader, operators: Mapping[str, OperatorSizes]) -> None:
-    """Print the job, then a table of states and one of shards per operator."""
+def print_checkpoint(
+    reader: CheckpointReader, operators: Mapping[str, OperatorSizes], readers: Readers
+) -> None:
+    """Print the job and its readers, then a table of states and one of shards per operator."""
     manifest, epochs = reader.manifest, reader.epochs
     out.print(f"[bold]job {reader.job.name}[/]  {reader.repository.url}", soft_wrap=True)
     out.print(
@@ -71,6 +81,7 @@ def print_checkpoint(reader: CheckpointReader, operators: Mapping[str, OperatorS
     )
     if reader.abandoned:
         say(rolled_back_text(reader.abandoned))
+    print_readers(readers, otherwise=f"the last {INSPECTED.epochs} epochs")
     for name, counts in operators.items():
         out.print()
         _print_states(reader, name, counts.states)
@@ -158,7 +169,9 @@ def _restores_as_data(shards: Sequence[ShardState]) -> dict[str, Any]:
     }
 
 
-def _as_data(reader: CheckpointReader, operators: Mapping[str, OperatorSizes]) -> dict[str, object]:
+def _as_data(
+    reader: CheckpointReader, operators: Mapping[str, OperatorSizes], readers: Readers
+) -> dict[str, object]:
     """Return the contents of a checkpoint as JSON-able data."""
     return {
         "job": reader.job.name,
@@ -168,6 +181,7 @@ def _as_data(reader: CheckpointReader, operators: Mapping[str, OperatorSizes]) -
         "rolled_back": reader.abandoned,
         "parallelism": reader.manifest.parallelism,
         "key_groups": reader.job.key_groups,
+        **readers_as_data(readers),
         "operators": [_operator_as_data(reader, *operator) for operator in operators.items()],
     }
 

@@ -141,7 +141,8 @@ def _print_verification(verification: Verification, took: float, *, rows: bool) 
     elif verification.unread:
         out.print("[bold red]not everything could be read[/]")
     elif verification.findings:
-        out.print("[green]intact[/]: only epochs that were rolled back are damaged")
+        what = "leases of readers and epochs that were rolled back"
+        out.print(f"[green]intact[/]: only {what} are damaged")
     else:
         out.print("[green]intact[/]")
 

@@ -8,7 +8,7 @@ import pickle
 import uuid
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -24,6 +24,34 @@ Json = Any
 
 
 # ------------------------------------------------------------------ values
+
+_SCALARS: dict[str, type] = {"bool": bool, "int": int, "float": float, "str": str}
+"""Scalars that are JSON as MessagePack decodes them. A float may be stored as an int."""
+
+
+def _json_type(schema: Schema) -> Any:
+    """Return the type that decodes values of a schema to JSON in one step; None if there is none.
+
+    Structs are dicts of the fields that were stored.
+    """
+    if schema.kind in _SCALARS:
+        return _SCALARS[schema.kind]
+    parts = [*schema.items, *(field.schema for field in schema.fields)]
+    types = [_json_type(part) for part in parts]
+    if None in types:
+        return None
+    match schema.kind:
+        case "optional":
+            return types[0] | None
+        case "list" | "variadic":
+            return list[types[0]]  # type: ignore[valid-type]
+        case "dict" if types[0] is str and is_map(schema):
+            return dict[str, types[1]]  # type: ignore[valid-type]
+        case "struct":
+            names = [field.name for field in schema.fields]
+            make: Any = TypedDict  # mypy knows only those that are declared
+            return make("Fields", dict(zip(names, types, strict=True)), total=False)
+    return None
 
 
 def generic_decoder(
@@ -59,6 +87,8 @@ def generic_decoder(
         return checked_decode(schema.brief, pickle.loads, repr)
     if codec_name != "msgpack":
         raise QueryError(f"values were written by the codec {codec_name!r}: update statekit")
+    if (plain := _json_type(schema)) is not None:
+        return checked_decode(schema.brief, msgspec.msgpack.Decoder(plain).decode, None)
     read = msgspec.msgpack.Decoder().decode
     return checked_decode(schema.brief, read, lambda wire: show_wire(schema, wire))
 

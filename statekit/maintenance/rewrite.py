@@ -34,9 +34,9 @@ from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import check_groups, check_parallelism, group_of_row, group_range
 from statekit.maintenance.batches import in_batches, store_batches
 from statekit.maintenance.row_keys import KeyedRows, RowParts
+from statekit.query.stored_batches import keyed_batches
 from statekit.state.base import StateSpec
 from statekit.state.redistribution import moved_by_operator, put_local
-from statekit.working_copy.unpacked_shard import ShardRows
 
 SCRATCH_BYTES = 32 << 30
 """Bytes of rows that are gathered on the local disk before they are written."""
@@ -71,6 +71,12 @@ class RowChecksum:
         # The seed distinguishes keys of different lengths.
         self.total += xxhash.xxh3_64_intdigest(key + row, seed=len(key))
 
+    def add_all(self, keys: Sequence[bytes], rows: Sequence[bytes]) -> None:
+        """Add several rows."""
+        digest = xxhash.xxh3_64_intdigest
+        self.rows += len(keys)
+        self.total += sum(digest(k + r, seed=len(k)) for k, r in zip(keys, rows, strict=True))
+
     @property
     def checksum(self) -> str:
         """The total as 16 hex digits."""
@@ -90,8 +96,12 @@ class RowCount:
 
     def one(self) -> None:
         """Count a row."""
-        self._rows += 1
-        if self._rows % _REPORTED_ROWS == 0:
+        self.add(1)
+
+    def add(self, rows: int) -> None:
+        """Count several rows."""
+        before, self._rows = self._rows, self._rows + rows
+        if self._rows // _REPORTED_ROWS > before // _REPORTED_ROWS:
             self.end()
 
     def end(self) -> None:
@@ -292,25 +302,9 @@ def stored_rows(
         StorageError: the store or the local disk failed.
     """
     rows = KeyedRows(operator, manifest.key_groups)
-    epoch = manifest.operators.get(operator.name)
-    counts = dict.fromkeys(rows.families, 0)
-    unpacked = ShardRows(repository, operator.name, manifest)
-    for shard in epoch.shards if epoch else ():
-        if shard.attempt is None:
-            continue
-        with unpacked.opened(shard, rows.families) as backend:
-            for family in rows.families:
-                for row_key, row in backend.scan(family, *group_bounds(*shard.groups)):
-                    counts[family] += 1
-                    yield family, rows.parts(family, row_key), row
-    counted = {} if epoch is None else epoch.rows
-    for family, count in counts.items():
-        if count != counted.get(family, 0):
-            raise CorruptCheckpointError(
-                f"{repository.url}, epoch {manifest.epoch}: the files have {count} rows of "
-                f"{operator.name}.{family}, the manifest has {counted.get(family, 0)}. Restore the "
-                "checkpoint from a backup, or start from an earlier epoch or a savepoint"
-            )
+    for family, batch in keyed_batches(repository, operator, manifest, rows.families):
+        for row_key, row in zip(batch.keys, batch.rows, strict=True):
+            yield family, rows.parts(family, row_key), row
 
 
 def write_operators(

@@ -11,20 +11,25 @@ far behind, new copies are restored beside the old ones.
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.job_file import JobFile, OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.own_files import follows_by_files
+from statekit.checkpoint.retention import held
 from statekit.clock import unique_id
-from statekit.errors import QueryError, StatekitError
+from statekit.errors import QueryError, StatekitError, StorageError
 from statekit.query.epochs import EpochReader, next_manifest
 from statekit.query.operator_copy import EpochRows, OperatorCopy, Position
 from statekit.query.state_rows import record_of_operator
 from statekit.working_copy.lock import DirectoryLock
+
+# Nothing else in the directory is ever removed: it may not be ours.
+_CHECKPOINT_NAME = re.compile(r"[0-9a-f]{32}")
 
 
 class Follower:
@@ -162,7 +167,7 @@ class Follower:
     def _remove_others(self, job: JobFile, operators: set[str]) -> None:
         """Remove copies of another checkpoint, and of operators that are not followed."""
         for path in self.directory.glob("*"):
-            if path.is_dir() and path.name != job.id:
+            if _CHECKPOINT_NAME.fullmatch(path.name) and path.name != job.id:
                 shutil.rmtree(path, ignore_errors=True)
         for path in (self.directory / job.id).glob("*"):
             if path.name not in operators:
@@ -186,7 +191,7 @@ class Follower:
                     after = Position.at(self.reader.manifest(first + 1))
                     if copy.position.manifest != after.manifest or copy.position.applying:
                         return None
-                    copy.position = before.model_copy(update={"applying": first + 1})
+                    copy.position = before.model_copy(update={"applying": after.manifest})
                 elif copy.position.manifest != before.manifest:
                     return None
         except StatekitError:
@@ -242,8 +247,11 @@ class Follower:
         """Return whether change files lead from the copies to an epoch."""
         if not follows_by_files(last, after):
             return False
-        if any(c.position.applying not in (None, after.epoch) for c in self._copies.values()):
-            return False
+        applied = Position.at(after).manifest  # by an earlier try, completely or in part
+        for position in (copy.position for copy in self._copies.values()):
+            is_there = position.epoch == last.epoch or position.manifest == applied
+            if not is_there or position.applying not in (None, applied):
+                return False
         records = self._records(self.reader.job_file(after))
         states = {record.name: record.holds for record in records}
         return states == {name: copy.states for name, copy in self._copies.items()}
@@ -260,17 +268,8 @@ class Follower:
         self.is_rebuilding = True
         copies: dict[str, OperatorCopy] = {}
         try:
-            job = self.reader.job_file(manifest)
-            groups = self.groups(job)
-            for record in self._records(job):
-                copies[record.name] = OperatorCopy.restore(
-                    self.reader.repository,
-                    manifest,
-                    record,
-                    groups,
-                    self._home(job, record.name) / unique_id(),
-                    self._options,
-                )
+            with self._kept(manifest.epoch):
+                self._restore_into(copies, manifest)
         except BaseException:
             for copy in copies.values():
                 copy.remove()
@@ -279,6 +278,27 @@ class Follower:
             self.is_rebuilding = False
         self._replaced += self._copies.values()
         self._copies, self.manifest = copies, manifest
+
+    def _restore_into(self, copies: dict[str, OperatorCopy], manifest: EpochManifest) -> None:
+        job = self.reader.job_file(manifest)
+        groups = self.groups(job)
+        for record in self._records(job):
+            copies[record.name] = OperatorCopy.restore(
+                self.reader.repository,
+                manifest,
+                record,
+                groups,
+                self._home(job, record.name) / unique_id(),
+                self._options,
+            )
+
+    @contextlib.contextmanager
+    def _kept(self, epoch: int) -> Iterator[None]:
+        """Keep an epoch from being collected, if the checkpoint may be written."""
+        with contextlib.ExitStack() as keeping:
+            with contextlib.suppress(StorageError):
+                keeping.enter_context(held(self.reader.repository, epoch))
+            yield
 
     # ------------------------------------------------------------------------------- the end
 

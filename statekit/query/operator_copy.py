@@ -51,12 +51,12 @@ class Position(Record):
         epoch: the last epoch that was applied completely.
         manifest: the checksum of its manifest. A checkpoint that was replaced by a backup may have
             another epoch of that number.
-        applying: the next epoch, if a part of it was applied.
+        applying: the checksum of the next epoch's manifest, if a part of that epoch was applied.
     """
 
     epoch: Count
     manifest: str
-    applying: Count | None = None
+    applying: str | None = None
 
     @classmethod
     def at(cls, manifest: EpochManifest) -> Self:
@@ -203,7 +203,7 @@ class OperatorCopy:
         waiting: Batch | None = None
         for batch in batches:
             if waiting is None:
-                self.position = self.position.model_copy(update={"applying": position.epoch})
+                self.position = self.position.model_copy(update={"applying": position.manifest})
                 self._note(batch, self.position)
             else:
                 self._backend.write(waiting)

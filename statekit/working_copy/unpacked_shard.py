@@ -33,7 +33,13 @@ class ShardRows:
 
     @contextlib.contextmanager
     def opened(self, shard: ShardState, families: Sequence[str]) -> Iterator[Backend]:
-        """Open the rows of one shard, in memory if they are few, else on the local disk.
+        """Open the rows of one shard, as `opened_groups` does."""
+        with self.opened_groups(shard.groups, families) as backend:
+            yield backend
+
+    @contextlib.contextmanager
+    def opened_groups(self, groups: tuple[int, int], families: Sequence[str]) -> Iterator[Backend]:
+        """Open the rows of some key groups, in memory if they are few, else on the local disk.
 
         They are removed when the block ends.
 
@@ -41,7 +47,7 @@ class ShardRows:
             CorruptCheckpointError: a file is missing or altered.
             StorageError: the store or the local disk failed.
         """
-        plan = restore_plan(self.repository, self.manifest, self.operator, *shard.groups)
+        plan = restore_plan(self.repository, self.manifest, self.operator, *groups)
         few = not plan.bases and sum(ref.size for ref in plan.change_files) <= _FEW_BYTES
         with contextlib.ExitStack() as closing:
             backend: Backend
@@ -50,6 +56,6 @@ class ShardRows:
                 replay(self.repository, backend, plan)
             else:
                 place = closing.enter_context(scratch_directory("shard"))
-                _, backend = restored(self.repository, place, shard.groups, [plan], families)
+                _, backend = restored(self.repository, place, groups, [plan], families)
             closing.callback(backend.close)
             yield backend

@@ -23,9 +23,11 @@ from tests.bench import (
     keys_held,
     on_spark,
     pandas_on_spark,
+    replica,
     rescale,
     shard_alone,
     states_on_spark,
+    tables,
     time_on_spark,
     timers_alone,
 )
@@ -43,6 +45,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "commits": shard_alone.commit_cost,
     "ttl": shard_alone.state_that_expires,
     "rescale": rescale.rescaling,
+    "tables": tables.tables,
     "durability-commit": durability.commits,
     "durability-uploads": durability.uploads,
     "durability-restore": durability.restores,
@@ -60,6 +63,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "timers": time_on_spark.session_timeouts,
     "ordered": time_on_spark.ordered_against_unordered,
     **nexmark_on_spark.BENCHMARKS,
+    **replica.BENCHMARKS,
 }
 
 

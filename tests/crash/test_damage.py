@@ -16,8 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statekit.backend.interface import MemoryBackend
+from statekit.checkpoint.lease_files import stored_leases
 from statekit.checkpoint.manifest import EpochManifest
-from statekit.checkpoint.paths import SAVEPOINT, SPARK, epoch_path, first_path, note_path
+from statekit.checkpoint.paths import (
+    SAVEPOINT,
+    SPARK,
+    epoch_path,
+    first_path,
+    lease_path,
+    note_path,
+)
 from statekit.checkpoint.references import base_snapshot, history
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
@@ -99,6 +107,7 @@ def readers(files: Files) -> dict[str, list[Check]]:
         there = ref.model_copy(update={"path": f"{folder}/{ref.path}"})
         found[there.path] = [partial(check_file, files, NamedFile(there, "bytes"))]
     found[note_path(7)] = [partial(files.read_note, 7)]
+    found[lease_path("index")] = [partial(_raise_leases, files)]
     last = files.manifest(files.epochs()[-1])
     for path in files.tree(SPARK):
         found[path] = [partial(_raise_faults, files, last)]
@@ -113,6 +122,12 @@ def _restored(files: Files, ref: FileRef) -> None:
 def _raise_faults(files: Files, last: EpochManifest) -> None:
     for path, what in spark_faults(files, last):
         raise CorruptCheckpointError(f"{path}: {what}")
+
+
+def _raise_leases(files: Files) -> None:
+    for file in stored_leases(files)[1]:
+        assert file.error is not None
+        raise file.error
 
 
 def finds(path: str, check: Check) -> bool:
@@ -163,7 +178,7 @@ def damaged_in_all_ways(files: Files) -> int:
             files.files[path] = whole + b"\x00"
             missed += not finds(path, check)
             del files.files[path]
-            gone = path.startswith(("begun/", SPARK)) or path.endswith(SAVEPOINT)
+            gone = path.startswith(("begun/", "readers/", SPARK)) or path.endswith(SAVEPOINT)
             missed += not gone and not finds(path, check)
             cases += 2
             files.files[path] = whole

@@ -45,7 +45,9 @@ from statekit.working_copy.uploader import uploader
 from tests.support.full_checkpoint import Files, job, make, make_with_bases, steps
 
 SOAK = bool(os.environ.get("STATEKIT_SOAK"))
-SEALED = re.compile(r"job.*\.json|(epochs|begun)/.*\.(json|first)|.*(savepoint|base|history)\.json")
+SEALED = re.compile(
+    r"job.*\.json|(epochs|begun|readers)/.*\.(json|first)|.*(savepoint|base|history)\.json"
+)
 
 COMMANDS = typer.main.get_command(app)
 
@@ -198,6 +200,13 @@ READERS: dict[str, Callable[[Path, Path], None]] = {
     "inspect --json": lambda root, _: command("inspect", str(root), "--json", "--fast"),
     "inspect savepoint": lambda root, _: command("inspect", str(root / "savepoints" / "saved")),
     "get": lambda root, _: command("get", str(root), "keep", "last", "a"),
+    "scan": lambda root, _: command("scan", str(root), "keep", "last", "--wide-ints"),
+    "scan map": lambda root, _: command("scan", str(root), "keep_in_order", "by_n", "--key", "a"),
+    "scan list": lambda root, _: command("scan", str(root), "keep_in_order", "seen"),
+    "scan timers": lambda root, _: command("scan", str(root), "keep", "_timers", "--json"),
+    "scan operator state": lambda root, _: command("scan", str(root), "share", "shared"),
+    "top": lambda root, _: command("top", str(root)),
+    "top --by writes": lambda root, _: command("top", str(root), "--by", "writes"),
     "get map": lambda root, _: command("get", str(root), "keep_in_order", "by_n", "a"),
     "get operator state": lambda root, _: command("get", str(root), "share", "shared"),
     "verify": lambda root, _: command("verify", str(root), "--all"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from statekit.cli.app import app
 from tests.support.places import ROOT
 from tests.support.timeouts import PATIENCE_S
 
@@ -74,6 +75,15 @@ def test_every_command_of_the_guide_exists() -> None:
             check=False,
         )
         assert done.returncode == 0
+
+
+def test_every_command_is_in_a_document() -> None:
+    text = "".join(page.read_text() for page in [ROOT / "README.md", *ROOT.glob("docs/*.md")])
+    commands = [
+        command.name or getattr(command.callback, "__name__", "")
+        for command in app.registered_commands
+    ]
+    assert [n for n in commands if f"statekit {n}" not in text and f"make {n}" not in text] == []
 
 
 def test_every_file_that_the_documents_name_exists() -> None:

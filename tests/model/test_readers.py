@@ -31,6 +31,7 @@ from tests.support.inventory_job import Held
 SOAK = bool(os.environ.get("STATEKIT_SOAK"))
 KEYED = ("note", "places", "log", "total", "weight")
 LOCAL = ("handled", "numbers")
+RESOLVED = ("log", "weight", "numbers")
 
 
 SHAPES = {"places": "map", "log": "list", "numbers": "list"}
@@ -47,6 +48,7 @@ class Readers(Protocol):
         super().__init__()
         self.tables: dict[Path, dict[str, FeedTable]] = {}
         self.replicas: dict[Path, Replica] = {}
+        self.resolving: list[sk.Feed] = []
         self.copied = 0
         self.writes_before_kill: int | None = None
 
@@ -69,12 +71,21 @@ class Readers(Protocol):
                 name: FeedTable(sk.feed(branch.root, "inventory", name), SHAPES.get(name, "value"))
                 for name in KEYED + LOCAL
             }
+            for name in RESOLVED:
+                source = sk.feed(branch.root, "inventory", name, before=True)
+                self.resolving.append(source)
+                tables[f"resolved {name}"] = FeedTable(
+                    source, SHAPES.get(name, "value"), resolved=True
+                )
             for table in tables.values():
                 table.follow()
         self.tables[branch.root] = tables
         expected = branch.now.held
         for name in KEYED:
             assert tables[name].values() == values_of(expected, name), name
+        for name in RESOLVED:
+            values = tables[f"resolved {name}"].values()
+            assert values == (tables[name].values() if name in LOCAL else values_of(expected, name))
         shards = tables["numbers"].values()
         assert sorted(n for numbers in shards.values() for n in numbers) == sorted(expected.numbers)
         counts = tables["handled"].values()
@@ -136,6 +147,8 @@ class Readers(Protocol):
     def teardown(self) -> None:
         for replica in self.replicas.values():
             replica.close()
+        for source in self.resolving:
+            source.close()
         super().teardown()
 
 
@@ -164,7 +177,7 @@ def _killed_after(writes: int) -> Iterator[None]:
 
 TestReaders = pytest.mark.slow(Readers.TestCase)
 TestReaders.settings = settings(
-    max_examples=5_000 if SOAK else 60,
+    max_examples=5_000 if SOAK else 25,
     stateful_step_count=6,
     deadline=None,
     derandomize=not SOAK,

@@ -17,11 +17,20 @@ from pathlib import Path
 
 import pytest
 
+import statekit as sk
 from statekit.checkpoint import rollback
+from statekit.checkpoint.gc.collector import Collector
+from statekit.checkpoint.leases import ReaderLease
 from statekit.checkpoint.object_store import Objects, Page, StoreOptions
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
-from statekit.errors import CorruptCheckpointError, FencedError, StateTypeError, StorageError
+from statekit.errors import (
+    CorruptCheckpointError,
+    FencedError,
+    QueryError,
+    StateTypeError,
+    StorageError,
+)
 from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.reader import CheckpointReader
 from tests.support.counting_job import entries, plain_outputs, plain_state, tally_job
@@ -424,3 +433,45 @@ def test_credentials_are_in_nothing_that_is_written_logged_or_raised(
     told += [caplog.text, shown.out, shown.err, repr(repository), repr(repository.__dict__)]
     text = b"\n".join([*written, *(line.encode() for line in told)])
     assert not [secret for secret in SECRETS if secret.encode() in text]
+
+
+# --------------------------------------------------------------------------------------- leases
+
+
+def test_a_reader_keeps_its_epochs_although_answers_are_lost(proxy: FaultyProxy, s3: str) -> None:
+    tally_job().run({"records": RECORDS}, checkpoint=s3, epoch_size=7)
+    repository = Repository(s3)
+    collector = Collector(repository, sk.Retention(epochs=1))
+    proxy.__dict__.update(rate=0.3, kinds=[kind for kind in FAULTS if kind != "hang"])
+    lease = ReaderLease.take(repository, "index", 3)
+    for epoch in (4, 5):
+        lease.commit(epoch)
+        collector.collect(sweep=False)
+        assert repository.epochs()[0] == epoch
+    with pytest.raises(QueryError, match="was collected"):
+        ReaderLease.take(repository, "late", 4)
+    proxy.rate = 0.0
+    lease.release()
+    assert not list(repository.names("readers"))
+    assert proxy.done
+
+
+def test_a_lease_in_an_object_store_is_refused_to_another_process(s3: str) -> None:
+    tally_job().run({"records": RECORDS}, checkpoint=s3, epoch_size=15)
+    lease = ReaderLease.take(Repository(s3), "index", 3, ttl="7 minutes")
+    code = (
+        "import sys\n"
+        "from statekit.checkpoint.leases import ReaderLease\n"
+        "from statekit.checkpoint.repository import Repository\n"
+        "ReaderLease.take(Repository(sys.argv[1]), 'index', 4, token=sys.argv[2] or None)\n"
+    )
+    refused, taken = (
+        subprocess.run(
+            [sys.executable, "-c", code, s3, token], capture_output=True, text=True, check=False
+        )
+        for token in ("", lease.token)
+    )
+    assert "FencedError: reader 'index'" in refused.stderr
+    assert f"is process {os.getpid()} on" in refused.stderr
+    assert (taken.returncode, taken.stderr) == (0, "")
+    lease.commit(4)  # the same reader

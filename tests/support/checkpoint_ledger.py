@@ -66,6 +66,11 @@ class TimedRepository(Repository):
         super().create(path, data)
         self._times[path] = self.now
 
+    def replace(self, path: str, data: bytes) -> None:
+        self.before()
+        super().replace(path, data)
+        self._times[path] = self.now
+
     def put_file(self, path: str, file: IO[bytes], rows: int = 0) -> FileRef:
         self.before()
         self._times[path] = self.now

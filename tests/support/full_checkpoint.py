@@ -14,6 +14,7 @@ import pytest
 
 import statekit as sk
 from statekit.checkpoint.gc.collector import Collector
+from statekit.checkpoint.leases import ReaderLease
 from statekit.checkpoint.manifest import EpochNote
 from statekit.checkpoint.object_store import FileBytes, Page, RequestError, Stored, StoreOptions
 from statekit.checkpoint.paths import SPARK
@@ -81,7 +82,7 @@ def run(repository: Repository, first: int, last: int, parallelism: int) -> None
 
 
 def make(repository: Repository) -> None:
-    """Epochs of two shards, a rollback, other parallelisms, a savepoint, leftovers, Spark's part.
+    """Epochs of two shards, a rollback, other parallelisms, a savepoint, a lease, leftovers, Spark.
 
     Epochs 0 to 2 have two shards; 3 stands where 1 stood; 4 has three shards, made of slices; in 5
     they ran; 6 has two again, and nothing has run since.
@@ -91,6 +92,7 @@ def make(repository: Repository) -> None:
     run(repository, 4, 5, 3)
     rescale_offline(repository, 2, job=job())
     write_savepoint(repository, "saved")
+    ReaderLease.take(repository, "index", 5)
     repository.write_note(EpochNote(epoch=7, what="records", processing_time_us=0))
     repository.create(LOST, b"of an attempt that did not win")
     for path, data in planned_part().items():

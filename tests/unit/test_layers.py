@@ -52,7 +52,7 @@ USERS = {"demo"}
 
 DOORS = {
     "rocksdict": {"backend/rocksdb.py", "backend/rocksdb_snapshot.py"},
-    "numpy": {"codec/vectorized.py", "backend/change_file_sums.py"},
+    "numpy": {"codec/vectorized.py", "backend/change_file_sums.py", "query"},
     "obstore": {"checkpoint/object_store.py"},
     "pandas": {"spark"},
     "pyspark": {"spark", "demo"},

@@ -66,6 +66,7 @@ PUBLIC = [
     "Windowed",
     "feed",
     "process",
+    "read",
     "session",
     "sinks",
     "sliding",

@@ -10,9 +10,9 @@ There are two ways to find garbage.
 - **By a sweep.** Attempts that lost leave orphans, which no manifest ever referenced. A sweep lists
   all files. Those that no kept epoch references and that are old enough are garbage.
 
-The order of writes is: the mark that epochs are collected; then, for each of them, oldest first,
-its files, its bases and histories, its manifest. So the next collector finds everything that a
-killed one has not done.
+The order of writes is: the note that epochs take no new leases; the mark that they are collected;
+then, for each of them, oldest first, its files, its bases and histories, its manifest. So the next
+collector finds everything that a killed one has not done.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
 from statekit.checkpoint import paths
-from statekit.checkpoint.gc.kept_files import KeptFiles
+from statekit.checkpoint.gc.kept_files import KeptFiles, Size, manifests_before_gaps
+from statekit.checkpoint.gc.readers import ReaderBound
+from statekit.checkpoint.lease_files import SKEW, stored_leases
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.object_store import Stored
 from statekit.checkpoint.references import named_by
 from statekit.checkpoint.repository import EpochFiles, Repository
-from statekit.checkpoint.retention import STAGED_FOR, EpochMark, Retention, going_back, held_epochs
+from statekit.checkpoint.retention import STAGED_FOR, Retention, going_back, held_epochs
 from statekit.checkpoint.sealed_json import FileRef
-from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, FencedError, StateTypeError
 
 GRACE = dt.timedelta(days=1)
@@ -41,18 +42,6 @@ _NEVER = dt.datetime.max.replace(tzinfo=dt.UTC)
 
 Progress = Callable[[int, int | None], None]
 """Called with the number of processed epochs and their total."""
-
-
-@dataclass
-class Size:
-    """A number of files, and their bytes."""
-
-    files: int = 0
-    bytes: int = 0
-
-    def add(self, size: int) -> None:
-        self.files += 1
-        self.bytes += size
 
 
 @dataclass
@@ -145,7 +134,7 @@ class Collector:
         done = Collected(first=first, last=kept[-1], kept=len(kept))
         sweeps = self._is_due(numbers) if sweep is None else sweep
         gone = [number for number in sorted(numbers.committed) if number < first]
-        history = self._standing_on(kept, last)
+        history = manifests_before_gaps(self.repository, kept, last)
         held_manifests = self._held(gone, kept[-1], done)
         waiting = [number for number in gone if number not in done.held]
         total = len(waiting) + (len(kept) if sweeps else 0)
@@ -178,10 +167,10 @@ class Collector:
         last = self.repository.manifest(numbers.kept[-1])
         self._check_job_file(last)
         committed = {number: numbers.committed[number].modified for number in numbers.kept}
-        first = max(numbers.first, self.retention.first(committed, last))
+        readers = ReaderBound(self.repository, self.retention, committed, last)
+        first = max(numbers.first, readers.first(self.retention.first(committed, last)))
         if first not in numbers.firsts and first > numbers.kept[0] and not self.dry_run:
-            with contextlib.suppress(FencedError):  # another collector gives up the same
-                self.repository.create(paths.first_path(first), EpochMark(epoch=first).to_bytes())
+            first = readers.agree(first)
         # Notes are listed after the mark was written, and epochs after that.
         self._back = going_back(self.repository.names("begun"))
         self._read = set(held_epochs(self.repository.listed(paths.HELD), max(committed.values())))
@@ -205,19 +194,6 @@ class Collector:
                 f"{self.repository.at(last.job_file.path)} is missing, which epoch {last.epoch} "
                 "needs: nothing was deleted. Restore it from a backup, then collect again"
             )
-
-    def _standing_on(self, kept: list[int], last: EpochManifest) -> list[EpochManifest]:
-        """Return the kept epochs that follow no kept one. They reference all older files that are
-        needed.
-        """
-        history = next(number for number in kept if not last.has_abandoned(number))
-        manifests = [self.repository.manifest(history)]
-        for number in kept:
-            if number != history and last.has_abandoned(number):
-                manifest = self.repository.manifest(number)
-                if manifest.previous is None or manifest.previous < kept[0]:
-                    manifests.append(manifest)
-        return manifests
 
     def _held(self, gone: list[int], last: int, done: Collected) -> list[EpochManifest]:
         """Return the manifests before the first epoch that stay for now, and add the reasons to
@@ -256,11 +232,12 @@ class Collector:
 
     @staticmethod
     def _superseded(first: int, numbers: EpochFiles) -> list[str]:
-        """Return marks that a later one replaces."""
+        """Return marks and notes that a later mark replaces."""
         last_sweep = max(numbers.swept, default=0)
         return [
             *(paths.first_path(number) for number in numbers.firsts if number < first),
             *(paths.swept_path(number) for number in numbers.swept if number < last_sweep),
+            *(path for path, number in numbers.closed.items() if number <= numbers.first),
         ]
 
     # ------------------------------------------------------------------------------- the sweep
@@ -284,7 +261,7 @@ class Collector:
 
         Files are listed before manifests, so every file that is referenced by then is found to be.
         """
-        now = self._now()
+        now = self.repository.store_time()
         bound = self._bound(now)
         unnamed = {f.path: f for f in self.repository.listed("data") if f.path not in self._dying}
         jobs: set[int] = set()
@@ -300,6 +277,7 @@ class Collector:
         done.young = Size(len(unnamed) - len(old), size - sum(old.values()))
         self._delete(old, done)
         self._delete(self._notes(kept[-1], now), done)
+        self._delete(self._expired_leases(now), done)
         self._delete(self._job_files(jobs), done)
         leftovers = {f.path: f.size for f in self.repository.leftovers() if self._is_old(f, now)}
         self._count(leftovers, done)
@@ -334,19 +312,6 @@ class Collector:
             if number >= self.repository.first_kept():
                 raise  # not collected by another collector meanwhile
 
-    def _now(self) -> dt.datetime:
-        """Return the time of the store's clock."""
-        path = f"tmp/{unique_id()}"
-        self.repository.create(path, b"")
-        marker = self.repository.stored(path)
-        self.repository.discard(path)
-        if marker is None:
-            raise CorruptCheckpointError(
-                f"{self.repository.at(path)} is gone as soon as it was written: something else "
-                "deletes files of this checkpoint. Stop that, then try again"
-            )
-        return marker.modified
-
     def _bound(self, now: dt.datetime) -> dt.datetime:
         """Return the time before which orphans are garbage.
 
@@ -373,6 +338,15 @@ class Collector:
         }
         drafts = [*self.repository.listed(paths.TMP), *self.repository.listed(paths.HELD)]
         return notes | {file.path: file.size for file in drafts if self._is_old(file, now)}
+
+    def _expired_leases(self, now: dt.datetime) -> dict[str, int]:
+        """Return leases that expired long ago. Files in `readers/` that are none are left alone."""
+        leases, _ = stored_leases(self.repository)
+        return {
+            paths.lease_path(lease.lease.name): len(lease.lease.to_bytes())
+            for lease in leases
+            if not lease.is_valid(now, skew=max(self.grace, SKEW))
+        }
 
     def _job_files(self, named: set[int]) -> dict[str, int]:
         """Return job files that no kept epoch references and no start can use again.

@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 from statekit.checkpoint.manifest import EpochManifest, ShardState
 from statekit.checkpoint.references import Following, direct_refs
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
+
+
+@dataclass
+class Size:
+    """A number of files, and their bytes."""
+
+    files: int = 0
+    bytes: int = 0
+
+    def add(self, size: int) -> None:
+        self.files += 1
+        self.bytes += size
+
+
+def manifests_before_gaps(
+    repository: Repository, kept: Sequence[int], last: EpochManifest
+) -> list[EpochManifest]:
+    """Return the kept epochs that follow no kept one. They reference all older files that are
+    needed.
+
+    Parameters:
+        kept: the numbers of the kept epochs, in order.
+        last: the last one.
+    """
+    history = next(number for number in kept if not last.has_abandoned(number))
+    manifests = [repository.manifest(history)]
+    for number in kept:
+        if number != history and last.has_abandoned(number):
+            manifest = repository.manifest(number)
+            if manifest.previous is None or manifest.previous < kept[0]:
+                manifests.append(manifest)
+    return manifests
 
 
 class KeptFiles:

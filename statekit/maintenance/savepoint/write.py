@@ -18,19 +18,17 @@ from typing import IO, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from statekit.checkpoint.job_file import JobFile, OperatorRecord
+from statekit.checkpoint.job_file import WAITING, JobFile, OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
 from statekit.checkpoint.paths import SAVEPOINT, SPARK
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.restore_plan import local_rows
 from statekit.checkpoint.retention import held
 from statekit.checkpoint.rollback import check_batch
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.spark_log import files_at
 from statekit.clock import now_us, unique_id
 from statekit.errors import FencedError, QueryError, RestoreError, StorageError
-from statekit.maintenance.rewrite import Progress, RowChecksum, RowCount, rows_to_read, stored_rows
-from statekit.maintenance.row_keys import RowParts
+from statekit.maintenance.rewrite import Progress, RowChecksum, RowCount, rows_to_read
 from statekit.maintenance.savepoint.format import (
     POSITION,
     SavepointFile,
@@ -38,8 +36,17 @@ from statekit.maintenance.savepoint.format import (
     StateContents,
     saved_rows,
 )
-from statekit.maintenance.savepoint.table import SavedRow, StateTable, TooWide, key_of_shard
+from statekit.maintenance.savepoint.table import (
+    SavedRow,
+    key_of_shard,
+    savepoint_table,
+    shard_of_key,
+)
 from statekit.names import path_fault
+from statekit.query.packed_bytes import RowBatch
+from statekit.query.row_parts import GROUP_BYTES, TIME_BYTES, Family
+from statekit.query.stored_batches import keyed_batches, local_batches
+from statekit.query.table import TooWide
 from statekit.reader import CheckpointReader
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
@@ -193,28 +200,26 @@ class _Attempt:
     def _operator(
         self, operator: OperatorRecord, manifest: EpochManifest, count: RowCount
     ) -> SavepointOperator:
-        local = local_rows(self.repository, operator, manifest)
-        families = (*operator.holds_by_key, *local)
+        local = [state.name for state in operator.states if state.is_local]
+        keyed, repository = operator.holds_by_key, self.repository
         with contextlib.ExitStack() as closing:
             tables = {
-                family: closing.enter_context(_TableWriter(self, StateTable(operator, family)))
-                for family in families
+                family: closing.enter_context(_TableWriter(self, operator, family))
+                for family in (*keyed, *local)
             }
-            for family, parts, row in stored_rows(self.repository, operator, manifest):
-                tables[family].add(parts, row)
-                count.one()
-            for family, shards in local.items():
-                for shard, rows in enumerate(shards):
-                    for subkey, row in rows:
-                        tables[family].add(RowParts(b"", key_of_shard(shard), subkey), row)
+            for family, batch in keyed_batches(repository, operator, manifest, keyed):
+                tables[family].add(batch)
+                count.add(len(batch.keys))
+            for family, batch in local_batches(repository, operator, manifest):
+                tables[family].add(batch)
             states = {family: table.finish() for family, table in tables.items()}
         epoch = manifest.operators.get(operator.name, OperatorEpoch(shards=()))
         progress = set(SavepointOperator.model_fields) - {"states"}
         return SavepointOperator(states=states, **epoch.model_dump(include=progress))
 
-    def put_part(self, table: StateTable, number: int, file: IO[bytes], rows: int) -> FileRef:
+    def put_part(self, family: Family, number: int, file: IO[bytes], rows: int) -> FileRef:
         """Store a file of a table."""
-        folder = f"state.{self.id}/{table.operator.name}/{table.family}"
+        folder = f"state.{self.id}/{family.operator.name}/{family.name}"
         return self._put(f"{folder}/part-{number:05d}.parquet", file, rows)
 
     def open_part(self, ref: FileRef) -> IO[bytes]:
@@ -233,13 +238,13 @@ class _Attempt:
 class _TableWriter:
     """Writes the rows of one table: row groups and files of bounded size. A context manager."""
 
-    def __init__(self, attempt: _Attempt, table: StateTable) -> None:
+    def __init__(self, attempt: _Attempt, operator: OperatorRecord, family: str) -> None:
         self._attempt = attempt
-        self._table = table
+        self._operator, self._family = operator, family
+        self._table = savepoint_table(operator, family)
         self._contents = RowChecksum()
-        self._rows: list[SavedRow] = []
+        self._rows = self._table.no_rows()
         self._row_bytes = 0
-        self._key, self._position = b"", -1
         self._closing = contextlib.ExitStack()
         self._part: tuple[IO[bytes], pq.ParquetWriter] | None = None
         self._part_rows = self._part_bytes = self._number = 0
@@ -251,45 +256,47 @@ class _TableWriter:
     def __exit__(self, *_: object) -> None:
         self._closing.close()
 
-    def add(self, parts: RowParts, row: bytes) -> None:
-        """Add a row. Rows of one key are added together, in order."""
-        if parts.key != self._key:
-            self._key, self._position = parts.key, -1
-        self._position += 1
-        self._contents.add(parts.without_group, row)
-        self._append(SavedRow(parts.key, parts.subkey, row, self._position))
+    def add(self, batch: RowBatch) -> None:
+        """Add rows. Rows of one key are added together, in order."""
+        if batch.shards is None:
+            keys = [key[GROUP_BYTES:] for key in batch.keys]
+        else:
+            pairs = zip(batch.shards, batch.keys, strict=True)
+            keys = [key_of_shard(shard) + key for shard, key in pairs]
+        self._contents.add_all(keys, batch.rows)
+        self._append(batch)
 
     def finish(self) -> StateContents:
         """Write the remaining rows. A table has a file even without rows, which shows the
         columns.
         """
-        self._write_group()
+        while self._rows.keys:
+            self._write_group()
         if self._part is not None or not self._refs:
             self._end_part()
         return StateContents(
             rows=self._contents.rows, checksum=self._contents.checksum, files=tuple(self._refs)
         )
 
-    def _append(self, row: SavedRow) -> None:
-        self._rows.append(row)
-        self._row_bytes += len(row.key) + len(row.subkey) + len(row.row)
-        if len(self._rows) >= _GROUP_ROWS_MAX or self._row_bytes >= _GROUP_BYTES_MAX:
+    def _append(self, batch: RowBatch) -> None:
+        self._rows.extend(batch)
+        self._row_bytes += batch.size
+        while len(self._rows.keys) >= _GROUP_ROWS_MAX or self._row_bytes >= _GROUP_BYTES_MAX:
             self._write_group()
 
     def _write_group(self) -> None:
-        if not self._rows:
-            return
+        """Write the first rows, up to the size of a row group."""
+        group, rest = self._rows.divided(_GROUP_ROWS_MAX)
         try:
-            group = self._table.batch(self._rows)
+            columns = self._table.batch(group)
         except TooWide:
             self._widen()
-            self._write_group()
-            return
+            columns = self._table.batch(group)
         with _local_errors():
-            self._writer().write_batch(group)
-        self._part_rows += len(self._rows)
-        self._part_bytes += self._row_bytes
-        self._rows, self._row_bytes = [], 0
+            self._writer().write_batch(columns)
+        self._part_rows += len(group.keys)
+        self._part_bytes += group.size
+        self._rows, self._row_bytes = rest, rest.size
         if self._part_bytes >= _PART_BYTES_MAX:
             self._end_part()
 
@@ -309,7 +316,9 @@ class _TableWriter:
         with _local_errors():
             self._writer().close()
         assert self._part is not None, "there is one, or it was made"
-        ref = self._attempt.put_part(self._table, self._number, self._part[0], self._part_rows)
+        ref = self._attempt.put_part(
+            self._table.family, self._number, self._part[0], self._part_rows
+        )
         self._refs.append(ref)
         self._closing.close()
         self._part, self._part_rows, self._part_bytes = None, 0, 0
@@ -319,18 +328,28 @@ class _TableWriter:
         """Write everything so far again with wider ints: all files of a table have the same
         columns.
         """
-        pending, self._rows, self._row_bytes = self._rows, [], 0
+        waiting = self._rows
         if self._part is not None:
             self._end_part()
         narrow, self._refs = self._refs, []
-        self._table = StateTable(self._table.operator, self._table.family, wide=True)
+        self._table = savepoint_table(self._operator, self._family, wide=True)
+        self._rows, self._row_bytes = self._table.no_rows(), 0
         for ref in narrow:
             with self._attempt.open_part(ref) as file:
                 for row in saved_rows(file, ref.path):
-                    self._append(row)
+                    self._append(self._read_back(row))
+        while self._rows.keys:
+            self._write_group()
         self._attempt.remove_parts(narrow)
-        for row in pending:
-            self._append(row)
+        self._rows, self._row_bytes = waiting, waiting.size
+
+    def _read_back(self, saved: SavedRow) -> RowBatch:
+        """Return a saved row as it was added, but for its key group."""
+        if self._table.family.is_local:
+            return RowBatch([saved.subkey], [saved.row], [shard_of_key(saved.key)])
+        cut = TIME_BYTES if self._family == WAITING else 0
+        row_key = bytes(GROUP_BYTES) + saved.subkey[:cut] + saved.key + saved.subkey[cut:]
+        return RowBatch([row_key], [saved.row])
 
 
 def _drop(file: IO[bytes] | pq.ParquetWriter) -> None:

@@ -23,9 +23,10 @@ FindingKind = Literal[
     "wake",
     "spark",
     "savepoint",
+    "lease",
 ]
 """The kind of damage. `unreadable`: the store did not return a file, which says nothing about the
-file.
+file. `lease`: of a reader, which does not count, because no state depends on it.
 """
 
 
@@ -103,9 +104,11 @@ class Verification:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether there are findings that count: about more than epochs that were rolled back."""
+        """Whether there are findings that count: about more than leases of readers and epochs that
+        were rolled back.
+        """
         return any(
-            finding.kind != "unreadable"
+            finding.kind not in ("unreadable", "lease")
             and not (finding.epochs and all(map(self.is_abandoned, finding.epochs)))
             for finding in self.findings
         )

@@ -9,9 +9,11 @@ from typing import Literal, NamedTuple
 from statekit.checkpoint.paths import (
     BEGUN,
     CHANGES,
+    CLOSED_NAME,
     DATA,
     EPOCH_NAME,
     HELD,
+    LEASE_NAME,
     REPAIRS,
     SAVEPOINTS,
     SPARK,
@@ -58,7 +60,9 @@ def orphans(repository: Repository, named: Container[str], last: int) -> Iterato
     for file in repository.listed(""):
         path = file.path
         folder = path.split("/", 1)[0]
-        if path in named or folder in (SPARK, SAVEPOINTS, REPAIRS) or EPOCH_NAME.fullmatch(path):
+        if path in named or folder in (SPARK, SAVEPOINTS, REPAIRS):
+            continue
+        if any(name.fullmatch(path) for name in (EPOCH_NAME, CLOSED_NAME, LEASE_NAME)):
             continue
         if path == note_path(last + 1) or folder == HELD:
             continue  # the epoch that was begun, and those of readers

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from statekit.checkpoint.job_file import JobFile
+from statekit.checkpoint.lease_files import stored_leases
 from statekit.checkpoint.manifest import EpochManifest, ShardState
 from statekit.checkpoint.paths import SPARK, epoch_path, note_path
 from statekit.checkpoint.repository import TRANSFERS, Repository
@@ -358,6 +359,7 @@ class _Pass:
         """
         self._at_job_files()
         self._at_notes()
+        self._at_leases()
         self._at_spark()
         for folder in savepoint_folders(self.repository):
             check_savepoint(self.repository, folder, self.verification, rows=rows)
@@ -384,6 +386,12 @@ class _Pass:
             self.repository.read_note(number)
         except _UNREADABLE as error:
             self._note(Finding(kind_of(error, "note"), str(error), note_path(number)))
+
+    def _at_leases(self) -> None:
+        """Check the leases of readers. Files of others beside them are orphans."""
+        for file in stored_leases(self.repository)[1]:
+            if file.error is not None:
+                self._note(Finding(kind_of(file.error, "lease"), str(file.error), file.path))
 
     def _at_spark(self) -> None:
         """Check Spark's part. A query may run meanwhile, so a finding counts if it appears

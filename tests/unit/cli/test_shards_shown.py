@@ -9,6 +9,7 @@ import pytest
 
 import statekit as sk
 from statekit.checkpoint import rollback
+from statekit.checkpoint.gc.readers import Readers
 from statekit.checkpoint.repository import Repository
 from statekit.cli import inspect as cli_inspect
 from statekit.cli import rescale as cli_rescale
@@ -115,7 +116,9 @@ def made(path: Path) -> None:
 
 def inspected(path: Path, *, fast: bool = False) -> str:
     reader = CheckpointReader(path)
-    return printed(lambda: cli_inspect.print_checkpoint(reader, counted(reader, fast=fast)))
+    return printed(
+        lambda: cli_inspect.print_checkpoint(reader, counted(reader, fast=fast), Readers([], []))
+    )
 
 
 def counted(reader: CheckpointReader, *, fast: bool) -> dict[str, OperatorSizes]:

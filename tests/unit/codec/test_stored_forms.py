@@ -26,7 +26,7 @@ from statekit.codec.schema_codec import generic_decoder
 from statekit.codec.value_check import NESTING_MAX
 from statekit.codec.value_codec import value_codec
 from statekit.errors import StateTypeError
-from statekit.maintenance.savepoint.columns import value_column
+from statekit.query.columns import Decoder, value_column
 from statekit.testing import Harness
 from tests.support.generated_types import shape, typed_values
 
@@ -61,13 +61,11 @@ def test_accepted_values_are_read_back_by_the_codec_and_by_a_reader_without_clas
 
 def column_of(schema: Schema, data: bytes) -> pa.Array:
     """The typed column of a savepoint that holds one value."""
-    wire = msgspec.msgpack.decode(data)
     for wide in (False, True):  # as a savepoint does it
         column = value_column(schema, wide=wide)
-        value = wire if wire is None or column.convert is None else column.convert(wire)
         try:
-            return pa.array([value], column.type)
-        except (pa.ArrowInvalid, OverflowError):
+            return column.array(Decoder(column.wire, schema.brief)([data]))
+        except OverflowError:
             if wide:
                 raise
     raise AssertionError("unreachable")

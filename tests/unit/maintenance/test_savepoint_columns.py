@@ -25,8 +25,8 @@ from statekit.checkpoint.repository import Repository
 from statekit.maintenance.savepoint import write as writing
 from statekit.maintenance.savepoint.format import Savepoint
 from statekit.maintenance.savepoint.restore import import_savepoint
-from statekit.maintenance.savepoint.table import column_names
 from statekit.maintenance.savepoint.write import write_savepoint
+from statekit.query.table import column_names
 from statekit.testing import Harness
 from tests.support.all_row_kinds import START, Step, keep, keep_in_order, stored
 
@@ -240,7 +240,7 @@ def test_fields_of_a_key_whose_names_are_taken_get_a_prefix(tmp_path: Path) -> N
 
 @given(st.lists(st.sampled_from(["a", "A", "value", "key_a", "_row"]), unique=True))
 def test_names_of_columns_never_clash(wanted: list[str]) -> None:
-    found = column_names(wanted, ["value", "_row"])
+    found = column_names(wanted, ["value", "_row"], "key_")
     assert len({name.lower() for name in [*found, "value", "_row"]}) == len(wanted) + 2
     assert len(found) == len(wanted)
 

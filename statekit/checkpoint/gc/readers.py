@@ -1,0 +1,216 @@
+"""Epochs that a collector keeps for readers, and what they cost."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from statekit.checkpoint import paths
+from statekit.checkpoint.gc.kept_files import KeptFiles, Size, manifests_before_gaps
+from statekit.checkpoint.lease_files import StoredLease, UnreadableLease, stored_leases
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.object_store import Stored
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.retention import EpochMark, Retention
+from statekit.errors import CorruptCheckpointError, FencedError
+
+LeaseStatus = Literal["valid", "expired", "too far behind", "collected"]
+"""Of a lease: it keeps its epoch and later ones; it has expired; its epoch was committed before the
+bound of the retention; or its epoch was collected, and the reader must resynchronise.
+"""
+
+
+class ReaderBound:
+    """The first epoch that a collection must keep for readers.
+
+    Parameters:
+        repository: the checkpoint.
+        retention: its `readers` is the bound.
+        committed: the commit time of each kept epoch, by the store's clock.
+        last: the last epoch.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        retention: Retention,
+        committed: Mapping[int, dt.datetime],
+        last: EpochManifest,
+    ) -> None:
+        self._repository = repository
+        self._committed = committed
+        self._oldest = retention.first_for_readers(committed, last)
+        self._last_commit = max(committed.values())
+        self._now: dt.datetime | None = None
+
+    def first(self, wanted: int) -> int:
+        """Return the first epoch to keep: `wanted`, or an earlier one that a reader keeps.
+
+        Nothing is listed if readers could not keep an earlier epoch.
+        """
+        if self._oldest is None or self._oldest >= wanted:
+            return wanted
+        leases, others = stored_leases(self._repository)
+        first = wanted
+        for lease in leases:
+            number = self._first_of(lease.lease.epoch, self._oldest)
+            if number < first and self._is_valid(lease):
+                first = number
+        is_unknown = any(map(self._is_valid, others))
+        return self._oldest if is_unknown else first
+
+    def _first_of(self, epoch: int, oldest: int) -> int:
+        """Return the first epoch that a lease keeps: its own, or the oldest that readers can keep.
+
+        A reader that is too far behind keeps what is left: it may be about to move its lease there.
+        """
+        if epoch < min(self._committed):
+            return max(self._committed)  # it was collected: the lease keeps nothing
+        later = (number for number in self._committed if number >= max(epoch, oldest))
+        return min(later, default=epoch)
+
+    def _is_valid(self, lease: StoredLease | UnreadableLease) -> bool:
+        """Return whether a lease has not expired. The last commit may be long ago, so the store's
+        clock decides.
+        """
+        if not lease.is_valid(self._last_commit):
+            return False
+        if self._now is None:
+            self._now = self._repository.store_time()
+        return lease.is_valid(self._now)
+
+    def agree(self, wanted: int) -> int:
+        """Close the epochs before `wanted` to new leases, mark them as collected, and return the
+        first kept epoch: an earlier one if a reader has taken a lease meanwhile.
+        """
+        if self._oldest is None or self._oldest >= wanted:
+            _mark(self._repository, wanted)
+            return wanted
+        closed = paths.closed_path(wanted)
+        with contextlib.suppress(FencedError):  # another collector removed it: its mark is later
+            self._repository.create(closed, EpochMark(epoch=wanted).to_bytes())
+        first = self.first(wanted)
+        if first > min(self._committed):
+            _mark(self._repository, first)
+        self._repository.discard(closed)
+        return first
+
+
+def _mark(repository: Repository, first: int) -> None:
+    """Mark all epochs before one as collected."""
+    with contextlib.suppress(FencedError):  # another collector collects the same
+        repository.create(paths.first_path(first), EpochMark(epoch=first).to_bytes())
+
+
+# ------------------------------------------------------------------------------------ for people
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reader of a checkpoint.
+
+    Attributes:
+        lease: its lease.
+        last: the last epoch of the checkpoint.
+        status: whether the lease keeps its epochs.
+        extra: what is kept because of it: the files that only epochs need which would be collected
+            otherwise, and their manifests. None if that was not measured.
+    """
+
+    lease: StoredLease
+    last: int
+    status: LeaseStatus
+    extra: Size | None
+
+
+@dataclass(frozen=True)
+class Readers:
+    """The readers of a checkpoint.
+
+    Attributes:
+        readers: by name.
+        unreadable: files in `readers/` that are no intact leases.
+    """
+
+    readers: Sequence[Reader]
+    unreadable: Sequence[UnreadableLease]
+
+
+def readers_of(repository: Repository, retention: Retention, *, measured: bool = True) -> Readers:
+    """Return the readers of a checkpoint.
+
+    A lease counts as expired by the time of the last commit. Nothing is written.
+
+    Parameters:
+        retention: which epochs are kept without readers, and the bound for readers.
+        measured: whether to measure what they keep, by reading the manifests that readers keep.
+
+    Raises:
+        CorruptCheckpointError: a manifest, base or history that was measured is damaged.
+    """
+    leases, unreadable = stored_leases(repository)
+    epochs = repository.epoch_files()
+    if not (leases and epochs.kept):
+        return Readers([], unreadable)
+    files = {number: epochs.committed[number] for number in epochs.kept}
+    committed = {number: file.modified for number, file in files.items()}
+    last = repository.manifest(max(files))
+    oldest = retention.first_for_readers(committed, last)
+    statuses = {
+        lease.lease.name: _status(lease, min(files), oldest, committed[last.epoch])
+        for lease in leases
+    }
+    begins = [lease.lease.epoch for lease in leases if statuses[lease.lease.name] == "valid"]
+    sizes: dict[int, Size] = {}
+    if measured and begins:
+        sizes = _sizes(repository, files, min(begins), retention.first(committed, last), last)
+
+    def extra(lease: StoredLease) -> Size | None:
+        if not measured:
+            return None
+        is_valid = statuses[lease.lease.name] == "valid"
+        return sizes.get(lease.lease.epoch, Size()) if is_valid else Size()
+
+    readers = [
+        Reader(lease, last.epoch, statuses[lease.lease.name], extra(lease)) for lease in leases
+    ]
+    return Readers(readers, unreadable)
+
+
+def _status(
+    lease: StoredLease, first: int, oldest: int | None, last_commit: dt.datetime
+) -> LeaseStatus:
+    if lease.lease.epoch < first:
+        return "collected"
+    if not lease.is_valid(last_commit):
+        return "expired"
+    return "too far behind" if oldest is None or lease.lease.epoch < oldest else "valid"
+
+
+def _sizes(
+    repository: Repository,
+    files: Mapping[int, Stored],
+    begin: int,
+    wanted: int,
+    last: EpochManifest,
+) -> dict[int, Size]:
+    """Return, for each epoch from `begin` on and before `wanted`, the size of what the epochs from
+    it on need and those from `wanted` on do not.
+
+    Parameters:
+        files: the manifest of each epoch.
+    """
+    kept = [number for number in sorted(files) if number >= wanted]
+    others = KeptFiles(repository, manifests_before_gaps(repository, kept, last))
+    seen: dict[str, int] = {}
+    sizes: dict[int, Size] = {}
+    for number in sorted((n for n in files if begin <= n < wanted), reverse=True):
+        seen[files[number].path] = files[number].size
+        with contextlib.suppress(CorruptCheckpointError):  # its files are unknown; verify finds it
+            manifest = repository.manifest(number)
+            seen |= {ref.path: ref.size for ref in others.not_among(manifest)}
+        sizes[number] = Size(len(seen), sum(seen.values()))
+    return sizes

@@ -1,0 +1,180 @@
+"""The files of readers' leases: what they contain, and when they are valid."""
+
+from __future__ import annotations
+
+import datetime as dt
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from statekit.checkpoint import paths
+from statekit.checkpoint.object_store import Stored
+from statekit.checkpoint.repository import TRANSFERS, Repository
+from statekit.checkpoint.sealed_json import COUNT_MAX, Count, Record, Sealed
+from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
+from statekit.names import StoredId, StoredName, StoredText, name_fault
+from statekit.timestamp import datetime_to_micros, instant
+
+SKEW = dt.timedelta(minutes=1)
+"""How much later than a reader a collector takes a lease for expired."""
+
+UNREADABLE_FOR = dt.timedelta(days=1)
+"""How long a lease counts whose TTL cannot be read, by the store's clock."""
+
+LEASE_BYTES_MAX = 1 << 16
+
+_LATEST = dt.datetime.max.replace(tzinfo=dt.UTC)
+
+
+class Holder(Record):
+    """The process that wrote a lease.
+
+    Parameters:
+        host: its machine.
+        process: its process id there.
+        session: a unique id of the process: process ids are used again.
+    """
+
+    host: StoredText
+    process: Count
+    session: StoredId
+
+    def __str__(self) -> str:
+        return f"process {self.process} on {self.host}"
+
+
+class Lease(Sealed):
+    """The content of a lease.
+
+    Parameters:
+        name: the reader.
+        epoch: the epoch that the reader has consumed up to.
+        ttl_us: how long the lease is valid after it was written, in microseconds.
+        expires_at_us: until when, by the clock of the reader; for display only.
+        token: identifies the reader's run, or all its runs.
+        holder: the process that wrote it.
+    """
+
+    title: ClassVar[str] = "a reader's lease"
+
+    name: StoredName
+    epoch: Count
+    ttl_us: Annotated[int, Field(ge=1, le=COUNT_MAX)]
+    expires_at_us: Count
+    token: StoredText
+    holder: Holder
+
+
+@dataclass(frozen=True)
+class StoredLease:
+    """A lease and the time of its file, by the store's clock."""
+
+    lease: Lease
+    written: dt.datetime
+
+    @property
+    def until(self) -> dt.datetime:
+        """When the lease expires, by the store's clock."""
+        return instant(datetime_to_micros(self.written) + self.lease.ttl_us)
+
+    def is_valid(self, now: dt.datetime, skew: dt.timedelta = SKEW) -> bool:
+        """Return whether the lease has not expired.
+
+        Parameters:
+            now: a time of the store.
+            skew: for how long it counts beyond its TTL.
+        """
+        return now - self.written <= dt.timedelta(microseconds=self.lease.ttl_us) + skew
+
+
+@dataclass(frozen=True)
+class UnreadableLease:
+    """A file in `readers/` that is no intact lease.
+
+    Parameters:
+        path: below the checkpoint.
+        written: the time of the file, by the store's clock.
+        error: the reason; None if no reader has a file of such a name.
+    """
+
+    path: str
+    written: dt.datetime
+    error: StatekitError | None
+
+    def is_valid(self, now: dt.datetime) -> bool:
+        """Return whether it may be the lease of a reader that runs.
+
+        This statekit may be older than that of the reader, or the store does not return the file.
+        """
+        is_unknown = isinstance(self.error, RestoreError | StorageError)
+        return is_unknown and now - self.written <= UNREADABLE_FOR
+
+
+def stored_leases(repository: Repository) -> tuple[list[StoredLease], list[UnreadableLease]]:
+    """Return the leases of a checkpoint by name, and the files beside them that are none.
+
+    If the folder cannot be listed, it counts as an unreadable lease: a local disk may have a file
+    whose name no store takes.
+    """
+    try:
+        files = sorted(repository.listed(paths.READERS))
+    except StorageError as error:
+        return [], [UnreadableLease(paths.READERS, _LATEST, error)]
+    with ThreadPoolExecutor(TRANSFERS) as threads:
+        results = list(threads.map(lambda file: _read(repository, file), files))
+    leases = [result for result in results if isinstance(result, StoredLease)]
+    return leases, [result for result in results if isinstance(result, UnreadableLease)]
+
+
+def _read(repository: Repository, file: Stored) -> StoredLease | UnreadableLease | None:
+    """Return a lease; None if it was released meanwhile."""
+    match = paths.LEASE_NAME.fullmatch(file.path)
+    if match is None or name_fault(match[1]) is not None:
+        return UnreadableLease(file.path, file.modified, None)
+    try:
+        lease = _content(repository, match[1], file.size)
+    except StatekitError as error:
+        return UnreadableLease(file.path, file.modified, error)
+    return None if lease is None else StoredLease(lease, file.modified)
+
+
+def _content(repository: Repository, name: str, size: int) -> Lease | None:
+    """Return the lease of a reader; None if there is none.
+
+    Raises:
+        CorruptCheckpointError: it is altered, too large or of another reader.
+        RestoreError: it was written by a newer version of statekit.
+    """
+    path = paths.lease_path(name)
+    damage = CorruptCheckpointError(
+        f"{repository.at(path)} is no intact lease of reader {name!r}: it keeps no epoch, and "
+        "state is not affected. Delete the file, and start the reader again"
+    )
+    if size > LEASE_BYTES_MAX:
+        raise damage
+    data = repository.read_if_there(path)
+    try:
+        lease = None if data is None else Lease.from_bytes(data, repository.at(path))
+    except CorruptCheckpointError as error:
+        raise damage from error
+    if lease is not None and lease.name != name:
+        raise damage
+    return lease
+
+
+def lease_of(repository: Repository, name: str) -> StoredLease | None:
+    """Return the lease of a reader; None if there is none, or a damaged one, which keeps nothing.
+
+    Raises:
+        RestoreError: it was written by a newer version of statekit.
+    """
+    file = repository.stored(paths.lease_path(name))
+    if file is None:
+        return None
+    try:
+        lease = _content(repository, name, file.size)
+    except CorruptCheckpointError:
+        return None
+    return None if lease is None else StoredLease(lease, file.modified)

@@ -1,0 +1,367 @@
+"""Readers' leases: a named reader keeps epochs from being collected while it follows them.
+
+A lease is the file `readers/<name>.json`. It has the epoch that its reader has consumed up to, and
+keeps this epoch and all later ones, within the bound of `Retention.readers`. The reader moves the
+lease forward. If its process dies, the lease expires.
+
+**Expiry** compares times of the store only: the time of the lease's file plus its TTL, against the
+time of the last commit or a later one. A collector waits `SKEW` longer than a reader, because the
+clocks of a store's servers differ a little, and some count whole seconds.
+
+**Races.** A collector first writes a note, which closes the epochs that it is about to collect,
+then lists the leases, then writes the mark that the epochs are collected. A reader first writes its
+lease, and then looks for notes and marks. So at least one of them sees the other: either the
+collector keeps the epochs, or the reader gets an error. A reader that moves a valid lease forward
+need not look for notes: every collector sees the lease, before or after the move.
+
+A reader that sleeps through its TTL between the two halves of a write can overwrite the lease of
+its successor. Then one of the two gets an error at its next write. Until then the epochs of the
+successor may be collected: reading them is an error, never a wrong value.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import os
+import socket
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from statekit.checkpoint import paths
+from statekit.checkpoint.lease_files import SKEW, Holder, Lease, StoredLease, lease_of
+from statekit.checkpoint.repository import EpochFiles, Repository
+from statekit.checkpoint.sealed_json import COUNT_MAX
+from statekit.clock import now_us, unique_id
+from statekit.errors import FencedError, QueryError, StateTypeError
+from statekit.names import name_fault, text_fault
+from statekit.timestamp import duration_to_micros
+
+# -------------------------------------------------------------------------------- collected epochs
+
+
+def resync_error(
+    repository: Repository, epoch: int, *, reader: str | None = None
+) -> QueryError | None:
+    """Return the error that a reader's epoch was collected; None if the epoch is kept.
+
+    The reader must not try again with this epoch: what was collected does not come back.
+
+    Parameters:
+        repository: the checkpoint.
+        epoch: the epoch that the reader has consumed up to.
+        reader: its name, for the message.
+
+    >>> resync_error(Repository.in_memory(), 12) is None
+    True
+    """
+    files = repository.epoch_files()
+    if epoch >= files.first:
+        return None
+    return _resync_error(repository, files, files.first, epoch, reader)
+
+
+def _resync_error(
+    repository: Repository, files: EpochFiles, first: int, epoch: int, reader: str | None
+) -> QueryError:
+    """Return the error that epochs before `first` were collected, or are about to be."""
+    last = max(files.committed, default=first)
+    who = "this reader" if reader is None else f"reader {reader!r}"
+    return QueryError(
+        f"{who} cannot continue after epoch {epoch} of {repository.url}, which was collected: the "
+        f"epochs {first} to {last} are kept. The job is not affected. To resynchronise, read the "
+        f"state at a kept epoch, such as {last}, then take the changes after that epoch. To keep "
+        "epochs longer for readers, start the job with retention=Retention(readers=…)"
+    )
+
+
+# ------------------------------------------------------------------------------ the reader's own
+
+
+class ReaderLease:
+    """A lease of a named reader, which keeps an epoch and all later ones. Created by `take`.
+
+    As a context manager it is released at the end. If the body raises an error, the lease stays
+    until it expires, so that the next run of the reader finds its epochs.
+
+    Attributes:
+        name: the reader.
+        epoch: the epoch that it has consumed up to.
+        token: the token to give to `take` in order to continue with this lease.
+
+    >>> from statekit.testing import Harness
+    >>> import statekit as sk
+    >>> @sk.process(key="word")
+    ... def count(record: dict, seen: sk.ValueState[int]) -> None:
+    ...     seen.update((seen.get() or 0) + 1)
+    >>> repository = Repository.in_memory()
+    >>> harness = Harness(count, checkpoint=repository)
+    >>> harness.send({"word": "a"}), harness.send({"word": "b"})
+    ([], [])
+    >>> with ReaderLease.take(repository, "search-index", 0, ttl="5 minutes") as lease:
+    ...     lease.commit(1)
+    >>> lease.epoch
+    1
+    """
+
+    def __init__(self, repository: Repository, lease: Lease, written: dt.datetime) -> None:
+        self._repository = repository
+        self._lease = lease
+        self._written = written
+
+    @property
+    def name(self) -> str:
+        """The reader."""
+        return self._lease.name
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that it has consumed up to."""
+        return self._lease.epoch
+
+    @property
+    def token(self) -> str:
+        """The token with which `take` continues this lease."""
+        return self._lease.token
+
+    @classmethod
+    def take(
+        cls,
+        repository: Repository,
+        name: str,
+        epoch: int,
+        *,
+        ttl: dt.timedelta | str = "10 minutes",
+        token: str | None = None,
+    ) -> Self:
+        """Take the lease of a reader.
+
+        A lease that has expired is taken over, and so is one of this process. Then an earlier
+        holder gets an error at its next `commit` or `renew`.
+
+        Parameters:
+            repository: the checkpoint.
+            name: of the reader: letters, digits, `_`, `.` and `-`.
+            epoch: the epoch that the reader has consumed up to.
+            ttl: how long the lease is valid after each `commit` or `renew`: a timedelta or a text
+                such as "10 minutes". Renew it after a third of that.
+            token: a text that all runs of this reader give, and no others. A run with the token of
+                the lease takes it over at once. None: a new one.
+
+        Raises:
+            StateTypeError: a name, TTL or token is not valid.
+            QueryError: the epoch was collected, or is about to be, or does not exist.
+            FencedError: another process holds the lease.
+            StorageError: the store failed or may not be written.
+        """
+        lease = _new_lease(name, epoch, ttl, token)
+        _check_committed(repository, lease)
+        _check_free(repository, lease)
+        return cls(repository, lease, _write(repository, lease, before=None))
+
+    def commit(self, epoch: int) -> None:
+        """Move the lease forward, and renew it. Earlier epochs may then be collected.
+
+        Parameters:
+            epoch: the epoch that the reader has consumed up to, at least the present one.
+
+        Raises:
+            QueryError: the epoch is an earlier one, does not exist or was collected.
+            FencedError: another process has taken the lease over.
+        """
+        stored = self._own_lease()
+        present = (stored or self._lease).epoch
+        if epoch < present:
+            raise QueryError(
+                f"reader {self.name!r} has consumed up to epoch {present} and cannot commit epoch "
+                f"{epoch}, which is before that. Its lease is unchanged. To read from there again, "
+                "take the lease anew"
+            )
+        lease = self._lease.model_copy(
+            update={"epoch": epoch, "expires_at_us": now_us() + self._lease.ttl_us}
+        )
+        _check_committed(self._repository, lease)
+        before = None if stored is None else StoredLease(self._lease, self._written)
+        self._written = _write(self._repository, lease, before)
+        self._lease = lease
+
+    def renew(self) -> None:
+        """Keep the same epochs for another TTL.
+
+        Raises:
+            QueryError: the epoch was collected: the lease had expired, or was beyond the bound of
+                the job's retention.
+            FencedError: another process has taken the lease over.
+        """
+        stored = self._own_lease()
+        self.commit(self.epoch if stored is None else stored.epoch)
+
+    def release(self) -> None:
+        """Give the lease up. It keeps nothing from now on. A lease that another process has taken
+        over is left alone.
+        """
+        try:
+            self._own_lease()
+        except FencedError:
+            return
+        self._repository.discard(paths.lease_path(self.name))
+
+    def check(self) -> None:
+        """Check that the reader's epoch is still kept.
+
+        Raises:
+            QueryError: it was collected, and the reader must resynchronise.
+        """
+        error = resync_error(self._repository, self.epoch, reader=self.name)
+        if error is not None:
+            raise error
+
+    def _own_lease(self) -> Lease | None:
+        """Return this reader's lease as it is stored; None if it is gone or damaged.
+
+        Raises:
+            FencedError: another process has taken it over.
+        """
+        stored = lease_of(self._repository, self.name)
+        if stored is None:
+            return None
+        if stored.lease.token != self.token:
+            raise FencedError(
+                f"the lease of reader {self.name!r} of {self._repository.url} was taken over by "
+                f"{stored.lease.holder}, which is at epoch {stored.lease.epoch}. The state and "
+                "that reader are not affected. Stop this reader, or give it a name of its own"
+            )
+        return stored.lease
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.release()
+
+
+def _new_lease(name: str, epoch: int, ttl: dt.timedelta | str, token: str | None) -> Lease:
+    """Return a lease of this process after checking the arguments of `take`."""
+    for what, given, fault in _faults(name, epoch, token):
+        if fault is not None:
+            raise StateTypeError(f"{what}={given!r:.200}: {fault}. No lease was taken")
+    ttl_us = duration_to_micros(ttl, "ttl")
+    if not 0 < ttl_us <= COUNT_MAX:
+        raise StateTypeError(
+            f"ttl={ttl!r}: a lease needs a TTL above 0 and below 285 years. No lease was taken: "
+            'give one such as "10 minutes"'
+        )
+    return Lease(
+        name=name,
+        epoch=epoch,
+        ttl_us=ttl_us,
+        expires_at_us=now_us() + ttl_us,
+        token=unique_id() if token is None else token,
+        holder=Holder(
+            host=socket.gethostname() or "unknown",
+            process=os.getpid(),
+            session=_session(os.getpid()),
+        ),
+    )
+
+
+def _faults(name: object, epoch: object, token: object) -> Iterator[tuple[str, object, str | None]]:
+    """Yield each argument with its name and what is wrong with it."""
+    yield "name", name, name_fault(name) if isinstance(name, str) else "give a text"
+    is_number = type(epoch) is int and 0 <= epoch <= COUNT_MAX
+    yield "epoch", epoch, None if is_number else "give the number of an epoch, from 0"
+    if token is not None:
+        is_text = isinstance(token, str) and token != ""
+        yield "token", token, text_fault(str(token)) if is_text else "give a text, or None"
+
+
+@functools.cache
+def _session(process: int) -> str:
+    """Return the unique id of this process. A forked process has another one."""
+    return unique_id()
+
+
+def _check_free(repository: Repository, lease: Lease) -> None:
+    """Check that no other process holds the lease.
+
+    Raises:
+        FencedError: another process does.
+    """
+    stored = lease_of(repository, lease.name)
+    if (
+        stored is None
+        or stored.lease.token == lease.token
+        or stored.lease.holder.session == lease.holder.session
+        or not stored.is_valid(repository.store_time())
+    ):
+        return
+    raise FencedError(
+        f"reader {lease.name!r} of {repository.url} is {stored.lease.holder}, at epoch "
+        f"{stored.lease.epoch}: its lease is valid until {stored.until:%Y-%m-%d %H:%M:%S} UTC, "
+        f"plus {SKEW.total_seconds():.0f} s, by the clock of the store. It is unchanged. Stop that "
+        "process and wait until then, or choose another name; runs that give the same token= "
+        "need not wait"
+    )
+
+
+def _check_committed(repository: Repository, lease: Lease) -> None:
+    """Check that the epoch of a lease exists, before the lease is written.
+
+    Raises:
+        QueryError: the epoch was collected, or does not exist.
+    """
+    if not repository.is_committed(lease.epoch):
+        raise resync_error(repository, lease.epoch, reader=lease.name) or QueryError(
+            f"{repository.url} has no epoch {lease.epoch}, after which reader {lease.name!r} wants "
+            "to continue. State and lease are unchanged. Check the path of the checkpoint, and "
+            "take an epoch that it has"
+        )
+
+
+def _write(repository: Repository, lease: Lease, before: StoredLease | None) -> dt.datetime:
+    """Write a lease, and return the time of its file.
+
+    Parameters:
+        before: the reader's lease that it replaces; None for a new one.
+
+    Raises:
+        QueryError: the epoch was collected, or is about to be. Then the lease is removed.
+        FencedError: another process has removed the lease.
+    """
+    path = paths.lease_path(lease.name)
+    repository.replace(path, lease.to_bytes())
+    file = repository.stored(path)
+    if file is None:
+        raise FencedError(
+            f"{repository.at(path)} was removed as soon as it was written: another process has "
+            "released this lease. State is not affected. Start one of the two readers again"
+        )
+    files = repository.epoch_files()
+    first = files.first
+    if not _is_protected(before, file.modified, first):
+        # A collector that has written its note may have listed the leases already.
+        first = max([first, *files.closed.values()])
+    if lease.epoch < first:
+        repository.discard(path)
+        raise _resync_error(repository, files, first, lease.epoch, lease.name)
+    return file.modified
+
+
+def _is_protected(before: StoredLease | None, now: dt.datetime, first: int) -> bool:
+    """Return whether every collector has seen a reader's lease until now.
+
+    Parameters:
+        first: the first kept epoch. Collectors ignore leases on earlier ones.
+    """
+    return (
+        before is not None
+        and before.is_valid(now, skew=dt.timedelta(0))
+        and before.lease.epoch >= first
+    )

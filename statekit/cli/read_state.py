@@ -1,0 +1,181 @@
+"""`statekit export`, `scan` and `top`: tables of a state, and its largest keys."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.text import Text
+
+from statekit.cli.arguments import AllowPickle, Checkpoint, Epoch
+from statekit.cli.tables import count_text, empty_table, out, print_json, say
+from statekit.query.export import export
+from statekit.query.plain import json_rows
+from statekit.query.read import StateTable
+from statekit.query.top import Top, top
+from statekit.reader import CheckpointReader
+
+Operator = Annotated[str, typer.Argument(help="Name of the operator.", show_default=False)]
+State = Annotated[
+    str,
+    typer.Argument(
+        help="Name of the state; _timers for timers, _waiting for buffered records.",
+        show_default=False,
+    ),
+]
+Key = Annotated[
+    str | None,
+    typer.Option(help="Only this key; several fields as a JSON array.", show_default=False),
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option("--column", help="Only this column; repeat it.", show_default=False),
+]
+WideInts = Annotated[
+    bool, typer.Option("--wide-ints", help="Make ints decimal(20, 0), for ints of 2^63 or more.")
+]
+
+
+class Format(StrEnum):
+    """The formats of an export."""
+
+    PARQUET = "parquet"
+    CSV = "csv"
+    ARROW = "arrow"
+    DUCKDB = "duckdb"
+
+
+class Measure(StrEnum):
+    """What keys are ranked by."""
+
+    SIZE = "size"
+    ROWS = "rows"
+    WRITES = "writes"
+
+
+def export_state(
+    checkpoint: Checkpoint,
+    operator: Operator,
+    state: State,
+    to: Annotated[Format, typer.Option(help="The format of the file.", show_default=False)],
+    into: Annotated[Path, typer.Option(help="The file to write.", show_default=False)],
+    epoch: Epoch = None,
+    key: Key = None,
+    column: Columns = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the file if it exists.")
+    ] = False,
+    wide_ints: WideInts = False,
+    allow_pickle: AllowPickle = False,
+) -> None:
+    """Write the rows of a state to a file: Parquet, CSV, Arrow, or a DuckDB database."""
+    rows = StateTable(CheckpointReader(checkpoint, epoch=epoch), operator, state)
+    reader = rows.reader(key=key, columns=column, wide_ints=wide_ints, allow_pickle=allow_pickle)
+    count = export(reader, into, to.value, name=state, overwrite=overwrite)
+    say(f"{count_text(count, 'row', 'rows')} of {rows.place} in {into}")
+
+
+def scan(
+    checkpoint: Checkpoint,
+    operator: Operator,
+    state: State,
+    epoch: Epoch = None,
+    key: Key = None,
+    column: Columns = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="The number of rows; 20, or all with --json.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON per row.")] = False,
+    wide_ints: WideInts = False,
+    allow_pickle: AllowPickle = False,
+) -> None:
+    """Print the rows of a state, in the order of key groups and keys."""
+    rows = StateTable(CheckpointReader(checkpoint, epoch=epoch), operator, state)
+    reader = rows.reader(key=key, columns=column, wide_ints=wide_ints, allow_pickle=allow_pickle)
+    all_rows = (row for batch in reader for row in json_rows(batch))
+    if as_json:
+        for row in islice(all_rows, limit):
+            sys.stdout.write(f"{msgspec.json.encode(row).decode()}\n")
+        return
+    wanted = limit or _ROWS_SHOWN
+    shown = list(islice(all_rows, wanted + 1))
+    table = empty_table((), texts=reader.schema.names)
+    for row in shown[:wanted]:
+        table.add_row(*(Text(_cell(value)) for value in row.values()))
+    out.print(table)
+    out.print(rows.place + (": more rows follow, see --limit" if len(shown) > wanted else ""))
+
+
+_ROWS_SHOWN = 20
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def top_keys(
+    checkpoint: Checkpoint,
+    operator: Annotated[
+        str | None, typer.Argument(help="Only this operator.", show_default=False)
+    ] = None,
+    state: Annotated[
+        str | None, typer.Argument(help="Only this state.", show_default=False)
+    ] = None,
+    by: Annotated[
+        Measure, typer.Option(help="Bytes, rows, or writes in the kept epochs.")
+    ] = Measure.SIZE,
+    limit: Annotated[int, typer.Option(min=1, help="The number of keys and key groups.")] = 10,
+    epoch: Epoch = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Show the largest or most written keys, and the fullest key groups."""
+    reader = CheckpointReader(checkpoint, epoch=epoch)
+    names = [record.name for record in reader.job.operators if record.holds_by_key]
+    if operator is not None:
+        names = [reader.operator(operator).name]
+    found = {name: top(reader, name, state, by=by.value, limit=limit) for name in names}
+    if as_json:
+        print_json({name: _as_data(ranking) for name, ranking in found.items()})
+        return
+    for name, ranking in found.items():
+        _print(name, ranking)
+
+
+def _as_data(ranking: Top) -> dict[str, Any]:
+    return {
+        "keys": [
+            {
+                name: value
+                for name, value in key._asdict().items()
+                if name == "key" or value is not None
+            }
+            for key in ranking.keys
+        ],
+        "key_groups": [{"key_group": group, "rows": rows} for group, rows in ranking.groups],
+        "epochs": ranking.epochs,
+    }
+
+
+def _print(operator: str, ranking: Top) -> None:
+    by_writes = ranking.epochs is not None
+    headings = ("writes",) if by_writes else ("rows", "bytes")
+    table = empty_table(headings, texts=("state", "key"), title=f"keys of {operator}")
+    for key in ranking.keys:
+        numbers = (key.writes,) if by_writes else (key.rows, key.bytes)
+        text = Text(json.dumps(key.key, ensure_ascii=False))
+        table.add_row(key.state, text, *(f"{number:,}" for number in numbers))
+    out.print(table)
+    if ranking.epochs is not None:
+        out.print("written in epochs {} to {}".format(*ranking.epochs))
+    elif ranking.groups:
+        groups = ", ".join(f"{group}: {rows:,}" for group, rows in ranking.groups)
+        out.print(f"rows of the fullest key groups: {groups}")

@@ -1,0 +1,209 @@
+"""`statekit.read`: the rows of one state after an epoch as Arrow record batches.
+
+Shards are unpacked one after the other, and their rows become batches of bounded size. So the size
+of the state limits neither memory nor, beyond that of the largest shard, the local disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from statekit.backend.interface import prefix_end
+from statekit.checkpoint.job_file import WAITING, OperatorRecord
+from statekit.checkpoint.repository import Repository, group_bounds
+from statekit.checkpoint.retention import still_kept
+from statekit.codec.key_codec import schema_key_codec
+from statekit.errors import CorruptCheckpointError, QueryError
+from statekit.keygroup import key_group, pack_group
+from statekit.query.packed_bytes import RowBatch, row_batches
+from statekit.query.row_parts import Family
+from statekit.query.stored_batches import keyed_batches, local_batches
+from statekit.query.table import TooWide, table_for_reading
+from statekit.reader import CheckpointReader, encoded_keys, key_schema
+from statekit.watermark import BEGINNING
+from statekit.working_copy.unpacked_shard import ShardRows
+
+
+def read(
+    checkpoint: str | Path | Repository,
+    operator: str,
+    state: str,
+    epoch: int | None = None,
+    *,
+    key: Any = None,
+    columns: Sequence[str] | None = None,
+    wide_ints: bool = False,
+    allow_pickle: bool = False,
+) -> pa.RecordBatchReader:
+    """Return the rows of a state after an epoch as record batches.
+
+    Expired rows are left out. A state is unpacked in the temporary directory (`TMPDIR`), one shard
+    at a time. The unpacked rows are removed when the reader is exhausted or deleted.
+
+    Parameters:
+        checkpoint: a directory, an object store URL or an open repository.
+        operator: its name.
+        state: its name; "_timers" for timers, "_waiting" for buffered records.
+        epoch: which epoch; None for the last one.
+        key: read the rows of this key alone, from its key group: as text or JSON; several key
+            fields as a list; the key None as "null".
+        columns: the columns to read, in order; None for all. Others are not decoded.
+        wide_ints: give ints the type decimal(20, 0), for states with ints of 2^63 or more.
+        allow_pickle: unpickle values, which can run any code that whoever wrote the checkpoint
+            chose.
+
+    Returns:
+        A reader whose schema follows from the stored types alone.
+
+    Raises:
+        QueryError: there is no such epoch, operator, state or column; the values are pickled; or,
+            while it is read, the epoch was collected, or an int needs `wide_ints`.
+        StateTypeError: `key` is not a key of that operator.
+        CorruptCheckpointError: a file that is needed is missing or altered.
+        StorageError: the store or the local disk failed.
+
+    >>> import tempfile
+    >>> import statekit as sk
+    >>> from statekit.testing import Harness
+    >>> @sk.process(key="word")
+    ... def count(record: dict, seen: sk.MapState[str, int]) -> None:
+    ...     seen[record["at"]] = record["n"]
+    >>> checkpoint = tempfile.TemporaryDirectory()
+    >>> Harness(count, checkpoint=checkpoint.name).send({"word": "a", "at": "x", "n": 7})
+    []
+    >>> sk.read(checkpoint.name, "count", "seen").read_all().to_pylist()
+    [{'word': '"a"', 'map_key': 'x', 'value': 7}]
+    >>> checkpoint.cleanup()
+    """
+    source = StateTable(CheckpointReader(checkpoint, epoch=epoch), operator, state)
+    return source.reader(key=key, columns=columns, wide_ints=wide_ints, allow_pickle=allow_pickle)
+
+
+class StateTable:
+    """The rows of one state after an epoch.
+
+    Parameters:
+        checkpoint: the checkpoint at the epoch.
+        operator: its name.
+        state: its name, or `TIMERS`, or `WAITING`.
+
+    Raises:
+        QueryError: there is no such operator or state.
+    """
+
+    def __init__(self, checkpoint: CheckpointReader, operator: str, state: str) -> None:
+        self._checkpoint = checkpoint
+        self._repository, self._manifest = checkpoint.repository, checkpoint.manifest
+        self._operator: OperatorRecord = checkpoint.operator(operator)
+        if state not in self._operator.holds:
+            names = ", ".join(self._operator.holds) or "none"
+            raise QueryError(
+                f"operator {operator!r} has no state {state!r} in epoch {self._manifest.epoch}: it "
+                f"has {names}"
+            )
+        self.family = Family(self._operator, state)
+        self.place = f"{operator}.{state} in epoch {self._manifest.epoch}"
+        """What messages name."""
+
+    def reader(
+        self,
+        *,
+        key: Any = None,
+        columns: Sequence[str] | None = None,
+        wide_ints: bool = False,
+        allow_pickle: bool = False,
+    ) -> pa.RecordBatchReader:
+        """Return the rows as record batches: as `read`."""
+        with self._located():
+            table = table_for_reading(
+                self.family, wanted=columns, wide=wide_ints, allow_pickle=allow_pickle
+            )
+        batches = self.batches() if key is None else self._batches_of_key(self._encoded(key))
+
+        def filled() -> Iterator[pa.RecordBatch]:
+            until = self.expired_until
+            with self._located(), contextlib.closing(batches):
+                for rows in batches:
+                    batch = table.batch(rows, expired_until=until)
+                    if batch.num_rows:
+                        yield batch
+
+        return pa.RecordBatchReader.from_batches(table.schema, filled())
+
+    @property
+    def expired_until(self) -> int | None:
+        """The last write time of rows that had expired when the epoch took place; None if none
+        expire.
+        """
+        state = self.family.state
+        if state is None or state.ttl is None or not state.era:
+            return None
+        now: int | None = self._manifest.processing_time_us
+        if state.ttl.clock == "event":
+            now = self._manifest.operators[self._operator.name].watermark_us
+        bound = (BEGINNING if now is None else now) - state.ttl.duration_us
+        return max(bound, -(1 << 63))
+
+    def batches(self) -> Generator[RowBatch]:
+        """Yield all rows, in the order of shards, key groups and row keys.
+
+        Raises:
+            CorruptCheckpointError: a file is missing or altered, or does not match its manifest.
+        """
+        source, name = (self._repository, self._operator, self._manifest), self.family.name
+        if self.family.is_local:
+            yield from (rows for family, rows in local_batches(*source) if family == name)
+            return
+        with contextlib.closing(keyed_batches(*source, (name,))) as batches:
+            yield from (rows for _, rows in batches)
+
+    def _encoded(self, key: Any) -> list[bytes]:
+        if self.family.is_local:
+            raise QueryError(f"{self.place} belongs to shards, and not to keys: leave the key out")
+        return encoded_keys(self._operator, key)
+
+    def _batches_of_key(self, readings: Sequence[bytes]) -> Generator[RowBatch]:
+        """Yield the rows of the first of some encoded keys that has rows."""
+        decode, name = schema_key_codec(key_schema(self._operator)).decode, self.family.name
+        unpacked = ShardRows(self._repository, self._operator.name, self._manifest)
+        for encoded in readings:
+            group, is_empty = key_group(decode(encoded)[0], self._manifest.key_groups), True
+            with unpacked.opened_groups((group, group), (name,)) as backend:
+                prefix = pack_group(group) + encoded
+                rows = backend.scan(name, prefix, prefix_end(prefix))
+                if name == WAITING:
+                    rows = backend.scan(name, *group_bounds(group, group))
+                    rows = (row for row in rows if row[0].startswith(encoded, _WAITING_KEY_AT))
+                for batch in row_batches(rows):
+                    is_empty = False
+                    yield batch
+            if not is_empty:
+                return
+
+    @contextlib.contextmanager
+    def _located(self) -> Iterator[None]:
+        """Name the state and the epoch in errors."""
+        epoch = self._manifest.epoch
+        try:
+            with still_kept(self._repository, epoch, QueryError):
+                yield
+        except CorruptCheckpointError as error:
+            raise CorruptCheckpointError(
+                f"{self.place} of {self._repository.url}: {error}"
+            ) from error
+        except TooWide as error:
+            raise QueryError(
+                f"{self.place} has an int of 2^63 or more, for which int64 is too small: pass "
+                "wide_ints=True (--wide-ints), which makes all of its ints decimal(20, 0)"
+            ) from error
+        except QueryError as error:
+            raise QueryError(f"{self.place}: {error}") from error
+
+
+_WAITING_KEY_AT = 10
+"""Where the key begins in the row key of a buffered record: after the key group and the time."""

@@ -1,0 +1,223 @@
+"""The largest and the most written keys of a state, and the fullest key groups."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import pyarrow as pa
+
+from statekit.backend.mutation import DELETE_RANGE, read_keys
+from statekit.checkpoint.job_file import WAITING, OperatorRecord
+from statekit.checkpoint.own_files import follows_by_files, own_files
+from statekit.checkpoint.retention import still_kept
+from statekit.checkpoint.sealed_json import FileRef
+from statekit.codec.schema_codec import generic_key_decoder
+from statekit.errors import QueryError
+from statekit.keygroup import group_of_row
+from statekit.query.packed_bytes import RowBatch
+from statekit.query.row_parts import Family, Positions, RowParts
+from statekit.query.stored_batches import keyed_batches
+from statekit.reader import CheckpointReader, key_schema
+
+Measure = Literal["size", "rows", "writes"]
+
+
+class TopKey(NamedTuple):
+    """A key of a state.
+
+    Parameters:
+        state: its name.
+        key: as JSON-able data.
+        rows: its rows, expired ones included; of a ranking by writes None.
+        bytes: bytes of its row keys and rows; likewise.
+        writes: how often it was written in the kept epochs; None in other rankings.
+    """
+
+    state: str
+    key: Any
+    rows: int | None = None
+    bytes: int | None = None
+    writes: int | None = None
+
+
+class Top(NamedTuple):
+    """The first keys of a ranking.
+
+    Parameters:
+        keys: the first ones first.
+        groups: rows of the fullest key groups; empty in a ranking by writes.
+        epochs: the first and the last epoch whose writes were counted; None in other rankings.
+    """
+
+    keys: list[TopKey]
+    groups: list[tuple[int, int]]
+    epochs: tuple[int, int] | None = None
+
+
+class _Size(NamedTuple):
+    """The size of a key. Sizes compare by what they are ranked by."""
+
+    order: int
+    rows: int
+    row_bytes: int
+    state: str
+    key: bytes
+
+
+def top(
+    checkpoint: CheckpointReader,
+    operator: str,
+    state: str | None = None,
+    *,
+    by: Measure = "size",
+    limit: int = 10,
+) -> Top:
+    """Return the first keys of an operator in a ranking.
+
+    Each state counts for itself. By size or rows, all rows of the epoch are read once, and memory
+    does not depend on their number. By writes, the keys in the change files of all kept epochs are
+    counted, and memory follows the number of different keys; repeated writes of a key within an
+    epoch that were combined count once.
+
+    Parameters:
+        checkpoint: the checkpoint at an epoch.
+        operator: its name.
+        state: the name of one state, or "_timers", "_waiting"; None for all.
+        by: the measure.
+        limit: the number of keys and of key groups.
+
+    Raises:
+        QueryError: there is no such operator, or no such keyed state.
+        CorruptCheckpointError: a file is missing or altered.
+    """
+    record = checkpoint.operator(operator)
+    if state is not None and state not in record.holds_by_key:
+        raise QueryError(
+            f"operator {operator!r} has no keyed state {state!r} in epoch "
+            f"{checkpoint.manifest.epoch}: it has {', '.join(record.holds_by_key) or 'none'}"
+        )
+    families = record.holds_by_key if state is None else (state,)
+    with still_kept(checkpoint.repository, checkpoint.manifest.epoch, QueryError):
+        if by == "writes":
+            return _most_written(checkpoint, record, families, limit)
+        return _largest(checkpoint, record, families, by, limit)
+
+
+def _keys_of(family: Family, rows: RowBatch) -> list[bytes]:
+    """Return the encoded key of each row."""
+    keys: list[bytes] = RowParts(family, rows, Positions()).key_bytes.to_pylist()
+    return keys
+
+
+def _largest(
+    checkpoint: CheckpointReader,
+    record: OperatorRecord,
+    families: tuple[str, ...],
+    by: Measure,
+    limit: int,
+) -> Top:
+    groups: Counter[int] = Counter()
+    largest: list[_Size] = []
+    source = checkpoint.repository, record, checkpoint.manifest
+    for size in _sizes(keyed_batches(*source, families), record, groups, by):
+        if len(largest) < limit:
+            heapq.heappush(largest, size)
+        elif size > largest[0]:
+            heapq.heapreplace(largest, size)
+    decode = generic_key_decoder(key_schema(record)) if record.key else None
+    keys = [
+        TopKey(size.state, decode(size.key)[0] if decode else None, size.rows, size.row_bytes)
+        for size in sorted(largest, reverse=True)
+    ]
+    return Top(keys, groups.most_common(limit))
+
+
+def _sizes(
+    batches: Iterator[tuple[str, RowBatch]],
+    record: OperatorRecord,
+    groups: Counter[int],
+    by: Measure,
+) -> Iterator[_Size]:
+    """Yield the size of each key, and count rows per key group. Rows of a key come together, except
+    buffered records, which are counted at the end.
+    """
+    scattered: dict[bytes, list[int]] = {}
+    current, rows, size = ("", b""), 0, 0
+
+    def measured(state: str, key: bytes, rows: int, size: int) -> _Size:
+        return _Size(size if by == "size" else rows, rows, size, state, key)
+
+    for state, batch in batches:
+        groups.update(map(group_of_row, batch.keys))
+        keys = _keys_of(Family(record, state), batch)
+        sizes = map(sum, zip(map(len, batch.keys), map(len, batch.rows), strict=True))
+        for key, row_bytes in zip(keys, sizes, strict=True):
+            if state == WAITING:
+                counted = scattered.setdefault(key, [0, 0])
+                counted[0] += 1
+                counted[1] += row_bytes
+                continue
+            if (state, key) != current:
+                if rows:
+                    yield measured(*current, rows, size)
+                current, rows, size = (state, key), 0, 0
+            rows += 1
+            size += row_bytes
+    if rows:
+        yield measured(*current, rows, size)
+    for key, (rows, size) in scattered.items():
+        yield measured(WAITING, key, rows, size)
+
+
+# ------------------------------------------------------------------------------------ writes
+
+
+def _most_written(
+    checkpoint: CheckpointReader, record: OperatorRecord, families: tuple[str, ...], limit: int
+) -> Top:
+    writes: Counter[tuple[str, bytes]] = Counter()
+    kept = {family: Family(record, family) for family in families}
+    for ref in _files_of_epochs(checkpoint, record.name):
+        with checkpoint.repository.open_verified(ref) as file:
+            for batch in read_keys(file, ref.path):
+                for name, family in kept.items():
+                    writes.update((name, key) for key in _written_keys(family, batch))
+    decode = generic_key_decoder(key_schema(record)) if record.key else None
+    keys = [
+        TopKey(state, decode(key)[0] if decode else None, writes=count)
+        for (state, key), count in writes.most_common(limit)
+    ]
+    return Top(keys, [], (checkpoint.epochs[0], checkpoint.manifest.epoch))
+
+
+def _written_keys(family: Family, batch: pa.RecordBatch) -> list[bytes]:
+    """Return the encoded keys of the mutations of one state."""
+    states, ops, keys = (column.to_pylist() for column in batch.columns)
+    ranges_have_keys = family.name != WAITING  # those of buffered records end at a time
+    row_keys = [
+        key
+        for state, op, key in zip(states, ops, keys, strict=True)
+        if state == family.name and (op != DELETE_RANGE or ranges_have_keys)
+    ]
+    return _keys_of(family, RowBatch(row_keys, [])) if row_keys else []
+
+
+def _files_of_epochs(checkpoint: CheckpointReader, operator: str) -> Iterator[FileRef]:
+    """Yield the change files of keyed state that the kept epochs have added.
+
+    If earlier epochs were collected, it is not known which files the first kept one has added.
+    Epochs that change files do not lead to, as after a rollback, count as epochs without writes.
+    """
+    repository, before = checkpoint.repository, None
+    for number in checkpoint.epochs:
+        if number > checkpoint.manifest.epoch or checkpoint.manifest.has_abandoned(number):
+            continue
+        after = repository.manifest(number)
+        is_first = before is None and after.previous is None
+        if is_first or (before is not None and follows_by_files(before, after)):
+            for _, refs in own_files(repository, before, after, operator):
+                yield from (ref for ref in refs if not ref.local)
+        before = after

@@ -1,0 +1,265 @@
+"""A replica: views, bounds, directories, errors, and what it does when the checkpoint changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import pytest
+
+import statekit as sk
+from statekit.backend.rocksdb import RocksBackend
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.rollback import plan
+
+
+class Move(NamedTuple):
+    account: int
+    cents: int
+
+
+Total = Annotated[sk.ReducingState[int], sk.Reduce(sum)]
+
+
+@sk.process(key="account")
+def accounts(move: Move, total: Total, moves: sk.ListState[int], by: sk.MapState[str, int]) -> None:
+    total.add(move.cents)
+    moves.append(move.cents)
+    by[str(move.cents % 5)] = move.cents
+
+
+def run(home: Path, count: int, *, parallelism: int = 2, retention: int | None = None) -> None:
+    """Run the job over the first records, five per epoch; it continues from its checkpoint."""
+    job = sk.Job("bank", key_groups=8)
+    job.source("moves", Move).process(accounts)
+    job.run(
+        {"moves": [Move(number % 7, number) for number in range(count)]},
+        checkpoint=home,
+        parallelism=parallelism,
+        epoch_size=5,
+        retention=None if retention is None else sk.Retention(epochs=retention),
+    )
+
+
+def totals(count: int) -> dict[int, int]:
+    """What the state has after so many records."""
+    return {key: sum(range(key, count, 7)) for key in range(min(7, count))}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    run(tmp_path / "c", 20)
+    return tmp_path / "c"
+
+
+@pytest.fixture
+def replica(home: Path, tmp_path: Path) -> Iterator[sk.Replica]:
+    with sk.Replica(home, directory=tmp_path / "r", follow=False, views=2) as replica:
+        yield replica
+
+
+def test_a_view_stays_at_its_epoch_while_later_ones_are_applied(
+    home: Path, replica: sk.Replica
+) -> None:
+    with replica.at() as view:
+        state = view.state("accounts", "total")
+        run(home, 30)
+        replica.refresh()
+        assert (view.epoch, replica.epoch) == (3, 5)
+        assert dict(state.items()) == {key: state.get(key) for key in range(7)} == totals(20)
+        assert state.get_many(list(range(7))) == list(totals(20).values())
+        assert list(state.scan()) == list(totals(20).items())
+    assert replica.get("accounts", "total", 3) == (totals(30)[3], 5)
+
+
+def test_a_view_that_is_held_too_long_is_closed_with_advice(home: Path, tmp_path: Path) -> None:
+    with sk.Replica(
+        home, directory=tmp_path / "r", follow=False, views=1, view_timeout="1 us"
+    ) as replica:
+        view = replica.at()
+        state = view.state("accounts", "total")
+        rows = state.items()
+        next(rows)
+        run(home, 25)
+        replica.refresh()
+        for read in (lambda: state.get(3), lambda: state.get_many([3]), lambda: list(rows)):
+            with pytest.raises(sk.QueryError, match=r"view of epoch 3 was closed.*view_timeout="):
+                read()
+
+
+def test_older_epochs_are_read_until_there_are_more_than_the_replica_keeps(
+    home: Path, replica: sk.Replica
+) -> None:
+    for count in (25, 30):
+        run(home, count)
+        replica.refresh()
+    assert replica.status().views == (4, 5)
+    with replica.at(4) as view:
+        assert dict(view.state("accounts", "total").items()) == totals(25)
+    with pytest.raises(sk.QueryError, match="cannot read epoch 3: it has the epochs 4, 5"):
+        replica.at(3)
+
+
+def test_a_scan_is_in_the_order_of_keys_within_its_bounds(replica: sk.Replica) -> None:
+    with replica.at() as view:
+        state = view.state("accounts", "total")
+        keys = [key for key, _ in state.scan(2, 6)]
+        assert keys == [2, 3, 4, 5]
+        assert [key for key, _ in state.scan(2, 6, reverse=True)] == keys[::-1]
+        assert [key for key, _ in state.scan(limit=2, after=4)] == [5, 6]
+        assert [key for key, _ in state.scan(reverse=True, after=4)] == [3, 2, 1, 0]
+
+
+def test_pages_continue_where_the_one_before_ended(replica: sk.Replica) -> None:
+    with replica.at() as view:
+        state, found, cursor = view.state("accounts", "total"), list[int](), None
+        while True:
+            page = state.page(limit=3, cursor=cursor, reverse=True)
+            found += [key for key, _ in page.items]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        assert found == [6, 5, 4, 3, 2, 1, 0]
+
+
+def test_a_cursor_of_another_epoch_is_refused(home: Path, replica: sk.Replica) -> None:
+    with replica.at() as view:
+        cursor = view.state("accounts", "total").page(limit=1).cursor
+    run(home, 25)
+    replica.refresh()
+    with replica.at() as view, pytest.raises(sk.QueryError, match="the cursor is of epoch 3"):
+        view.state("accounts", "total").page(cursor=cursor)
+    with replica.at() as view, pytest.raises(sk.QueryError, match="is not valid"):
+        view.state("accounts", "total").page(cursor="guess")
+
+
+def test_maps_and_lists_are_read_in_part(replica: sk.Replica) -> None:
+    with replica.at() as view:
+        by, moves = view.state("accounts", "by"), view.state("accounts", "moves")
+        assert by.get(2) == {"1": 16, "2": 2, "4": 9}
+        assert (by.entry(2, "4"), by.entry(2, "0")) == (9, None)
+        assert list(by.entries(2, "2", reverse=True)) == [("4", 9), ("2", 2)]
+        assert moves.elements(2, 1, 3) == [9, 16]
+        with pytest.raises(sk.QueryError, match="is a map state and has no elements"):
+            by.elements(2)
+
+
+def test_a_replica_of_some_key_groups_refuses_keys_of_others(home: Path, tmp_path: Path) -> None:
+    with sk.Replica(home, key_groups=(0, 3), directory=tmp_path / "r") as replica:
+        with replica.at() as view:
+            own = dict(view.state("accounts", "total").items())
+        assert 0 < len(own) < 7
+        for key, total in totals(20).items():
+            if key in own:
+                assert replica.get("accounts", "total", key).value == total
+            else:
+                with pytest.raises(sk.QueryError, match="has the key groups 0 to 3"):
+                    replica.get("accounts", "total", key)
+
+
+def test_a_replica_continues_from_its_directory(home: Path, tmp_path: Path) -> None:
+    with sk.Replica(home, directory=tmp_path / "r", follow=False):
+        pass
+    (home / "data").rename(tmp_path / "data")  # so nothing can be restored
+    with sk.Replica(home, directory=tmp_path / "r", follow=False) as replica:
+        assert replica.get("accounts", "total", 3) == (totals(20)[3], 3)
+        (tmp_path / "data").rename(home / "data")
+        run(home, 30)
+        replica.refresh()
+        assert replica.get("accounts", "total", 3) == (totals(30)[3], 5)
+
+
+def test_a_damaged_copy_is_restored(home: Path, tmp_path: Path) -> None:
+    with sk.Replica(home, directory=tmp_path / "r", follow=False):
+        pass
+    for table in (tmp_path / "r").rglob("CURRENT"):
+        table.write_text("nonsense")
+    with sk.Replica(home, directory=tmp_path / "r", follow=False) as replica:
+        assert replica.get("accounts", "total", 1).value == totals(20)[1]
+
+
+def test_foreign_files_in_the_directory_stay(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "r" / "notes").mkdir(parents=True)
+    (tmp_path / "r" / "notes" / "text").write_text("mine")
+    for _ in range(2):
+        with sk.Replica(home, directory=tmp_path / "r", follow=False):
+            assert (tmp_path / "r" / "notes" / "text").read_text() == "mine"
+
+
+def test_two_replicas_cannot_share_a_directory(home: Path, replica: sk.Replica) -> None:
+    with pytest.raises(sk.QueryError, match="used by another replica"):
+        sk.Replica(home, directory=replica.directory)
+
+
+def test_a_rollback_restores_new_copies(home: Path, replica: sk.Replica) -> None:
+    run(home, 30)
+    replica.refresh()
+    plan(Repository(home), 4).carry_out()
+    replica.refresh()
+    with replica.at() as view:
+        assert (view.epoch, view.cause) == (6, "rollback")
+        assert dict(view.state("accounts", "total").items()) == totals(25)
+
+
+def test_a_replica_that_is_behind_the_retention_restores(home: Path, replica: sk.Replica) -> None:
+    run(home, 70, retention=1)
+    assert Repository(home).first_kept() > 4
+    replica.refresh()
+    with replica.at() as view:
+        assert dict(view.state("accounts", "total").items()) == totals(70)
+
+
+def test_a_replica_before_the_first_epoch_waits_for_it(tmp_path: Path) -> None:
+    Repository(tmp_path / "c")
+    with sk.Replica(tmp_path / "c", poll="1 ms") as replica:
+        with pytest.raises(sk.QueryError, match="has no committed epoch"):
+            replica.get("accounts", "total", 1)
+        with pytest.raises(sk.QueryError, match="is at epoch None, and not at 0"):
+            replica.wait_for(0, "1 ms")
+        run(tmp_path / "c", 5)
+        replica.wait_for(0)
+        assert replica.get("accounts", "total", 1).value == 1
+
+
+def test_a_disk_error_is_reported_and_the_last_epoch_stays_readable(
+    home: Path, replica: sk.Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(home, 25)
+
+    def full(backend: RocksBackend, batch: object) -> None:
+        raise sk.StorageError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RocksBackend, "write", full)
+        with pytest.raises(sk.StorageError):
+            replica.refresh()
+        assert replica.get("accounts", "total", 1) == (totals(20)[1], 3)
+    replica.refresh()
+    assert replica.get("accounts", "total", 1) == (totals(25)[1], 4)
+
+
+def test_names_that_do_not_exist_are_refused_with_those_that_do(replica: sk.Replica) -> None:
+    with pytest.raises(sk.QueryError, match="has no operator 'sales': it has accounts"):
+        replica.get("sales", "total", 1)
+    with pytest.raises(sk.QueryError, match="has no state 'sum': it has total, moves, by"):
+        replica.get("accounts", "sum", 1)
+    with pytest.raises(sk.StateTypeError):
+        replica.get("accounts", "total", "rome")
+    with replica.at() as view, pytest.raises(sk.QueryError, match="belongs to keys"):
+        view.operator_state("accounts", "total")
+
+
+def test_a_closed_replica_says_so(home: Path, tmp_path: Path) -> None:
+    replica = sk.Replica(home, directory=tmp_path / "r")
+    view = replica.at()
+    state = view.state("accounts", "total")
+    replica.close()
+    for read in (
+        lambda: state.get(1),
+        lambda: replica.get("accounts", "total", 1),
+        replica.at,
+        lambda: list(state.scan()),
+    ):
+        with pytest.raises(sk.QueryError, match="the replica was closed"):
+            read()

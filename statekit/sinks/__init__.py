@@ -3,9 +3,7 @@
 A sink is a `Sink`: its attributes say how Spark may run an epoch, and `write` writes it.
 """
 
-from statekit.sinks.dataframe_writer import Writer, writer
-from statekit.sinks.function import Callback, callback
 from statekit.sinks.parquet_files import Parquet, parquet
-from statekit.sinks.sink import Sink
+from statekit.sinks.sink import Callback, Sink, Writer, callback, writer
 
 __all__ = ["Callback", "Parquet", "Sink", "Writer", "callback", "parquet", "writer"]

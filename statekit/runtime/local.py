@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from typing import Any, Literal
 from statekit.backend.rocksdb_options import check_options
 from statekit.checkpoint.manifest import ShardReport
 from statekit.checkpoint.repository import Repository
-from statekit.errors import ProcessError, RestoreError, StateTypeError
+from statekit.errors import RestoreError, StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.options import RunOptions
@@ -22,11 +22,10 @@ from statekit.job.record_streams import RecordStreams, SourceForm
 from statekit.keygroup import group_range, pack_group, shard_of_group
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.records.keyed_batch import KeyedBatch
-from statekit.runtime.batch_builder import KeyedBatchBuilder
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.key_iteration import not_a_key
-from statekit.runtime.shard import run_shard
-from statekit.runtime.shard_input import ShardInput
+from statekit.runtime.shard import reporting, run_shard
+from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
 from statekit.watermark import is_late
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies
 from statekit.working_copy.uploader import uploader
@@ -112,22 +111,11 @@ class LocalRunner:
             not_empty = [(number, records) for number, records in broadcast if records]
             shard_input = ShardInput(not_empty, [] if batch is None else [batch])
             running = run_shard(declared, plan, shard_input, coordinator.repository, self.copies)
-            with contextlib.closing(_reporting(running, reports)) as emitted_lists:
+            with contextlib.closing(reporting(running, reports)) as emitted_lists:
                 for emitted in emitted_lists:
-                    if output_type is None:
-                        raise ProcessError(
-                            f"operator {operator.name!r} yielded {emitted[0]!r} and is declared to "
-                            "return None: declare Iterator[T]"
-                        )
+                    assert output_type is not None, "the task checks it"
                     outputs += output_type.stored(emitted)
         return outputs, reports
-
-
-def _reporting(
-    running: Generator[list[Any], None, ShardReport], reports: list[ShardReport]
-) -> Generator[list[Any], None, None]:
-    """Yield the outputs of a shard, then add its report to others."""
-    reports.append((yield from running))
 
 
 def _routed(
@@ -205,33 +193,19 @@ def run(
                 closing.callback(uploader().give_up, working_directory)
             backend = DiskCopies(working_directory, options.rocksdb, options.bases)
         runner = LocalRunner(job, repository, backend, options)
-        closing.callback(runner.coordinator.close)
+        coordinator = runner.coordinator
+        closing.callback(coordinator.close)
         if outputs and checkpoint is not None:
-            runner.coordinator.notes_beginnings = True  # until the commit, they may be published
-        done = _run_to_the_end(runner, inputs, outputs, epoch_size, drain=drain)
-        if not runner.coordinator.keeps_copies(options.keep_copies):
-            backend.forget(runner.coordinator.job_file.id)
-    return done
-
-
-def _run_to_the_end(
-    runner: LocalRunner,
-    inputs: Mapping[str, Iterable[Any]],
-    outputs: Mapping[str, OutputCallback],
-    epoch_size: int,
-    *,
-    drain: bool,
-) -> Run:
-    """Run epochs until the inputs end, and with `drain` until event time ends."""
-    coordinator, sinks = runner.coordinator, runner.job.sinks
-    done = Run({sink.name: [] for sink in sinks if sink.name not in outputs})
-    if coordinator.was_draining:
-        while not coordinator.is_drained:
+            coordinator.notes_beginnings = True  # until the commit, they may be published
+        done = Run({sink.name: [] for sink in job.sinks if sink.name not in outputs})
+        while coordinator.was_draining and not coordinator.is_drained:
             done.take(runner.epoch({}, outputs=outputs, what="drain"))
-    for records, offsets in _epochs(inputs, coordinator, epoch_size):
-        done.take(runner.epoch(records, outputs=outputs, offsets=offsets))
-    while drain and coordinator.last is not None and not coordinator.is_drained:
-        done.take(runner.epoch({}, outputs=outputs, what="drain"))
+        for records, offsets in _epochs(inputs, coordinator, epoch_size):
+            done.take(runner.epoch(records, outputs=outputs, offsets=offsets))
+        while drain and coordinator.last is not None and not coordinator.is_drained:
+            done.take(runner.epoch({}, outputs=outputs, what="drain"))
+        if not coordinator.keeps_copies(options.keep_copies):
+            backend.forget(coordinator.job_file.id)
     done.last_epoch = None if coordinator.last is None else coordinator.last.epoch
     return done
 

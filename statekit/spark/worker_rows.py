@@ -22,8 +22,7 @@ from statekit.errors import IncompleteEpochError, ProcessError
 from statekit.functions.process import Process
 from statekit.records.keyed_batch import BroadcastRecords, KeyedBatch
 from statekit.records.record_type import RecordReader, RecordType
-from statekit.runtime.batch_builder import KeyedBatchBuilder
-from statekit.runtime.shard_input import ShardInput
+from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
 
 GROUP = "__statekit_group"
 ARRIVAL = "__statekit_arrival"

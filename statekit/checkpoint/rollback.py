@@ -29,7 +29,6 @@ from statekit.checkpoint.paths import SPARK
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import collected_error, note_going_back, still_kept
 from statekit.checkpoint.spark_log import SparkFiles, files_at
-from statekit.clock import now_us, unique_id
 from statekit.errors import FencedError, RestoreError
 
 _FOLDERS = ("commits", "offsets", "sources")
@@ -203,8 +202,6 @@ def standing_at(
         cause=cause,
         abandoned=(*target.abandoned, (target.epoch + 1, epoch - 1)),
         processing_time_us=processing_time_us,
-        writer=unique_id(),
-        committed_at_us=now_us(),
         operators={
             name: operator.at_rest(operator.shards) for name, operator in target.operators.items()
         },

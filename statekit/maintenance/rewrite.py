@@ -29,7 +29,7 @@ from statekit.checkpoint.repository import LocalRows, Repository, group_bounds
 from statekit.checkpoint.restore_plan import local_rows
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import ReplayCost
-from statekit.clock import now_us, unique_id
+from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import check_groups, check_parallelism, group_of_row, group_range
 from statekit.maintenance.batches import in_batches, store_batches
@@ -413,8 +413,6 @@ def rewrite_checkpoint(
         whole=True,
         parallelism=shards,
         key_groups=groups,
-        writer=unique_id(),
-        committed_at_us=now_us(),
         operators=operators,
     )
     repository.commit(manifest)

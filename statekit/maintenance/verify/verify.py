@@ -21,9 +21,8 @@ from statekit.checkpoint.retention import collected_error, held
 from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
 from statekit.maintenance.verify.epoch_rows import check_rows
 from statekit.maintenance.verify.file_checks import NamedFile, NamedFiles, brief_fault, check_file
-from statekit.maintenance.verify.findings import Finding, Verification, kind_of
+from statekit.maintenance.verify.findings import Finding, Verification, kind_of, orphans
 from statekit.maintenance.verify.manifest_checks import inconsistencies
-from statekit.maintenance.verify.orphans import orphans
 from statekit.maintenance.verify.savepoint_checks import check_savepoint, savepoint_folders
 from statekit.maintenance.verify.spark_checks import spark_faults
 
@@ -340,15 +339,21 @@ class _Pass:
             manifest = self._manifest(number)
             job = None if manifest is None else self._job(manifest)
             if manifest is not None and job is not None and self._is_kept(number):
-                check_rows(self.repository, manifest, job, self.verification, self._is_damaged)
+                for operator in (op for op in job.operators if op.name in manifest.operators):
+                    readable = self._readable(manifest, operator.name)
+                    check_rows(self.repository, manifest, operator, readable, self.verification)
             self._cut()
             if self._is_kept(number):
                 self.verification.rows_of = [*self.verification.rows_of, number]
 
-    def _is_damaged(self, shard: ShardState, key_groups: int) -> bool:
-        """Return whether a shard needs a damaged file."""
-        files = self._named.of_shard(shard, key_groups)
-        return any(file.ref.path in self.broken for file in files)
+    def _readable(self, manifest: EpochManifest, operator: str) -> list[ShardState]:
+        """Return the shards of an operator that need no damaged file."""
+        readable = []
+        for shard in manifest.operators[operator].shards:
+            files = self._named.of_shard(shard, manifest.key_groups)
+            if all(file.ref.path not in self.broken for file in files):
+                readable.append(shard)
+        return readable
 
     # -------------------------------------------------------------------------------- the rest
 

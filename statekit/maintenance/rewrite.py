@@ -239,44 +239,36 @@ class _ShardsWriter:
         file = store_batches(self._repository, name, families, rows, local=local)
         shard.files += [] if file is None else [file]
 
+    def check(self, shards: Sequence[ShardState], count: Callable[[], None]) -> None:
+        """Read new shards back and compare them with the rows that were written.
 
-def _check_written(
-    repository: Repository,
-    operator: str,
-    writer: _ShardsWriter,
-    shards: Sequence[ShardState],
-    count: Callable[[], None],
-) -> None:
-    """Read new shards back and compare them with the rows that were written.
+        Raises:
+            CorruptCheckpointError: they differ.
+        """
+        rows = self.rows
+        actual = {family: RowChecksum() for family in rows.families}
+        for shard, ref in [(owner, ref) for owner in shards for ref in owner.files]:
+            with self._repository.open_verified(ref) as file:
+                mutations = (row for batch in read_changes(file, ref.path) for row in batch.rows())
+                for family, _, row_key, row in mutations:
+                    if family not in actual:
+                        continue
+                    group = group_of_row(row_key)
+                    expected_key = rows.row_key(rows.parts(family, row_key))
+                    if expected_key != row_key or not shard.overlaps(group, group):
+                        raise self._differs(family, f"a row in key group {group}")
+                    actual[family].add(row_key[2:], row or b"")
+                    count()
+        for family, expected in self.contents.items():
+            if str(actual[family]) != str(expected):
+                raise self._differs(family, f"{actual[family]} in place of {expected}")
 
-    Raises:
-        CorruptCheckpointError: they differ.
-    """
-    rows = writer.rows
-    actual = {family: RowChecksum() for family in rows.families}
-    for shard, ref in [(owner, ref) for owner in shards for ref in owner.files]:
-        with repository.open_verified(ref) as file:
-            mutations = (row for batch in read_changes(file, ref.path) for row in batch.rows())
-            for family, _, row_key, row in mutations:
-                if family not in actual:
-                    continue
-                group = group_of_row(row_key)
-                expected_key = rows.row_key(rows.parts(family, row_key))
-                if expected_key != row_key or not shard.overlaps(group, group):
-                    raise _differs(operator, family, f"a row in key group {group}")
-                actual[family].add(row_key[2:], row or b"")
-                count()
-    for family, expected in writer.contents.items():
-        if str(actual[family]) != str(expected):
-            raise _differs(operator, family, f"{actual[family]} in place of {expected}")
-
-
-def _differs(operator: str, family: str, difference: str) -> CorruptCheckpointError:
-    return CorruptCheckpointError(
-        f"the written rows of {operator}.{family} differ from the read ones: {difference}. Nothing "
-        "is committed, and the old state is unchanged: check the disks and the memory of this "
-        "machine, then try again"
-    )
+    def _differs(self, family: str, difference: str) -> CorruptCheckpointError:
+        return CorruptCheckpointError(
+            f"the written rows of {self._operator.name}.{family} differ from the read ones: "
+            f"{difference}. Nothing is committed, and the old state is unchanged: check the disks "
+            "and the memory of this machine, then try again"
+        )
 
 
 def stored_rows(
@@ -349,7 +341,7 @@ def write_operators(
                 writer.put(family, parts, row)
                 count()
             shards = writer.finish(epoch, local[operator.name])
-        _check_written(repository, operator.name, writer, shards, count)
+        writer.check(shards, count)
         new_shards[operator.name] = shards
         for family, contents in writer.contents.items():
             verified(operator.name, family, contents)

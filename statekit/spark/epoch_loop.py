@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
+from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
@@ -24,13 +25,13 @@ from statekit.job.progress import Progress
 from statekit.runtime.coordinator import Coordinator
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.failures import translated
-from statekit.spark.idle import IdleEpochs, WholeQuery
 from statekit.spark.merged_inputs import merged, split
 from statekit.spark.offsets import sparks_part
 from statekit.timestamp import duration_to_micros, instant
 
 _MOST_PROGRESS = 100
 _CHECK_WATERMARK_S = 0.5
+_LONGEST_WAIT_S = 0.5
 RUNNING: weakref.WeakValueDictionary[str, EpochLoop] = weakref.WeakValueDictionary()
 """Loops over streams of this process, by checkpoint URL."""
 
@@ -55,9 +56,9 @@ class EpochLoop:
     query: StreamingQuery | None = None
     progress: deque[Progress] = field(default_factory=partial(deque, maxlen=_MOST_PROGRESS))
     _stream: StreamingQuery | None = None
-    _idle: IdleEpochs | None = None
+    _idle: threading.Thread | None = None
     _first_error: BaseException | None = None
-    _is_stopped: bool = False
+    _stopped: threading.Event = field(default_factory=threading.Event)
     # Micro-batches run in Spark's thread, heartbeats in one of ours: one epoch at a time.
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _no_input: Mapping[str, DataFrame] = field(default_factory=dict)
@@ -134,10 +135,46 @@ class EpochLoop:
             beat = partial(self._beat, heartbeat_s, self._is_free)
         elif settles and not ends:
             beat = partial(self._beat, _CHECK_WATERMARK_S, self._needs_final_epochs)
-        self._idle = IdleEpochs(stream, beat=beat, end=end, failed=self._fail)
+        run = partial(self._run_idle_epochs, stream, beat, end)
+        self._idle = threading.Thread(target=run, name="statekit idle epochs", daemon=True)
         if settles:
-            self.query = WholeQuery(stream, self._idle, self.settle, self.failure)
+            self.query = WholeQuery(stream, self._idle, self)
         self._idle.start()
+
+    def _run_idle_epochs(
+        self,
+        stream: StreamingQuery,
+        beat: Callable[[], float] | None,
+        end: Callable[[], None] | None,
+    ) -> None:
+        """Run epochs without input beside a stream.
+
+        Parameters:
+            beat: runs an epoch if one is due, and returns the seconds until the next one; None
+                without heartbeats.
+            end: runs the last epochs, when the stream has read all of its input; None for none.
+        """
+        try:
+            while beat is not None and not self._stopped.is_set() and stream.isActive:
+                self._stopped.wait(min(beat(), _LONGEST_WAIT_S))
+            if end is not None and self._has_read_all_input(stream):
+                end()
+        except BaseException as error:  # noqa: BLE001 - raised to whoever waits for the stream
+            self._fail(error)
+
+    def _has_read_all_input(self, stream: StreamingQuery) -> bool:
+        """Return whether a stream with the trigger availableNow has ended by itself.
+
+        Anyone can stop it, through `spark.streams` or with the session, and Spark has no public way
+        to distinguish that. But it ends by itself only after it found no further micro-batch.
+        """
+        try:
+            stream.awaitTermination()
+        except PySparkException:
+            return False  # raised in `awaitTermination` of the query
+        failed = self._stopped.is_set() or stream.exception() is not None
+        execution: Any = stream._jsq
+        return not failed and bool(execution.streamingQuery().noNewData())
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until the last epoch has ended, for at most `timeout_s` whole seconds.
@@ -165,12 +202,12 @@ class EpochLoop:
 
     def stop(self) -> None:
         """Stop the stream, after the running micro-batch was abandoned."""
-        self._is_stopped = True  # so that this does not count as the end of the input
+        self._stopped.set()  # so that this does not count as the end of the input
         if self._stream is None:
             return  # a bounded run has ended
         self._stream.stop()
-        if self._idle is not None:
-            self._idle.stop()
+        if self._idle is not None and self._idle is not threading.current_thread():
+            self._idle.join()  # the current epoch is completed
         self.coordinator.close(at_once=True)
 
     def failure(self) -> BaseException | None:
@@ -228,7 +265,7 @@ class EpochLoop:
         begun = self.coordinator.begun
         if self.coordinator.last is None and begun is None:
             return False
-        if self._stream is None or self._is_stopped or self._first_error is not None:
+        if self._stream is None or self._stopped.is_set() or self._first_error is not None:
             return False
         return self._stream.isActive and (begun is None or begun.what == "idle")
 
@@ -241,7 +278,7 @@ class EpochLoop:
         """Run the epochs without input that are due once all input was read."""
         with self._lock:
             self._finish_idle()
-            while self.coordinator.would_advance and not self._is_stopped:
+            while self.coordinator.would_advance and not self._stopped.is_set():
                 self._epoch(self._no_input, "idle")
 
     def _drain_at_end(self) -> None:
@@ -251,7 +288,7 @@ class EpochLoop:
     def _drain(self) -> None:
         """Advance event time to its end: an epoch per operator of the longest chain."""
         self._finish_idle()
-        while not (self.coordinator.is_drained or self._is_stopped):
+        while not (self.coordinator.is_drained or self._stopped.is_set()):
             self._epoch(self._no_input, "drain")
 
     def _finish_idle(self) -> None:
@@ -269,6 +306,41 @@ class EpochLoop:
             self._last_epoch_s = stopwatch_s()
             seconds = self._last_epoch_s - begun_s
             self.progress.append(_progress(manifest, self.coordinator.job, batch, seconds))
+
+
+class WholeQuery(StreamingQuery):
+    """A query of Spark that includes the epochs without rows that follow its last batch.
+
+    Spark runs such batches within the query, so waiting for the query includes them.
+
+    Parameters:
+        query: Spark's own.
+        idle: the thread that runs the epochs.
+        loop: all epochs.
+    """
+
+    def __init__(self, query: StreamingQuery, idle: threading.Thread, loop: EpochLoop) -> None:
+        super().__init__(query._jsq)
+        self._idle = idle
+        self._loop = loop
+
+    @property
+    def isActive(self) -> bool:
+        return super().isActive or self._idle.is_alive()
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:
+        ended = super().awaitTermination(timeout)
+        if ended is not False:
+            self._idle.join(timeout)
+        if self._idle.is_alive():
+            return False
+        if ended is not False and (error := self._loop.failure()) is not None:
+            raise error
+        return ended
+
+    def processAllAvailable(self) -> None:
+        super().processAllAvailable()
+        self._loop.settle()
 
 
 def _heartbeat_s(options: StartOptions) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -108,7 +108,10 @@ class ShardFrames:
 
     def __init__(self, keyed: DataFrame, options: FrameOptions, inputs: int = 1) -> None:
         self._marks = marks(keyed, options.shards)
-        self._routing = Routing(order_of(keyed, options, inputs), options.shards, options.groups)
+        self._order = order_of(keyed, options, inputs)
+        self._shards = options.shards
+        self._shard_of_row = _shard_of_row(options.shards, options.groups)
+        self._tasks_of_row: dict[int, Column] = {}  # by the number of tasks
         self._schema = from_arrow_schema(output_schema(options.last.declared.output_type))
 
     def run(self, rows: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
@@ -119,7 +122,14 @@ class ShardFrames:
                 without a shuffle.
         """
         marked = reduce(DataFrame.unionAll, [*rows, self._marks])
-        return self._routing.routed(marked, tasks).mapInArrow(step, self._schema)
+        if tasks is None:
+            routed = marked.coalesce(1)
+        else:
+            if tasks not in self._tasks_of_row:
+                task = f"cast((bigint({self._shard_of_row}) * {tasks}) div {self._shards} as int)"
+                self._tasks_of_row[tasks] = F.expr(task)
+            routed = marked.repartitionById(tasks, self._tasks_of_row[tasks])
+        return routed.sortWithinPartitions(*self._order).mapInArrow(step, self._schema)
 
 
 class OperatorFrames(ShardFrames):
@@ -193,36 +203,6 @@ class CombinedFrames:
         plan = stage.plans[0]
         step = CombineStep(stage.function, plan.operator, self._late_us(plan))
         return df.selectExpr(*self._columns).mapInArrow(step, self._schema)
-
-
-@dataclass
-class Routing:
-    """Routes rows to the tasks of their shards, in order.
-
-    Parameters:
-        order: of the rows of a task, one shard after the other.
-        shards, groups: their numbers.
-    """
-
-    order: Sequence[Column]
-    shards: int
-    groups: int
-    _by_tasks: dict[int, Column] = field(default_factory=dict)
-
-    def routed(self, rows: DataFrame, tasks: int | None) -> DataFrame:
-        """Return the rows with a key group or a mark in the tasks of their shards.
-
-        Parameters:
-            tasks: the number of tasks after the shuffle. None: a single task without a shuffle.
-        """
-        if tasks is None:
-            return rows.coalesce(1).sortWithinPartitions(*self.order)
-        if tasks not in self._by_tasks:
-            shard = _shard_of_row(self.shards, self.groups)
-            task = f"cast((bigint({shard}) * {tasks}) div {self.shards} as int)"
-            self._by_tasks[tasks] = F.expr(task)
-        routed = rows.repartitionById(tasks, self._by_tasks[tasks])
-        return routed.sortWithinPartitions(*self.order)
 
 
 def late_records(

@@ -116,8 +116,7 @@ class ShardStep:
                 if place == 0:
                     shard_input = self._input(process, plan, batches)
                 else:
-                    emitted, emits = running[-1], processes[place - 1]
-                    passed = _passed_batches(emitted, emits, process, plan, self.key_groups)
+                    passed = self._passed(running[-1], processes[place - 1], process, plan)
                     shard_input = ShardInput((), passed)
                 run = run_shard(process, plan, shard_input, repository, copies)
                 running.append(reporting(run, reports))
@@ -141,43 +140,36 @@ class ShardStep:
             batches = _combined(declared.traits.combiner, batches, plan, declared.late_us(plan))
         return ShardInput((), batches_of_rows(declared, batches, self.key_groups))
 
+    def _passed(
+        self, emitted: Iterable[list[Any]], before: AnyProcess, process: AnyProcess, plan: ShardPlan
+    ) -> Iterator[KeyedBatch]:
+        """Yield outputs of a shard as records of the next operator's shard.
 
-def _passed_batches(
-    emitted: Iterable[list[Any]],
-    process: AnyProcess,
-    next_process: AnyProcess,
-    plan: ShardPlan,
-    key_groups: int,
-) -> Iterator[KeyedBatch]:
-    """Yield outputs of a shard as records of the next operator's shard.
+        Parameters:
+            emitted: the outputs, list by list.
+            before: the process function that emits them.
+            process, plan: the next process function, and the plan of its shard.
 
-    Parameters:
-        emitted: the outputs, list by list.
-        process: the process function that emits them.
-        next_process, plan: the next process function, and the plan of its shard.
-        key_groups: the number of key groups.
-
-    Raises:
-        StrayKeyError: a record belongs to another shard.
-        ProcessError: an output does not fit the declared type.
-    """
-    builder, (start, end) = KeyedBatchBuilder(next_process, key_groups), plan.base.groups
-    for outputs in emitted:
-        output_type = process.output_type
-        if output_type is not None:  # otherwise no operator reads them
-            outputs = output_type.received(output_type.stored(outputs))
-        records = next_process.combined(outputs, plan)
-        keys = builder.keys(records)
-        groups: list[int] = []
-        for key, group, size in builder.key_runs(keys, records):
-            if not start <= group <= end:
-                raise StrayKeyError(
-                    f"{process.name} emits a record of key {key!r}, which does not "
-                    f"belong to shard {plan.shard} of {plan.operator}",
-                    plan.operator,
-                )
-            groups += [group] * size
-        yield builder.batch(keys, groups, records)
+        Raises:
+            StrayKeyError: a record belongs to another shard.
+            ProcessError: an output does not fit the declared type.
+        """
+        builder, (start, end) = KeyedBatchBuilder(process, self.key_groups), plan.base.groups
+        for outputs in emitted:
+            if before.output_type is not None:  # otherwise no operator reads them
+                outputs = before.output_type.received(before.output_type.stored(outputs))
+            records = process.combined(outputs, plan)
+            keys = builder.keys(records)
+            groups: list[int] = []
+            for key, group, size in builder.key_runs(keys, records):
+                if not start <= group <= end:
+                    raise StrayKeyError(
+                        f"{before.name} emits a record of key {key!r}, which does not belong to "
+                        f"shard {plan.shard} of {plan.operator}",
+                        plan.operator,
+                    )
+                groups += [group] * size
+            yield builder.batch(keys, groups, records)
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,8 @@ from statekit.sinks import Callback, Sink
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.epoch_loop import RUNNING, EpochLoop
 from statekit.spark.offsets import check_spark_reaches, check_sparks_part
-from statekit.spark.plan import check_input
+from statekit.spark.plan import FirstInput, check_input
 from statekit.spark.query import Query
-from statekit.spark.union_plan import FirstInput
 from statekit.spark.worker import output_schema
 
 

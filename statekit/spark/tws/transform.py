@@ -15,6 +15,7 @@ from statekit import sinks
 from statekit.errors import RestoreError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.stream import Stream
+from statekit.spark.plan import FirstInput
 from statekit.spark.query import Query
 from statekit.spark.start import check_classic, start
 from statekit.spark.tws.grouping_key import GroupingKey
@@ -23,7 +24,6 @@ from statekit.spark.tws.pandas_frames import FrameOptions, takes_frames
 from statekit.spark.tws.process import InitialRows, ProcessorCalls, process_of
 from statekit.spark.tws.sql_values import parsed_schema
 from statekit.spark.tws.state_handles import TimeMode
-from statekit.spark.union_plan import FirstInput
 
 _INPUT, _OUTPUT = "rows", "outputs"
 _DELAY = "spark.watermarkDelayMs"

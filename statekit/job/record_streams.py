@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from statekit.errors import ProcessError
 from statekit.job.plan import Operator, Plan
 from statekit.records.output_type import OutputType
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
-
-
-class RecordForm(Protocol):
-    """What `RecordStreams` needs of the type of a stream's records."""
-
-    def received(self, stored: list[Any]) -> list[Any]:
-        """Return the records that an operator receives for stored ones."""
-
-    def copies(self, stored: list[Any]) -> list[Any]:
-        """Return copies of the records for another consumer, which may change them."""
 
 
 class SourceForm:
@@ -50,9 +40,11 @@ class SourceForm:
         return self._each(records, lambda form, some: _stored(form, form.copies(some)))
 
     def received(self, stored: list[Any]) -> list[Any]:
+        """Return the records that an operator receives for stored ones."""
         return stored
 
     def copies(self, stored: list[Any]) -> list[Any]:
+        """Return copies of the records for another consumer, which may change them."""
         return self._each(stored, lambda form, some: form.copies(some))
 
     def _each(
@@ -82,6 +74,10 @@ def _stored(form: OutputType, records: list[Any]) -> list[Any]:
             return records
         middle = len(records) // 2
         return _stored(form, records[:middle]) + _stored(form, records[middle:])
+
+
+RecordForm = SourceForm | OutputType
+"""The type of a stream's records."""
 
 
 class RecordStreams:

@@ -15,7 +15,6 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from types import MappingProxyType
 
 import xxhash
 
@@ -34,8 +33,7 @@ from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import check_groups, check_parallelism, group_of_row, group_range
 from statekit.maintenance.batches import in_batches, store_batches
 from statekit.maintenance.row_keys import KeyedRows, RowParts
-from statekit.state.base import StateSpec
-from statekit.state.redistribution import moved_by_operator, put_local
+from statekit.state.redistribution import NO_SPECS, Specs, moved_by_operator, put_local
 from statekit.working_copy.unpacked_shard import ShardRows
 
 SCRATCH_BYTES = 32 << 30
@@ -355,7 +353,7 @@ def rewrite_checkpoint(
     key_groups: int | None = None,
     progress: Progress = lambda done, total: None,
     verified: Verified = lambda operator, family, checksum: None,
-    specs: Mapping[str, Sequence[StateSpec]] = MappingProxyType({}),
+    specs: Specs = NO_SPECS,
 ) -> EpochManifest:
     """Write all state of a checkpoint again, as one epoch. No job may run on it meanwhile.
 

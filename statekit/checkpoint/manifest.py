@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -334,6 +334,14 @@ class EpochManifest(Sealed):
         own = {"format": FORMAT, "epoch": self.epoch + 1, "previous": self.epoch, "whole": False}
         written = {"writer": unique_id(), "committed_at_us": now_us()}
         return EpochManifest(**{**dict(self), **own, **written, **changes})
+
+    def by_state(self, counts: Callable[[OperatorEpoch], dict[str, int]]) -> dict[str, int]:
+        """Return a number of each state, by `operator.state`."""
+        return {
+            f"{name}.{state}": number
+            for name, operator in self.operators.items()
+            for state, number in counts(operator).items()
+        }
 
     @property
     def sets_spark_back(self) -> bool:

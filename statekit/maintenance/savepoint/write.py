@@ -188,7 +188,7 @@ class _Attempt:
         names = [path.removeprefix(f"{SPARK}/") for path in repository.tree(SPARK)]
         for path, content in files_at(names, read, manifest.batch, history=1).items():
             data = read(path) if content is None else content
-            yield self._put(f"spark.{self.id}/{path}", io.BytesIO(data))
+            yield self.put(f"spark.{self.id}/{path}", io.BytesIO(data))
 
     def _operator(
         self, operator: OperatorRecord, manifest: EpochManifest, count: RowCount
@@ -212,20 +212,7 @@ class _Attempt:
         progress = set(SavepointOperator.model_fields) - {"states"}
         return SavepointOperator(states=states, **epoch.model_dump(include=progress))
 
-    def put_part(self, table: StateTable, number: int, file: IO[bytes], rows: int) -> FileRef:
-        """Store a file of a table."""
-        folder = f"state.{self.id}/{table.operator.name}/{table.family}"
-        return self._put(f"{folder}/part-{number:05d}.parquet", file, rows)
-
-    def open_part(self, ref: FileRef) -> IO[bytes]:
-        """Return a file of a table, verified."""
-        path = f"{self.folder}/{ref.path}"
-        return self.repository.open_verified(ref.model_copy(update={"path": path}))
-
-    def remove_parts(self, refs: list[FileRef]) -> None:
-        self.repository.remove(f"{self.folder}/{ref.path}" for ref in refs)
-
-    def _put(self, path: str, file: IO[bytes], rows: int = 0) -> FileRef:
+    def put(self, path: str, file: IO[bytes], rows: int = 0) -> FileRef:
         ref = self.repository.put_file(f"{self.folder}/{path}", file, rows)
         return ref.model_copy(update={"path": path})
 
@@ -309,8 +296,9 @@ class _TableWriter:
         with _local_errors():
             self._writer().close()
         assert self._part is not None, "there is one, or it was made"
-        ref = self._attempt.put_part(self._table, self._number, self._part[0], self._part_rows)
-        self._refs.append(ref)
+        folder = f"state.{self._attempt.id}/{self._table.operator.name}/{self._table.family}"
+        path = f"{folder}/part-{self._number:05d}.parquet"
+        self._refs.append(self._attempt.put(path, self._part[0], self._part_rows))
         self._closing.close()
         self._part, self._part_rows, self._part_bytes = None, 0, 0
         self._number += 1
@@ -324,11 +312,13 @@ class _TableWriter:
             self._end_part()
         narrow, self._refs = self._refs, []
         self._table = StateTable(self._table.operator, self._table.family, wide=True)
+        repository, folder = self._attempt.repository, self._attempt.folder
         for ref in narrow:
-            with self._attempt.open_part(ref) as file:
+            stored = ref.model_copy(update={"path": f"{folder}/{ref.path}"})
+            with repository.open_verified(stored) as file:
                 for row in saved_rows(file, ref.path):
                     self._append(row)
-        self._attempt.remove_parts(narrow)
+        repository.remove(f"{folder}/{ref.path}" for ref in narrow)
         for row in pending:
             self._append(row)
 

@@ -1,7 +1,7 @@
 """Run jobs on Spark: the only folder that imports pyspark."""
 
 from statekit.job.progress import Progress
-from statekit.spark.query import Query
+from statekit.spark.epoch_loop import Query
 from statekit.spark.start import start
 from statekit.spark.tws.transform import Transformed, transform_with_state
 

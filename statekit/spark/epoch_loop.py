@@ -1,4 +1,7 @@
-"""Run the epochs of a query: one per micro-batch, and epochs without input between and after."""
+"""`Query`, the handle of a job on Spark, and the epochs that it runs.
+
+There is one epoch per micro-batch, and there are epochs without input between and after them.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
+from statekit.checkpoint.manifest import EpochManifest
 from statekit.clock import stopwatch_s
 from statekit.errors import RestoreError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.options import StartOptions
 from statekit.job.progress import Progress
+from statekit.maintenance.savepoint.write import savepoint_folder, write_savepoint
 from statekit.runtime.coordinator import Coordinator
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.failures import translated
@@ -135,25 +139,22 @@ class EpochLoop:
             beat = partial(self._beat, heartbeat_s, self._is_free)
         elif settles and not ends:
             beat = partial(self._beat, _CHECK_WATERMARK_S, self._needs_final_epochs)
-        run = partial(self._run_idle_epochs, stream, beat, end)
+        run = partial(self._run_idle, beat, end)
         self._idle = threading.Thread(target=run, name="statekit idle epochs", daemon=True)
         if settles:
             self.query = WholeQuery(stream, self._idle, self)
         self._idle.start()
 
-    def _run_idle_epochs(
-        self,
-        stream: StreamingQuery,
-        beat: Callable[[], float] | None,
-        end: Callable[[], None] | None,
-    ) -> None:
-        """Run epochs without input beside a stream.
+    def _run_idle(self, beat: Callable[[], float] | None, end: Callable[[], None] | None) -> None:
+        """Run epochs without input beside the stream.
 
         Parameters:
             beat: runs an epoch if one is due, and returns the seconds until the next one; None
                 without heartbeats.
             end: runs the last epochs, when the stream has read all of its input; None for none.
         """
+        stream = self._stream
+        assert stream is not None, "it was started"
         try:
             while beat is not None and not self._stopped.is_set() and stream.isActive:
                 self._stopped.wait(min(beat(), _LONGEST_WAIT_S))
@@ -343,6 +344,71 @@ class WholeQuery(StreamingQuery):
         self._loop.settle()
 
 
+class Query:
+    """A running job."""
+
+    def __init__(self, loop: EpochLoop) -> None:
+        self._loop = loop
+
+    def __repr__(self) -> str:
+        epoch = "no epoch yet" if self.epoch is None else f"last epoch {self.epoch}"
+        return f"<Query of job {self._loop.coordinator.job.name!r}: {self._loop.state}, {epoch}>"
+
+    @property
+    def query(self) -> StreamingQuery | None:
+        """Spark's `StreamingQuery`; None for a bounded run, which has ended."""
+        return self._loop.query
+
+    @property
+    def progress(self) -> deque[Progress]:
+        """Metrics of the last epochs, oldest first."""
+        return self._loop.progress
+
+    @property
+    def last_progress(self) -> Progress | None:
+        """Metrics of the last epoch; None before the first."""
+        return self.progress[-1] if self.progress else None
+
+    @property
+    def epoch(self) -> int | None:
+        """The number of the last epoch that this run committed."""
+        return self.progress[-1].epoch if self.progress else None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there may be more epochs."""
+        return self._loop.is_active
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        """Wait until the job ends, for at most `timeout_s` whole seconds. Return whether it has
+        ended.
+
+        Raises:
+            StatekitError: the job failed; the class says how. Errors of a user's sink are raised
+                unchanged.
+        """
+        return self._loop.wait(timeout_s)
+
+    def stop(self) -> None:
+        """Stop the job. The current micro-batch is abandoned, committed epochs are kept."""
+        self._loop.stop()
+
+    def savepoint(self, name: str) -> str:
+        """Write all state after the last committed epoch to `savepoints/<name>/` of the checkpoint.
+
+        The stream continues meanwhile. The driver does the work, one shard after the other. Returns
+        the URL of the savepoint, for `from_savepoint=`.
+
+        Raises:
+            RestoreError: the name is taken or not valid, or no epoch is committed yet.
+            CorruptCheckpointError: a file of the checkpoint is missing or altered.
+            StorageError: the store or the local disk failed; there is no savepoint.
+        """
+        repository = self._loop.coordinator.repository
+        write_savepoint(repository, name)
+        return f"{repository.url}/{savepoint_folder(name)}"
+
+
 def _heartbeat_s(options: StartOptions) -> float | None:
     if options.heartbeat is None:
         return None
@@ -371,18 +437,7 @@ def _progress(manifest: EpochManifest, job: Job, batch: int | None, seconds: flo
             for name, operator in operators.items()
             if operator.watermark_us is not None
         },
-        state_rows=_of_states(operators, attrgetter("rows")),
-        state_bytes=_of_states(operators, attrgetter("bytes")),
+        state_rows=manifest.by_state(attrgetter("rows")),
+        state_bytes=manifest.by_state(attrgetter("bytes")),
         changed_bytes=sum(operator.bytes_written for operator in operators.values()),
     )
-
-
-def _of_states(
-    operators: Mapping[str, OperatorEpoch], numbers: Callable[[OperatorEpoch], dict[str, int]]
-) -> dict[str, int]:
-    """Return a number of each state, by `operator.state`."""
-    return {
-        f"{name}.{state}": number
-        for name, operator in operators.items()
-        for state, number in numbers(operator).items()
-    }

@@ -32,7 +32,7 @@ from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.job.state_succession import Succession
 from statekit.keygroup import group_range
-from statekit.maintenance.batches import in_batches, store_batches
+from statekit.maintenance.rewrite import in_batches, store_batches
 from statekit.state.base import StateSpec
 from statekit.state.key_scope import KeyScope
 from statekit.state.row_versions import generation_codec

@@ -18,6 +18,7 @@ from functools import reduce
 
 import xxhash
 
+from statekit.backend.change_file import Changes
 from statekit.backend.mutation import Batch, read_changes
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.scratch import scratch_directory
@@ -31,7 +32,6 @@ from statekit.checkpoint.shard_contents import ReplayCost
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import check_groups, check_parallelism, group_of_row, group_range
-from statekit.maintenance.batches import in_batches, store_batches
 from statekit.maintenance.row_keys import KeyedRows, RowParts
 from statekit.state.redistribution import NO_SPECS, Specs, moved_by_operator, put_local
 from statekit.working_copy.unpacked_shard import ShardRows
@@ -49,6 +49,48 @@ StoredRows = Iterable[tuple[str, RowParts, bytes]]
 """Rows: family, parts of the row key, row."""
 
 _REPORTED_ROWS = 10_000
+
+
+def in_batches(rows: Iterable[tuple[str, bytes, bytes]]) -> Iterator[Batch]:
+    """Yield rows in batches. A batch is valid until the next one is requested.
+
+    Parameters:
+        rows: family, row key, row.
+    """
+    batch = Batch()
+    for row in rows:
+        batch.put(*row)
+        if batch.full:
+            yield batch
+            batch.clear()
+    if len(batch):
+        yield batch
+
+
+def store_batches(
+    repository: Repository,
+    operator: str,
+    families: Sequence[str],
+    batches: Iterable[Batch],
+    *,
+    local: bool,
+) -> FileRef | None:
+    """Store batches as one change file. Return None if there are no mutations.
+
+    Parameters:
+        families: all families that the batches may have mutations of.
+        local: whether it contains operator state.
+    """
+    changes = Changes(tuple(families))
+    try:
+        for batch in batches:
+            changes.append(batch)
+        finished = changes.finish()
+        if finished is None:
+            return None
+        return repository.put_changes(operator, *finished, local=local)
+    finally:
+        changes.drop()
 
 
 @dataclass

@@ -440,7 +440,7 @@ def by_one_number(
 
     This is the complete order unless the key has another type or does not fit, there are too many
     partitions, or Spark had to sort in several runs. Then the worker sorts the rest: see
-    `worker_sort`.
+    `worker_rows`.
     """
     name = key[0] if len(key) == 1 and _is_integral(df, key[0]) else None
     return _sorted_first(df, name, shards, groups, _ORIGIN_BITS, inputs)

@@ -32,9 +32,9 @@ from statekit.spark.worker_rows import (
     Batches,
     UnionReader,
     batches_of_rows,
+    in_order,
     shards_in_turn,
 )
-from statekit.spark.worker_sort import in_order
 from statekit.watermark import is_late
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies

@@ -157,6 +157,38 @@ def finish(repository: Repository, last: EpochManifest) -> None:
         _set_back(repository, [path for path in names if path.startswith(f"{folder}/")], wanted)
 
 
+def spark_fault(repository: Repository, last: EpochManifest | None) -> str | None:
+    """Return why Spark would not continue from the state; None if it would.
+
+    Spark writes the offsets of a batch before it runs and its commit afterwards. So it may be one
+    batch ahead of the state (killed before the manifest), or lack one commit (killed after it).
+
+    Parameters:
+        last: the last epoch.
+    """
+    done = -1 if last is None else _batch(last)
+    offsets = max(repository.spark_batches("offsets"), default=-1)
+    commits = max(repository.spark_batches("commits"), default=-1)
+    where = f"{repository.url}/spark"
+    way_out = "restore both parts from the same backup, or start with a new checkpoint"
+    if done >= 0 and offsets < 0:
+        return (
+            f"{where} is missing or empty, but the state contains micro-batches up to {done}. "
+            f"Continuing would read the input from its start and count it twice: {way_out}"
+        )
+    if offsets < done:
+        return (
+            f"{where} has micro-batches up to {offsets}, the state those up to {done}. Continuing "
+            f"would count input twice: {way_out}"
+        )
+    if offsets > done + 1 or commits > done:
+        return (
+            f"{where} has continued to micro-batch {max(offsets, commits)}, the state is at "
+            f"{done}. Continuing would leave input out: {way_out}"
+        )
+    return None
+
+
 def _last(repository: Repository, to: int) -> EpochManifest:
     """Return the manifest of the last epoch, if there is an earlier one."""
     latest = repository.latest_epoch()

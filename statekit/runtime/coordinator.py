@@ -412,9 +412,8 @@ def open_checkpoint(job: Job, repository: Repository, options: RunOptions) -> St
     if latest is None:
         repository.check_checkpoint()
     last = None if latest is None else repository.manifest(latest)
-    rollback = (
-        None if options.from_epoch is None else for_start(repository, job.name, options.from_epoch)
-    )
+    target = options.from_epoch
+    rollback = None if target is None else for_start(repository, job.name, target)
     if rollback is not None:
         last = rollback.manifest
     job_file, reference = _job_file(job, repository, last, options.allow_dropped_state)

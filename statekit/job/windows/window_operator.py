@@ -367,12 +367,11 @@ class _Ending:
         Parameters:
             elements_found: its elements.
         """
-        of_it = (
-            self.finish(window.held)
-            if elements_found is None
-            else [element for _, element in elements_found]
-        )
-        return self.make(*key_fields(ctx.key), window.start, window.end, of_it)
+        if elements_found is None:
+            value = self.finish(window.held)
+        else:
+            value = [element for _, element in elements_found]
+        return self.make(*key_fields(ctx.key), window.start, window.end, value)
 
     def forgotten(
         self, window: OpenWindow, elements_found: _Found, windows: Any, *collected: Any

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from statekit.checkpoint.job_file import JobFile, OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
-from statekit.checkpoint.paths import SAVEPOINT, SPARK
+from statekit.checkpoint.paths import SAVEPOINT
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.restore_plan import local_rows
 from statekit.checkpoint.retention import held
@@ -180,12 +180,7 @@ class _Attempt:
         """Yield the files that Spark needs to continue after the last micro-batch in the state."""
         if manifest.batch is None:
             return
-        repository = self.repository
-
-        def read(path: str) -> bytes:
-            return repository.read(f"{SPARK}/{path}")
-
-        names = [path.removeprefix(f"{SPARK}/") for path in repository.tree(SPARK)]
+        names, read = self.repository.spark_files(), self.repository.read_spark
         for path, content in files_at(names, read, manifest.batch, history=1).items():
             data = read(path) if content is None else content
             yield self.put(f"spark.{self.id}/{path}", io.BytesIO(data))

@@ -26,12 +26,10 @@ def spark_faults(repository: Repository, last: EpochManifest) -> Iterator[tuple[
     Parameters:
         last: the last epoch.
     """
-    paths = sorted(path.removeprefix(f"{SPARK}/") for path in repository.tree(SPARK))
+    paths = repository.spark_files()
     for path in paths:
-        if (
-            path.endswith(".crc")
-            and (fault := _checksum_fault(repository, path, paths)) is not None
-        ):
+        fault = _checksum_fault(repository, path, paths) if path.endswith(".crc") else None
+        if fault is not None:
             yield f"{SPARK}/{_subject(path)}", fault
     done = -1 if last.batch is None else last.batch
     if not paths and done < 0:
@@ -43,7 +41,7 @@ def spark_faults(repository: Repository, last: EpochManifest) -> Iterator[tuple[
             yield None, fault
     try:
         if paths:
-            files_at(paths, lambda path: repository.read(f"{SPARK}/{path}"), done)
+            files_at(paths, repository.read_spark, done)
     except (CorruptCheckpointError, RestoreError) as error:
         yield None, str(error)
 

@@ -150,12 +150,10 @@ class SparkImport:
             cause="import",
             whole=True,
             batch=position.batch,
-            offsets={},
             parallelism=self._shards,
             key_groups=self._groups,
             writer=unique_id(),
             processing_time_us=position.times.timestamp_ms * 1000,
-            drained=False,
             committed_at_us=now_us(),
             operators=self._operators(combined),
         )

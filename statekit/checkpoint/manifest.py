@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 from statekit.checkpoint.job_file import Clock, StateRecord
 from statekit.checkpoint.sealed_json import FORMAT, Count, FileRef, Record, Sealed
 from statekit.checkpoint.shard_contents import Contents, ReplayCost, Slice
+from statekit.clock import now_us, unique_id
 from statekit.names import StoredName, StoredText
 from statekit.timestamp import MIN_MICROS
 from statekit.watermark import BEGINNING
@@ -329,9 +330,18 @@ class EpochManifest(Sealed):
         return self
 
     def followed_by(self, **changes: Any) -> EpochManifest:
-        """Return the manifest of the next epoch: a copy with these changes."""
+        """Return the manifest of the next epoch: a copy with these changes, by another writer."""
         own = {"format": FORMAT, "epoch": self.epoch + 1, "previous": self.epoch, "whole": False}
-        return EpochManifest(**{**dict(self), **own, **changes})
+        written = {"writer": unique_id(), "committed_at_us": now_us()}
+        return EpochManifest(**{**dict(self), **own, **written, **changes})
+
+    def by_state(self, counts: Callable[[OperatorEpoch], dict[str, int]]) -> dict[str, int]:
+        """Return a number of each state, by `operator.state`."""
+        return {
+            f"{name}.{state}": number
+            for name, operator in self.operators.items()
+            for state, number in counts(operator).items()
+        }
 
     @property
     def sets_spark_back(self) -> bool:

@@ -32,7 +32,7 @@ def migrate(
         _print_reports(migration.reports)
         refused[0].allowed()  # raises
     with progress_bar("shards") as progress:
-        manifest = migration.run(lambda _, done, shards: progress(done, shards), dry=dry_run)
+        manifest = migration.run(progress, dry=dry_run)
     _print_reports(migration.reports)
     for refusal in refused:
         say(refusal.problem)

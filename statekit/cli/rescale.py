@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -24,8 +24,8 @@ from statekit.maintenance.rescale_plan import (
 )
 from statekit.maintenance.rewrite import RowChecksum, rewrite_checkpoint
 from statekit.reader import CheckpointReader
-from statekit.state.base import StateSpec
 from statekit.state.options import Rule
+from statekit.state.redistribution import Specs
 
 
 def rescale(
@@ -89,12 +89,7 @@ def rescale(
         _print_done(done, stopwatch_s() - begun)
 
 
-def _rewrite(
-    repository: Repository,
-    shards: int,
-    key_groups: int | None,
-    specs: Mapping[str, Sequence[StateSpec]],
-) -> None:
+def _rewrite(repository: Repository, shards: int, key_groups: int | None, specs: Specs) -> None:
     """Write all state again."""
     begun, verified = stopwatch_s(), list[str]()
 

@@ -26,8 +26,7 @@ from statekit.cli.tables import (
 )
 from statekit.clock import now_us, stopwatch_s
 from statekit.errors import StatekitError
-from statekit.maintenance.verify.findings import Finding, Verification
-from statekit.maintenance.verify.orphans import Orphan
+from statekit.maintenance.verify.findings import Finding, Orphan, Verification
 from statekit.maintenance.verify.repair import Repaired, repair
 from statekit.maintenance.verify.verify import verify as verify_all
 

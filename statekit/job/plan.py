@@ -13,7 +13,6 @@ from statekit.checkpoint.sealed_json import faults_of
 from statekit.codec.annotations import show
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
-from statekit.keygroup import DEFAULT_GROUPS
 from statekit.names import name_fault
 from statekit.records.union import Records
 from statekit.state.base import StateSpec
@@ -200,21 +199,6 @@ class Plan:
                     f"job {self.name!r} has the {kind}s {sorted(declared)}; {word}= has "
                     f"{sorted(given)}: give each {kind} its own"
                 )
-
-    def describe(self) -> dict[str, Any]:
-        """Return the whole plan as JSON-able data."""
-        return {
-            "name": self.name,
-            "key_groups": self.key_groups or DEFAULT_GROUPS,
-            "sources": [
-                {"name": source.name, "record": source.record_type.name} for source in self.sources
-            ],
-            "operators": [
-                {**operator.record().model_dump(mode="json"), "output": _output_text(operator)}
-                for operator in self.operators
-            ],
-            "sinks": [{"name": sink.name, "input": sink.stream} for sink in self.sinks],
-        }
 
     def __str__(self) -> str:
         lines = [f"job {self.name}"]

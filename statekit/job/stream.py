@@ -11,9 +11,8 @@ from typing_extensions import TypeVar
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.job.plan import Operator, Output, Plan, check_name
-from statekit.job.windows.aggregate_operator import aggregation
 from statekit.job.windows.definitions import Window
-from statekit.job.windows.field_aggregates import FieldAggregate
+from statekit.job.windows.field_aggregates import FieldAggregate, aggregation
 from statekit.job.windows.window_operator import Windowing
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from statekit.backend.interface import StateSize
 from statekit.checkpoint.job_file import OperatorRecord
@@ -25,7 +24,7 @@ from statekit.maintenance.sizes import (
 from statekit.reader import CheckpointReader
 from statekit.state.base import StateSpec
 from statekit.state.options import Rule
-from statekit.state.redistribution import rule_of
+from statekit.state.redistribution import NO_SPECS, Specs, rule_of
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def plan_of_rescale(
     *,
     key_groups: int | None = None,
     fast: bool = False,
-    specs: Mapping[str, Sequence[StateSpec]] = MappingProxyType({}),
+    specs: Specs = NO_SPECS,
 ) -> list[OperatorPlan]:
     """Return the effect of another parallelism per operator.
 

@@ -67,6 +67,13 @@ def run_shard(
             raise repository.overtaken(plan.epoch) from missing
 
 
+def reporting(
+    running: Generator[list[Any], None, ShardReport], reports: list[ShardReport]
+) -> Generator[list[Any], None, None]:
+    """Yield the outputs of a shard, then add its report to others."""
+    reports.append((yield from running))
+
+
 @contextlib.contextmanager
 def _rare_collection() -> Iterator[None]:
     """Make Python search for cyclic garbage less often while a shard runs.

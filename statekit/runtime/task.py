@@ -174,8 +174,17 @@ class ShardTask:
             raise
 
     def _lists(self, outputs: Iterator[Any]) -> Iterator[list[Any]]:
-        """Yield lists of outputs, and count the outputs."""
+        """Yield lists of outputs, and count the outputs.
+
+        Raises:
+            ProcessError: the function is declared to return None.
+        """
         while some := list(islice(outputs, self._at_once)):
+            if self._process.output_type is None:
+                raise ProcessError(
+                    f"operator {self.scope.operator!r} yielded {some[0]!r} and is declared to "
+                    "return None: declare Iterator[T]"
+                )
             self.records_out += len(some)
             yield some
 

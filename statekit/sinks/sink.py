@@ -1,10 +1,10 @@
-"""The base class of sinks: attributes that the epoch runner reads, and `write`."""
+"""The base class of sinks: attributes that the epoch runner reads, and `write`; and simple sinks."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 
@@ -57,3 +57,51 @@ class Sink(ABC):
             attempt: whose outputs they are. A replayed epoch has the same `attempt.epoch`.
                 Overwrite or skip the outputs that an earlier attempt left.
         """
+
+
+@dataclass(frozen=True)
+class Writer(Sink):
+    """Any DataFrame writer format. See `writer`."""
+
+    format: str
+    mode: str = "append"
+    options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def may_duplicate(self) -> bool:
+        return self.format != "noop"
+
+    def write(self, df: Any, attempt: Attempt) -> None:
+        df.write.format(self.format).mode(self.mode).options(**self.options).save()
+
+
+def writer(format: str, *, mode: str = "append", **options: object) -> Writer:
+    """Return a sink for any DataFrame writer format.
+
+    Exactly-once depends on the format: appending again after a crash between the sink and the
+    commit writes an epoch again.
+
+    >>> writer("noop")
+    Writer(format='noop', mode='append', options={})
+    """
+    return Writer(format, mode, {name: str(value) for name, value in options.items()})
+
+
+@dataclass(frozen=True)
+class Callback(Sink):
+    """A user's function. See `callback`."""
+
+    fn: Callable[[Any, int], object]
+    reads_once: ClassVar[bool] = False
+
+    def write(self, df: Any, attempt: Attempt) -> None:
+        self.fn(df, attempt.epoch)
+
+
+def callback(fn: Callable[[Any, int], object]) -> Callback:
+    """Return a function `(df, epoch)`, called once per epoch before the commit.
+
+    The frame may be read any number of times, in part or not at all. After a crash the function is
+    called again with the same epoch number: make its effect depend on the number.
+    """
+    return Callback(fn)

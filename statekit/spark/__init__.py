@@ -5,7 +5,7 @@ Spark's Python workers. May import `runtime`, `sinks` and whatever those may imp
 """
 
 from statekit.job.progress import Progress
-from statekit.spark.query import Query
+from statekit.spark.epoch_loop import Query
 from statekit.spark.start import start
 from statekit.spark.tws.transform import Transformed, transform_with_state
 

@@ -35,8 +35,15 @@ from statekit.spark.commit_records import Reports
 from statekit.spark.failures import translated
 from statekit.spark.merged_inputs import MergedInputs
 from statekit.spark.pickling import PickledFunction, PickledPlans, pickled
-from statekit.spark.plan import FrameOptions, OperatorFrames, late_records
-from statekit.spark.union_plan import FirstInput, UnionFrames, reader_of, record_types
+from statekit.spark.plan import (
+    FirstInput,
+    FrameOptions,
+    OperatorFrames,
+    UnionFrames,
+    late_records,
+    reader_of,
+    record_types,
+)
 from statekit.spark.worker import ShardStep, Stage
 from statekit.spark.worker_rows import UnionReader
 from statekit.working_copy.base_options import BaseOptions
@@ -173,7 +180,8 @@ class EpochRunner:
         if isinstance(frames, UnionFrames) and (
             merged_inputs := self._merged_rows(operator, frames)
         ):
-            return frames.frame_of_merged(merged_inputs, operator.streams, step, tasks)
+            columns = dict(zip(operator.streams, frames.selected, strict=True))
+            return frames.frame_of_merged(merged_inputs.selected(columns), step, tasks)
         return frames.frame(dfs, step, tasks)
 
     def _frame_options(self, chain: Chain) -> FrameOptions:

@@ -30,10 +30,10 @@ from pyspark.sql.types import StructType
 
 import statekit as sk
 from statekit.functions.process import Process
-from statekit.job.windows.aggregate_operator import aggregation
+from statekit.job.windows.field_aggregates import aggregation
 from statekit.records.record_type import RecordType
 from statekit.spark import transform_with_state
-from statekit.spark.plan import Routing, by_one_number
+from statekit.spark.plan import by_one_number
 from statekit.spark.worker_rows import ARRIVAL, GROUP
 from tests.bench.peers.jobs.handshake import bytes_in
 from tests.bench.report import (
@@ -239,7 +239,9 @@ class Floor(Engine):
         arrival = F.monotonically_increasing_id().alias(ARRIVAL)
         rows = df.select(group, "key", "value", arrival)
         order = by_one_number(rows, ("key",), SHARDS, 128)
-        ordered = Routing([order], SHARDS, 128).routed(rows, SHARDS).select("key", "value")
+        shard = F.expr(f"cast(({GROUP} * {SHARDS}) div 128 as int)")
+        routed = rows.repartitionById(SHARDS, shard).sortWithinPartitions(order)
+        ordered = routed.select("key", "value")
         counted = _in_batches(self.counted())
         ordered.mapInArrow(counted, OUT).write.format("noop").mode("append").save()
 

@@ -16,7 +16,7 @@ from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.schema_codec import generic_decoder, generic_key_decoder
 from statekit.codec.value_codec import PickleCodec
 from statekit.keygroup import group_of_row, pack_group
-from statekit.maintenance.batches import in_batches
+from statekit.maintenance.rewrite import in_batches
 from statekit.reader import key_schema, state_text
 from statekit.state.row_versions import row_decoder
 from statekit.state.timers import timer_of_row

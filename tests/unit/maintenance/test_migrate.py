@@ -223,7 +223,7 @@ def test_only_rows_of_another_form_are_rewritten(tmp_path: Path) -> None:
 def test_a_writer_that_commits_meanwhile_fences_the_migration(tmp_path: Path) -> None:
     harness = filled(tmp_path, KEYS[:4])
 
-    def told(operator: str, done: int, shards: int) -> None:
+    def told(done: int, shards: int) -> None:
         if done == 0:
             harness.send(Act("k1", "set", 1))
 

@@ -1,4 +1,4 @@
-"""The base class of sinks: attributes that the epoch runner reads, and `write`; and simple sinks."""
+"""The base class of sinks, with the attributes that the epoch runner reads; two simple sinks."""
 
 from __future__ import annotations
 

@@ -68,14 +68,9 @@ class ShardTask:
         self._late_us = process.late_us(plan)
         self._buffer: EventTimeBuffer | None = None
         if process.ordered is not None:
-            codecs = process.ordered, process.key_codec
+            codecs, has_timers = (process.ordered, process.key_codec), process.handles_timers
             self._buffer = EventTimeBuffer(
-                plan,
-                self.batch,
-                backend,
-                *codecs,
-                self._wakes_at,
-                has_timers=process.handles_timers,
+                plan, self.batch, backend, *codecs, self._wakes_at, has_timers
             )
         self.context = Context(self.scope, plan.shard, self._timers)
         self._call, self._arguments = process.signature.bind(self.states, self.context)

@@ -133,7 +133,6 @@ class Timers:
         joins: bool = True,
     ) -> None:
         self._scope = scope
-        self._backend = backend
         self._read = backend.reader(TIMERS).get
         self._scan = backend.reader(TIMERS).scan
         self._handled = handled

@@ -174,7 +174,7 @@ def restored(
         failing = closing.enter_context(contextlib.ExitStack())
         failing.callback(backend.close)
         for plan in missing:
-            replay(repository, backend, plan, has_bases=True)
+            replay(repository, backend, plan.without_bases())
         for piece in local:
             repository.replay(backend, piece.later, *piece.groups)
         failing.pop_all()

@@ -12,13 +12,7 @@ import pyarrow as pa
 
 from statekit.codec.annotations import peel, show
 from statekit.errors import ProcessError, StateTypeError
-from statekit.records.arrow_reader import (
-    ColumnMismatch,
-    Read,
-    column_reader,
-    field_reader,
-    record_builder,
-)
+from statekit.records.arrow_reader import ColumnMismatch, Read, field_reader, record_builder
 from statekit.records.arrow_scalars import OutputColumn
 from statekit.records.arrow_writer import is_fixed_tuple, record_rows, single_column, tuple_rows
 from statekit.records.copies import Copy, copier
@@ -194,8 +188,6 @@ class OutputType:
         if column.arrow is None:
             return None
         try:
-            if self.record_type is None:
-                return column_reader(annotation, column.arrow, column.path)
             return field_reader(self.record_type, annotation, column.arrow, column.path)
         except ColumnMismatch:
             return None

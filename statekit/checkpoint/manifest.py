@@ -101,12 +101,6 @@ class ShardState(Contents):
         return self.first_group <= last_group and first_group <= self.last_group
 
 
-def overlapping(shards: Sequence[ShardState], first: int, last: int) -> Sequence[ShardState]:
-    """Return the shards, given in order, that own any of the key groups `first..last`."""
-    begin = bisect_left(shards, first, key=lambda shard: shard.last_group)
-    return shards[begin : bisect_right(shards, last, key=lambda shard: shard.first_group)]
-
-
 @dataclass(frozen=True)
 class ShardPlan:
     """What a worker needs to know to run a shard in an epoch. Small, and picklable.
@@ -250,6 +244,12 @@ class OperatorEpoch(Record):
     records_by_input: dict[StoredText, Count] = Field(default={})
     largest_by_input: dict[StoredText, int] = Field(default={})
 
+    def shards_over(self, first_group: int, last_group: int) -> Sequence[ShardState]:
+        """Return the shards with rows of these key groups."""
+        shards = self.shards
+        begin = bisect_left(shards, first_group, key=lambda shard: shard.last_group)
+        return shards[begin : bisect_right(shards, last_group, key=lambda shard: shard.first_group)]
+
     def at_rest(self, shards: Iterable[ShardState], **changes: Any) -> OperatorEpoch:
         """Return the operator in an epoch without records, with these shards."""
         counts = ("records_in", "records_out", "bytes_written", "late")
@@ -360,4 +360,4 @@ class EpochManifest(Sealed):
     def shards_over(self, operator: str, first_group: int, last_group: int) -> Sequence[ShardState]:
         """Return the shards of an operator that own any of these key groups; none if it is new."""
         operator_epoch = self.operators.get(operator)
-        return overlapping(operator_epoch.shards, first_group, last_group) if operator_epoch else ()
+        return operator_epoch.shards_over(first_group, last_group) if operator_epoch else ()

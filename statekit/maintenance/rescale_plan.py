@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from statekit.backend.interface import StateSize
 from statekit.checkpoint.job_file import OperatorRecord
-from statekit.checkpoint.manifest import OperatorEpoch, overlapping
+from statekit.checkpoint.manifest import OperatorEpoch
 from statekit.checkpoint.shard_layout import rescaled
 from statekit.keygroup import check_groups, check_parallelism, group_of_row, group_range
 from statekit.maintenance.rewrite import stored_rows
@@ -169,7 +169,7 @@ def _moves(
     numbers = {shard.first_group: number for number, shard in enumerate(before.shards)}
     moves = []
     for target, (first, last) in enumerate(ranges):
-        for shard in overlapping(before.shards, first, last):
+        for shard in before.shards_over(first, last):
             own = max(first, shard.first_group), min(last, shard.last_group)
             source = numbers[shard.first_group]
             size = sizes.shards[source] if own == shard.groups else None

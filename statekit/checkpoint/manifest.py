@@ -151,11 +151,6 @@ class ShardPlan:
         """The clocks at which the shard has something to do before the epoch."""
         return self.clocks_due(self.base)
 
-    @property
-    def is_due(self) -> bool:
-        """Whether the shard has something to do even without records."""
-        return bool(self.due_clocks)
-
 
 class ShardReport(Record):
     """The commit record of an attempt: what a worker reports about a shard.

@@ -54,7 +54,7 @@ def run_shard(
     """
     with _rare_collection():
         try:
-            if not records.has_records() and not plan.is_due:
+            if not records.has_records() and not plan.due_clocks:
                 return unchanged(plan)
             families = declared.families_in(plan)
             copy = obtained(plan, families, repository, copies)

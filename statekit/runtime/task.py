@@ -229,7 +229,7 @@ class ShardTask:
             clocks = ("processing",)
         if self._timers is not None:
             yield from self._lists(self._fire(self._timers, clocks))
-        if self._expiring and self._plan.is_due:
+        if self._expiring and self._plan.due_clocks:
             self._sweep()
 
     def _fire(self, timers: Timers, clocks: Sequence[Clock]) -> Iterator[Any]:
@@ -305,7 +305,7 @@ class ShardTask:
         """Handle buffered records up to the watermark, and the timers between them, and yield the
         outputs.
         """
-        if self._plan.is_due:
+        if self._plan.due_clocks:
             self._keys.apply_changes()
             for due in buffer.due_groups(self._keys.apply_changes):
                 for key, records in due.keys:

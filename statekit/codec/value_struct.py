@@ -135,9 +135,8 @@ def _complete_plan(plan: ValuePlan) -> None:
     plan.runs_code = _runs_code(cls) or any(field.runs_code for field in fields)
     accepts, exact = [field.accepts for field in fields], [field.exact for field in fields]
     if schema.flavour == "typeddict":
-        required = frozenset(field.name for field in schema.fields if field.required)
-        plan.accepts = _check_typeddict(names, accepts, required)
-        plan.exact = _in_order(_check_typeddict(names, exact, required), names)
+        plan.accepts = _check_typeddict(schema, accepts)
+        plan.exact = _in_order(_check_typeddict(schema, exact), names)
         return
     reads = (f"part{index} = {_attribute(name)}" for index, name in enumerate(names))
     read, condition = "; ".join(reads) or "pass", "True"
@@ -173,10 +172,9 @@ def _attribute(name: str) -> str:
     return f"value.{name}" if plain else f"getattr(value, {name!r})"
 
 
-def _check_typeddict(
-    names: Sequence[str], fields: Sequence[Check], required: frozenset[str]
-) -> Check:
-    checks = {name: field.one for name, field in zip(names, fields, strict=True)}
+def _check_typeddict(schema: Schema, parts: Sequence[Check]) -> Check:
+    required = frozenset(field.name for field in schema.fields if field.required)
+    checks = {field.name: part.one for field, part in zip(schema.fields, parts, strict=True)}
 
     def one(value: Any) -> bool:
         return (

@@ -207,13 +207,6 @@ class State:
         self.rows_added += (after > 0) - (before > 0)
         self.bytes_added += after - before
 
-    def _refuse(self, value: object, codec: ValueCodec[Any]) -> StateTypeError:
-        return StateTypeError(
-            f"{self._where()} cannot hold {shown(value)}: its type is {codec.schema}; "
-            f"{codec.reason(value)}. Nothing of this epoch is committed: convert the value, "
-            f"{'call clear() to remove it, ' if value is None else ''}or change the declared type"
-        )
-
     def _unstorable(
         self, value: object, error: StateTypeError, key: object = _HERE
     ) -> StateTypeError:
@@ -239,7 +232,12 @@ class State:
         """
         codec = self._codec if codec is None else codec
         if not codec.accepts(value):
-            raise self._refuse(value, codec)
+            clear = "call clear() to remove it, " if value is None else ""
+            raise StateTypeError(
+                f"{self._where()} cannot hold {shown(value)}: its type is {codec.schema}; "
+                f"{codec.reason(value)}. Nothing of this epoch is committed: convert the value, "
+                f"{clear}or change the declared type"
+            )
         try:
             return codec.encode(value)
         except StateTypeError as error:

@@ -196,7 +196,8 @@ def with_another_value(monkeypatch: pytest.MonkeyPatch) -> None:
     append = Changes.append
 
     def wrong(self: Changes, batch: Batch) -> None:
-        batch.values[0] = (batch.values[0] or b"") + b"\x00"
+        if len(batch):
+            batch.values[0] = (batch.values[0] or b"") + b"\x00"
         append(self, batch)
 
     monkeypatch.setattr(Changes, "append", wrong)

@@ -78,9 +78,7 @@ def record_columns(
     return names, lambda arrays: [read(arrays[index]) for index, read in readers]
 
 
-def field_reader(
-    record: RecordDeclaration | None, annotation: Any, arrow: Any, path: str
-) -> Read:
+def field_reader(record: RecordDeclaration | None, annotation: Any, arrow: Any, path: str) -> Read:
     """Return a reader of the column of a field, of a record or of none, nulls included."""
     if record is None or record.flavour != "pydantic":
         return column_reader(annotation, arrow, path)

@@ -126,7 +126,7 @@ class RestoreError(StatekitError):
 
 
 class RescaleError(StatekitError, ValueError):
-    """A parallelism or a number of key groups that cannot be."""
+    """The parallelism or the number of key groups is not possible."""
 
     kind: ClassVar[str] = "rescale"
 

@@ -41,7 +41,7 @@ from statekit.working_copy.restore import restored
 
 
 class CheckpointReader:
-    """What a checkpoint holds after one of its epochs.
+    """Reads the state of a checkpoint after one epoch.
 
     Parameters:
         url: a directory, an object store URL or an open repository.
@@ -112,7 +112,7 @@ class CheckpointReader:
         raise QueryError(f"operator {operator!r} has no state {name!r}: it has {names}")
 
     def get(self, operator: str, state: str, key: Any) -> Any:
-        """What a state holds for a key, as JSON-able data: None, a value, a list or a dict.
+        """Return the state of a key as JSON data: None, a value, a list or a dict.
 
         Parameters:
             key: as text or JSON; several key fields as a JSON array.
@@ -131,8 +131,8 @@ class CheckpointReader:
         return next((answer for answer in answers if answer not in (None, [], {})), answers[0])
 
     def _get(self, record: OperatorRecord, state: StateRecord, encoded: bytes) -> Any:
-        codec = key_schema(record)
-        group = key_group(schema_key_codec(codec).decode(encoded)[0], self.job.key_groups)
+        schema = key_schema(record)
+        group = key_group(schema_key_codec(schema).decode(encoded)[0], self.job.key_groups)
         backend = MemoryBackend([s.name for s in record.states])
         with still_kept(self.repository, self.manifest.epoch, QueryError):
             replay(self.repository, backend, self._restore_plan(record, group, group))
@@ -141,7 +141,7 @@ class CheckpointReader:
         return self._plain(state, prefix, self._unexpired(record, state, rows))
 
     def operator_state(self, operator: str, state: str) -> list[Any]:
-        """What a state of shards holds, as JSON-able data: for each shard in order.
+        """Return operator state as JSON data, one item per shard.
 
         Raises:
             QueryError: no such operator, state or epoch, or the state belongs to keys.
@@ -157,7 +157,7 @@ class CheckpointReader:
         return [self._plain(declared, b"", iter(rows)) for rows in rows_of_shards]
 
     def rows(self, operator: str, state: str, directory: str | Path) -> Iterator[tuple[Any, Any]]:
-        """Every key of a state with what it holds, in the order of key groups and keys.
+        """Yield every key of a state and its value, by key group and key.
 
         Parameters:
             directory: an empty one to unpack the state in; delete it afterwards.
@@ -174,7 +174,7 @@ class CheckpointReader:
             backend.close()
 
     def _unexpired(self, operator: OperatorRecord, state: StateRecord, rows: Rows) -> Rows:
-        """Rows that have not expired when the epoch took place, without their stamps."""
+        """Yield the rows that had not expired in the epoch, without stamps."""
         if not state.era:
             return rows
         epoch = self.manifest.operators[operator.name]
@@ -209,7 +209,7 @@ class CheckpointReader:
     def sizes(
         self, operator: str, directory: str | Path
     ) -> tuple[dict[str, StateSize], Counter[int]]:
-        """Rows and bytes per state and of timers, and rows of keys per key group, all counted."""
+        """Count rows and bytes per state, and rows per key group."""
         counted = self.sizes_of_groups(operator, directory)
         groups: Counter[int] = Counter()
         for name in self.operator(operator).holds_by_key:
@@ -219,7 +219,7 @@ class CheckpointReader:
     def sizes_of_groups(
         self, operator: str, directory: str | Path
     ) -> dict[str, dict[int, StateSize]]:
-        """Rows and bytes per state, or of timers, and key group, by counting them all.
+        """Count rows and bytes per state and key group.
 
         Parameters:
             directory: an empty one to unpack the state in; delete it afterwards.
@@ -270,7 +270,7 @@ def state_text(state: StateRecord) -> str:
 
 
 def time_text(operator: OperatorRecord, epoch: OperatorEpoch) -> str:
-    """How far an operator's event time has come; empty for an operator without."""
+    """Return an operator's event time as text; empty without event time."""
     if operator.event_time is None or epoch.watermark_us is None:
         return ""
     lateness = dt.timedelta(microseconds=operator.lateness_us)

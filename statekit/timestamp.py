@@ -33,7 +33,7 @@ _PART = re.compile(r"(\d+)\s*([a-zA-Z]+)")
 
 
 def datetime_to_micros(value: dt.datetime) -> int:
-    """Microseconds since 1970-01-01 UTC.
+    """Return microseconds since 1970-01-01 UTC.
 
     Parameters:
         value: an aware datetime.

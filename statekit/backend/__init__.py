@@ -2,5 +2,5 @@
 
 `interface` has the `Backend` protocol and its in-memory implementation, `rocksdb` the one on disk.
 A `mutation` is the only thing that changes rows; `change_file` stores mutations.
-Imports `records`, `codec` and top-level modules.
+May import `records`, `codec` and top-level modules.
 """

@@ -9,7 +9,7 @@ from typing import IO, cast
 from statekit.backend.mutation import Batch, ChangeFileWriter
 from statekit.errors import StorageError
 
-# Change files up to this size are put together in memory.
+# Change files up to this size are assembled in memory.
 _SPOOL_BYTES_MAX = 32 * 1024 * 1024
 
 

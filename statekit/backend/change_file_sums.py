@@ -109,7 +109,7 @@ class MutationSums:
                 self._add(name, groups[own], hashes[own])
 
     def _add(self, state: str, groups: _Counts, hashes: _Words) -> None:
-        # Rows mostly come in the order of key groups, so there are few runs of the same.
+        # Rows are mostly in the order of key groups, so there are few runs.
         starts = np.concatenate(([0], np.flatnonzero(np.diff(groups)) + 1))
         np.add.at(self._counts[state], groups[starts], np.diff(starts, append=len(groups)))
         np.add.at(self._checksums[state], groups[starts], np.add.reduceat(hashes, starts))

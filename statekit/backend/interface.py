@@ -80,6 +80,8 @@ class Backend(Protocol):
     def reader(self, state: str, next_keys: NextKeys | None = None) -> Reader:
         """Return reads of one state, for keys and short ranges that are mostly in order.
 
+        They read forward only; use `scan` for reverse order.
+
         Parameters:
             next_keys: called while a key is read; the rows of the returned keys may be read along
                 with it.

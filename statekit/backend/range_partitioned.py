@@ -175,7 +175,7 @@ class FragmentedBackend:
         if DELETE_RANGE not in batch.ops:
             first = bisect_right(self._bounds, min(batch.keys))
             last = bisect_right(self._bounds, max(batch.keys))
-            if first == last:  # an epoch comes in the order of keys
+            if first == last:  # the rows of an epoch are in the order of keys
                 yield self._fragments[first], batch
                 return
         rows: list[list[Row]] = [[] for _ in self._fragments]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 from statekit.checkpoint.job_file import Clock, StateRecord
 from statekit.checkpoint.sealed_json import FORMAT, Count, FileRef, Record, Sealed
 from statekit.checkpoint.shard_contents import Contents, ReplayCost, Slice
+from statekit.clock import now_us, unique_id
 from statekit.names import StoredName, StoredText
 from statekit.timestamp import MIN_MICROS
 from statekit.watermark import BEGINNING
@@ -100,12 +101,6 @@ class ShardState(Contents):
         return self.first_group <= last_group and first_group <= self.last_group
 
 
-def overlapping(shards: Sequence[ShardState], first: int, last: int) -> Sequence[ShardState]:
-    """Return the shards, given in order, that own any of the key groups `first..last`."""
-    begin = bisect_left(shards, first, key=lambda shard: shard.last_group)
-    return shards[begin : bisect_right(shards, last, key=lambda shard: shard.first_group)]
-
-
 @dataclass(frozen=True)
 class ShardPlan:
     """What a worker needs to know to run a shard in an epoch. Small, and picklable.
@@ -156,11 +151,6 @@ class ShardPlan:
         """The clocks at which the shard has something to do before the epoch."""
         return self.clocks_due(self.base)
 
-    @property
-    def is_due(self) -> bool:
-        """Whether the shard has something to do even without records."""
-        return bool(self.due_clocks)
-
 
 class ShardReport(Record):
     """The commit record of an attempt: what a worker reports about a shard.
@@ -190,7 +180,7 @@ class ShardReport(Record):
     undivided_bytes: dict[str, int] = Field(default={})
 
 
-class EpochInstant(Sealed):
+class EpochNote(Sealed):
     """An epoch that was begun, so that a replay gets the same input and processing time.
 
     Parameters:
@@ -248,6 +238,12 @@ class OperatorEpoch(Record):
 
     records_by_input: dict[StoredText, Count] = Field(default={})
     largest_by_input: dict[StoredText, int] = Field(default={})
+
+    def shards_over(self, first_group: int, last_group: int) -> Sequence[ShardState]:
+        """Return the shards with rows of these key groups."""
+        shards = self.shards
+        begin = bisect_left(shards, first_group, key=lambda shard: shard.last_group)
+        return shards[begin : bisect_right(shards, last_group, key=lambda shard: shard.first_group)]
 
     def at_rest(self, shards: Iterable[ShardState], **changes: Any) -> OperatorEpoch:
         """Return the operator in an epoch without records, with these shards."""
@@ -329,9 +325,18 @@ class EpochManifest(Sealed):
         return self
 
     def followed_by(self, **changes: Any) -> EpochManifest:
-        """Return the manifest of the next epoch: a copy with these changes."""
+        """Return the manifest of the next epoch: a copy with these changes, by another writer."""
         own = {"format": FORMAT, "epoch": self.epoch + 1, "previous": self.epoch, "whole": False}
-        return EpochManifest(**{**dict(self), **own, **changes})
+        written = {"writer": unique_id(), "committed_at_us": now_us()}
+        return EpochManifest(**{**dict(self), **own, **written, **changes})
+
+    def by_state(self, counts: Callable[[OperatorEpoch], dict[str, int]]) -> dict[str, int]:
+        """Return a number of each state, by `operator.state`."""
+        return {
+            f"{name}.{state}": number
+            for name, operator in self.operators.items()
+            for state, number in counts(operator).items()
+        }
 
     @property
     def sets_spark_back(self) -> bool:
@@ -350,4 +355,4 @@ class EpochManifest(Sealed):
     def shards_over(self, operator: str, first_group: int, last_group: int) -> Sequence[ShardState]:
         """Return the shards of an operator that own any of these key groups; none if it is new."""
         operator_epoch = self.operators.get(operator)
-        return overlapping(operator_epoch.shards, first_group, last_group) if operator_epoch else ()
+        return operator_epoch.shards_over(first_group, last_group) if operator_epoch else ()

@@ -38,9 +38,9 @@ def check_at_rest(repository: Repository, last: EpochManifest) -> None:
     """
     if last.sets_spark_back:
         finish(repository, last)
-    begun = repository.begun(last.epoch + 1)
+    note = repository.read_note(last.epoch + 1)
     ahead = repository.spark_batches("offsets")[-1:]
-    what = None if begun is None else begun.what
+    what = None if note is None else note.what
     if ahead and ahead[0] > (-1 if last.batch is None else last.batch):
         what = f"batch {ahead[0]}"
     if what is not None:

@@ -76,10 +76,10 @@ def closed_path(epoch: int) -> str:
     return f"{EPOCHS}/{epoch:020d}-{unique_id()}.closed"
 
 
-def instant_path(epoch: int) -> str:
+def note_path(epoch: int) -> str:
     """Return the path of the note for an epoch that was begun.
 
-    >>> instant_path(12)
+    >>> note_path(12)
     'begun/00000000000000000012.json'
     """
     return f"{BEGUN}/{epoch:020d}.json"

@@ -14,7 +14,7 @@ from statekit.backend.interface import Backend
 from statekit.backend.mutation import Batch, read_changes
 from statekit.checkpoint import paths
 from statekit.checkpoint.job_file import JobFile
-from statekit.checkpoint.manifest import EpochInstant, EpochManifest
+from statekit.checkpoint.manifest import EpochManifest, EpochNote
 from statekit.checkpoint.object_store import Stored
 from statekit.checkpoint.sealed_json import FORMAT, FileRef, checksum_of
 from statekit.checkpoint.store import Store
@@ -113,7 +113,7 @@ class Repository(Store):
             CorruptCheckpointError: epochs were committed, and all are missing.
         """
         self.check_checkpoint()
-        if self.latest_epoch() is not None or self.exists(paths.instant_path(0)):
+        if self.latest_epoch() is not None or self.exists(paths.note_path(0)):
             return  # committed just now, or the first one is being made
         stored = self.job_file()
         if stored is None or stored[0].is_made_of_another or next(self.tree("data"), None) is None:
@@ -227,7 +227,7 @@ class Repository(Store):
         return max(EpochFiles.among(page.files).committed, default=None), page.behind is not None
 
     def is_committed(self, epoch: int) -> bool:
-        """Return whether the epoch's manifest exists."""
+        """Return whether the manifest of the epoch exists. It does not for a collected epoch."""
         return self.exists(paths.epoch_path(epoch))
 
     def manifest(self, epoch: int) -> EpochManifest:
@@ -245,27 +245,27 @@ class Repository(Store):
             )
         return manifest
 
-    def begun(self, epoch: int) -> EpochInstant | None:
+    def read_note(self, epoch: int) -> EpochNote | None:
         """Return the note of an epoch that was begun; None if it was not begun.
 
         Raises:
             CorruptCheckpointError: the note is truncated or altered.
         """
-        path = paths.instant_path(epoch)
+        path = paths.note_path(epoch)
         data = self.read_if_there(path)
-        return None if data is None else EpochInstant.from_bytes(data, self.at(path))
+        return None if data is None else EpochNote.from_bytes(data, self.at(path))
 
-    def begin(self, begun: EpochInstant) -> None:
+    def write_note(self, note: EpochNote) -> None:
         """Write the note that an epoch begins.
 
         Raises:
             FencedError: another run has begun it.
         """
-        self.create(paths.instant_path(begun.epoch), begun.to_bytes())
+        self.create(paths.note_path(note.epoch), note.to_bytes())
 
-    def forget_instant(self, epoch: int) -> None:
+    def remove_note(self, epoch: int) -> None:
         """Remove the note of an epoch. It is committed and will not run again."""
-        self.discard(paths.instant_path(epoch))
+        self.discard(paths.note_path(epoch))
 
     def commit(self, manifest: EpochManifest) -> None:
         """Commit an epoch with all files that it references, by one create-if-absent.

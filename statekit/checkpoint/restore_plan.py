@@ -57,13 +57,25 @@ class RestorePlan:
         )
         return replace(self, first=first, last=last, below=tuple(below))
 
+    def without_bases(self, *, only_local: bool = False) -> RestorePlan:
+        """Return the plan for a backend that contains the rows of bases already. The operator state
+        of a base is in a change file beside it.
+
+        Parameters:
+            only_local: plan operator state only, which needs no rows of bases.
+        """
+        of_base = () if self.base is None or self.base.local is None else (self.base.local,)
+        files = tuple(ref for ref in (*of_base, *self.files) if ref.local or not only_local)
+        below = tuple(part.without_bases(only_local=only_local) for part in self.below)
+        return replace(self, base=None, below=below, files=files)
+
     def after(self, file: str) -> tuple[FileRef, ...] | None:
         """Return the change files after a given one; None if the plan does not contain it."""
         if self.base is not None and self.base.follows == file:
             return self.files
         if (later := _after(self.files, file)) is not None:
             return later
-        # It may be one of a shard that was divided and put together again.
+        # It may be one of a shard that was divided and merged again.
         missed = []
         for part in self.below:
             after = part.after(file)
@@ -257,34 +269,19 @@ class _Planner:
 # ---------------------------------------------------------------------------- applying a plan
 
 
-def replay(
-    repository: Repository,
-    backend: Backend,
-    plan: RestorePlan,
-    *,
-    only_local: bool = False,
-    has_bases: bool = False,
-) -> None:
+def replay(repository: Repository, backend: Backend, plan: RestorePlan) -> None:
     """Apply a restore plan to a backend that has none of its rows.
 
     Mutations of states that the backend was not opened with are skipped: these states were dropped.
 
-    Parameters:
-        only_local: apply operator state only, without any databases.
-        has_bases: whether the backend contains the bases already.
-
     Raises:
         CorruptCheckpointError: a file is missing or altered.
     """
-    groups, base = (plan.first, plan.last), None if has_bases else plan.base
-    if base is not None and not only_local:
-        _load_base(repository, backend, base, *groups)
-    elif base is not None and base.local is not None:
-        repository.replay(backend, [base.local], *groups)
+    if plan.base is not None:
+        _load_base(repository, backend, plan.base, plan.first, plan.last)
     for part in plan.below:
-        replay(repository, backend, part, only_local=only_local, has_bases=has_bases)
-    files = [ref for ref in plan.files if ref.local or not only_local]
-    repository.replay(backend, files, *groups)
+        replay(repository, backend, part)
+    repository.replay(backend, plan.files, plan.first, plan.last)
 
 
 def _load_base(
@@ -320,7 +317,7 @@ def local_rows(
     def replayed(shard: ShardState) -> list[LocalRows]:
         plan = restore_plan(repository, manifest, operator.name, *shard.groups)
         backend, prefix = MemoryBackend(names), pack_group(shard.first_group)
-        replay(repository, backend, plan, only_local=True)
+        replay(repository, backend, plan.without_bases(only_local=True))
         scans = (backend.scan(name, prefix, prefix_end(prefix)) for name in names)
         return [[(key[len(prefix) :], row) for key, row in rows] for rows in scans]
 

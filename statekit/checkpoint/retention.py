@@ -65,7 +65,8 @@ class Retention:
     ones.
 
     Parameters:
-        epochs: the minimum number of last epochs to keep.
+        epochs: the minimum number of last epochs to keep. Its default is the default retention of a
+            job.
         age: also keep all epochs that were committed at most this long before the last one; a
             timedelta or a text such as "7 days".
         readers: named readers may keep earlier epochs that were committed at most this long before
@@ -224,10 +225,10 @@ def held(repository: Repository, epoch: int) -> Iterator[None]:
 
 
 def held_epochs(files: Iterable[Stored], last: dt.datetime) -> Iterator[int]:
-    """Yield the epochs that are read, according to the notes of readers.
+    """Yield the epochs that a reader's note keeps.
 
     Parameters:
-        last: when the last epoch was committed. Much older notes are of readers that died.
+        last: the time of the last commit. Much older notes are of readers that were killed.
     """
     for file in files:
         match = HELD_NAME.fullmatch(file.path)

@@ -29,7 +29,6 @@ from statekit.checkpoint.paths import SPARK
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import collected_error, note_going_back, still_kept
 from statekit.checkpoint.spark_log import SparkFiles, files_at
-from statekit.clock import now_us, unique_id
 from statekit.errors import FencedError, RestoreError
 
 _FOLDERS = ("commits", "offsets", "sources")
@@ -72,7 +71,7 @@ class Rollback:
             except FencedError:
                 self.repository.discard(note)  # the number is taken, so the note is not needed
                 raise
-            self.repository.forget_instant(self.manifest.epoch)
+            self.repository.remove_note(self.manifest.epoch)
             self.repository.discard(note)
         finish(self.repository, self.manifest)
 
@@ -158,6 +157,38 @@ def finish(repository: Repository, last: EpochManifest) -> None:
         _set_back(repository, [path for path in names if path.startswith(f"{folder}/")], wanted)
 
 
+def spark_fault(repository: Repository, last: EpochManifest | None) -> str | None:
+    """Return why Spark would not continue from the state; None if it would.
+
+    Spark writes the offsets of a batch before it runs and its commit afterwards. So it may be one
+    batch ahead of the state (killed before the manifest), or lack one commit (killed after it).
+
+    Parameters:
+        last: the last epoch.
+    """
+    done = -1 if last is None else _batch(last)
+    offsets = max(repository.spark_batches("offsets"), default=-1)
+    commits = max(repository.spark_batches("commits"), default=-1)
+    where = f"{repository.url}/spark"
+    way_out = "restore both parts from the same backup, or start with a new checkpoint"
+    if done >= 0 and offsets < 0:
+        return (
+            f"{where} is missing or empty, but the state contains micro-batches up to {done}. "
+            f"Continuing would read the input from its start and count it twice: {way_out}"
+        )
+    if offsets < done:
+        return (
+            f"{where} has micro-batches up to {offsets}, the state those up to {done}. Continuing "
+            f"would count input twice: {way_out}"
+        )
+    if offsets > done + 1 or commits > done:
+        return (
+            f"{where} has continued to micro-batch {max(offsets, commits)}, the state is at "
+            f"{done}. Continuing would leave input out: {way_out}"
+        )
+    return None
+
+
 def _last(repository: Repository, to: int) -> EpochManifest:
     """Return the manifest of the last epoch, if there is an earlier one."""
     latest = repository.latest_epoch()
@@ -203,8 +234,6 @@ def standing_at(
         cause=cause,
         abandoned=(*target.abandoned, (target.epoch + 1, epoch - 1)),
         processing_time_us=processing_time_us,
-        writer=unique_id(),
-        committed_at_us=now_us(),
         operators={
             name: operator.at_rest(operator.shards) for name, operator in target.operators.items()
         },

@@ -101,7 +101,7 @@ class Slice(Contents):
 
 
 class History(Sealed):
-    """A list of change files that would make the manifest entry of a shard long. A file of its own.
+    """Change files of a shard, in a file of their own, to keep its manifest entry short.
 
     Parameters:
         operator: its operator.

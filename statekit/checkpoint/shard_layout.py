@@ -9,13 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from statekit.checkpoint.job_file import Clock
-from statekit.checkpoint.manifest import (
-    EpochManifest,
-    OperatorEpoch,
-    ShardState,
-    added,
-    overlapping,
-)
+from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState, added
 from statekit.checkpoint.sealed_json import checksum_of
 from statekit.checkpoint.shard_contents import ReplayCost, Slice
 from statekit.keygroup import check_parallelism, group_range
@@ -50,17 +44,16 @@ def standing(manifest: EpochManifest, operator: str, first: int, last: int) -> S
     operator_epoch = manifest.operators.get(operator)
     if operator_epoch is None:
         return ShardState(first_group=first, last_group=last)
-    return _cut(operator_epoch.shards, first, last, manifest.epoch)
+    return _cut(operator_epoch, first, last, manifest.epoch)
 
 
 def _laid_out(
     operator: OperatorEpoch, ranges: Sequence[tuple[int, int]], epoch: int
 ) -> OperatorEpoch:
     """Return an operator in an epoch that only changes its shards."""
-    old = operator.shards
-    shards = [_cut(old, first, last, epoch) for first, last in ranges]
+    shards = [_cut(operator, first, last, epoch) for first, last in ranges]
     ends = {last for _, last in ranges}
-    divided = [shard for shard in old if ends.intersection(range(*shard.groups))]
+    divided = [shard for shard in operator.shards if ends.intersection(range(*shard.groups))]
     rows = added(operator.undivided_rows, *(shard.rows for shard in divided))
     sizes = added(operator.undivided_bytes, *(shard.bytes for shard in divided))
     parts = [number for number, shard in enumerate(shards) if shard.is_part]
@@ -72,9 +65,9 @@ def _laid_out(
     return operator.at_rest(shards, undivided_rows=rows, undivided_bytes=sizes)
 
 
-def _cut(shards: Sequence[ShardState], first: int, last: int, epoch: int) -> ShardState:
+def _cut(operator: OperatorEpoch, first: int, last: int, epoch: int) -> ShardState:
     """Return the parts of these shards in the key groups `first..last`, as one shard."""
-    owners = overlapping(shards, first, last)
+    owners = operator.shards_over(first, last)
     if [shard.groups for shard in owners] == [(first, last)]:
         return owners[0]
     waiting = dict.fromkeys(ref for shard in owners for ref in shard.redistributed)

@@ -210,7 +210,7 @@ def _number(members: dict[str, Any], of: str, name: str) -> int:
 
 
 def _offsets(data: bytes, name: str) -> dict[str, str]:
-    """How far each source was read: version 1 has them in the order of sources, 2 by name."""
+    """Return how far each source was read. Version 1 lists sources in order, version 2 by name."""
     version, lines = _known(data, name)
     offsets = lines[1:]  # after the metadata of the batch
     if version == "v1":

@@ -1,4 +1,7 @@
-"""State kinds: which rows a state has per key or shard. Each state type registers its kind here."""
+"""State kinds: which rows a state has per key or shard.
+
+Each state type registers its kind here, and its class in `functions/state_parameters`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The command line `statekit`: one module per command, `app` registers them.
+"""The command line `statekit`: a module for each command or a few related ones; `app` registers
+them.
 
-Imports everything but `demo`, which `statekit demo` starts by its name.
+May import everything. `demo` is imported only when `statekit demo` runs.
 """
 
 from statekit.cli.app import main

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from statekit.cli.arguments import AllowPickle, Checkpoint, Epoch
 from statekit.cli.copies import copies
+from statekit.cli.demo import demo
 from statekit.cli.diff import diff
 from statekit.cli.gc import gc
+from statekit.cli.get import get
 from statekit.cli.import_spark import import_spark
 from statekit.cli.inspect import inspect
 from statekit.cli.migrate import migrate
@@ -22,10 +20,9 @@ from statekit.cli.read_state import export_state, scan, top_keys
 from statekit.cli.rescale import rescale
 from statekit.cli.rollback import rollback
 from statekit.cli.savepoint import savepoint
-from statekit.cli.tables import print_error, print_values
+from statekit.cli.tables import print_error
 from statekit.cli.verify import verify
 from statekit.errors import StatekitError
-from statekit.reader import CheckpointReader
 
 app = typer.Typer(
     name="statekit",
@@ -64,38 +61,12 @@ def main() -> None:
 
 
 app.command(epilog="Example: statekit inspect ./checkpoint")(inspect)
-
-
-@app.command(
+app.command(
     # So that -1 is a key and not an option.
     context_settings={"ignore_unknown_options": True},
     epilog="Examples: statekit get ./checkpoint turnaround visits N14228  ·  "
     """statekit get ./checkpoint routes delays '["UA", 1545]' --epoch 7""",
-)
-def get(
-    checkpoint: Checkpoint,
-    operator: Annotated[str, typer.Argument(help="Name of the operator.")],
-    state: Annotated[str, typer.Argument(help="Name of the state.")],
-    key: Annotated[
-        str | None,
-        typer.Argument(
-            help="The key; several fields as a JSON array. Leave it out for operator state."
-        ),
-    ] = None,
-    epoch: Epoch = None,
-    allow_pickle: AllowPickle = False,
-) -> None:
-    """Print the state of one key as JSON; null if there is none.
-
-    For operator state: a list with the state of each shard.
-    """
-    reader = CheckpointReader(checkpoint, epoch=epoch, allow_pickle=allow_pickle)
-    if key is None:
-        print_values(reader.operator_state(operator, state))
-    else:
-        print_values(reader.get(operator, state, key))
-
-
+)(get)
 app.command(epilog="Example: statekit migrate ./checkpoint --app fleet:job --dry-run")(migrate)
 app.command(
     epilog="Examples: statekit rescale ./checkpoint --to 8 --plan  ·  "
@@ -135,26 +106,4 @@ app.command(
 app.command(
     epilog="Example: statekit import-spark ./old --to ./checkpoint --app fleet:stream --dry-run"
 )(import_spark)
-
-
-@app.command(epilog="Example: statekit demo --directory /tmp/flights")
-def demo(
-    directory: Annotated[
-        Path, typer.Option(help="Where input, checkpoint and results go; emptied first.")
-    ] = Path("demo-data"),
-) -> None:
-    """Run a job of four operators over the flights of 2013, kill it half-way, and check the result.
-
-    Needs the extra `demo` (pip install 'statekit\\[demo]') and Java 17 or newer.
-    """
-    run: Callable[[Path], bool] = _demo_runner()
-    if not run(directory):
-        raise typer.Exit(1)
-
-
-def _demo_runner() -> Callable[[Path], bool]:
-    if importlib.util.find_spec("pyspark") is None:
-        raise StatekitError("the demo needs PySpark: pip install 'statekit[demo]'")
-    from statekit.demo import run
-
-    return run
+app.command(epilog="Example: statekit demo --directory /tmp/flights")(demo)

@@ -100,8 +100,8 @@ def _print(
     if done.young is not None and done.young.files:
         hours = max(grace, STAGED_FOR).total_seconds() / 3600
         say(
-            f"kept: {_size_text(done.young)} that no epoch names, stored less than {hours:g} hours "
-            "before the last commit or since: an epoch under way may name them"
+            f"kept: {_size_text(done.young)}, unreferenced, stored less than {hours:g} hours "
+            "before the last commit or since: a running epoch may reference them"
         )
     verb = "would be deleted" if dry_run else "deleted"
     if not done.deleted:

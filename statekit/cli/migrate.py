@@ -25,14 +25,14 @@ def migrate(
         bool, typer.Option("--dry-run", help="Convert every row, and change nothing.")
     ] = False,
 ) -> None:
-    """Rewrite the rows of states whose types changed, with the hooks of the job; offline."""
+    """Rewrite the rows of states whose types changed, with the job's hooks. No job may run."""
     migration = Migration(load_job(application), checkpoint)
     refused = migration.refused
     if refused and not dry_run:
         _print_reports(migration.reports)
         refused[0].allowed()  # raises
     with progress_bar("shards") as progress:
-        manifest = migration.run(lambda _, done, shards: progress(done, shards), dry=dry_run)
+        manifest = migration.run(progress, dry=dry_run)
     _print_reports(migration.reports)
     for refusal in refused:
         say(refusal.problem)

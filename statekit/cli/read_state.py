@@ -13,16 +13,14 @@ import msgspec
 import typer
 from rich.text import Text
 
+from statekit.cli.arguments import AllowPickle, Checkpoint, Epoch
 from statekit.cli.tables import count_text, empty_table, out, print_json, say
 from statekit.query.export import export
 from statekit.query.plain import json_rows
-from statekit.query.read import StateRows
+from statekit.query.read import StateTable
 from statekit.query.top import Top, top
 from statekit.reader import CheckpointReader
 
-Checkpoint = Annotated[
-    str, typer.Argument(help="Directory or URL of a checkpoint.", show_default=False)
-]
 Operator = Annotated[str, typer.Argument(help="Name of the operator.", show_default=False)]
 State = Annotated[
     str,
@@ -30,9 +28,6 @@ State = Annotated[
         help="Name of the state; _timers for timers, _waiting for buffered records.",
         show_default=False,
     ),
-]
-Epoch = Annotated[
-    int | None, typer.Option(help="Look at this epoch instead of the last one.", show_default=False)
 ]
 Key = Annotated[
     str | None,
@@ -44,10 +39,6 @@ Columns = Annotated[
 ]
 WideInts = Annotated[
     bool, typer.Option("--wide-ints", help="Make ints decimal(20, 0), for ints of 2^63 or more.")
-]
-AllowPickle = Annotated[
-    bool,
-    typer.Option("--allow-pickle", help="Unpickle; only for checkpoints that you trust like code."),
 ]
 
 
@@ -84,7 +75,7 @@ def export_state(
     allow_pickle: AllowPickle = False,
 ) -> None:
     """Write the rows of a state to a file: Parquet, CSV, Arrow, or a DuckDB database."""
-    rows = StateRows(CheckpointReader(checkpoint, epoch=epoch), operator, state)
+    rows = StateTable(CheckpointReader(checkpoint, epoch=epoch), operator, state)
     reader = rows.reader(key=key, columns=column, wide_ints=wide_ints, allow_pickle=allow_pickle)
     count = export(reader, into, to.value, name=state, overwrite=overwrite)
     say(f"{count_text(count, 'row', 'rows')} of {rows.place} in {into}")
@@ -106,7 +97,7 @@ def scan(
     allow_pickle: AllowPickle = False,
 ) -> None:
     """Print the rows of a state, in the order of key groups and keys."""
-    rows = StateRows(CheckpointReader(checkpoint, epoch=epoch), operator, state)
+    rows = StateTable(CheckpointReader(checkpoint, epoch=epoch), operator, state)
     reader = rows.reader(key=key, columns=column, wide_ints=wide_ints, allow_pickle=allow_pickle)
     all_rows = (row for batch in reader for row in json_rows(batch))
     if as_json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -24,8 +24,8 @@ from statekit.maintenance.rescale_plan import (
 )
 from statekit.maintenance.rewrite import RowChecksum, rewrite_checkpoint
 from statekit.reader import CheckpointReader
-from statekit.state.base import StateSpec
 from statekit.state.options import Rule
+from statekit.state.redistribution import Specs
 
 
 def rescale(
@@ -89,16 +89,11 @@ def rescale(
         _print_done(done, stopwatch_s() - begun)
 
 
-def _rewrite(
-    repository: Repository,
-    shards: int,
-    key_groups: int | None,
-    specs: Mapping[str, Sequence[StateSpec]],
-) -> None:
+def _rewrite(repository: Repository, shards: int, key_groups: int | None, specs: Specs) -> None:
     """Write all state again."""
     begun, verified = stopwatch_s(), list[str]()
 
-    def told(operator: str, family: str, contents: RowChecksum) -> None:
+    def note_verified(operator: str, family: str, contents: RowChecksum) -> None:
         verified.append(f"  {operator}.{family}: {contents}")
 
     with progress_bar("rows") as progress:
@@ -107,7 +102,7 @@ def _rewrite(
             parallelism=shards,
             key_groups=key_groups,
             progress=progress,
-            verified=told,
+            verified=note_verified,
             specs=specs,
         )
     out.print(f"written, read back and found the same in {stopwatch_s() - begun:.2f} s:")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Annotated
 
 import typer
@@ -73,8 +74,8 @@ def print_plan(plan: Rollback) -> None:
     for line in (
         _input_text(last, target),
         f"{abandoned}: no longer part of the history; `--epoch` still reads them",
-        f"outputs of {abandoned}: Parquet sinks take them back when the job next writes; callbacks "
-        "and other writers cannot, and are given other epochs under new numbers",
+        f"outputs of {abandoned}: Parquet sinks remove them when the job next writes; callbacks "
+        "and other writers cannot, and get later epochs under new numbers",
     ):
         say(line)
 
@@ -87,19 +88,10 @@ def _committed(manifest: EpochManifest) -> str:
 def _print_rows(last: EpochManifest, target: EpochManifest) -> None:
     """Print the rows per state at both epochs, from the manifests."""
     headings = [f"rows at epoch {manifest.epoch}" for manifest in (last, target)]
-    now, then = _counted(last), _counted(target)
+    now, then = (manifest.by_state(attrgetter("rows")) for manifest in (last, target))
     names = dict.fromkeys([*then, *now])
     rows = [(name, f"{now.get(name, 0):,}", f"{then.get(name, 0):,}") for name in names]
     print_table(headings, rows, texts=("state",))
-
-
-def _counted(manifest: EpochManifest) -> dict[str, int]:
-    """Return the rows per `operator.state`."""
-    return {
-        f"{name}.{state}": rows
-        for name, operator in manifest.operators.items()
-        for state, rows in operator.rows.items()
-    }
 
 
 def _input_text(last: EpochManifest, target: EpochManifest) -> str:

@@ -26,8 +26,7 @@ from statekit.cli.tables import (
 )
 from statekit.clock import now_us, stopwatch_s
 from statekit.errors import StatekitError
-from statekit.maintenance.verify.findings import Finding, Verification
-from statekit.maintenance.verify.orphans import Orphan
+from statekit.maintenance.verify.findings import Finding, Orphan, Verification
 from statekit.maintenance.verify.repair import Repaired, repair
 from statekit.maintenance.verify.verify import verify as verify_all
 
@@ -134,7 +133,7 @@ def _print_verification(verification: Verification, took: float, *, rows: bool) 
     )
     say(f"{looked}{note} checked in {took:.2f} s")
     if verification.given_up:
-        say(f"the job gave {verification.given_up:,} epochs up meanwhile: these were left out")
+        say(f"the job collected {verification.given_up:,} epochs meanwhile: these were left out")
     if verification.is_damaged:
         findings = count_text(len(verification.findings), "finding", "findings")
         out.print(f"[bold red]damaged[/]: {findings}")
@@ -195,7 +194,7 @@ def _affected(epochs: Sequence[int]) -> str:
 
 def _print_orphans(verification: Verification) -> None:
     table = empty_table(
-        ("files", "bytes", "oldest"), texts=("kind",), title="files that nothing names: no damage"
+        ("files", "bytes", "oldest"), texts=("kind",), title="unreferenced files: no damage"
     )
     table.add_column("for example", overflow="fold")
     now = now_us()

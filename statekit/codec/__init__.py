@@ -2,5 +2,5 @@
 
 `schema` describes a type, `value_codec` and `key_codec` make bytes of its values, `schema_codec`
 reads bytes without the user's classes, and `schema_evolution` compares two versions of a type.
-Imports only top-level modules.
+May import only top-level modules.
 """

@@ -96,7 +96,7 @@ def generic_decoder(
 def show_wire(
     schema: Schema, wire: Any, outer: Mapping[str, Schema] = MappingProxyType({})
 ) -> Json:
-    """What a decoded MessagePack value, or a decoded key, looks like as JSON.
+    """Convert a decoded MessagePack value, or a decoded key, to JSON.
 
     Parameters:
         schema: of the value; a key is decoded by `schema_key_codec`.

@@ -49,7 +49,11 @@ def tree_fault(tree: object, *, is_part: bool = False) -> str | None:
 
 
 def _fault(tree: object, outer: frozenset[str] | None, level: int) -> str | None:
-    """`tree_fault` inside of structs of these names; None if the names are not known."""
+    """Return the fault of a tree inside of these structs.
+
+    Parameters:
+        outer: the names of the structs; None if they are not known.
+    """
     if level > LEVELS_MAX:
         return f"it is nested more than {LEVELS_MAX} levels deep"
     if isinstance(tree, str):

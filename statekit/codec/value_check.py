@@ -134,7 +134,7 @@ _SCALARS: dict[str, tuple[Check, Check]] = {
 
 
 def optional(check: Check) -> Check:
-    """Return the check of a type, or None."""
+    """Return a check that accepts None and what `check` accepts."""
     one, each = check.one, check.each
     each_optional = each and (lambda values: each([part for part in values if part is not None]))
     if check.term is None:
@@ -200,7 +200,9 @@ def check(value):
 
 
 def unpacking(size: int) -> tuple[str, str]:
-    """For `check_parts`: how the parts of a tuple are read, and that it has that many."""
+    """Return the source code that unpacks a tuple of `size` parts, and its condition on the
+    length.
+    """
     targets = "".join(f"part{index}, " for index in range(size))
     return (f"{targets}= value" if size else "pass"), f"len(value) == {size}"
 

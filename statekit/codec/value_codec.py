@@ -18,24 +18,9 @@ import msgspec
 
 from statekit.codec.annotations import is_immutable, unwrap
 from statekit.codec.schema import Schema, schema_of
-from statekit.codec.value_check import (
-    INT_MAX,
-    INT_MIN,
-    NESTING_MAX,
-    Check,
-    exceeds_nesting,
-    is_text,
-)
-from statekit.codec.value_plan import ENCODER, PLANS, Convert, ValuePlan, unchanged
-from statekit.codec.value_struct import (
-    complete_plan,
-    is_plain,
-    plan_inside,
-    struct_from_wire,
-    struct_to_wire,
-    wire_struct,
-)
-from statekit.codec.value_union import plan_union
+from statekit.codec.value_check import INT_MAX, INT_MIN, NESTING_MAX, exceeds_nesting, is_text
+from statekit.codec.value_plan import ENCODER, Convert, ValuePlan
+from statekit.codec.value_struct import Planner
 from statekit.errors import CorruptCheckpointError, StateTypeError
 
 T = TypeVar("T")
@@ -52,8 +37,8 @@ class ValueCodec(Generic[T]):
         accepts: whether the declared type can hold a value and its bytes can be read back.
         exact: whether a value is accepted and reading its bytes gives the very same value. An int
             in a float, or a datetime in another zone than UTC, is accepted and not exact.
-        encode: the bytes of a value that was accepted; StateTypeError where they cannot be.
-        decode: the value of bytes; CorruptCheckpointError if they are not valid.
+        encode: returns the bytes; raises StateTypeError if the value cannot be encoded.
+        decode: returns the value; raises CorruptCheckpointError for invalid bytes.
         reason: why a value is not accepted, with the path into it.
     """
 
@@ -82,7 +67,7 @@ def value_codec(annotation: Any) -> ValueCodec[Any]:
     [1.5]
     """
     schema = schema_of(annotation)
-    plan = _Planner().plan_root(schema)
+    plan = Planner().plan_root(schema)
     try:
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(plan.wire)
     except TypeError as error:
@@ -243,73 +228,6 @@ def _parts(plan: ValuePlan, value: Any) -> Iterator[tuple[str, ValuePlan, Any]]:
         plans = items if schema.kind == "tuple" else repeat(items[0])
         for index, (item, part) in enumerate(zip(plans, value, strict=False)):
             yield f"[{index}]", item, part
-
-
-class _Planner:
-    """Makes the plan of one type; remembers the enclosing structs.
-
-    Attributes:
-        open: the plans of the enclosing structs, and the level at which each began.
-        converted: the structs that msgspec alone does not write and read as docs/format.md wants.
-        wire_structs: all wire structs. They refer to each other by the names in `wires`, so a
-            struct can contain itself.
-    """
-
-    def __init__(self) -> None:
-        self.open: dict[type, tuple[ValuePlan, int]] = {}
-        self.converted: set[type] = set()
-        self.wire_structs: list[Any] = []
-        self.wires: dict[str, type] = {}
-
-    def plan_root(self, schema: Schema) -> ValuePlan:
-        plan = self.plan(schema, 0)
-        for wire_struct_ in self.wire_structs:
-            for name, wire in self.wires.items():
-                setattr(wire_struct_, name, wire)
-        return plan
-
-    def plan(self, schema: Schema, level: int) -> ValuePlan:
-        """Return the plan of a part that is inside of so many containers and structs."""
-        if schema.kind == "struct":
-            return self.plan_struct(schema, level)
-        if schema.kind == "ref":
-            outer, outer_level = self.open[schema.annotation]
-            return plan_inside(schema, outer, level - outer_level)
-        item_level = level if schema.kind == "optional" else level + 1
-        items = [self.plan(item, item_level) for item in schema.items]
-        if schema.kind == "union":
-            return plan_union(schema, items, self.tagged_struct)
-        return PLANS[schema.kind](schema, items)
-
-    def tagged_struct(self, wire: Any) -> Any:
-        """Return a struct for a tagged union member: written as the array [name, value]."""
-        struct = msgspec.defstruct("Member", [("name", str), ("value", wire)], array_like=True)
-        self.wire_structs.append(struct)
-        return struct
-
-    def plan_struct(self, schema: Schema, level: int) -> ValuePlan:
-        cls, pending = schema.annotation, Check(bool)
-        if cls not in self.converted and is_plain(cls):
-            plan = self.plan_fields(ValuePlan(schema, cls, pending, pending), level)
-            if not any(field.to_wire for field in plan.items):
-                return plan
-        self.converted.add(cls)
-        name = f"wire_{len(self.wire_structs)}_{len(self.open)}"
-        wire: Any = typing.ForwardRef(name)
-        plan = ValuePlan(schema, wire, pending, pending, unchanged, unchanged)
-        self.plan_fields(plan, level)
-        self.wires[name] = plan.wire = wire_struct(plan)
-        self.wire_structs.append(plan.wire)
-        plan.to_wire, plan.from_wire = struct_to_wire(plan), struct_from_wire(plan)
-        return plan
-
-    def plan_fields(self, plan: ValuePlan, level: int) -> ValuePlan:
-        cls = plan.schema.annotation
-        self.open[cls] = plan, level
-        plan.items = [self.plan(field.schema, level + 1) for field in plan.schema.fields]
-        complete_plan(plan)
-        del self.open[cls]
-        return plan
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,10 +15,78 @@ import msgspec
 from statekit.codec.annotations import struct_fields, struct_flavour, with_metadata
 from statekit.codec.schema import Schema, StructField
 from statekit.codec.value_check import Check, check_parts, deeper, unpacking
-from statekit.codec.value_plan import Convert, ValuePlan, unchanged
+from statekit.codec.value_plan import PLANS, Convert, ValuePlan, unchanged
+from statekit.codec.value_union import plan_union
 
 
-def is_plain(cls: Any) -> bool:
+class Planner:
+    """Makes the plan of one type; remembers the enclosing structs.
+
+    Attributes:
+        open: the plans of the enclosing structs, and the level at which each began.
+        converted: the structs that msgspec alone does not write and read as docs/format.md wants.
+        wire_structs: all wire structs. They refer to each other by the names in `wires`, so a
+            struct can contain itself.
+    """
+
+    def __init__(self) -> None:
+        self.open: dict[type, tuple[ValuePlan, int]] = {}
+        self.converted: set[type] = set()
+        self.wire_structs: list[Any] = []
+        self.wires: dict[str, type] = {}
+
+    def plan_root(self, schema: Schema) -> ValuePlan:
+        plan = self.plan(schema, 0)
+        for wire_struct_ in self.wire_structs:
+            for name, wire in self.wires.items():
+                setattr(wire_struct_, name, wire)
+        return plan
+
+    def plan(self, schema: Schema, level: int) -> ValuePlan:
+        """Return the plan of a part that is inside of so many containers and structs."""
+        if schema.kind == "struct":
+            return self.plan_struct(schema, level)
+        if schema.kind == "ref":
+            outer, outer_level = self.open[schema.annotation]
+            return _plan_inside(schema, outer, level - outer_level)
+        item_level = level if schema.kind == "optional" else level + 1
+        items = [self.plan(item, item_level) for item in schema.items]
+        if schema.kind == "union":
+            return plan_union(schema, items, self.tagged_struct)
+        return PLANS[schema.kind](schema, items)
+
+    def tagged_struct(self, wire: Any) -> Any:
+        """Return a struct for a tagged union member: written as the array [name, value]."""
+        struct = msgspec.defstruct("Member", [("name", str), ("value", wire)], array_like=True)
+        self.wire_structs.append(struct)
+        return struct
+
+    def plan_struct(self, schema: Schema, level: int) -> ValuePlan:
+        cls, pending = schema.annotation, Check(bool)
+        if cls not in self.converted and _is_plain(cls):
+            plan = self.plan_fields(ValuePlan(schema, cls, pending, pending), level)
+            if not any(field.to_wire for field in plan.items):
+                return plan
+        self.converted.add(cls)
+        name = f"wire_{len(self.wire_structs)}_{len(self.open)}"
+        wire: Any = typing.ForwardRef(name)
+        plan = ValuePlan(schema, wire, pending, pending, unchanged, unchanged)
+        self.plan_fields(plan, level)
+        self.wires[name] = plan.wire = _wire_struct(plan)
+        self.wire_structs.append(plan.wire)
+        plan.to_wire, plan.from_wire = _struct_to_wire(plan), _struct_from_wire(plan)
+        return plan
+
+    def plan_fields(self, plan: ValuePlan, level: int) -> ValuePlan:
+        cls = plan.schema.annotation
+        self.open[cls] = plan, level
+        plan.items = [self.plan(field.schema, level + 1) for field in plan.schema.fields]
+        _complete_plan(plan)
+        del self.open[cls]
+        return plan
+
+
+def _is_plain(cls: Any) -> bool:
     """Return whether msgspec writes the class as a map of all its fields under their own names,
     and refuses no values of their types.
     """
@@ -40,7 +108,7 @@ def _is_constrained(annotation: Any) -> bool:
     )
 
 
-def plan_inside(schema: Schema, outer: ValuePlan, levels: int) -> ValuePlan:
+def _plan_inside(schema: Schema, outer: ValuePlan, levels: int) -> ValuePlan:
     """Return the plan of a struct inside of itself: it looks up the outer plan when it is used.
 
     Parameters:
@@ -60,16 +128,15 @@ def plan_inside(schema: Schema, outer: ValuePlan, levels: int) -> ValuePlan:
     return plan
 
 
-def complete_plan(plan: ValuePlan) -> None:
+def _complete_plan(plan: ValuePlan) -> None:
     """Fill in the checks and `runs_code` of a struct's plan, whose `items` are complete."""
     schema, fields, cls = plan.schema, plan.items, plan.schema.annotation
     names = [field.name for field in schema.fields]
     plan.runs_code = _runs_code(cls) or any(field.runs_code for field in fields)
     accepts, exact = [field.accepts for field in fields], [field.exact for field in fields]
     if schema.flavour == "typeddict":
-        required = frozenset(field.name for field in schema.fields if field.required)
-        plan.accepts = _check_typeddict(names, accepts, required)
-        plan.exact = _in_order(_check_typeddict(names, exact, required), names)
+        plan.accepts = _check_typeddict(schema, accepts)
+        plan.exact = _in_order(_check_typeddict(schema, exact), names)
         return
     reads = (f"part{index} = {_attribute(name)}" for index, name in enumerate(names))
     read, condition = "; ".join(reads) or "pass", "True"
@@ -105,10 +172,9 @@ def _attribute(name: str) -> str:
     return f"value.{name}" if plain else f"getattr(value, {name!r})"
 
 
-def _check_typeddict(
-    names: Sequence[str], fields: Sequence[Check], required: frozenset[str]
-) -> Check:
-    checks = {name: field.one for name, field in zip(names, fields, strict=True)}
+def _check_typeddict(schema: Schema, parts: Sequence[Check]) -> Check:
+    required = frozenset(field.name for field in schema.fields if field.required)
+    checks = {field.name: part.one for field, part in zip(schema.fields, parts, strict=True)}
 
     def one(value: Any) -> bool:
         return (
@@ -138,7 +204,7 @@ def _columns(fields: Sequence[StructField]) -> list[int]:
     return sorted(range(len(fields)), key=lambda index: not fields[index].required)
 
 
-def wire_struct(plan: ValuePlan) -> type:
+def _wire_struct(plan: ValuePlan) -> type:
     """Return a msgspec Struct with the fields of a struct, in the form in which they are
     written.
     """
@@ -153,7 +219,7 @@ def wire_struct(plan: ValuePlan) -> type:
     return msgspec.defstruct(plan.schema.name, columns, rename=names)
 
 
-def struct_to_wire(plan: ValuePlan) -> Convert:
+def _struct_to_wire(plan: ValuePlan) -> Convert:
     wire, fields, flavour = plan.wire, plan.schema.fields, plan.schema.flavour
     order = _columns(fields)
     names = tuple(fields[index].name for index in order)
@@ -177,7 +243,7 @@ def struct_to_wire(plan: ValuePlan) -> Convert:
     return to_wire
 
 
-def struct_from_wire(plan: ValuePlan) -> Convert:
+def _struct_from_wire(plan: ValuePlan) -> Convert:
     fields, cls = plan.schema.fields, plan.schema.annotation
     names = tuple(field.name for field in fields)
     get = _getter(tuple(f"f{index}" for index in range(len(fields))))
@@ -208,7 +274,9 @@ def struct_from_wire(plan: ValuePlan) -> Convert:
 
 
 def _builder(cls: Any) -> Callable[[dict[str, Any]], Any]:
-    """Makes an instance from its fields; those that are missing take their defaults."""
+    """Return the function that creates an instance from its fields; missing fields get their
+    defaults.
+    """
     match struct_flavour(cls):
         case "typeddict":
             return lambda values: values

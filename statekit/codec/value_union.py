@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -71,7 +71,9 @@ def plan_union(
     plan = plan_of(schema, wire, ordered, any_of)
     if tagged or any(member.to_wire for member in plans):
         plan.to_wire = _union_to_wire(schema, ordered, tagged)
-        plan.from_wire = _union_from_wire(schema, plans, tagged, tagged_struct)
+        names = {plan.schema.brief: plan.wire for plan in plans if plan.schema.brief in tagged}
+        structs = {name: tagged_struct(wire) for name, wire in names.items()}
+        plan.from_wire = _union_from_wire(schema, plans, structs)
     return plan
 
 
@@ -97,19 +99,15 @@ def _union_to_wire(schema: Schema, ordered: list[ValuePlan], tagged: frozenset[s
 
 
 def _union_from_wire(
-    schema: Schema,
-    plans: Sequence[ValuePlan],
-    tagged: frozenset[str],
-    tagged_struct: Callable[[Any], Any],
+    schema: Schema, plans: Sequence[ValuePlan], structs: Mapping[str, Any]
 ) -> Convert:
     named = {plan.schema.brief: plan for plan in plans}
-    structs = {name: tagged_struct(named[name].wire) for name in tagged}
     decoders: dict[str, msgspec.msgpack.Decoder[Any]] = {}
     peek = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
     restores = {
         family: plan.from_wire
         for plan in plans
-        if plan.from_wire and plan.schema.brief not in tagged
+        if plan.from_wire and plan.schema.brief not in structs
         for family in _families(plan.schema)
     }
 
@@ -121,7 +119,7 @@ def _union_from_wire(
         if wire.code != UNION_EXT:
             raise ValueError(f"MessagePack extension {wire.code} is not a member of a union")
         name = peek.decode(wire.data)[0]
-        if name not in tagged:
+        if name not in structs:
             raise ValueError(f"{name!r} is not a tagged member of {schema.brief}")
         if name not in decoders:
             decoders[name] = msgspec.msgpack.Decoder(structs[name])

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def big_endian(values: Iterable[int], count: int) -> list[bytes]:
-    """Numbers of 16 bits as two bytes each, the higher one first.
+    """Return 16-bit numbers as two big-endian bytes each.
 
     >>> big_endian([1, 258], 2)
     [b'\\x00\\x01', b'\\x01\\x02']
@@ -18,7 +18,7 @@ def big_endian(values: Iterable[int], count: int) -> list[bytes]:
 
 
 def sortable_ints(values: Collection[int]) -> list[bytes]:
-    """Ints of 64 bits as eight bytes each that sort as they do.
+    """Return 64-bit ints as eight bytes each, in sort order.
 
     Raises:
         OverflowError: one has more bits.
@@ -33,7 +33,7 @@ def sortable_ints(values: Collection[int]) -> list[bytes]:
 
 
 def numbered(start: bytes, first: int, count: int) -> list[bytes]:
-    """Consecutive numbers from `first` on as six bytes each, after a prefix of six bytes.
+    """Return list positions: a 6-byte epoch, then consecutive 6-byte numbers from `first` on.
 
     >>> [packed.hex() for packed in numbered(b"prefix", 255, 2)]
     ['7072656669780000000000ff', '707265666978000000000100']

@@ -1,4 +1,7 @@
-"""`statekit demo`: a real job on real data, stopped, killed and checked."""
+"""`statekit demo`: a real job on real data, stopped, killed and checked.
+
+May import only `statekit` itself, as users do.
+"""
 
 from statekit.demo.show import run
 

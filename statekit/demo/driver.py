@@ -88,7 +88,7 @@ def _print_json(**facts: Any) -> None:
 
 
 def main() -> None:
-    """`python -m statekit.demo.driver stream HOME SHARDS [EPOCHS]`, or `results HOME`."""
+    """Run a driver of the demo: `stream HOME SHARDS [EPOCHS]`, or `results HOME`."""
     command, home, *arguments = sys.argv[1:]
     if command == "results":
         results(Path(home))

@@ -126,11 +126,7 @@ def _redistribution(
                 'Redistribute("broadcast"), which needs not be said'
             )
         return Redistribute("broadcast")
-    if (
-        declared is not None
-        and declared.rule in ("even", "union")
-        and kind is not OperatorListState
-    ):
+    if declared and declared.rule in ("even", "union") and kind is not OperatorListState:
         raise StateTypeError(
             f'{where}: Redistribute("{declared.rule}") is for the elements of an '
             'OperatorListState: use Redistribute("broadcast"), or the functions split= and merge='

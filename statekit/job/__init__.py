@@ -1,6 +1,6 @@
 """The job as data: sources, streams and operators, and whether they fit a checkpoint.
 
 A user builds a `job`. `plan` is its data, `chaining` finds operators that share one shuffle,
-`compatibility` and `state_succession` compare a job with a checkpoint. Imports `functions`,
-`state`, `records`, `checkpoint` and whatever those may import.
+`compatibility` and `state_succession` compare a job with a checkpoint. May import `job/windows`,
+`functions`, `working_copy` and whatever those may import.
 """

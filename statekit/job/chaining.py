@@ -1,4 +1,4 @@
-"""Operator chaining: which operators share one shuffle, and why others do not.
+"""Operator chaining: which operators share one shuffle, why others do not, and `Job.explain()`.
 
 An operator that is fed by one other operator with the same key can run where its records are
 emitted, if the records that are emitted for a key have that key. statekit cannot know this. It
@@ -8,7 +8,7 @@ fails the epoch, which then runs again without the chain.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from statekit.job.plan import Operator, Plan
@@ -65,13 +65,13 @@ def _apart(
     before = feeders[0].last
     declared, feeding = operator.declared, before.declared
     if operator.name in strayed:
-        return f"{before.name} puts out records of other keys than it is called for"
+        return f"{before.name} emits records with other keys than {operator.name} has"
     if declared.key != feeding.key:
         return f"it is keyed by {_key(declared.key)}, and {before.name} by {_key(feeding.key)}"
     if not declared.key:
-        return "its records are dealt out to the shards in turn"
+        return "its records are distributed round robin over the shards"
     if plan.sinks_of(before.name) or len(plan.consumers_of(before.name)) > 1:
-        return f"what {before.name} puts out goes elsewhere, too"
+        return f"{before.name} has other consumers"
     if declared.traits.takes_columns:
         return "its records are combined before they are shuffled"
     if declared.takes_runs and not declared.traits.takes_parts:
@@ -83,3 +83,62 @@ def _apart(
 
 def _key(key: tuple[str, ...]) -> str:
     return ", ".join(key) or "nothing"
+
+
+# ----------------------------------------------------------------------------------- Job.explain()
+
+
+def explained(plan: Plan) -> str:
+    """Describe how the operators of a plan run on Spark."""
+    lines = [f"job {plan.name}"]
+    for number, each in enumerate(chains(plan), start=1):
+        lines.append(f"pass {number}, fed by {' and '.join(each.first.streams)}")
+        lines += (f"    {line}" for line in _of_pass(plan, each))
+    return "\n".join(lines)
+
+
+def _of_pass(plan: Plan, each: Chain) -> Iterator[str]:
+    first = each.first
+    yield from _reading(plan, first)
+    if first.declared.key:
+        yield f"shuffled once, by the key group of {', '.join(first.declared.key)}"
+    else:
+        yield "distributed round robin over the shards, as there is no key"
+    if each.apart is not None:
+        yield f"a pass of its own: {each.apart}"
+    for before, operator in zip((None, *each.operators), each.operators, strict=False):
+        behind = "" if before is None else f", in the same tasks as {before.name}"
+        yield f"{operator.name}: {_calls(operator, is_shuffled=before is None)}{behind}"
+
+
+def _reading(plan: Plan, operator: Operator) -> Iterator[str]:
+    """Yield which columns leave the JVM."""
+    combiner = operator.declared.traits.combiner
+    for stream in operator.streams:
+        records = plan.record_of(stream)
+        if records is None:
+            continue
+        for member in records.members if combiner is None else (combiner.read(),):
+            if member.fields is None:
+                yield f"reads all columns of {stream}: a dict does not say which"
+            else:
+                why = "; every record is validated" if member.flavour == "pydantic" else ""
+                yield f"reads {', '.join(member.field_names)} of {stream}, and nothing else{why}"
+
+
+def _calls(operator: Operator, *, is_shuffled: bool) -> str:
+    declared = operator.declared
+    if declared.traits.combiner is not None:
+        text = f"{', '.join(declared.traits.combiner.description)}, combined in Arrow"
+        text += " before the shuffle" if is_shuffled else ""
+        if declared.traits.takes_columns:
+            return f"{text}, kept for many keys at a time"
+        return f"{text}, added to windows for each key and interval"
+    if declared.traits.takes_parts:
+        return "called with the records of a key together"
+    if declared.takes_runs:
+        whose = "key" if declared.key else "shard"
+        return f"called once per {whose} and epoch, with all records of the {whose}"
+    if declared.ordered is not None:
+        return "called for each record, once the watermark has passed it"
+    return "called for each record"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from statekit.checkpoint.job_file import TIMERS, WAITING, JobFile, OperatorRecord
 from statekit.codec.schema import Schema
@@ -174,8 +174,7 @@ def _check_operator(
             f"{key_text(declared)} in the code: keys cannot change their types; give the operator "
             "another name, or start a new checkpoint"
         )
-    if redefined := _redefined(stored, declared):
-        _refuse_definition(stored, declared, redefined)
+    _check_definition(stored, declared)
     _check_widths(stored, declared)
     if stored.timers and not allow_dropped_state:
         _check_timers(stored, declared, f"@{operator.declared.name}.on_timer")
@@ -190,18 +189,15 @@ def _check_operator(
             )
 
 
-def _redefined(stored: OperatorRecord, declared: OperatorRecord) -> list[str]:
-    """Return what changed in a definition. Aggregates may come and go with their states."""
-    before, now = stored.definition, declared.definition
-    if before is None or now is None:
-        return list(before or now or ())
-    return [name for name in before if name in now and before[name] != now[name]]
-
-
-def _refuse_definition(
-    stored: OperatorRecord, declared: OperatorRecord, changed: list[str]
-) -> NoReturn:
+def _check_definition(stored: OperatorRecord, declared: OperatorRecord) -> None:
+    """Check that an operator is defined as it was. Aggregates may come and go with their states."""
     before, now = stored.definition or {}, declared.definition or {}
+    if stored.definition is None or declared.definition is None:
+        changed = [*before, *now]
+    else:
+        changed = [name for name in before if name in now and before[name] != now[name]]
+    if not changed:
+        return
     lines = [
         f"  {name}: {before.get(name, 'nothing')} in the checkpoint, {now.get(name, 'nothing')} in "
         "the code"

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, overload
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import DEFAULT_RETENTION, Retention
-from statekit.job.explain import explained
+from statekit.job.chaining import explained
 from statekit.job.options import RunOptions, StartOptions
 from statekit.job.plan import Plan, Source, check_name
 from statekit.job.progress import OutputCallback, Run, RunningJob

@@ -21,6 +21,8 @@ class RunOptions:
     parallelism: int | None = None
     allow_dropped_state: bool = False
     from_epoch: int | None = None
+    # None keeps all epochs, as tests and the harness do. Job.run and Job.start pass
+    # DEFAULT_RETENTION.
     retention: Retention | None = None
     working_directory: str | Path | None = None
     rocksdb: RocksOptions | None = None

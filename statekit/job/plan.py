@@ -13,7 +13,6 @@ from statekit.checkpoint.sealed_json import faults_of
 from statekit.codec.annotations import show
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
-from statekit.keygroup import DEFAULT_GROUPS
 from statekit.names import name_fault
 from statekit.records.union import Records
 from statekit.state.base import StateSpec
@@ -96,7 +95,7 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Sink:
+class Output:
     """An output of the job, by name."""
 
     name: str
@@ -117,7 +116,7 @@ class Plan:
         self.key_groups = key_groups
         self.sources: list[Source] = []
         self.operators: list[Operator] = []
-        self.sinks: list[Sink] = []
+        self.sinks: list[Output] = []
 
     def free_name(self, kind: Literal["source", "operator"], name: str) -> str:
         """Return the name of a new source or operator after checking it, and for an operator the
@@ -168,7 +167,7 @@ class Plan:
         """Return the operator of that name."""
         return next(operator for operator in self.operators if operator.name == name)
 
-    def sinks_of(self, stream: str) -> list[Sink]:
+    def sinks_of(self, stream: str) -> list[Output]:
         """Return the sinks of a stream."""
         return [sink for sink in self.sinks if sink.stream == stream]
 
@@ -200,21 +199,6 @@ class Plan:
                     f"job {self.name!r} has the {kind}s {sorted(declared)}; {word}= has "
                     f"{sorted(given)}: give each {kind} its own"
                 )
-
-    def describe(self) -> dict[str, Any]:
-        """Return the whole plan as JSON-able data."""
-        return {
-            "name": self.name,
-            "key_groups": self.key_groups or DEFAULT_GROUPS,
-            "sources": [
-                {"name": source.name, "record": source.record_type.name} for source in self.sources
-            ],
-            "operators": [
-                {**operator.record().model_dump(mode="json"), "output": _output_text(operator)}
-                for operator in self.operators
-            ],
-            "sinks": [{"name": sink.name, "input": sink.stream} for sink in self.sinks],
-        }
 
     def __str__(self) -> str:
         lines = [f"job {self.name}"]

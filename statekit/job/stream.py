@@ -10,10 +10,9 @@ from typing_extensions import TypeVar
 
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
-from statekit.job.plan import Operator, Plan, Sink, check_name
-from statekit.job.windows.aggregate_operator import aggregation
+from statekit.job.plan import Operator, Output, Plan, check_name
 from statekit.job.windows.definitions import Window
-from statekit.job.windows.field_aggregates import FieldAggregate
+from statekit.job.windows.field_aggregates import FieldAggregate, aggregation
 from statekit.job.windows.window_operator import Windowing
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
@@ -319,7 +318,7 @@ class Stream(Generic[T]):
         if any(sink.name == name for sink in self._job.sinks):
             raise StateTypeError(f"job {self._job.name!r} has a sink {name!r} already")
         check_name("sink", name)
-        self._job.sinks.append(Sink(name, self.name))
+        self._job.sinks.append(Output(name, self.name))
         return self
 
     def _check_single(self, what: str) -> None:
@@ -347,7 +346,7 @@ class Windowed(Generic[T]):
 
     A result has the key fields, `start`, `end` and a field with the value. `into=` is a record
     class for the results, with fields of the same names; by default they are NamedTuples. `name=`
-    is the name of the operator; the default says what it computes. An invalid argument raises
+    is the name of the operator; the default describes the result. An invalid argument raises
     StateTypeError.
     """
 
@@ -363,15 +362,17 @@ class Windowed(Generic[T]):
         return self._stream.process(self._windowing.count(into), name=name)
 
     def sum(self, field: str, *, name: str | None = None, into: type[R] | None = None) -> Stream[R]:
-        """Sum a field, under its name. None is skipped. The sum of only None is None."""
+        """Sum a field; the result field has its name. None is skipped. If all values are None, the
+        sum is None.
+        """
         return self._stream.process(self._windowing.fold("sum", field, into), name=name)
 
     def min(self, field: str, *, name: str | None = None, into: type[R] | None = None) -> Stream[R]:
-        """Return the smallest value of a field, under its name. None is skipped."""
+        """Return the smallest value of a field; the result field has its name. None is skipped."""
         return self._stream.process(self._windowing.fold("min", field, into), name=name)
 
     def max(self, field: str, *, name: str | None = None, into: type[R] | None = None) -> Stream[R]:
-        """Return the largest value of a field, under its name. None is skipped."""
+        """Return the largest value of a field; the result field has its name. None is skipped."""
         return self._stream.process(self._windowing.fold("max", field, into), name=name)
 
     def collect(

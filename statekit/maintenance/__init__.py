@@ -1,5 +1,5 @@
 """Operations on a whole checkpoint while no job runs on it: migrate, rescale, rewrite.
 
-`savepoint`, `diff` and `verify` have folders of their own. Imports `job`, `working_copy`,
-`checkpoint` and whatever those may import.
+`savepoint`, `diff` and `verify` have folders of their own. May import `query`, `job` and
+whatever those may import.
 """

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from statekit.backend.interface import Backend
 from statekit.backend.mutation import Batch
@@ -23,7 +24,7 @@ from statekit.checkpoint.offline import check_at_rest, last_epoch
 from statekit.checkpoint.references import changed_contents
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.sealed_json import FileRef
-from statekit.clock import now_us, unique_id
+from statekit.clock import unique_id
 from statekit.codec.value_codec import ValueCodec
 from statekit.errors import CorruptCheckpointError, StatekitError
 from statekit.job.compatibility import check_job_name, continued_job_file, successions
@@ -31,15 +32,15 @@ from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.job.state_succession import Succession
 from statekit.keygroup import group_range
-from statekit.maintenance.batches import in_batches, store_batches
+from statekit.maintenance.rewrite import in_batches, store_batches
 from statekit.state.base import StateSpec
 from statekit.state.key_scope import KeyScope
 from statekit.state.row_versions import generation_codec
 from statekit.state.ttl import stamp_of
 from statekit.working_copy.unpacked_shard import ShardRows
 
-Told = Callable[[str, int, int], None]
-"""Called with the operator, the number of its completed shards, and of all its shards."""
+Progress = Callable[[int, int], None]
+"""Called with the number of an operator's completed shards, and of all its shards."""
 
 
 @dataclass
@@ -74,7 +75,40 @@ class _Rewriting:
     spec: StateSpec
     codec: ValueCodec[object]
     scope: KeyScope
+    decode_key: Callable[[bytes, int], tuple[Any, int]]
     bytes_added: int = 0
+
+    def rows(
+        self, backend: Backend, groups: tuple[int, int], *, dry: bool
+    ) -> Iterator[tuple[str, bytes, bytes]]:
+        """Yield the rows of the state that have a new form: family, row key, row."""
+        report, scope, write = self.report, self.scope, self.spec.codec.encode
+        for row_key, row in backend.scan(self.spec.name, *group_bounds(*groups)):
+            report.rows += 1
+            if scope.shard is None:
+                scope.key = self.decode_key(row_key, 2)[0]
+            stamp = stamp_of(row) if report.succession.stored.era else b""
+            try:
+                now = stamp + write(self._read(row[len(stamp) :]))
+            except StatekitError as error:
+                if not dry:
+                    raise
+                report.failed += 1
+                report.first_failure = report.first_failure or f"{scope.place}: {error}"
+                continue
+            if now != row:
+                report.rewritten += 1
+                self.bytes_added += len(now) - len(row)
+                yield self.spec.name, row_key, now
+
+    def _read(self, row: bytes) -> object:
+        """Return the value of a row as the declared type. Errors name the place."""
+        try:
+            return self.codec.decode(row)
+        except CorruptCheckpointError as error:
+            scope = self.scope
+            place = f"state {self.spec.name!r} of operator {scope.operator!r} at key {scope.key!r}"
+            raise CorruptCheckpointError(f"{place}: {error}") from error
 
 
 class Migration:
@@ -103,8 +137,9 @@ class Migration:
             for state in successions(self.stored, job.operators)
         ]
         self.epoch = self.last.epoch + 1
+        self._is_dry = False
 
-    def run(self, progress: Told, *, dry: bool = False) -> EpochManifest | None:
+    def run(self, progress: Progress, *, dry: bool = False) -> EpochManifest | None:
         """Rewrite rows and commit the new epoch. Return it, or None if no row had to change.
 
         Parameters:
@@ -118,8 +153,9 @@ class Migration:
             RestoreError: an epoch was begun that a run has to complete first.
             FencedError: another run committed an epoch meanwhile.
         """
+        self._is_dry = dry
         following = None if dry and self.refused else self._following()
-        changed = {op.name: self._operator(op, progress, dry=dry) for op in self.job.operators}
+        changed = {op.name: self._operator(op, progress) for op in self.job.operators}
         needed = any(report.is_wanted for report in self.reports)
         if dry or following is None or not needed:
             return None
@@ -127,8 +163,6 @@ class Migration:
         manifest = self.last.followed_by(
             job_file=reference,
             cause="migrate",
-            writer=unique_id(),
-            committed_at_us=now_us(),
             operators={name: self._after(name, shards) for name, shards in changed.items()},
         )
         self.repository.commit(manifest)
@@ -153,7 +187,7 @@ class Migration:
 
     # ------------------------------------------------------------------------------------ shards
 
-    def _operator(self, operator: Operator, progress: Told, *, dry: bool) -> dict[int, ShardState]:
+    def _operator(self, operator: Operator, progress: Progress) -> dict[int, ShardState]:
         """Rewrite the rows of an operator. Return its changed shards by number."""
         wanted = [
             report
@@ -166,31 +200,26 @@ class Migration:
             report.rows = 0
         changed: dict[int, ShardState] = {}
         for number, shard in enumerate(shards if wanted else ()):
-            progress(operator.name, number, len(shards))
+            progress(number, len(shards))
             if shard.attempt is not None or shard.redistributed:
-                new_shard = self._shard(operator, number, shard, wanted, dry=dry)
+                new_shard = self._shard(operator, number, shard, wanted)
                 changed |= {} if new_shard is None else {number: new_shard}
-            progress(operator.name, number + 1, len(shards))
+            progress(number + 1, len(shards))
         return changed
 
     def _shard(
-        self,
-        operator: Operator,
-        number: int,
-        shard: ShardState,
-        reports: list[StateReport],
-        *,
-        dry: bool,
+        self, operator: Operator, number: int, shard: ShardState, reports: list[StateReport]
     ) -> ShardState | None:
         """Rewrite the rows of a shard. Return the new shard, or None if nothing changed."""
         scope = KeyScope(operator.name, self.epoch, Batch(), lambda: None)
         work = [_rewriting(operator, number, report, scope) for report in reports]
         unpacked = ShardRows(self.repository, operator.name, self.last)
         with unpacked.opened(shard, [state.spec.name for state in work]) as backend:
-            stored = [
-                self._file(operator, work, backend, shard.groups, local=local, dry=dry)
+            by_place = (
+                [state for state in work if state.spec.kind.is_local == local]
                 for local in (False, True)
-            ]
+            )
+            stored = [self._file(states, backend, shard.groups) for states in by_place]
         files = [ref for ref in (*shard.redistributed, *stored) if ref is not None]
         if not any(stored):
             return None
@@ -203,29 +232,18 @@ class Migration:
         return shard.model_copy(update={**position, **new_contents})
 
     def _file(
-        self,
-        operator: Operator,
-        work: list[_Rewriting],
-        backend: Backend,
-        groups: tuple[int, int],
-        *,
-        local: bool,
-        dry: bool,
+        self, states: list[_Rewriting], backend: Backend, groups: tuple[int, int]
     ) -> FileRef | None:
         """Rewrite the keyed states of a shard, or its operator state. Return the change file, None
         without changes.
         """
-        states = [state for state in work if state.spec.kind.is_local == local]
-        rows = (
-            row
-            for state in states
-            for row in _rewritten_rows(operator, state, backend, groups, dry)
-        )
-        if dry:
+        rows = (row for state in states for row in state.rows(backend, groups, dry=self._is_dry))
+        if self._is_dry or not states:
             deque(rows, maxlen=0)
             return None
-        names = [state.spec.name for state in states]
-        return store_batches(self.repository, operator.name, names, in_batches(rows), local=local)
+        names, first = [state.spec.name for state in states], states[0]
+        is_local, operator = first.spec.kind.is_local, first.scope.operator
+        return store_batches(self.repository, operator, names, in_batches(rows), local=is_local)
 
     def _after(self, operator: str, changed: dict[int, ShardState]) -> OperatorEpoch:
         """Return an operator in the new epoch: it processed nothing, and some shards changed."""
@@ -253,38 +271,4 @@ def _rewriting(operator: Operator, number: int, report: StateReport, scope: KeyS
         scope = replace(scope, shard=number)
     if record.generation:
         codec = generation_codec(codec, record, spec.hooks, scope)
-    return _Rewriting(report, spec, codec, scope)
-
-
-def _rewritten_rows(
-    operator: Operator, state: _Rewriting, backend: Backend, groups: tuple[int, int], dry: bool
-) -> Iterator[tuple[str, bytes, bytes]]:
-    """Yield the rows of a state that have a new form: family, row key, row."""
-    decode_key, report, scope = operator.declared.key_codec.decode, state.report, state.scope
-    write = state.spec.codec.encode
-    for row_key, row in backend.scan(state.spec.name, *group_bounds(*groups)):
-        report.rows += 1
-        if scope.shard is None:
-            scope.key = decode_key(row_key, 2)[0]
-        stamp = stamp_of(row) if report.succession.stored.era else b""
-        try:
-            now = stamp + write(_read(row[len(stamp) :], state, scope))
-        except StatekitError as error:
-            if not dry:
-                raise
-            report.failed += 1
-            report.first_failure = report.first_failure or f"{scope.place}: {error}"
-            continue
-        if now != row:
-            report.rewritten += 1
-            state.bytes_added += len(now) - len(row)
-            yield state.spec.name, row_key, now
-
-
-def _read(row: bytes, state: _Rewriting, scope: KeyScope) -> object:
-    """Return the value of a row as the declared type. Errors name the place."""
-    try:
-        return state.codec.decode(row)
-    except CorruptCheckpointError as error:
-        place = f"state {state.spec.name!r} of operator {scope.operator!r} at key {scope.key!r}"
-        raise CorruptCheckpointError(f"{place}: {error}") from error
+    return _Rewriting(report, spec, codec, scope, operator.declared.key_codec.decode)

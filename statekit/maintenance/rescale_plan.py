@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from statekit.backend.interface import StateSize
 from statekit.checkpoint.job_file import OperatorRecord
-from statekit.checkpoint.manifest import OperatorEpoch, overlapping
+from statekit.checkpoint.manifest import OperatorEpoch
 from statekit.checkpoint.shard_layout import rescaled
 from statekit.keygroup import check_groups, check_parallelism, group_of_row, group_range
 from statekit.maintenance.rewrite import stored_rows
@@ -25,7 +24,7 @@ from statekit.maintenance.sizes import (
 from statekit.reader import CheckpointReader
 from statekit.state.base import StateSpec
 from statekit.state.options import Rule
-from statekit.state.redistribution import rule_of
+from statekit.state.redistribution import NO_SPECS, Specs, rule_of
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def plan_of_rescale(
     *,
     key_groups: int | None = None,
     fast: bool = False,
-    specs: Mapping[str, Sequence[StateSpec]] = MappingProxyType({}),
+    specs: Specs = NO_SPECS,
 ) -> list[OperatorPlan]:
     """Return the effect of another parallelism per operator.
 
@@ -170,7 +169,7 @@ def _moves(
     numbers = {shard.first_group: number for number, shard in enumerate(before.shards)}
     moves = []
     for target, (first, last) in enumerate(ranges):
-        for shard in overlapping(before.shards, first, last):
+        for shard in before.shards_over(first, last):
             own = max(first, shard.first_group), min(last, shard.last_group)
             source = numbers[shard.first_group]
             size = sizes.shards[source] if own == shard.groups else None

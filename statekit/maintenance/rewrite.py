@@ -15,10 +15,10 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from types import MappingProxyType
 
 import xxhash
 
+from statekit.backend.change_file import Changes
 from statekit.backend.mutation import Batch, read_changes
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.scratch import scratch_directory
@@ -29,14 +29,12 @@ from statekit.checkpoint.repository import LocalRows, Repository, group_bounds
 from statekit.checkpoint.restore_plan import local_rows
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import ReplayCost
-from statekit.clock import now_us, unique_id
+from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import check_groups, check_parallelism, group_of_row, group_range
-from statekit.maintenance.batches import in_batches, store_batches
 from statekit.maintenance.row_keys import KeyedRows, RowParts
 from statekit.query.stored_batches import keyed_batches
-from statekit.state.base import StateSpec
-from statekit.state.redistribution import moved_by_operator, put_local
+from statekit.state.redistribution import NO_SPECS, Specs, moved_by_operator, put_local
 
 SCRATCH_BYTES = 32 << 30
 """Bytes of rows that are gathered on the local disk before they are written."""
@@ -51,6 +49,48 @@ StoredRows = Iterable[tuple[str, RowParts, bytes]]
 """Rows: family, parts of the row key, row."""
 
 _REPORTED_ROWS = 10_000
+
+
+def in_batches(rows: Iterable[tuple[str, bytes, bytes]]) -> Iterator[Batch]:
+    """Yield rows in batches. A batch is valid until the next one is requested.
+
+    Parameters:
+        rows: family, row key, row.
+    """
+    batch = Batch()
+    for row in rows:
+        batch.put(*row)
+        if batch.full:
+            yield batch
+            batch.clear()
+    if len(batch):
+        yield batch
+
+
+def store_batches(
+    repository: Repository,
+    operator: str,
+    families: Sequence[str],
+    batches: Iterable[Batch],
+    *,
+    local: bool,
+) -> FileRef | None:
+    """Store batches as one change file. Return None if there are no mutations.
+
+    Parameters:
+        families: all families that the batches may have mutations of.
+        local: whether it contains operator state.
+    """
+    changes = Changes(tuple(families))
+    try:
+        for batch in batches:
+            changes.append(batch)
+        finished = changes.finish()
+        if finished is None:
+            return None
+        return repository.put_changes(operator, *finished, local=local)
+    finally:
+        changes.drop()
 
 
 @dataclass
@@ -249,44 +289,36 @@ class _ShardsWriter:
         file = store_batches(self._repository, name, families, rows, local=local)
         shard.files += [] if file is None else [file]
 
+    def check(self, shards: Sequence[ShardState], count: Callable[[], None]) -> None:
+        """Read new shards back and compare them with the rows that were written.
 
-def _check_written(
-    repository: Repository,
-    operator: str,
-    writer: _ShardsWriter,
-    shards: Sequence[ShardState],
-    count: Callable[[], None],
-) -> None:
-    """Read new shards back and compare them with the rows that were written.
+        Raises:
+            CorruptCheckpointError: they differ.
+        """
+        rows = self.rows
+        actual = {family: RowChecksum() for family in rows.families}
+        for shard, ref in [(owner, ref) for owner in shards for ref in owner.files]:
+            with self._repository.open_verified(ref) as file:
+                mutations = (row for batch in read_changes(file, ref.path) for row in batch.rows())
+                for family, _, row_key, row in mutations:
+                    if family not in actual:
+                        continue
+                    group = group_of_row(row_key)
+                    expected_key = rows.row_key(rows.parts(family, row_key))
+                    if expected_key != row_key or not shard.overlaps(group, group):
+                        raise self._differs(family, f"a row in key group {group}")
+                    actual[family].add(row_key[2:], row or b"")
+                    count()
+        for family, expected in self.contents.items():
+            if str(actual[family]) != str(expected):
+                raise self._differs(family, f"{actual[family]} in place of {expected}")
 
-    Raises:
-        CorruptCheckpointError: they differ.
-    """
-    rows = writer.rows
-    actual = {family: RowChecksum() for family in rows.families}
-    for shard, ref in [(owner, ref) for owner in shards for ref in owner.files]:
-        with repository.open_verified(ref) as file:
-            mutations = (row for batch in read_changes(file, ref.path) for row in batch.rows())
-            for family, _, row_key, row in mutations:
-                if family not in actual:
-                    continue
-                group = group_of_row(row_key)
-                expected_key = rows.row_key(rows.parts(family, row_key))
-                if expected_key != row_key or not shard.overlaps(group, group):
-                    raise _differs(operator, family, f"a row in key group {group}")
-                actual[family].add(row_key[2:], row or b"")
-                count()
-    for family, expected in writer.contents.items():
-        if str(actual[family]) != str(expected):
-            raise _differs(operator, family, f"{actual[family]} in place of {expected}")
-
-
-def _differs(operator: str, family: str, difference: str) -> CorruptCheckpointError:
-    return CorruptCheckpointError(
-        f"the written rows of {operator}.{family} differ from the read ones: {difference}. Nothing "
-        "is committed, and the old state is unchanged: check the disks and the memory of this "
-        "machine, then try again"
-    )
+    def _differs(self, family: str, difference: str) -> CorruptCheckpointError:
+        return CorruptCheckpointError(
+            f"the written rows of {self._operator.name}.{family} differ from the read ones: "
+            f"{difference}. Nothing is committed, and the old state is unchanged: check the disks "
+            "and the memory of this machine, then try again"
+        )
 
 
 def stored_rows(
@@ -343,7 +375,7 @@ def write_operators(
                 writer.put(family, parts, row)
                 count()
             shards = writer.finish(epoch, local[operator.name])
-        _check_written(repository, operator.name, writer, shards, count)
+        writer.check(shards, count)
         new_shards[operator.name] = shards
         for family, contents in writer.contents.items():
             verified(operator.name, family, contents)
@@ -357,7 +389,7 @@ def rewrite_checkpoint(
     key_groups: int | None = None,
     progress: Progress = lambda done, total: None,
     verified: Verified = lambda operator, family, checksum: None,
-    specs: Mapping[str, Sequence[StateSpec]] = MappingProxyType({}),
+    specs: Specs = NO_SPECS,
 ) -> EpochManifest:
     """Write all state of a checkpoint again, as one epoch. No job may run on it meanwhile.
 
@@ -407,8 +439,6 @@ def rewrite_checkpoint(
         whole=True,
         parallelism=shards,
         key_groups=groups,
-        writer=unique_id(),
-        committed_at_us=now_us(),
         operators=operators,
     )
     repository.commit(manifest)

@@ -84,6 +84,7 @@ class KeyedRows:
     Attributes:
         families: all but the indexes.
         indexes: families whose rows are derived from others.
+        key_codec: of the keys.
     """
 
     def __init__(self, operator: OperatorRecord, key_groups: int) -> None:
@@ -96,7 +97,7 @@ class KeyedRows:
         self.indexes = (*indexes, DUE) if operator.timers else tuple(indexes)
         # An operator without a key has no such rows.
         schema = key_schema(operator) if operator.key else Schema("tuple")
-        self._decode = schema_key_codec(schema).decode
+        self.key_codec = schema_key_codec(schema)
         # Rows of one key mostly come together.
         self._seen = b""
         self._key, self._group = b"", b""
@@ -109,18 +110,18 @@ class KeyedRows:
         """
         start = _GROUP_BYTES + _before_bytes(family)
         if not (self._seen and row_key.startswith(self._seen, start)):
-            self._seen = row_key[start : self._decode(row_key, start)[1]]
+            self._seen = row_key[start : self.key_codec.decode(row_key, start)[1]]
         end = start + len(self._seen)  # no key begins with another one
         return RowParts(row_key[_GROUP_BYTES:start], self._seen, row_key[end:])
 
     def row_key(self, parts: RowParts) -> bytes:
-        """Return the row key for these key groups.
+        """Return the row key for this number of key groups.
 
         Raises:
             CorruptCheckpointError: the key is not one of the operator.
         """
         if parts.key != self._key:
-            group = key_group(self._decode(parts.key)[0], self.key_groups)
+            group = key_group(self.key_codec.decode(parts.key)[0], self.key_groups)
             self._key, self._group = parts.key, pack_group(group)
         return self._group + parts.before + parts.key + parts.after
 

@@ -1,5 +1,5 @@
 """Reading state from outside of a job: change feed and replica.
 
-May import everything up to `job`. Nothing here writes to a checkpoint, except the leases of
-readers.
+Nothing here writes to a checkpoint, except the leases of readers. May import `job` and whatever
+that may import.
 """

@@ -206,12 +206,13 @@ def change_source(
 
     Parameters:
         repository: the checkpoint.
-        before: the manifest of the epoch before; None for a consumer without anything.
+        before: the manifest of the epoch before; None if it does not have the state, and for a
+            consumer without anything.
         after: the manifest of the epoch.
         rows_of: returns how the rows of the state are read in an epoch.
     """
     rows = rows_of(after)
-    if before is None or rows.operator.name not in before.operators:
+    if before is None:
         return Comparison("snapshot", repository, after, rows)
     rows_before = rows_of(before)
     if rows_before.state == rows.state and follows_by_files(before, after):

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from statekit.checkpoint.job_file import JobFile
+from statekit.checkpoint.leases import resync_error
 from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import still_kept
-from statekit.errors import CorruptCheckpointError, QueryError
+from statekit.errors import CorruptCheckpointError, QueryError, StatekitError
 from statekit.timestamp import duration_to_micros
 
 RESYNCHRONISE = (
@@ -77,7 +79,7 @@ class EpochReader:
         if not repository.is_committed(epoch) or epoch < repository.first_kept():
             latest = repository.latest_epoch()
             if latest is not None and epoch <= latest:
-                raise collected(repository, epoch)
+                raise _collected(repository, epoch)
             until = "no epoch yet" if latest is None else f"epochs up to {latest}"
             raise QueryError(
                 f"{repository.url} has {until}, and not epoch {epoch}: check the path and the epoch"
@@ -93,6 +95,13 @@ class EpochReader:
             CorruptCheckpointError: it is missing or altered.
         """
         return self.job_file_at(manifest.job_file.path, manifest.epoch)
+
+    def has_state(self, manifest: EpochManifest, operator: str, state: str) -> bool:
+        """Return whether an operator has a state of that name in an epoch."""
+        if operator not in manifest.operators:
+            return False
+        record = self.job_file(manifest).operator(operator)
+        return record is not None and any(own.name == state for own in record.states)
 
     def job_file_at(self, path: str, epoch: int) -> JobFile:
         """Return the job file at a path, which is in force in an epoch: as `job_file`."""
@@ -132,7 +141,7 @@ def next_manifest(
     except CorruptCheckpointError as missing:
         if number >= repository.first_kept():
             raise
-        raise collected(repository, number) from missing
+        raise _collected(repository, last.epoch) from missing
     if not _is_continued(repository, last, after):
         raise replaced(repository, last)
     return after
@@ -144,7 +153,7 @@ def _check_is_last(repository: Repository, last: EpochManifest) -> None:
     if latest is None or latest < last.epoch:
         raise replaced(repository, last)
     if latest > last.epoch and not repository.is_committed(last.epoch + 1):
-        raise collected(repository, last.epoch + 1)
+        raise _collected(repository, last.epoch)
 
 
 def _is_continued(repository: Repository, last: EpochManifest, after: EpochManifest) -> bool:
@@ -173,14 +182,11 @@ def _first_manifest(repository: Repository) -> EpochManifest | None:
     return None
 
 
-def collected(repository: Repository, epoch: int) -> QueryError:
-    """Return the error that a reader's epoch was collected, with what to do."""
-    kept = repository.epochs()
-    now = f"its epochs are {kept[0]} to {kept[-1]}" if kept else "it has no epoch"
-    return QueryError(
-        f"epoch {epoch} of {repository.url} was collected: {now}. {RESYNCHRONISE}. To keep epochs "
-        "for a reader, give it a name (reader=), or start the job with a longer "
-        "retention=Retention(…)"
+def _collected(repository: Repository, epoch: int) -> StatekitError:
+    """Return the error that a reader cannot continue after an epoch."""
+    return resync_error(repository, epoch) or CorruptCheckpointError(
+        f"{repository.at(epoch_path(epoch))}, or the epoch after it, is missing although later "
+        "epochs exist: restore the files of this directory from a backup"
     )
 
 

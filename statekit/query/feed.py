@@ -17,9 +17,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from statekit.backend.scratch import scratch_directory
+from statekit.checkpoint.leases import ReaderLease
 from statekit.checkpoint.manifest import Cause, EpochManifest
 from statekit.checkpoint.repository import Repository
-from statekit.clock import sleep_s
+from statekit.clock import sleep_s, stopwatch_s
+from statekit.errors import QueryError
 from statekit.functions.process import Process
 from statekit.query.change import Change, Kind
 from statekit.query.change_sources import ChangeSource, change_source
@@ -28,6 +30,9 @@ from statekit.query.resolved_changes import Resolver
 from statekit.query.state_rows import StateRows
 from statekit.timestamp import instant
 from statekit.watermark import BEGINNING
+
+_TTL = dt.timedelta(minutes=10)
+"""How long the lease of a named reader is valid after its last call."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,7 @@ def feed(
     follow: bool = False,
     poll: Any = None,
     before: bool = False,
+    reader: str | None = None,
     function: Process[Any, Any, Any] | None = None,
     allow_pickle: bool = False,
 ) -> Feed:
@@ -90,12 +96,16 @@ def feed(
         before: resolve the changes into rows, each with the value before it: a "delete" for each
             row that is cleared, and for each that expires, in the epoch in which it does. The feed
             then keeps a copy of the operator's rows below `TMPDIR`, and has to be closed.
+        reader: a name under which the checkpoint keeps the epochs that the consumer has not
+            committed, within the bound of `Retention.readers`. Call `Feed.commit` for each epoch
+            that was applied. If the process ends, the epochs are kept for ten more minutes.
         function: the process function, for typed keys and values, converted by its migrate hooks;
             None for what JSON can hold.
         allow_pickle: unpickle values, which can run any code that whoever wrote the checkpoint
             chose.
 
     Raises:
+        FencedError: another process reads under this name.
         QueryError: the epoch `after` was collected, or never committed; or it has no such operator
             or state.
         RestoreError: the checkpoint is a savepoint, or a local path that does not exist.
@@ -116,18 +126,42 @@ def feed(
     0 snapshot [('upsert', 'ada', 1), ('upsert', 'bob', 1)]
     1 changes [('upsert', 'ada', 2)]
     """
-    reader = EpochReader(checkpoint)
+    epochs = EpochReader(checkpoint)
     return Feed(
-        reader,
+        epochs,
         operator,
         state,
         after,
         function,
         until=until,
-        poll_s=reader.poll_s(poll) if follow else None,
+        poll_s=epochs.poll_s(poll) if follow else None,
         before=before,
+        reader=reader,
         allow_pickle=allow_pickle,
     )
+
+
+class FeedLease:
+    """The lease of a reader, renewed while it is used.
+
+    Parameters:
+        lease: as it was taken, with the TTL `_TTL`.
+    """
+
+    def __init__(self, lease: ReaderLease) -> None:
+        self._lease = lease
+        self._renewed_s = stopwatch_s()
+
+    def commit(self, epoch: int) -> None:
+        """Move the lease forward."""
+        self._lease.commit(epoch)
+        self._renewed_s = stopwatch_s()
+
+    def renew_in_time(self) -> None:
+        """Renew the lease if a third of its TTL has passed."""
+        if stopwatch_s() - self._renewed_s > _TTL.total_seconds() / 3:
+            self._lease.renew()
+            self._renewed_s = stopwatch_s()
 
 
 class Feed:
@@ -139,7 +173,7 @@ class Feed:
 
     def __init__(
         self,
-        reader: EpochReader,
+        epochs: EpochReader,
         operator: str,
         state: str,
         after: int | None,
@@ -148,9 +182,10 @@ class Feed:
         until: int | None,
         poll_s: float | None,
         before: bool,
+        reader: str | None,
         allow_pickle: bool,
     ) -> None:
-        self._reader = reader
+        self._reader = epochs
         self._operator = operator
         self._state = state
         self._function = function
@@ -158,18 +193,53 @@ class Feed:
         self._until = until
         self._poll_s = poll_s
         self._last: EpochManifest | None = None
+        self._lease = None if reader is None else self._taken(reader, after)
         self._closing = contextlib.ExitStack()
         self._resolver: Resolver | None = None
+        if (latest := epochs.latest()) is not None:
+            self._rows(latest)  # raises if there is no such state
         if after is not None:
-            self._last = reader.manifest(after)
-            self._rows(self._last)
+            self._last = epochs.manifest(after)
         if before:
             place = self._closing.enter_context(scratch_directory("feed"))
-            self._resolver = Resolver(reader, operator, place)
+            self._resolver = Resolver(epochs, operator, place)
             self._closing.callback(self._resolver.close)
-            if self._last is not None:
+            if self._last is not None and self._has_state(self._last):
                 self._resolver.advance(self._last, self._rows(self._last))
         self.epoch = after
+
+    def _taken(self, reader: str, after: int | None) -> FeedLease:
+        """Take the lease of a named reader."""
+        repository = self._reader.repository
+        if after is None:
+            first = next_manifest(repository, None)
+            if first is None:
+                raise QueryError(
+                    f"{repository.url} has no committed epoch for reader {reader!r}: wait until "
+                    "the job has committed one"
+                )
+            after = first.epoch
+        return FeedLease(ReaderLease.take(repository, reader, after, ttl=_TTL))
+
+    def commit(self, epoch: int | None = None) -> None:
+        """Report that the consumer has applied the changes of an epoch, and of all before.
+
+        The checkpoint need not keep earlier epochs for this reader any more.
+
+        Parameters:
+            epoch: None for the last one that was returned.
+
+        Raises:
+            QueryError: the feed has no `reader=`, or the epoch was not returned.
+            FencedError: another process has taken the name over.
+        """
+        applied = self.epoch if epoch is None else epoch
+        if self._lease is None or applied is None or self.epoch is None or applied > self.epoch:
+            raise QueryError(
+                f"epoch {applied} cannot be committed: pass reader=NAME to statekit.feed, and "
+                "commit epochs that it has returned"
+            )
+        self._lease.commit(applied)
 
     def __iter__(self) -> Iterator[EpochChanges]:
         """Yield the changes of each epoch.
@@ -179,11 +249,16 @@ class Feed:
             CorruptCheckpointError: a file is missing or altered.
         """
         while self._until is None or self.epoch is None or self.epoch < self._until:
+            if self._lease is not None:
+                self._lease.renew_in_time()
             after = next_manifest(self._reader.repository, self._last)
             if after is not None:
-                changes = self._changes(after)
+                # An epoch before the first one that has the state changes nothing in it.
+                is_before = not (self._has_state(after) or self._has_state(self._last))
+                changes = None if is_before else self._changes(after)
                 self._last, self.epoch = after, after.epoch
-                yield changes
+                if changes is not None:
+                    yield changes
             elif self._poll_s is None:
                 return
             else:
@@ -205,7 +280,13 @@ class Feed:
     def _source(self, after: EpochManifest, rows: StateRows) -> ChangeSource:
         if self._resolver is not None:
             return self._resolver.advance(after, rows)
-        return change_source(self._reader.repository, self._last, after, self._rows)
+        before = self._last if self._has_state(self._last) else None
+        return change_source(self._reader.repository, before, after, self._rows)
+
+    def _has_state(self, manifest: EpochManifest | None) -> bool:
+        return manifest is not None and self._reader.has_state(
+            manifest, self._operator, self._state
+        )
 
     def _rows(self, manifest: EpochManifest) -> StateRows:
         return StateRows(

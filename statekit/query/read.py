@@ -80,11 +80,11 @@ def read(
     [{'word': '"a"', 'map_key': 'x', 'value': 7}]
     >>> checkpoint.cleanup()
     """
-    source = StateRows(CheckpointReader(checkpoint, epoch=epoch), operator, state)
+    source = StateTable(CheckpointReader(checkpoint, epoch=epoch), operator, state)
     return source.reader(key=key, columns=columns, wide_ints=wide_ints, allow_pickle=allow_pickle)
 
 
-class StateRows:
+class StateTable:
     """The rows of one state after an epoch.
 
     Parameters:

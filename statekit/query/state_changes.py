@@ -153,12 +153,18 @@ class StateChanges:
         Raises:
             QueryError: an epoch was collected, or has no such operator or state.
         """
+        before = before if before is None or self._has_state(before) else None
         for after in epochs:
+            if before is None and not self._has_state(after):
+                continue  # as long as there is no such state, nothing changes in it
             with still_kept(self._repository, after.epoch, QueryError):
                 yield from self._pieces_of(
                     change_source(self._repository, before, after, self._rows_of)
                 )
             before = after
+
+    def _has_state(self, manifest: EpochManifest) -> bool:
+        return self.epochs.has_state(manifest, self._operator, self._state)
 
     def _pieces_of(self, source: FileChanges | Comparison) -> Iterator[Piece]:
         after, operator = source.after, self._operator

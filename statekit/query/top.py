@@ -5,13 +5,13 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
 from statekit.backend.mutation import DELETE_RANGE, read_keys
 from statekit.checkpoint.job_file import WAITING, OperatorRecord
+from statekit.checkpoint.own_files import follows_by_files, own_files
 from statekit.checkpoint.retention import still_kept
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.codec.schema_codec import generic_key_decoder
@@ -206,19 +206,18 @@ def _written_keys(family: Family, batch: pa.RecordBatch) -> list[bytes]:
 
 
 def _files_of_epochs(checkpoint: CheckpointReader, operator: str) -> Iterator[FileRef]:
-    """Yield the change files that the kept epochs, up to that of the reader, have added."""
-    known: set[str] | None = None
+    """Yield the change files of keyed state that the kept epochs have added.
+
+    If earlier epochs were collected, it is not known which files the first kept one has added.
+    Epochs that change files do not lead to, as after a rollback, count as epochs without writes.
+    """
+    repository, before = checkpoint.repository, None
     for number in checkpoint.epochs:
         if number > checkpoint.manifest.epoch or checkpoint.manifest.has_abandoned(number):
             continue
-        manifest = checkpoint.repository.manifest(number)
-        epoch = manifest.operators.get(operator)
-        shards = epoch.shards if epoch else ()
-        listed = list(chain.from_iterable(shard.files for shard in shards))
-        for shard in shards:
-            keyed = [ref for ref in shard.files if not ref.local]
-            # Of the first epoch it is not known which files earlier ones have added.
-            new = keyed[-1:] if known is None else [r for r in keyed if r.path not in known]
-            if shard.changed == number:
-                yield from new
-        known = {ref.path for ref in listed}
+        after = repository.manifest(number)
+        is_first = before is None and after.previous is None
+        if is_first or (before is not None and follows_by_files(before, after)):
+            for _, refs in own_files(repository, before, after, operator):
+                yield from (ref for ref in refs if not ref.local)
+        before = after

@@ -78,9 +78,9 @@ def record_columns(
     return names, lambda arrays: [read(arrays[index]) for index, read in readers]
 
 
-def field_reader(record: RecordDeclaration, annotation: Any, arrow: Any, path: str) -> Read:
-    """Return a reader of the column of a field of a record, nulls included."""
-    if record.flavour != "pydantic":
+def field_reader(record: RecordDeclaration | None, annotation: Any, arrow: Any, path: str) -> Read:
+    """Return a reader of the column of a field, of a record or of none, nulls included."""
+    if record is None or record.flavour != "pydantic":
         return column_reader(annotation, arrow, path)
     if len(peel(annotation)[0]) > 1 and not pa.types.is_null(arrow):
         return _raw(arrow)  # pydantic decides which member it is

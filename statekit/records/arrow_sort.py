@@ -19,7 +19,7 @@ def comparable(column: pa.ChunkedArray) -> pa.Array:
 
 
 def sort_keys(column: pa.Array) -> list[pa.Array]:
-    """Columns without null that sort rows like a column with nulls, which come first.
+    """Return columns without nulls that sort like this one, nulls first.
 
     >>> [key.to_pylist() for key in sort_keys(pa.array([3, None, 1]))]
     [[1, 0, 1], [3, 3, 1]]
@@ -42,7 +42,7 @@ def order_by(keys: Sequence[pa.Array]) -> pa.Array:
 
 
 def _rank(key: pa.Array) -> pa.Array:
-    """Integers in the same order. Equal values are compared once."""
+    """Return integers with the same order. Equal values are compared once."""
     if pa.types.is_integer(key.type):
         return key
     values = key.dictionary_encode()

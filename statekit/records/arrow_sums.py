@@ -41,7 +41,7 @@ def stored_type(verb: str, input_type: pa.DataType) -> pa.DataType:
 
 
 def cast_stored(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
-    """Results of an aggregate as their stored type.
+    """Cast aggregates to their stored type.
 
     Raises:
         pa.ArrowInvalid: a value does not fit.

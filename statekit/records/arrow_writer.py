@@ -61,7 +61,11 @@ def is_fixed_tuple(member: Any) -> bool:
 
 
 def tuple_rows(member: Any, path: str, stack: tuple[Any, ...]) -> OutputRows:
-    """Return the parts of a fixed tuple; `stack` holds the record types around it."""
+    """Return the columns of a fixed tuple.
+
+    Parameters:
+        stack: the record types around it.
+    """
     arguments = typing.get_args(member)
     names = tuple(f"_{index + 1}" for index in range(len(arguments)))
     prefix = f"{path}." if path else ""

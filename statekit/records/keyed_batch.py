@@ -100,7 +100,7 @@ class KeyColumns(NamedTuple):
 
     @classmethod
     def of(cls, batch: KeyedBatch, codec: KeyCodec[Any]) -> KeyColumns:
-        """All keys of a batch. Prefixes end before the first key that cannot be encoded."""
+        """Return the keys of a batch; `prefixes` ends before the first that cannot be encoded."""
         return cls(_prefixes(batch.groups, batch.keys, codec), batch.keys, batch.records)
 
     def part(self, start: int, end: int) -> KeyColumns:

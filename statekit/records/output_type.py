@@ -12,13 +12,7 @@ import pyarrow as pa
 
 from statekit.codec.annotations import peel, show
 from statekit.errors import ProcessError, StateTypeError
-from statekit.records.arrow_reader import (
-    ColumnMismatch,
-    Read,
-    column_reader,
-    field_reader,
-    record_builder,
-)
+from statekit.records.arrow_reader import ColumnMismatch, Read, field_reader, record_builder
 from statekit.records.arrow_scalars import OutputColumn
 from statekit.records.arrow_writer import is_fixed_tuple, record_rows, single_column, tuple_rows
 from statekit.records.copies import Copy, copier
@@ -149,7 +143,7 @@ class OutputType:
             ) from error
 
     def copies(self, stored: list[Any]) -> list[Any]:
-        """Copies of the records for another consumer, which may change them."""
+        """Return copies for another consumer, which may change them."""
         return stored if self.copy is None else list(map(self.copy, stored))
 
     def _with_stored_values(
@@ -194,8 +188,6 @@ class OutputType:
         if column.arrow is None:
             return None
         try:
-            if self.record_type is None:
-                return column_reader(annotation, column.arrow, column.path)
             return field_reader(self.record_type, annotation, column.arrow, column.path)
         except ColumnMismatch:
             return None

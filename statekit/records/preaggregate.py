@@ -250,7 +250,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             yield pending
 
     def _in_order(self, outer: pa.Table, groups: _Groups, aggregates: _Aggregates) -> pa.Table:
-        """`_grouped` in the order in which groups first occur.
+        """Group as `_grouped` does, in the order of first occurrence.
 
         Parameters:
             outer: columns to put in front; a group has the values of its first row.
@@ -426,7 +426,7 @@ def _named_tuple(name: str, types: dict[str, Any], where: str) -> RecordType:
 
 
 def _free_names(key: tuple[str, ...], parts: int) -> list[str]:
-    """Names of the columns of rows, other than those of the key."""
+    """Return column names that no key field has."""
     names = ["pane", "number", *(f"part_{n + 1}" for n in range(parts)), "time"]
     while not set(key).isdisjoint(names):
         names = [f"{name}_" for name in names]

@@ -11,7 +11,7 @@ Batch = TypeVar("Batch", pa.RecordBatch, pa.Table)
 
 
 def rebatched(batches: Iterable[Batch], *, rows: int, size: int) -> Iterator[list[Batch]]:
-    """Lists of consecutive batches, each list just large enough.
+    """Yield lists of consecutive batches that reach `rows` or `size`.
 
     A list is emptied when the next one is asked for, so that only one of them is in memory.
 

@@ -164,7 +164,7 @@ class RecordReader:
         self._build = record_builder(record_type, names)
 
     def read(self, batch: Any) -> list[Any]:
-        """All rows of a record batch as records, in order.
+        """Return all rows of a batch as records.
 
         Raises:
             ProcessError: a row does not fit; names the field, the record type and the row.

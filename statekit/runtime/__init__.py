@@ -1,5 +1,5 @@
 """One epoch: shards, tasks, the coordinator that commits, and runs in this process.
 
 `task` calls the user's function, `shard` runs the task over a working copy, `coordinator` plans and
-commits epochs, `local` runs a whole job without Spark. Imports everything below `spark`.
+commits epochs, `local` runs a whole job without Spark. May import everything below it.
 """

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Self
 
 from statekit.checkpoint.gc.background import BackgroundCollection
-from statekit.checkpoint.job_file import OperatorRecord
+from statekit.checkpoint.job_file import JobFile, OperatorRecord
 from statekit.checkpoint.manifest import (
-    EpochInstant,
     EpochManifest,
+    EpochNote,
     OperatorEpoch,
     ShardPlan,
     ShardReport,
@@ -18,20 +20,43 @@ from statekit.checkpoint.manifest import (
 )
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.retention import check_retention
+from statekit.checkpoint.retention import check_retention, still_kept
+from statekit.checkpoint.rollback import for_start
+from statekit.checkpoint.sealed_json import FileRef
+from statekit.checkpoint.shard_layout import rescaled
 from statekit.clock import now_us, unique_id
 from statekit.errors import CorruptCheckpointError, FencedError, RestoreError
+from statekit.job.compatibility import check_job_name, continued_job_file
 from statekit.job.job import Job
 from statekit.job.options import RunOptions
 from statekit.job.plan import Operator
-from statekit.keygroup import group_range
+from statekit.keygroup import DEFAULT_GROUPS, check_parallelism, group_range
 from statekit.runtime.shard_reports import OperatorReports
-from statekit.runtime.start_point import StartPoint, open_checkpoint
+from statekit.state.redistribution import redistributed
 from statekit.watermark import BEGINNING, END, advanced
 
 
+@dataclass(frozen=True)
+class StartPoint:
+    """Where a run starts.
+
+    Parameters:
+        last: the manifest of the epoch that the run follows; None for a new checkpoint.
+        job_file: the job file in force.
+        reference: of the job file.
+        parallelism: shards per operator.
+        layout: `last` with the shards of that parallelism.
+    """
+
+    last: EpochManifest | None
+    job_file: JobFile
+    reference: FileRef
+    parallelism: int
+    layout: EpochManifest | None
+
+
 class Coordinator:
-    """The only writer of a checkpoint. Created by `Coordinator.open`.
+    """Plans the epochs of a run and commits them, in the driver. Created by `Coordinator.open`.
 
     Parameters:
         job: the job that runs.
@@ -51,9 +76,9 @@ class Coordinator:
         self.key_groups = start.job_file.key_groups
         self.parallelism = start.parallelism
         self.layout = start.layout
-        """The shards that the epoch to make next starts from."""
-        self.begun: EpochInstant | None = None
-        """What an attempt at the epoch to make next noted, which was not committed."""
+        """The shards that the next epoch starts from."""
+        self.note: EpochNote | None = None
+        """The note of an earlier attempt at the next epoch; None if there is none."""
         self.processing_time_us = BEGINNING
         self.watermarks_us: dict[str, int] = {}
         self.notes_beginnings = any(op.declared.reads_clocks for op in job.operators)
@@ -83,7 +108,7 @@ class Coordinator:
         options = options or RunOptions()
         check_retention(options.retention)
         coordinator = cls(job, repository, open_checkpoint(job, repository, options), options)
-        coordinator.begun = repository.begun(coordinator.epoch)
+        coordinator.note = repository.read_note(coordinator.epoch)
         return coordinator
 
     @property
@@ -101,7 +126,7 @@ class Coordinator:
         """Fix the clocks of the next epoch.
 
         Parameters:
-            what: the input of the epoch, as in `EpochInstant`: a replay needs the same. "drain"
+            what: the input of the epoch, as in `EpochNote`: a replay needs the same. "drain"
                 advances event time to its end, one operator of a chain after the other.
             to: watermarks that operators advance to at least.
             at_us: the processing time; None uses that of an earlier attempt, or the clock.
@@ -126,17 +151,17 @@ class Coordinator:
         """Return the time of the wall clock; in a replay, the time of the first attempt."""
         if not self.notes_beginnings:
             return self._now_us()
-        if self.begun is None:
+        if self.note is None:
             now = self._now_us()
-            self.begun = EpochInstant(epoch=self.epoch, what=what, processing_time_us=now)
-            self.repository.begin(self.begun)
-        elif self.begun.what not in (what, "records"):
+            self.note = EpochNote(epoch=self.epoch, what=what, processing_time_us=now)
+            self.repository.write_note(self.note)
+        elif self.note.what not in (what, "records"):
             raise RestoreError(
-                f"epoch {self.epoch} of {self.repository.url} was begun as {self.begun.what!r} and "
+                f"epoch {self.epoch} of {self.repository.url} was begun as {self.note.what!r} and "
                 f"would be run again as {what!r}: run it as it was begun, so that sinks see the "
                 "same again"
             )
-        return self.begun.processing_time_us
+        return self.note.processing_time_us
 
     def _watermarks(self, drain: bool, to: Mapping[str, int]) -> dict[str, int]:
         watermarks: dict[str, int] = {}
@@ -194,7 +219,7 @@ class Coordinator:
     def was_draining(self) -> bool:
         """Whether a drain was begun, which must be completed before anything else."""
         drained = self.last is not None and self.last.drained
-        return drained or (self.begun is not None and self.begun.what == "drain")
+        return drained or (self.note is not None and self.note.what == "drain")
 
     @property
     def would_advance(self) -> bool:
@@ -277,11 +302,11 @@ class Coordinator:
         return [self.plan(operator, shard) for shard in range(self.parallelism)]
 
     def check_owner(self) -> None:
-        """Check that no other run has committed the current epoch, or removed the one before it.
+        """Check that no other run has committed the next epoch, and that the last one still exists.
 
         Raises:
-            FencedError: another run has committed it.
-            CorruptCheckpointError: the epoch before it is missing.
+            FencedError: another run has committed the next epoch.
+            CorruptCheckpointError: the last epoch is missing.
         """
         if self.repository.is_committed(self.epoch):
             raise FencedError(
@@ -344,9 +369,9 @@ class Coordinator:
         )
         self.repository.commit(manifest)
         self.last = self.layout = manifest
-        if self.begun is not None:
-            self.begun = None
-            self.repository.forget_instant(manifest.epoch)
+        if self.note is not None:
+            self.note = None
+            self.repository.remove_note(manifest.epoch)
         if self._collection is not None:
             self._collection.committed(manifest.epoch)
         return manifest
@@ -360,12 +385,78 @@ class Coordinator:
         by_operator: dict[str, list[ShardReport]] = defaultdict(list)
         for report in reports:
             by_operator[report.operator].append(report)
-        return {op.name: self._in_one(op, by_operator[op.name]) for op in self.job.operators}
+        return {op.name: self._combined(op, by_operator[op.name]) for op in self.job.operators}
 
-    def _in_one(self, operator: Operator, reports: list[ShardReport]) -> OperatorEpoch:
+    def _combined(self, operator: Operator, reports: list[ShardReport]) -> OperatorEpoch:
         """Combine the reports of all shards of an operator."""
         before = None if self.layout is None else self.layout.operators.get(operator.name)
         bases = [self._base(operator.name, shard) for shard in range(self.parallelism)]
-        combined = OperatorReports(operator, self.epoch, bases, reports)
+        checked = OperatorReports(operator, self.epoch, bases, reports)
         watermark_us = self.watermarks_us.get(operator.name)
-        return combined.in_one(before, self._record(operator.name).holds, watermark_us)
+        return checked.combined(before, self._record(operator.name).holds, watermark_us)
+
+
+def open_checkpoint(job: Job, repository: Repository, options: RunOptions) -> StartPoint:
+    """Check that a job can run on a checkpoint, and prepare the checkpoint for it.
+
+    Writes the job file if the checkpoint has none or another one, redistributes operator state for
+    another parallelism, and commits a rollback for `from_epoch`.
+
+    Raises:
+        RestoreError: the checkpoint belongs to another job, or cannot go back to that epoch.
+        RescaleError: the parallelism or the number of key groups is not possible.
+        StateSchemaError: stored and declared state do not match.
+        CorruptCheckpointError: the last manifest or the job file cannot be read.
+    """
+    latest = repository.latest_epoch()
+    if latest is None:
+        repository.check_checkpoint()
+    last = None if latest is None else repository.manifest(latest)
+    target = options.from_epoch
+    rollback = None if target is None else for_start(repository, job.name, target)
+    if rollback is not None:
+        last = rollback.manifest
+    job_file, reference = _job_file(job, repository, last, options.allow_dropped_state)
+    parallelism = options.parallelism
+    if parallelism is None:
+        parallelism = last.parallelism if last else 1
+    check_parallelism(parallelism, job_file.key_groups)
+    layout = last
+    if last is not None and last.parallelism != parallelism:
+        # This becomes part of the next epoch and is none of its own. So an epoch that was begun,
+        # and whose outputs may be published, keeps its number in a replay with any parallelism.
+        # A rollback is not committed yet: operator state is read from the epoch it goes back to.
+        stored = last if rollback is None else rollback.target
+        specs = {operator.name: operator.declared.states for operator in job.operators}
+        read = nullcontext() if rollback is None else still_kept(repository, stored.epoch)
+        layout = rescaled(last, parallelism)
+        with read:
+            layout = redistributed(repository, stored, layout, job_file.operators, specs)
+    if rollback is not None:
+        rollback.carry_out()  # all checks of the code against that epoch have passed
+    return StartPoint(last, job_file, reference, parallelism, layout)
+
+
+def _job_file(
+    job: Job, repository: Repository, last: EpochManifest | None, allow_dropped_state: bool
+) -> tuple[JobFile, FileRef]:
+    """Compare the job file with the code; write one if there is none or the code changed."""
+    stored_job = repository.job_file(None if last is None else last.job_file.path)
+    operators = tuple(operator.record() for operator in job.operators)
+    if stored_job is None:
+        groups = job.key_groups or DEFAULT_GROUPS
+        first = JobFile(id=unique_id(), name=job.name, key_groups=groups, operators=operators)
+        return repository.ensure_job_file(first)
+    stored, reference = stored_job
+    check_job_name(stored, job, repository.url)
+    if last is None:
+        # There is no state that must be kept.
+        groups = job.key_groups or stored.key_groups
+        wanted = stored.model_copy(
+            update={"key_groups": groups, "operators": operators, "dropped": {}}
+        )
+    else:
+        wanted = continued_job_file(
+            stored, job, repository.url, allow_dropped_state=allow_dropped_state
+        )
+    return (stored, reference) if stored == wanted else repository.ensure_job_file(wanted)

@@ -1,10 +1,13 @@
-"""Run a job in this process over iterables, without Spark."""
+"""Run a job in this process over iterables, without Spark.
+
+Each consumer of a stream gets records of its own.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Literal
@@ -16,20 +19,142 @@ from statekit.errors import ProcessError, RestoreError, StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.options import RunOptions
-from statekit.job.plan import Operator
+from statekit.job.plan import Operator, Plan
 from statekit.job.progress import OutputCallback, Run
-from statekit.job.record_streams import RecordStreams, SourceForm
 from statekit.keygroup import group_range, pack_group, shard_of_group
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.records.keyed_batch import KeyedBatch
-from statekit.runtime.batch_builder import KeyedBatchBuilder
+from statekit.records.output_type import OutputType
+from statekit.records.record_type import RecordType
+from statekit.records.union import Records
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.key_iteration import not_a_key
-from statekit.runtime.shard import run_shard
-from statekit.runtime.shard_input import ShardInput
+from statekit.runtime.shard import reporting, run_shard
+from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
 from statekit.watermark import is_late
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies
 from statekit.working_copy.uploader import uploader
+
+
+class SourceForm:
+    """The form of records that a caller passes for a source.
+
+    The caller's class has computed derived fields already; they are not computed again.
+    """
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        # Other record types, such as rows of Spark, create new records in `coerce`.
+        self._by_class = {
+            member.cls: OutputType(member.cls, f"{records.where}, input", noun="record")
+            for member in records.members
+            if type(member) is RecordType
+        }
+
+    def taken(self, given: Iterable[Any]) -> list[Any]:
+        """Return the records of the caller in their stored form, as objects of their own.
+
+        An instance whose fields do not fit their types is passed on unchanged: its class accepted
+        it, and an error is raised where the value is used.
+
+        Raises:
+            ProcessError: a record is not of the source's type.
+        """
+        records = list(map(self._records.coerce, given))
+        return self._each(records, lambda form, some: _stored(form, form.copies(some)))
+
+    def received(self, stored: list[Any]) -> list[Any]:
+        """Return the records that an operator receives for stored ones."""
+        return stored
+
+    def copies(self, stored: list[Any]) -> list[Any]:
+        """Return copies of the records for another consumer, which may change them."""
+        return self._each(stored, lambda form, some: form.copies(some))
+
+    def _each(
+        self, records: list[Any], convert: Callable[[OutputType, list[Any]], list[Any]]
+    ) -> list[Any]:
+        """Apply a function to the records of each class, and keep their order."""
+        if not self._by_class or not records:
+            return records
+        if len(self._by_class) == 1:
+            (form,) = self._by_class.values()
+            return convert(form, records)
+        results = list(records)
+        for cls, form in self._by_class.items():
+            places = [place for place, record in enumerate(records) if type(record) is cls]
+            own = convert(form, [records[place] for place in places])
+            for place, record in zip(places, own, strict=True):
+                results[place] = record
+        return results
+
+
+def _stored(form: OutputType, records: list[Any]) -> list[Any]:
+    """Return the stored form of records. Records that do not fit their type are unchanged."""
+    try:
+        return form.stored(records)
+    except ProcessError:
+        if len(records) == 1:
+            return records
+        middle = len(records) // 2
+        return _stored(form, records[:middle]) + _stored(form, records[middle:])
+
+
+RecordForm = SourceForm | OutputType
+"""The type of a stream's records."""
+
+
+class RecordStreams:
+    """The records of all streams in one epoch.
+
+    Parameters:
+        plan: which operators and sinks consume which stream.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._parts: dict[str, list[tuple[list[Any], RecordForm]]] = {}
+
+    def put(self, stream: str, records: list[Any], form: RecordForm | None) -> None:
+        """Add the stored records of a source or operator.
+
+        Parameters:
+            form: of the records; None for an operator that emits nothing.
+        """
+        self._parts[stream] = [] if form is None else [(records, form)]
+
+    def put_late(self, operator: Operator, is_late: Callable[[Any], bool]) -> None:
+        """Add the late records of an operator's inputs."""
+        parts = []
+        for stream in operator.inputs:
+            for records, form in self._parts[stream]:
+                received = zip(records, form.received(records), strict=True)
+                parts.append(([record for record, read in received if is_late(read)], form))
+        self._parts[operator.late] = parts
+
+    def for_operator(self, stream: str) -> list[Any]:
+        """Return the records of a stream for one operator, or for one shard of a broadcast."""
+        return [record for own, form in self._own(stream) for record in form.received(own)]
+
+    def for_sink(self, stream: str) -> list[Any]:
+        """Return the records of a stream for one sink."""
+        return [record for own, _ in self._own(stream) for record in own]
+
+    def _own(self, stream: str) -> list[tuple[list[Any], RecordForm]]:
+        """Return the records of a stream for one consumer: copies if there are others."""
+        parts = self._parts[stream]
+        if not self._is_shared(stream):
+            return parts
+        return [(form.copies(records), form) for records, form in parts]
+
+    def _is_shared(self, stream: str) -> bool:
+        uses = len(self._plan.sinks_of(stream))
+        for operator in self._plan.operators:
+            if stream in operator.broadcasts:
+                return True  # to any number of shards
+            if stream in operator.inputs:
+                uses += 2 if self._plan.wants_late(operator) else 1
+        return uses > 1
 
 
 class LocalRunner:
@@ -112,22 +237,11 @@ class LocalRunner:
             not_empty = [(number, records) for number, records in broadcast if records]
             shard_input = ShardInput(not_empty, [] if batch is None else [batch])
             running = run_shard(declared, plan, shard_input, coordinator.repository, self.copies)
-            with contextlib.closing(_reporting(running, reports)) as emitted_lists:
+            with contextlib.closing(reporting(running, reports)) as emitted_lists:
                 for emitted in emitted_lists:
-                    if output_type is None:
-                        raise ProcessError(
-                            f"operator {operator.name!r} yielded {emitted[0]!r} and is declared to "
-                            "return None: declare Iterator[T]"
-                        )
+                    assert output_type is not None, "the task checks it"
                     outputs += output_type.stored(emitted)
         return outputs, reports
-
-
-def _reporting(
-    running: Generator[list[Any], None, ShardReport], reports: list[ShardReport]
-) -> Generator[list[Any], None, None]:
-    """Yield the outputs of a shard, then add its report to others."""
-    reports.append((yield from running))
 
 
 def _routed(
@@ -205,33 +319,19 @@ def run(
                 closing.callback(uploader().give_up, working_directory)
             backend = DiskCopies(working_directory, options.rocksdb, options.bases)
         runner = LocalRunner(job, repository, backend, options)
-        closing.callback(runner.coordinator.close)
+        coordinator = runner.coordinator
+        closing.callback(coordinator.close)
         if outputs and checkpoint is not None:
-            runner.coordinator.notes_beginnings = True  # until the commit, they may be published
-        done = _run_to_the_end(runner, inputs, outputs, epoch_size, drain=drain)
-        if not runner.coordinator.keeps_copies(options.keep_copies):
-            backend.forget(runner.coordinator.job_file.id)
-    return done
-
-
-def _run_to_the_end(
-    runner: LocalRunner,
-    inputs: Mapping[str, Iterable[Any]],
-    outputs: Mapping[str, OutputCallback],
-    epoch_size: int,
-    *,
-    drain: bool,
-) -> Run:
-    """Run epochs until the inputs end, and with `drain` until event time ends."""
-    coordinator, sinks = runner.coordinator, runner.job.sinks
-    done = Run({sink.name: [] for sink in sinks if sink.name not in outputs})
-    if coordinator.was_draining:
-        while not coordinator.is_drained:
+            coordinator.notes_beginnings = True  # until the commit, they may be published
+        done = Run({sink.name: [] for sink in job.sinks if sink.name not in outputs})
+        while coordinator.was_draining and not coordinator.is_drained:
             done.take(runner.epoch({}, outputs=outputs, what="drain"))
-    for records, offsets in _epochs(inputs, coordinator, epoch_size):
-        done.take(runner.epoch(records, outputs=outputs, offsets=offsets))
-    while drain and coordinator.last is not None and not coordinator.is_drained:
-        done.take(runner.epoch({}, outputs=outputs, what="drain"))
+        for records, offsets in _epochs(inputs, coordinator, epoch_size):
+            done.take(runner.epoch(records, outputs=outputs, offsets=offsets))
+        while drain and coordinator.last is not None and not coordinator.is_drained:
+            done.take(runner.epoch({}, outputs=outputs, what="drain"))
+        if not coordinator.keeps_copies(options.keep_copies):
+            backend.forget(coordinator.job_file.id)
     done.last_epoch = None if coordinator.last is None else coordinator.last.epoch
     return done
 

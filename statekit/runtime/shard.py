@@ -54,7 +54,7 @@ def run_shard(
     """
     with _rare_collection():
         try:
-            if not records.has_records() and not plan.is_due:
+            if not records.has_records() and not plan.due_clocks:
                 return unchanged(plan)
             families = declared.families_in(plan)
             copy = obtained(plan, families, repository, copies)
@@ -65,6 +65,13 @@ def run_shard(
             if plan.base_epoch is None or plan.base_epoch >= repository.first_kept():
                 raise
             raise repository.overtaken(plan.epoch) from missing
+
+
+def reporting(
+    running: Generator[list[Any], None, ShardReport], reports: list[ShardReport]
+) -> Generator[list[Any], None, None]:
+    """Yield the outputs of a shard, then add its report to others."""
+    reports.append((yield from running))
 
 
 @contextlib.contextmanager
@@ -140,7 +147,11 @@ class _OpenShard:
         self.copy.write(batch)
 
     def _concluded(self, task: ShardTask) -> ShardReport:
-        """Make the changes durable, update the copy, and return the report."""
+        """Make the changes durable, update the copy, and return the report.
+
+        The copy is marked before the report is sent. If the worker dies in between, no manifest
+        references the attempt, and the copy is restored.
+        """
         added, copy, base = task.finish(), self.copy, self.plan.base
         batches = task.batch, task.local_batch
         files = {file: file.size for file in base.redistributed}
@@ -172,7 +183,7 @@ class _OpenShard:
         if files:
             shard = self._changed(shard, files)
         copy.take_base(shard, self.declared.local_states)
-        copy.commit(shard)
+        copy.close_at(shard)
         return report.model_copy(update={"shard": shard, **undivided})
 
     def _changed(self, shard: ShardState, files: Mapping[FileRef, int]) -> ShardState:

@@ -14,8 +14,8 @@ class OperatorReports:
     """The reports of all shards of an operator, one per shard.
 
     Parameters:
-        operator: its name.
-        epoch: its number.
+        operator: the operator.
+        epoch: the number of the epoch.
         bases: each shard before the epoch, in order.
         reports: in any order, of any attempts.
 
@@ -53,7 +53,7 @@ class OperatorReports:
             )
         self._by_shard = [by_shard[base.groups][0] for base in bases]
 
-    def in_one(
+    def combined(
         self, before: OperatorEpoch | None, holds: Container[str], watermark_us: int | None
     ) -> OperatorEpoch:
         """Return the operator after the epoch.

@@ -68,14 +68,9 @@ class ShardTask:
         self._late_us = process.late_us(plan)
         self._buffer: EventTimeBuffer | None = None
         if process.ordered is not None:
-            codecs = process.ordered, process.key_codec
+            codecs, has_timers = (process.ordered, process.key_codec), process.handles_timers
             self._buffer = EventTimeBuffer(
-                plan,
-                self.batch,
-                backend,
-                *codecs,
-                self._wakes_at,
-                has_timers=process.handles_timers,
+                plan, self.batch, backend, *codecs, self._wakes_at, has_timers
             )
         self.context = Context(self.scope, plan.shard, self._timers)
         self._call, self._arguments = process.signature.bind(self.states, self.context)
@@ -174,8 +169,17 @@ class ShardTask:
             raise
 
     def _lists(self, outputs: Iterator[Any]) -> Iterator[list[Any]]:
-        """Yield lists of outputs, and count the outputs."""
+        """Yield lists of outputs, and count the outputs.
+
+        Raises:
+            ProcessError: the function is declared to return None.
+        """
         while some := list(islice(outputs, self._at_once)):
+            if self._process.output_type is None:
+                raise ProcessError(
+                    f"operator {self.scope.operator!r} yielded {some[0]!r} and is declared to "
+                    "return None: declare Iterator[T]"
+                )
             self.records_out += len(some)
             yield some
 
@@ -225,7 +229,7 @@ class ShardTask:
             clocks = ("processing",)
         if self._timers is not None:
             yield from self._lists(self._fire(self._timers, clocks))
-        if self._expiring and self._plan.is_due:
+        if self._expiring and self._plan.due_clocks:
             self._sweep()
 
     def _fire(self, timers: Timers, clocks: Sequence[Clock]) -> Iterator[Any]:
@@ -301,7 +305,7 @@ class ShardTask:
         """Handle buffered records up to the watermark, and the timers between them, and yield the
         outputs.
         """
-        if self._plan.is_due:
+        if self._plan.due_clocks:
             self._keys.apply_changes()
             for due in buffer.due_groups(self._keys.apply_changes):
                 for key, records in due.keys:

@@ -1,11 +1,10 @@
 """Sinks: where the outputs of a job on Spark are written.
 
-A sink is a `Sink`: its attributes say how Spark may run an epoch, and `write` writes it.
+A sink is a `Sink`: its attributes say how Spark may run an epoch, and `write` writes it. May import
+only top-level modules.
 """
 
-from statekit.sinks.dataframe_writer import Writer, writer
-from statekit.sinks.function import Callback, callback
 from statekit.sinks.parquet_files import Parquet, parquet
-from statekit.sinks.sink import Sink
+from statekit.sinks.sink import Attempt, Callback, Sink, Writer, callback, writer
 
-__all__ = ["Callback", "Parquet", "Sink", "Writer", "callback", "parquet", "writer"]
+__all__ = ["Attempt", "Callback", "Parquet", "Sink", "Writer", "callback", "parquet", "writer"]

@@ -30,7 +30,7 @@ class Parquet(Sink):
 
 
 def parquet(path: object) -> Parquet:
-    """Parquet files directly under `path`, each epoch exactly once.
+    """Return a sink that writes Parquet files, each epoch exactly once.
 
     An epoch's files are staged, then moved to `epoch-<number>-<part>.parquet`. Files that an
     earlier attempt at the same epoch left are replaced. Files of epochs that were rolled back are

@@ -1,10 +1,10 @@
-"""What every sink has: attributes that the epoch runner asks for, and `write`."""
+"""The base class of sinks, with the attributes that the epoch runner reads; two simple sinks."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 
@@ -15,7 +15,8 @@ class Attempt:
     Parameters:
         epoch: its number, the same when it is replayed.
         writer: the run; keeps staged files of different runs apart.
-        is_first: whether it is the run's first epoch, which a run before it may have begun.
+        is_first: whether an earlier attempt may have written this epoch: it is the sink's first
+            epoch in a run, or an epoch that runs again.
         without_outputs: epochs whose outputs do not count, as ranges of numbers, first and last.
         check_owner: raises FencedError if another run has committed the epoch.
     """
@@ -53,5 +54,54 @@ class Sink(ABC):
 
         Parameters:
             df: the outputs, a DataFrame.
-            attempt: whose outputs they are.
+            attempt: whose outputs they are. A replayed epoch has the same `attempt.epoch`.
+                Overwrite or skip the outputs that an earlier attempt left.
         """
+
+
+@dataclass(frozen=True)
+class Writer(Sink):
+    """Any DataFrame writer format. See `writer`."""
+
+    format: str
+    mode: str = "append"
+    options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def may_duplicate(self) -> bool:
+        return self.format != "noop"
+
+    def write(self, df: Any, attempt: Attempt) -> None:
+        df.write.format(self.format).mode(self.mode).options(**self.options).save()
+
+
+def writer(format: str, *, mode: str = "append", **options: object) -> Writer:
+    """Return a sink for any DataFrame writer format.
+
+    Exactly-once depends on the format: appending again after a crash between the sink and the
+    commit writes an epoch again.
+
+    >>> writer("noop")
+    Writer(format='noop', mode='append', options={})
+    """
+    return Writer(format, mode, {name: str(value) for name, value in options.items()})
+
+
+@dataclass(frozen=True)
+class Callback(Sink):
+    """A user's function. See `callback`."""
+
+    fn: Callable[[Any, int], object]
+    reads_once: ClassVar[bool] = False
+
+    def write(self, df: Any, attempt: Attempt) -> None:
+        self.fn(df, attempt.epoch)
+
+
+def callback(fn: Callable[[Any, int], object]) -> Callback:
+    """Return a function `(df, epoch)`, called once per epoch before the commit.
+
+    The frame may be read any number of times, in part or not at all. After a crash the function is
+    called again with the same epoch number: make its effect depend on the number.
+    """
+    return Callback(fn)

@@ -35,17 +35,24 @@ from statekit.spark.commit_records import Reports
 from statekit.spark.failures import translated
 from statekit.spark.merged_inputs import MergedInputs
 from statekit.spark.pickling import PickledFunction, PickledPlans, pickled
-from statekit.spark.plan import FrameOptions, OperatorFrames, late_records
-from statekit.spark.union_plan import FirstInput, UnionFrames, reader_of, record_types
+from statekit.spark.plan import (
+    FirstInput,
+    FrameOptions,
+    OperatorFrames,
+    UnionFrames,
+    late_records,
+    reader_of,
+    record_types,
+)
 from statekit.spark.worker import ShardStep, Stage
 from statekit.spark.worker_rows import UnionReader
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies, default_working_directory
 
 # A task of Spark takes tens of milliseconds of a core, a shard without records less than one. With
-# more tasks than cores, all cores are busy to the end where shards differ: worth it if the epoch
-# before had so many records for each core. A single task needs no shuffle, which takes longer than
-# a second core saves with few records.
+# more tasks than cores, all cores are busy to the end although shards differ. This is faster if the
+# epoch before had so many records for each core. A single task needs no shuffle, which takes longer
+# than a second core saves with few records.
 TASKS_PER_CORE = 3
 _MANY_RECORDS = 20_000
 _FEW_RECORDS = 10_000
@@ -173,7 +180,8 @@ class EpochRunner:
         if isinstance(frames, UnionFrames) and (
             merged_inputs := self._merged_rows(operator, frames)
         ):
-            return frames.frame_of_merged(merged_inputs, operator.streams, step, tasks)
+            columns = dict(zip(operator.streams, frames.selected, strict=True))
+            return frames.frame_of_merged(merged_inputs.selected(columns), step, tasks)
         return frames.frame(dfs, step, tasks)
 
     def _frame_options(self, chain: Chain) -> FrameOptions:

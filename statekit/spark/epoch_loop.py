@@ -1,4 +1,7 @@
-"""Run the epochs of a query: one per micro-batch, and epochs without input between and after."""
+"""`Query`, the handle of a job on Spark, and the epochs that it runs.
+
+There is one epoch per micro-batch, and there are epochs without input between and after them.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +12,30 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
+from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
+from statekit.checkpoint.manifest import EpochManifest
 from statekit.clock import stopwatch_s
 from statekit.errors import RestoreError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.options import StartOptions
 from statekit.job.progress import Progress
+from statekit.maintenance.savepoint.write import savepoint_folder, write_savepoint
 from statekit.runtime.coordinator import Coordinator
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.failures import translated
-from statekit.spark.idle import IdleEpochs, WholeQuery
 from statekit.spark.merged_inputs import merged, split
 from statekit.spark.offsets import sparks_part
 from statekit.timestamp import duration_to_micros, instant
 
 _MOST_PROGRESS = 100
 _CHECK_WATERMARK_S = 0.5
+_LONGEST_WAIT_S = 0.5
 RUNNING: weakref.WeakValueDictionary[str, EpochLoop] = weakref.WeakValueDictionary()
 """Loops over streams of this process, by checkpoint URL."""
 
@@ -55,9 +60,9 @@ class EpochLoop:
     query: StreamingQuery | None = None
     progress: deque[Progress] = field(default_factory=partial(deque, maxlen=_MOST_PROGRESS))
     _stream: StreamingQuery | None = None
-    _idle: IdleEpochs | None = None
+    _idle: threading.Thread | None = None
     _first_error: BaseException | None = None
-    _is_stopped: bool = False
+    _stopped: threading.Event = field(default_factory=threading.Event)
     # Micro-batches run in Spark's thread, heartbeats in one of ours: one epoch at a time.
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _no_input: Mapping[str, DataFrame] = field(default_factory=dict)
@@ -134,10 +139,43 @@ class EpochLoop:
             beat = partial(self._beat, heartbeat_s, self._is_free)
         elif settles and not ends:
             beat = partial(self._beat, _CHECK_WATERMARK_S, self._needs_final_epochs)
-        self._idle = IdleEpochs(stream, beat=beat, end=end, failed=self._fail)
+        run = partial(self._run_idle, beat, end)
+        self._idle = threading.Thread(target=run, name="statekit idle epochs", daemon=True)
         if settles:
-            self.query = WholeQuery(stream, self._idle, self.settle, self.failure)
+            self.query = WholeQuery(stream, self._idle, self)
         self._idle.start()
+
+    def _run_idle(self, beat: Callable[[], float] | None, end: Callable[[], None] | None) -> None:
+        """Run epochs without input beside the stream.
+
+        Parameters:
+            beat: runs an epoch if one is due, and returns the seconds until the next one; None
+                without heartbeats.
+            end: runs the last epochs, when the stream has read all of its input; None for none.
+        """
+        stream = self._stream
+        assert stream is not None, "it was started"
+        try:
+            while beat is not None and not self._stopped.is_set() and stream.isActive:
+                self._stopped.wait(min(beat(), _LONGEST_WAIT_S))
+            if end is not None and self._has_read_all_input(stream):
+                end()
+        except BaseException as error:  # noqa: BLE001 - raised to whoever waits for the stream
+            self._fail(error)
+
+    def _has_read_all_input(self, stream: StreamingQuery) -> bool:
+        """Return whether a stream with the trigger availableNow has ended by itself.
+
+        Anyone can stop it, through `spark.streams` or with the session, and Spark has no public way
+        to distinguish that. But it ends by itself only after it found no further micro-batch.
+        """
+        try:
+            stream.awaitTermination()
+        except PySparkException:
+            return False  # raised in `awaitTermination` of the query
+        failed = self._stopped.is_set() or stream.exception() is not None
+        execution: Any = stream._jsq
+        return not failed and bool(execution.streamingQuery().noNewData())
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until the last epoch has ended, for at most `timeout_s` whole seconds.
@@ -165,12 +203,12 @@ class EpochLoop:
 
     def stop(self) -> None:
         """Stop the stream, after the running micro-batch was abandoned."""
-        self._is_stopped = True  # so that this does not count as the end of the input
+        self._stopped.set()  # so that this does not count as the end of the input
         if self._stream is None:
             return  # a bounded run has ended
         self._stream.stop()
-        if self._idle is not None:
-            self._idle.stop()
+        if self._idle is not None and self._idle is not threading.current_thread():
+            self._idle.join()  # the current epoch is completed
         self.coordinator.close(at_once=True)
 
     def failure(self) -> BaseException | None:
@@ -225,12 +263,12 @@ class EpochLoop:
         A micro-batch that was begun keeps its epoch. The first epoch needs records: nothing is due
         before them, and they get the initial state.
         """
-        begun = self.coordinator.begun
-        if self.coordinator.last is None and begun is None:
+        note = self.coordinator.note
+        if self.coordinator.last is None and note is None:
             return False
-        if self._stream is None or self._is_stopped or self._first_error is not None:
+        if self._stream is None or self._stopped.is_set() or self._first_error is not None:
             return False
-        return self._stream.isActive and (begun is None or begun.what == "idle")
+        return self._stream.isActive and (note is None or note.what == "idle")
 
     def _needs_final_epochs(self) -> bool:
         """Return whether the watermark has advanced, and Spark has no more records."""
@@ -241,7 +279,7 @@ class EpochLoop:
         """Run the epochs without input that are due once all input was read."""
         with self._lock:
             self._finish_idle()
-            while self.coordinator.would_advance and not self._is_stopped:
+            while self.coordinator.would_advance and not self._stopped.is_set():
                 self._epoch(self._no_input, "idle")
 
     def _drain_at_end(self) -> None:
@@ -251,13 +289,13 @@ class EpochLoop:
     def _drain(self) -> None:
         """Advance event time to its end: an epoch per operator of the longest chain."""
         self._finish_idle()
-        while not (self.coordinator.is_drained or self._is_stopped):
+        while not (self.coordinator.is_drained or self._stopped.is_set()):
             self._epoch(self._no_input, "drain")
 
     def _finish_idle(self) -> None:
         """Complete an idle epoch that was begun before a crash."""
-        begun = self.coordinator.begun
-        if begun is not None and begun.what == "idle":
+        note = self.coordinator.note
+        if note is not None and note.what == "idle":
             self._epoch(self._no_input, "idle")
 
     def _epoch(self, inputs: Mapping[str, DataFrame], what: str, batch: int | None = None) -> None:
@@ -269,6 +307,106 @@ class EpochLoop:
             self._last_epoch_s = stopwatch_s()
             seconds = self._last_epoch_s - begun_s
             self.progress.append(_progress(manifest, self.coordinator.job, batch, seconds))
+
+
+class WholeQuery(StreamingQuery):
+    """A query of Spark that includes the epochs without rows that follow its last batch.
+
+    Spark runs such batches within the query, so waiting for the query includes them.
+
+    Parameters:
+        query: Spark's own.
+        idle: the thread that runs the epochs.
+        loop: all epochs.
+    """
+
+    def __init__(self, query: StreamingQuery, idle: threading.Thread, loop: EpochLoop) -> None:
+        super().__init__(query._jsq)
+        self._idle = idle
+        self._loop = loop
+
+    @property
+    def isActive(self) -> bool:
+        return super().isActive or self._idle.is_alive()
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:
+        ended = super().awaitTermination(timeout)
+        if ended is not False:
+            self._idle.join(timeout)
+        if self._idle.is_alive():
+            return False
+        if ended is not False and (error := self._loop.failure()) is not None:
+            raise error
+        return ended
+
+    def processAllAvailable(self) -> None:
+        super().processAllAvailable()
+        self._loop.settle()
+
+
+class Query:
+    """A running job."""
+
+    def __init__(self, loop: EpochLoop) -> None:
+        self._loop = loop
+
+    def __repr__(self) -> str:
+        epoch = "no epoch yet" if self.epoch is None else f"last epoch {self.epoch}"
+        return f"<Query of job {self._loop.coordinator.job.name!r}: {self._loop.state}, {epoch}>"
+
+    @property
+    def query(self) -> StreamingQuery | None:
+        """Spark's `StreamingQuery`; None for a bounded run, which has ended."""
+        return self._loop.query
+
+    @property
+    def progress(self) -> deque[Progress]:
+        """Metrics of the last epochs, oldest first."""
+        return self._loop.progress
+
+    @property
+    def last_progress(self) -> Progress | None:
+        """Metrics of the last epoch; None before the first."""
+        return self.progress[-1] if self.progress else None
+
+    @property
+    def epoch(self) -> int | None:
+        """The number of the last epoch that this run committed."""
+        return self.progress[-1].epoch if self.progress else None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there may be more epochs."""
+        return self._loop.is_active
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        """Wait until the job ends, for at most `timeout_s` whole seconds. Return whether it has
+        ended.
+
+        Raises:
+            StatekitError: the job failed; the class says how. Errors of a user's sink are raised
+                unchanged.
+        """
+        return self._loop.wait(timeout_s)
+
+    def stop(self) -> None:
+        """Stop the job. The running micro-batch is abandoned; committed epochs are kept."""
+        self._loop.stop()
+
+    def savepoint(self, name: str) -> str:
+        """Write all state after the last committed epoch to `savepoints/<name>/` of the checkpoint.
+
+        The stream continues meanwhile. The driver does the work, one shard after the other. Returns
+        the URL of the savepoint, for `from_savepoint=`.
+
+        Raises:
+            RestoreError: the name is taken or not valid, or no epoch is committed yet.
+            CorruptCheckpointError: a file of the checkpoint is missing or altered.
+            StorageError: the store or the local disk failed; there is no savepoint.
+        """
+        repository = self._loop.coordinator.repository
+        write_savepoint(repository, name)
+        return f"{repository.url}/{savepoint_folder(name)}"
 
 
 def _heartbeat_s(options: StartOptions) -> float | None:
@@ -299,18 +437,7 @@ def _progress(manifest: EpochManifest, job: Job, batch: int | None, seconds: flo
             for name, operator in operators.items()
             if operator.watermark_us is not None
         },
-        state_rows=_of_states(operators, attrgetter("rows")),
-        state_bytes=_of_states(operators, attrgetter("bytes")),
+        state_rows=manifest.by_state(attrgetter("rows")),
+        state_bytes=manifest.by_state(attrgetter("bytes")),
         changed_bytes=sum(operator.bytes_written for operator in operators.values()),
     )
-
-
-def _of_states(
-    operators: Mapping[str, OperatorEpoch], numbers: Callable[[OperatorEpoch], dict[str, int]]
-) -> dict[str, int]:
-    """Return a number of each state, by `operator.state`."""
-    return {
-        f"{name}.{state}": number
-        for name, operator in operators.items()
-        for state, number in numbers(operator).items()
-    }

@@ -6,7 +6,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.rollback import finish
+from statekit.checkpoint.rollback import finish, spark_fault
 from statekit.errors import RestoreError, StorageError
 from statekit.runtime.coordinator import Coordinator
 
@@ -46,36 +46,12 @@ def check_spark_reaches(spark: SparkSession, repository: Repository) -> None:
 def check_sparks_part(coordinator: Coordinator) -> None:
     """Compare Spark's offsets with the state, so that no input is read again or left out.
 
-    Spark writes the offsets of a batch before it runs and its commit afterwards. So it may be one
-    batch ahead of the state (killed before the manifest), or lack one commit (killed after it).
-    After a rollback it may be ahead by any number: then it is set back, which a kill prevented.
+    After a rollback Spark may be ahead by any number: then it is set back, which a kill prevented.
     """
     repository, last = coordinator.repository, coordinator.last
-    offsets, commits = _latest(repository)
-    done = -1 if last is None or last.batch is None else last.batch
-    if last is not None and last.sets_spark_back and offsets >= done:
-        finish(repository, last)
-        offsets, commits = _latest(repository)
-    where = f"{repository.url}/spark"
-    way_out = "restore both parts from the same backup, or start with a new checkpoint"
-    if done >= 0 and offsets < 0:
-        raise RestoreError(
-            f"{where} is missing or empty, but the state contains micro-batches up to {done}. "
-            f"Continuing would read the input from its start and count it twice: {way_out}"
-        )
-    if offsets < done:
-        raise RestoreError(
-            f"{where} has micro-batches up to {offsets}, the state those up to {done}. Continuing "
-            f"would count input twice: {way_out}"
-        )
-    if offsets > done + 1 or commits > done:
-        raise RestoreError(
-            f"{where} has continued to micro-batch {max(offsets, commits)}, the state is at "
-            f"{done}. Continuing would leave input out: {way_out}"
-        )
-
-
-def _latest(repository: Repository) -> tuple[int, int]:
-    """Return the last micro-batches in Spark's offsets and in its commits; -1 for none."""
-    offsets, commits = repository.spark_batches("offsets"), repository.spark_batches("commits")
-    return max(offsets, default=-1), max(commits, default=-1)
+    if last is not None and last.sets_spark_back:
+        offsets = max(repository.spark_batches("offsets"), default=-1)
+        if offsets >= (-1 if last.batch is None else last.batch):
+            finish(repository, last)
+    if (fault := spark_fault(repository, last)) is not None:
+        raise RestoreError(fault)

@@ -1,10 +1,10 @@
-"""Build the DataFrame of an operator with one input."""
+"""Build the DataFrames of operators."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import reduce
+from dataclasses import dataclass
+from functools import partial, reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -17,7 +17,17 @@ from statekit.job.plan import Operator, Source
 from statekit.records.record_type import RecordType
 from statekit.spark.pickling import PickledFunction
 from statekit.spark.worker import CombineStep, LateStep, ShardStep, Stage, output_schema
-from statekit.spark.worker_rows import ARRIVAL, FIRST_MARK, GROUP, INPUT, ColumnRecords
+from statekit.spark.worker_rows import (
+    ARRIVAL,
+    FIRST_MARK,
+    GROUP,
+    INPUT,
+    ColumnRecords,
+    UnionReader,
+    UnionRows,
+    input_types,
+    row_of,
+)
 
 _NUMBER_BITS = 63  # bits without the sign of the number that rows are sorted by
 # Of these, bits for the input and the partition of a row.
@@ -89,6 +99,36 @@ class FrameOptions:
         return self.operator.declared.key
 
 
+@dataclass(frozen=True)
+class FirstInput:
+    """Rows that an operator processes in its first epoch, before all others.
+
+    Parameters:
+        frame: the rows.
+        records: their type.
+        reader: reads them and the records of the operator's stream in a worker.
+    """
+
+    frame: DataFrame
+    records: RecordType
+    reader: UnionReader
+
+
+def reader_of(operator: Operator, job: Job) -> UnionReader | None:
+    """Return the reader of the rows of an operator; None if it has one input stream."""
+    if len(operator.streams) == 1:
+        return None
+    classes = [of.cls for of in input_types(operator.declared)]
+    types = [classes.index(of.cls) for of in record_types(operator, job)]
+    return partial(UnionRows, types=types)
+
+
+def record_types(operator: Operator, job: Job) -> list[RecordType]:
+    """Return the record type of each stream of an operator."""
+    records = [job.record_of(stream) for stream in operator.streams]
+    return [one.members[0] for one in records if one is not None]  # all are connected
+
+
 class ShardFrames:
     """Runs the shards of a chain over rows that have a key group, epoch after epoch.
 
@@ -108,7 +148,10 @@ class ShardFrames:
 
     def __init__(self, keyed: DataFrame, options: FrameOptions, inputs: int = 1) -> None:
         self._marks = marks(keyed, options.shards)
-        self._routing = Routing(order_of(keyed, options, inputs), options.shards, options.groups)
+        self._order = order_of(keyed, options, inputs)
+        self._shards = options.shards
+        self._shard_of_row = _shard_of_row(options.shards, options.groups)
+        self._tasks_of_row: dict[int, Column] = {}  # by the number of tasks
         self._schema = from_arrow_schema(output_schema(options.last.declared.output_type))
 
     def run(self, rows: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
@@ -119,7 +162,14 @@ class ShardFrames:
                 without a shuffle.
         """
         marked = reduce(DataFrame.unionAll, [*rows, self._marks])
-        return self._routing.routed(marked, tasks).mapInArrow(step, self._schema)
+        if tasks is None:
+            routed = marked.coalesce(1)
+        else:
+            if tasks not in self._tasks_of_row:
+                task = f"cast((bigint({self._shard_of_row}) * {tasks}) div {self._shards} as int)"
+                self._tasks_of_row[tasks] = F.expr(task)
+            routed = marked.repartitionById(tasks, self._tasks_of_row[tasks])
+        return routed.sortWithinPartitions(*self._order).mapInArrow(step, self._schema)
 
 
 class OperatorFrames(ShardFrames):
@@ -195,34 +245,86 @@ class CombinedFrames:
         return df.selectExpr(*self._columns).mapInArrow(step, self._schema)
 
 
-@dataclass
-class Routing:
-    """Routes rows to the tasks of their shards, in order.
+class UnionFrames(ShardFrames):
+    """Builds the frame of an operator with several input streams, epoch after epoch.
+
+    All streams become one frame. Each row has the key fields, by which it is sorted, the number of
+    its input, and its own columns in a struct that is null in the rows of other inputs. Each
+    broadcast row is copied for every shard, with the shard's mark, a negative number, as key group.
+    A row with only the mark sorts before them. Key groups are not negative, so both sort before all
+    keyed records.
 
     Parameters:
-        order: of the rows of a task, one shard after the other.
-        shards, groups: their numbers.
+        likes: frames with the columns of later frames, one per stream.
+        types: of the records of each.
+        inputs: the number of keyed inputs, which come first.
+        options: of the chain.
+
+    Attributes:
+        selected: the columns of rows, for each stream.
+        reads_merged: whether it can read rows of the merged inputs: not if columns must be derived
+            first.
     """
 
-    order: Sequence[Column]
-    shards: int
-    groups: int
-    _by_tasks: dict[int, Column] = field(default_factory=dict)
+    def __init__(
+        self,
+        likes: Sequence[DataFrame],
+        types: Sequence[RecordType],
+        inputs: int,
+        options: FrameOptions,
+    ) -> None:
+        self._inputs = inputs
+        self._types = list(types)
+        self.reads_merged = not any(of.derived for of in types if isinstance(of, ColumnRecords))
+        projected = [projected_to(of, like) for of, like in zip(types, likes, strict=True)]
+        rows = [
+            spark_types.StructField(row_of(number), df.schema)
+            for number, df in enumerate(projected)
+        ]
+        self.selected: list[list[Column]] = []
+        for number, df in enumerate(projected):
+            own = F.struct(*(F.col(quoted(name)) for name in df.columns)).alias(row_of(number))
+            columns = [
+                F.lit(number).alias(INPUT),
+                *(own if place == number else nothing_as(row) for place, row in enumerate(rows)),
+                F.monotonically_increasing_id().alias(ARRIVAL),
+            ]
+            self.selected.append(columns)
+            if number < inputs:
+                columns[:0] = _group_and_key(df, options)
+        keyed = projected[0].select(*self.selected[0])
+        no_key = [nothing_as(field) for field in keyed.schema.fields[: len(options.key) + 1]]
+        for columns in self.selected[inputs:]:
+            columns[:0] = no_key
+        super().__init__(keyed, options, inputs=len(types))
+        self._copies = F.sequence(F.lit(FIRST_MARK - options.shards + 1), F.lit(FIRST_MARK))
 
-    def routed(self, rows: DataFrame, tasks: int | None) -> DataFrame:
-        """Return the rows with a key group or a mark in the tasks of their shards.
+    def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
+        """Return the outputs of the operator over a frame per stream."""
+        given = map(with_derived, self._types, dfs)
+        selected = [df.select(*columns) for df, columns in zip(given, self.selected, strict=True)]
+        keyed, broadcast = selected[: self._inputs], selected[self._inputs :]
+        copied = [df.withColumn(GROUP, F.explode(self._copies)) for df in broadcast]
+        return self.run([*keyed, *copied], step, tasks)
+
+    def frame_of_merged(self, rows: DataFrame, step: ShardStep, tasks: int | None) -> DataFrame:
+        """Return the outputs over the rows of all streams in one frame, which is read once.
 
         Parameters:
-            tasks: the number of tasks after the shuffle. None: a single task without a shuffle.
+            rows: the merged inputs with the columns `selected`.
         """
-        if tasks is None:
-            return rows.coalesce(1).sortWithinPartitions(*self.order)
-        if tasks not in self._by_tasks:
-            shard = _shard_of_row(self.shards, self.groups)
-            task = f"cast((bigint({shard}) * {tasks}) div {self.shards} as int)"
-            self._by_tasks[tasks] = F.expr(task)
-        routed = rows.repartitionById(tasks, self._by_tasks[tasks])
-        return routed.sortWithinPartitions(*self.order)
+        if self._types[self._inputs :]:
+            copies = F.when(F.col(GROUP).isNull(), self._copies).otherwise(F.array(GROUP))
+            rows = rows.withColumn(GROUP, F.explode(copies))
+        return self.run([rows], step, tasks)
+
+
+def _group_and_key(df: DataFrame, options: FrameOptions) -> list[Column]:
+    """Return the columns by which the records of an input are routed and sorted."""
+    group = F.expr(group_expression(df, options)).cast("int").alias(GROUP)
+    expressions = [key_expression(df, name, options.operator.name) for name in options.key]
+    keys = zip(expressions, options.key, strict=True)
+    return [group, *(F.expr(expression).alias(name) for expression, name in keys)]
 
 
 def late_records(
@@ -339,7 +441,7 @@ def by_one_number(
 
     This is the complete order unless the key has another type or does not fit, there are too many
     partitions, or Spark had to sort in several runs. Then the worker sorts the rest: see
-    `worker_sort`.
+    `worker_rows`.
     """
     name = key[0] if len(key) == 1 and _is_integral(df, key[0]) else None
     return _sorted_first(df, name, shards, groups, _ORIGIN_BITS, inputs)

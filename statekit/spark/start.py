@@ -21,11 +21,9 @@ from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.runtime.coordinator import Coordinator
 from statekit.sinks import Callback, Sink
 from statekit.spark.epoch import EpochRunner
-from statekit.spark.epoch_loop import RUNNING, EpochLoop
+from statekit.spark.epoch_loop import RUNNING, EpochLoop, Query
 from statekit.spark.offsets import check_spark_reaches, check_sparks_part
-from statekit.spark.plan import check_input
-from statekit.spark.query import Query
-from statekit.spark.union_plan import FirstInput
+from statekit.spark.plan import FirstInput, check_input
 from statekit.spark.worker import output_schema
 
 
@@ -36,17 +34,10 @@ def start(
     outputs: Mapping[str, object] | None = None,
     *,
     checkpoint: str | Path,
-    first_inputs: Mapping[str, FirstInput] | None = None,
     **options: Any,
 ) -> Query:
-    """Run a job on Spark, with the options of `Job.start`.
-
-    Parameters:
-        first_inputs: per operator, rows that it processes in the first epoch before all others:
-            initial state of a processor written for Spark.
-    """
-    start_options = StartOptions(**options)
-    return start_query(job, spark, inputs, outputs, checkpoint, start_options, first_inputs)
+    """Run a job on Spark, with the options of `Job.start`."""
+    return start_query(job, spark, inputs, outputs, checkpoint, StartOptions(**options))
 
 
 def start_query(
@@ -58,7 +49,12 @@ def start_query(
     options: StartOptions,
     first_inputs: Mapping[str, FirstInput] | None = None,
 ) -> Query:
-    """Check everything, then run a job on Spark."""
+    """Check everything, then run a job on Spark.
+
+    Parameters:
+        first_inputs: per operator, rows that it processes in the first epoch before all others:
+            initial state of a processor written for Spark.
+    """
     check_classic(spark, inputs)
     check_options(options.rocksdb, options.keep_copies)
     sinks = {name: _sink(name, output) for name, output in (outputs or {}).items()}
@@ -153,8 +149,7 @@ def _check_outputs(job: Job, sinks: Mapping[str, Sink]) -> None:
     directories = [sink.directory for sink in sinks.values() if sink.directory is not None]
     if len(set(directories)) != len(directories):
         raise StateTypeError(
-            f"outputs= has two Parquet sinks in one directory ({sorted(directories)}): give each "
-            "its own"
+            f"outputs= has two sinks in one directory ({sorted(directories)}): give each its own"
         )
 
 

@@ -7,7 +7,7 @@ import gc
 import os
 import socket
 import stat
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,24 +17,24 @@ import pyarrow as pa
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import ShardPlan, ShardReport
 from statekit.checkpoint.repository import Repository
-from statekit.errors import ProcessError
+from statekit.errors import StrayKeyError
+from statekit.records.keyed_batch import KeyedBatch
 from statekit.records.output_type import OutputType
 from statekit.records.preaggregate import Combiner, with_operator_name
 from statekit.records.rebatch import rebatched
-from statekit.runtime.shard import RARE_COLLECTION, run_shard
-from statekit.runtime.shard_input import ShardInput
+from statekit.runtime.shard import RARE_COLLECTION, reporting, run_shard
+from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
 from statekit.spark.commit_records import Reporter
 from statekit.spark.pickling import PickledFunction, PickledPlans, unpickled
-from statekit.spark.worker_chaining import passed_batches
 from statekit.spark.worker_rows import (
     INPUT,
     AnyProcess,
     Batches,
     UnionReader,
     batches_of_rows,
+    in_order,
     shards_in_turn,
 )
-from statekit.spark.worker_sort import in_order
 from statekit.watermark import is_late
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies
@@ -116,11 +116,10 @@ class ShardStep:
                 if place == 0:
                     shard_input = self._input(process, plan, batches)
                 else:
-                    emitted, emits = running[-1], processes[place - 1]
-                    passed = passed_batches(emitted, emits, process, plan, self.key_groups)
+                    passed = self._passed(running[-1], processes[place - 1], process, plan)
                     shard_input = ShardInput((), passed)
                 run = run_shard(process, plan, shard_input, repository, copies)
-                running.append(_outputs(run, reports))
+                running.append(reporting(run, reports))
             batches_out = (_output_batch(processes[-1], schema, some) for some in running[-1])
             # Large batches, as each that crosses over to Spark takes time of its own.
             for group in rebatched(batches_out, rows=_BATCH_ROWS, size=_BATCH_BYTES):
@@ -141,12 +140,36 @@ class ShardStep:
             batches = _combined(declared.traits.combiner, batches, plan, declared.late_us(plan))
         return ShardInput((), batches_of_rows(declared, batches, self.key_groups))
 
+    def _passed(
+        self, emitted: Iterable[list[Any]], before: AnyProcess, process: AnyProcess, plan: ShardPlan
+    ) -> Iterator[KeyedBatch]:
+        """Yield outputs of a shard as records of the next operator's shard.
 
-def _outputs(
-    run: Generator[list[Any], None, ShardReport], reports: list[ShardReport]
-) -> Generator[list[Any], None, None]:
-    """Yield the outputs of a shard, and append its report in the end."""
-    reports.append((yield from run))
+        Parameters:
+            emitted: the outputs, list by list.
+            before: the process function that emits them.
+            process, plan: the next process function, and the plan of its shard.
+
+        Raises:
+            StrayKeyError: a record belongs to another shard.
+            ProcessError: an output does not fit the declared type.
+        """
+        builder, (start, end) = KeyedBatchBuilder(process, self.key_groups), plan.base.groups
+        for outputs in emitted:
+            if before.output_type is not None:  # otherwise no operator reads them
+                outputs = before.output_type.received(before.output_type.stored(outputs))
+            records = process.combined(outputs, plan)
+            keys = builder.keys(records)
+            groups: list[int] = []
+            for key, group, size in builder.key_runs(keys, records):
+                if not start <= group <= end:
+                    raise StrayKeyError(
+                        f"{before.name} emits a record of key {key!r}, which does not belong to "
+                        f"shard {plan.shard} of {plan.operator}",
+                        plan.operator,
+                    )
+                groups += [group] * size
+            yield builder.batch(keys, groups, records)
 
 
 @dataclass(frozen=True)
@@ -256,9 +279,5 @@ def _repository(url: str) -> Repository:
 
 
 def _output_batch(declared: AnyProcess, schema: pa.Schema, outputs: list[Any]) -> pa.RecordBatch:
-    if declared.output_type is None:
-        raise ProcessError(
-            f"operator {declared.name!r} yielded {outputs[0]!r} and is declared to return None: "
-            "declare Iterator[T]"
-        )
+    assert declared.output_type is not None, "the task checks it"
     return pa.record_batch(declared.output_type.to_batch(outputs).columns, schema=schema)

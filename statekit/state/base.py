@@ -22,6 +22,10 @@ where the input was cut into epochs. A value that is its own stored form, which 
 
 Sizes. A state counts the rows and bytes that it adds and removes, exactly: before a row is replaced
 or removed, its old size is known from a read, or is looked up.
+
+To add a state type with an existing row shape: write its class here in `state`, add its kind to
+`checkpoint/state_kinds`, its class to `functions/state_parameters`, and export it in
+`statekit/__init__`.
 """
 
 from __future__ import annotations
@@ -101,7 +105,7 @@ class StateSpec:
 
     @property
     def kind(self) -> StateKind:
-        """The name of the kind in checkpoints."""
+        """The kind of the state, as in checkpoints."""
         return self.state_class.kind
 
     def bind(self, scope: KeyScope, backend: Backend) -> State:
@@ -203,13 +207,6 @@ class State:
         self.rows_added += (after > 0) - (before > 0)
         self.bytes_added += after - before
 
-    def _refuse(self, value: object, codec: ValueCodec[Any]) -> StateTypeError:
-        return StateTypeError(
-            f"{self._where()} cannot hold {shown(value)}: its type is {codec.schema}; "
-            f"{codec.reason(value)}. Nothing of this epoch is committed: convert the value, "
-            f"{'call clear() to remove it, ' if value is None else ''}or change the declared type"
-        )
-
     def _unstorable(
         self, value: object, error: StateTypeError, key: object = _HERE
     ) -> StateTypeError:
@@ -235,7 +232,12 @@ class State:
         """
         codec = self._codec if codec is None else codec
         if not codec.accepts(value):
-            raise self._refuse(value, codec)
+            clear = "call clear() to remove it, " if value is None else ""
+            raise StateTypeError(
+                f"{self._where()} cannot hold {shown(value)}: its type is {codec.schema}; "
+                f"{codec.reason(value)}. Nothing of this epoch is committed: convert the value, "
+                f"{clear}or change the declared type"
+            )
         try:
             return codec.encode(value)
         except StateTypeError as error:

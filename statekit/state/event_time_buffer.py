@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
 from typing import Any, NamedTuple
@@ -67,6 +68,7 @@ class _Due(NamedTuple):
     content: bytes = b""
 
 
+@dataclass
 class EventTimeBuffer:
     """The buffered records of one shard.
 
@@ -80,29 +82,20 @@ class EventTimeBuffer:
         has_timers: whether the operator has timers, which fire between the records.
     """
 
-    def __init__(
-        self,
-        plan: ShardPlan,
-        batch: Batch,
-        backend: Backend,
-        codec: ValueCodec[Any],
-        key_codec: KeyCodec[Any],
-        wakes_at: WakesAt,
-        *,
-        has_timers: bool,
-    ) -> None:
-        self._batch = batch
-        self._backend = backend
-        self._codec = codec
-        self._decode_key = key_codec.decode
-        self._groups = plan.base.groups
-        self._now = plan.now_us["event"]
-        self._has_timers = has_timers
-        self._epoch = plan.epoch.to_bytes(6, "big")
+    plan: ShardPlan
+    batch: Batch
+    backend: Backend
+    codec: ValueCodec[Any]
+    key_codec: KeyCodec[Any]
+    wakes_at: WakesAt
+    has_timers: bool
+
+    def __post_init__(self) -> None:
+        self._now = self.plan.now_us["event"]
+        self._epoch = self.plan.epoch.to_bytes(6, "big")
         self._arrived = 0
         self._rows_added = 0
         self._bytes_added = 0
-        self._wakes_at = wakes_at
 
     def add(self, prefix: bytes, time: int, record: Any) -> None:
         """Buffer a record.
@@ -116,12 +109,12 @@ class EventTimeBuffer:
         """
         position = self._epoch + self._arrived.to_bytes(6, "big")
         self._arrived += 1
-        content = self._codec.encode(record)
+        content = self.codec.encode(record)
         row = prefix[:2] + sortable_micros(time) + prefix[2:] + content + position
-        self._bytes_added += self._batch.put(WAITING, row, b"")
+        self._bytes_added += self.batch.put(WAITING, row, b"")
         self._rows_added += 1
         if time > self._now:
-            self._wakes_at("event", time)
+            self.wakes_at("event", time)
 
     @property
     def added(self) -> StateSize:
@@ -149,16 +142,16 @@ class EventTimeBuffer:
         for item in due:
             _, records = keys.setdefault(item.prefix, (item.key, []))
             if item.row:
-                records.append((item.time, self._codec.decode(item.content)))
+                records.append((item.time, self.codec.decode(item.content)))
         if rows := [item.row for item in due if item.row]:  # the first ones of the key group
-            self._batch.delete_range(WAITING, rows[0], rows[-1] + b"\x00")
+            self.batch.delete_range(WAITING, rows[0], rows[-1] + b"\x00")
             self._rows_added -= len(rows)
             self._bytes_added -= sum(map(len, rows))
         return DueGroup(group, until, [keys[prefix] for prefix in sorted(keys)])
 
     def _due_groups(self) -> Iterator[int]:
         """Yield key groups with due records or timers. Other key groups are skipped."""
-        group, last = self._groups
+        group, last = self.plan.base.groups
         while group <= last:
             soonest: dict[int, int] = defaultdict(lambda: self._now + 1)
             for row in self._firsts(group, last):
@@ -170,37 +163,37 @@ class EventTimeBuffer:
             if soonest[group] <= self._now:
                 yield group
             for row in self._firsts(group, group, after=self._now):
-                self._wakes_at("event", micros_of_sortable(row, len(row) - 8))
+                self.wakes_at("event", micros_of_sortable(row, len(row) - 8))
             group += 1
 
     def _firsts(self, group: int, last: int, *, after: int | None = None) -> Iterator[bytes]:
         """Yield key group and time of the first buffered record and of the first timer."""
         later = b"" if after is None else sortable_micros(after + 1)
         end = pack_group(last + 1)
-        row = self._backend.first(WAITING, pack_group(group) + later, end)
+        row = self.backend.first(WAITING, pack_group(group) + later, end)
         if row is not None:
             yield row[:10]
-        if self._has_timers:
-            row = first_of_groups(self._backend, DUE, EVENT_TAG, (group, last), later)
+        if self.has_timers:
+            row = first_of_groups(self.backend, DUE, EVENT_TAG, (group, last), later)
             if row is not None:
                 yield row[:2] + row[3:11]
 
     def _due_in(self, group: int) -> Iterator[_Due]:
         start, behind = pack_group(group), sortable_micros(self._now + 1)
         waiting = (
-            self._record(row) for row, _ in self._backend.scan(WAITING, start, start + behind)
+            self._record(row) for row, _ in self.backend.scan(WAITING, start, start + behind)
         )
-        if not self._has_timers:
+        if not self.has_timers:
             return waiting
         start += EVENT_TAG
-        timers = (self._timer(row) for row, _ in self._backend.scan(DUE, start, start + behind))
+        timers = (self._timer(row) for row, _ in self.backend.scan(DUE, start, start + behind))
         return merge(waiting, timers, key=lambda due: due.time)
 
     def _record(self, row: bytes) -> _Due:
-        key, end = self._decode_key(row, 10)
+        key, end = self.key_codec.decode(row, 10)
         content = record_of_row(row[end:])
         return _Due(micros_of_sortable(row, 2), row[:2] + row[10:end], key, row, content)
 
     def _timer(self, row: bytes) -> _Due:
-        key, end = self._decode_key(row, 11)
+        key, end = self.key_codec.decode(row, 11)
         return _Due(micros_of_sortable(row, 3), row[:2] + row[11:end], key)

@@ -18,7 +18,7 @@ from statekit.state.ttl import PERMANENT, UNWRITTEN, Expiry
 
 T = TypeVar("T")
 
-# `update` adds so many elements at a time, and then looks whether it is time to hand them on.
+# `update` adds so many elements at a time, and then checks whether to flush them.
 _ADDED_MAX = 64
 
 
@@ -64,6 +64,9 @@ class ListState(ManyRowState, Sequence[T]):
 
     def append(self, value: T) -> None:
         """Add one element at the end.
+
+        The value is encoded now. The row key (prefix, epoch, number) is made at the flush, in
+        `_put_pending`.
 
         Raises:
             StateTypeError: the declared type does not allow the element.
@@ -122,17 +125,17 @@ class ListState(ManyRowState, Sequence[T]):
         return list(iter(self))  # list(self) would ask for the length first, which is a scan
 
     def __iter__(self) -> Iterator[T]:
-        return map(self._decode, chain(self._stored(handed_out=True), self._read_elements()))
+        return map(self._decode, chain(self._stored(for_reader=True), self._read_elements()))
 
     def __reversed__(self) -> Iterator[T]:
-        stored = self._stored(reverse=True, handed_out=True)
+        stored = self._stored(reverse=True, for_reader=True)
         return map(self._decode, chain(self._read_elements(reverse=True), stored))
 
     def __len__(self) -> int:
-        return sum(1 for _ in self._stored()) + len(self._waiting())
+        return sum(1 for _ in self._stored()) + len(self._pending_rows())
 
     def __bool__(self) -> bool:
-        return bool(self._waiting()) or next(self._stored(), None) is not None
+        return bool(self._pending_rows()) or next(self._stored(), None) is not None
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -160,12 +163,12 @@ class ListState(ManyRowState, Sequence[T]):
     def __repr__(self) -> str:
         return f"ListState({self.get()!r})"
 
-    def _stored(self, *, reverse: bool = False, handed_out: bool = False) -> Iterator[bytes]:
+    def _stored(self, *, reverse: bool = False, for_reader: bool = False) -> Iterator[bytes]:
         """Yield the encoded elements in the backend."""
         rows, expiry = self._stored_rows(reverse=reverse), self.expiry
         if expiry is None:
             return (row for _, row in rows)
-        return self._unexpired(rows, expiry, refresh=handed_out and expiry.refreshes)
+        return self._unexpired(rows, expiry, refresh=for_reader and expiry.refreshes)
 
     def _unexpired(self, rows: Rows, expiry: Expiry, *, refresh: bool) -> Iterator[bytes]:
         prefix = self._scope.prefix
@@ -195,7 +198,7 @@ class ListState(ManyRowState, Sequence[T]):
         if scope.batch.full or len(self._again) >= base.PENDING_ROWS_MAX:
             self._spill()
 
-    def _waiting(self) -> list[bytes]:
+    def _pending_rows(self) -> list[bytes]:
         """Return the encoded elements that are pending."""
         if self._at is not self._scope.prefix:
             return []
@@ -209,7 +212,7 @@ class ListState(ManyRowState, Sequence[T]):
         """Yield the encoded elements to a reader, one by one."""
         expiry = self.expiry
         if expiry is None or not expiry.refreshes:
-            pending = self._waiting()
+            pending = self._pending_rows()
             return pending[::-1] if reverse else pending
         if self._at is not self._scope.prefix:
             return ()

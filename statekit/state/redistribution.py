@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from statekit.backend.interface import StateSize
@@ -41,6 +42,12 @@ from statekit.state.base import StateSpec, shown
 from statekit.state.key_scope import KeyScope
 from statekit.state.options import Rule
 from statekit.state.row_versions import generation_codec, value_schema
+
+Specs = Mapping[str, Sequence[StateSpec]]
+"""Per operator, its states as the code declares them."""
+
+NO_SPECS: Specs = MappingProxyType({})
+"""Without code there are no functions that redistribute operator state."""
 
 
 def redistributed(

@@ -352,7 +352,7 @@ class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
 
     def _results(self, values: list[Any]) -> list[Any]:
         result = self._aggregate.result
-        return [None if has is None else result(has) for has in values]
+        return [None if accumulator is None else result(accumulator) for accumulator in values]
 
     def get(self) -> Out | None:
         """Return the result for the accumulator of this key; None if nothing was added."""

@@ -26,7 +26,7 @@ from statekit.checkpoint.manifest import ShardPlan
 from statekit.codec.key_codec import KeyCodec
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.keygroup import group_of_row
-from statekit.state import base as state
+from statekit.state import base
 from statekit.state.key_scope import KeyScope
 from statekit.timestamp import (
     MAX_MICROS,
@@ -133,7 +133,6 @@ class Timers:
         joins: bool = True,
     ) -> None:
         self._scope = scope
-        self._backend = backend
         self._read = backend.reader(TIMERS).get
         self._scan = backend.reader(TIMERS).scan
         self._handled = handled
@@ -300,7 +299,7 @@ class Timers:
             del self._changed[row]  # back to the stored timers
         else:
             self._changed[row] = is_set
-        if len(self._stored) + len(self._changed) >= state.PENDING_ROWS_MAX:
+        if len(self._stored) + len(self._changed) >= base.PENDING_ROWS_MAX:
             self._put_changes()
             self._scope.spill()
             self._spills += 1

@@ -237,7 +237,7 @@ class Expiry:
     def forget(self, row_key: bytes, written: int) -> None:
         """Delete the index row of a row that is removed before it expires.
 
-        If the row was written several times, its index row has another mark, and stays until it is
+        If the row was written again, its index row has an older write time and stays until it is
         due.
         """
         if written not in (PERMANENT, UNWRITTEN):

@@ -1,4 +1,8 @@
-"""Test process functions without a cluster."""
+"""Test process functions without a cluster.
+
+`harness` runs one operator with real epochs, `faults` fails on purpose. May import `runtime` and
+whatever that may import.
+"""
 
 from statekit.testing.counting import CountingBackend
 from statekit.testing.faults import Fault, Faults, FaultyBackend, FaultyCopies, faulty

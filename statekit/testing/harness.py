@@ -16,6 +16,7 @@ from statekit.backend.interface import MemoryBackend
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.state_kinds import RowShape
 from statekit.errors import QueryError, RestoreError, StatekitError, StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
@@ -31,8 +32,6 @@ from statekit.runtime.shard import obtained
 from statekit.runtime.task import ShardTask
 from statekit.state.base import State, StateSpec
 from statekit.state.key_scope import Clocks, KeyScope
-from statekit.state.list_state import ListState
-from statekit.state.map_state import MapState
 from statekit.state.timers import Timer
 from statekit.timestamp import datetime_to_micros, instant
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies
@@ -263,7 +262,7 @@ class Harness:
 
     @contextlib.contextmanager
     def _copy_of(self, shard: int) -> Iterator[tuple[RowBackend, ShardPlan]]:
-        """The rows of a shard after the last epoch."""
+        """Open the rows of a shard after the last epoch."""
         coordinator = self._runner.coordinator
         plan = coordinator.plan(self.process.name, shard)
         families = self.process.families_in(plan)
@@ -275,7 +274,7 @@ class Harness:
 
     @contextlib.contextmanager
     def _opened_at(self, key: Any) -> Iterator[tuple[KeyScope, RowBackend, ShardPlan]]:
-        """A key scope after the last epoch, to look at the states of a key."""
+        """Open a key scope after the last epoch."""
         with self._copy_of(self.shard_of(key)) as (backend, plan):
             scope = KeyScope.of_keys(plan, Batch(), _nothing)
             scope.enter(_prefix(self.process, key, self.key_groups), key)
@@ -344,7 +343,9 @@ class Harness:
     def shard_of(self, key: Any) -> int:
         """Return the shard that owns a key."""
         if not self.process.key:
-            raise QueryError(f"{self.process.name} has no key: its records are dealt out in turn")
+            raise QueryError(
+                f"{self.process.name} has no key: its records are distributed round robin"
+            )
         self.process.key_codec.encode(key)  # a key of another type would hash to some shard too
         group = key_group(key, self.key_groups)
         return shard_of_group(group, self.parallelism, self.key_groups)
@@ -393,11 +394,14 @@ def bind(process: Process[Any, Any, Any], key: Any) -> dict[str, Any]:
 
 def plain(spec: StateSpec, state: State) -> Any:
     """Return a bound state as plain Python: None, the value, a list or a dict."""
-    if isinstance(state, ListState):
-        return list(state)
-    if isinstance(state, MapState):
-        return dict(state.items())
-    return state.get()  # type: ignore[attr-defined]
+    bound: Any = state
+    match spec.kind.shape:
+        case RowShape.ELEMENTS:
+            return list(bound)
+        case RowShape.ENTRIES:
+            return dict(bound.items())
+        case RowShape.VALUE:
+            return bound.get()
 
 
 def _prefix(process: Process[Any, Any, Any], key: Any, key_groups: int) -> bytes:

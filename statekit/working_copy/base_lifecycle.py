@@ -32,7 +32,7 @@ from statekit.checkpoint.retention import STAGED_FOR, may_adopt
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.clock import now_us, unique_id
 from statekit.errors import CorruptCheckpointError, StatekitError
-from statekit.working_copy.base_options import SLACK_MAX, SMALL_BYTES, BaseOptions, Choice
+from statekit.working_copy.base_options import SLACK_MAX, SMALL_BYTES, BaseOptions
 from statekit.working_copy.base_snapshot import Finished, Staged, StagedSnapshot
 from statekit.working_copy.clipping import Database
 from statekit.working_copy.directory import WHOLE, Ranges, database_paths
@@ -41,7 +41,6 @@ from statekit.working_copy.uploaded_tables import (
     pass_on_note,
     read_stored,
     table_bytes,
-    tables_in,
 )
 from statekit.working_copy.uploader import uploader
 
@@ -79,7 +78,7 @@ class BaseLifecycle:
         depends on the plan alone, so that two attempts at the shard report the same.
         """
         base = self.plan.base
-        return base.is_part and self.options.is_worth_it(base.chain, 0)
+        return base.is_part and self.options.is_due(base.chain, 0)
 
     # ---------------------------------------------------------------------------- using a base
 
@@ -195,7 +194,7 @@ class BaseLifecycle:
         if (
             shard.attempt == self.plan.base.attempt
             or row_bytes is None  # a part is counted first
-            or not self.options.is_worth_it(shard.chain, row_bytes)
+            or not self.options.is_due(shard.chain, row_bytes)
         ):
             return
         if snapshots := self._snapshots():
@@ -204,9 +203,14 @@ class BaseLifecycle:
             return
         backend.flush()
         try:
-            base = shard.base
-            stored = [{} if base is None else read_stored(path, base.path) for path in self._paths]
-            choice = self._choice(shard, row_bytes, stored)
+            base, paths = shard.base, self._paths
+            stored = [{} if base is None else read_stored(path, base.path) for path in paths]
+            choice = self.options.choice(
+                shard.chain,
+                size=sum(map(table_bytes, paths)),
+                new_bytes=sum(map(table_bytes, paths, stored)),  # the checkpoint has the others
+                row_bytes=row_bytes,
+            )
             # A base must not contain expired rows that are still to be removed.
             if choice != "none" and not self.plan.clocks_due(shard):
                 self._stage(shard, backend, local_states, stored, merged=choice == "merged")
@@ -216,17 +220,6 @@ class BaseLifecycle:
                 self._shard,
                 error,
             )
-
-    def _choice(
-        self, shard: ShardState, row_bytes: int, stored: Sequence[dict[str, FileRef]]
-    ) -> Choice:
-        """Return what to upload, given the tables that the checkpoint has already."""
-        size = new_bytes = 0
-        for path, refs in zip(self._paths, stored, strict=True):
-            for name, written in tables_in(path).items():
-                size += written
-                new_bytes += 0 if name in refs else written
-        return self.options.choice(shard.chain, size=size, new_bytes=new_bytes, row_bytes=row_bytes)
 
     def _stage(
         self,

@@ -8,7 +8,7 @@ from typing import Literal
 from statekit.checkpoint.shard_contents import ReplayCost
 from statekit.errors import StateTypeError
 
-# What restoring costs, measured on one core: mutations applied and bytes of tables fetched per
+# Cost of a restore, measured on one core: mutations applied and bytes of tables fetched per
 # second, and the seconds that each file adds.
 _ROWS_PER_S = 1_500_000
 _BYTES_PER_S = 500_000_000
@@ -41,8 +41,8 @@ class BaseOptions:
     """When base snapshots are taken, and how much may be uploaded for them.
 
     A shard takes a base once two conditions hold. Applying the change files since the last base
-    takes long enough. And these change files pay for the base: its upload has at most their size
-    times `uploaded_per_changed - 1`.
+    takes long enough. And the upload of the base is within the upload budget: the size of these
+    change files, times `uploaded_per_changed - 1`.
 
     Parameters:
         replay_seconds: a base is due once applying the change files since the last one would take
@@ -70,7 +70,7 @@ class BaseOptions:
                 f"uploaded_per_changed={self.uploaded_per_changed!r}: give 1 or more"
             )
 
-    def is_worth_it(self, chain: ReplayCost, row_bytes: int) -> bool:
+    def is_due(self, chain: ReplayCost, row_bytes: int) -> bool:
         """Return whether applying the change files takes long enough for a base.
 
         Parameters:
@@ -79,7 +79,7 @@ class BaseOptions:
         return replay_seconds(chain) > max(self.replay_seconds, row_bytes / _BYTES_PER_S / 2)
 
     def choice(self, chain: ReplayCost, *, size: int, new_bytes: int, row_bytes: int) -> Choice:
-        """Return what to upload for a base: nothing until the change files pay for it.
+        """Return what to upload for a base: nothing until that is within the upload budget.
 
         Parameters:
             size: bytes of all tables of the databases.

@@ -47,8 +47,8 @@ class Staged(Record):
         operator, shard, attempt, epoch, states, follows: as in the `BaseSnapshot` that it becomes.
         databases: first and last key group of each.
         local_rows: mutations in the file with the state of the shard; 0 for no file.
-        relies_on: the path of the base that has uploaded some of the tables.
-        relied: paths of these tables in the checkpoint.
+        relies_on: the path of the base whose upload includes some of the tables.
+        relied: their paths in the checkpoint.
         merged: whether to merge the databases before the upload.
         is_cut: whether the databases were cut out of those of other shards, and may have rows of
             other key groups.

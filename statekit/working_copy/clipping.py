@@ -86,7 +86,7 @@ def opened(home: Path, fragments: Ranges, states: Sequence[str], options: RocksO
     return databases[0][1] if len(databases) == 1 else FragmentedBackend(databases)
 
 
-def put_together(
+def assembled(
     home: Path,
     groups: tuple[int, int],
     pieces: Sequence[Piece],

@@ -36,7 +36,7 @@ _CopyName = tuple[str | int, ...]
 
 
 class WorkingCopy(Protocol):
-    """The rows of a shard during one epoch, which ends with `commit` or `abandon`."""
+    """The rows of a shard during one epoch, which ends with `close_at` or `abandon`."""
 
     @property
     def backend(self) -> Backend:
@@ -47,7 +47,7 @@ class WorkingCopy(Protocol):
         """Whether this epoch must count all rows."""
 
     def write(self, batch: Batch) -> None:
-        """Apply a batch. The copy is not trusted again until `commit`."""
+        """Apply a batch. The copy is not trusted again until `close_at`."""
 
     def newest_base(self) -> ShardState:
         """Return the shard before the epoch, on the newest base that is known on this host."""
@@ -60,7 +60,7 @@ class WorkingCopy(Protocol):
             local_states: names of its operator state.
         """
 
-    def commit(self, shard: ShardState) -> None:
+    def close_at(self, shard: ShardState) -> None:
         """Close the copy and mark it as a copy of the shard after the epoch."""
 
     def abandon(self) -> None:
@@ -71,7 +71,7 @@ class WorkingCopies(Protocol):
     """Where a process keeps its working copies."""
 
     def obtain(self, plan: ShardPlan, states: Sequence[str], repository: Repository) -> WorkingCopy:
-        """Return a copy of the plan's shard that stands at its base, with these column families."""
+        """Return a copy of the plan's shard that is at its base, with these column families."""
 
     def tidy(self, plans: Sequence[ShardPlan]) -> None:
         """Make room before shards of an operator run.
@@ -108,12 +108,12 @@ class _MemoryCopy:
     def take_base(self, shard: ShardState, local_states: Collection[str]) -> None:
         pass  # copies in memory take none
 
-    def commit(self, shard: ShardState) -> None:
+    def close_at(self, shard: ShardState) -> None:
         self.owner.kept[self.name] = (shard.attempt, self.backend)
 
     def abandon(self) -> None:
         if not self.written:
-            self.commit(self.base)
+            self.close_at(self.base)
 
 
 class MemoryCopies:
@@ -267,7 +267,7 @@ class _DiskCopy:
         if not self._lease.is_private:
             self._bases.take(shard, self.backend, local_states)
 
-    def commit(self, shard: ShardState) -> None:
+    def close_at(self, shard: ShardState) -> None:
         if self.backend.failed:
             # The user's function may have caught the error and gone on without the row.
             raise StorageError(

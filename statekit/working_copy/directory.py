@@ -71,7 +71,10 @@ def database_paths(home: Path, fragments: Ranges) -> list[Path]:
 
 @contextlib.contextmanager
 def reading(home: Path, states: Sequence[str]) -> Iterator[Mark | None]:
-    """The mark of a copy that no process uses meanwhile; None if it is in use or not trusted."""
+    """Lock a copy's directory for reading, and yield its mark.
+
+    Yields None if the copy is in use or not trusted.
+    """
     with DirectoryLock.sharing(home) as is_ours:
         yield read_mark(home, states) if is_ours else None
 

@@ -34,7 +34,7 @@ _ID = r"[0-9a-f]{32}"
 _CHECKPOINT_NAME = re.compile(_ID)
 _LEAVING_NAME = re.compile(rf"removed\.{_ID}")
 
-# Everybody who runs shards on a host looks at most this often, together.
+# The processes of a host check for copies to remove at most this often, all together.
 _BETWEEN_LOOKS_US = 60 * 1_000_000
 
 # Copies that were used more recently stay, so that a disk that is short of space for
@@ -106,7 +106,7 @@ class CopySpace:
         )
 
     def unreadable(self) -> list[Path]:
-        """Directories that cannot be read and may contain copies."""
+        """Return unreadable directories that may contain copies."""
         names = filter(_CHECKPOINT_NAME.fullmatch, glob.iglob("*", root_dir=self.root))
         checkpoints = [self.root / name for name in names]
         operators = [path / name for path in checkpoints for name in glob.iglob("*", root_dir=path)]
@@ -114,7 +114,7 @@ class CopySpace:
         return [path for path in places if os.path.isdir(path) and not os.access(path, _LOOK)]
 
     def copies(self) -> list[FoundCopy]:
-        """All copies, the least recently used first."""
+        """Return all copies, the least recently used first."""
         copies = [copy for home in self._homes("*") if (copy := _found(home)) is not None]
         return sorted(copies, key=lambda copy: copy.last_used_us)
 

@@ -24,7 +24,7 @@ from statekit.checkpoint.restore_plan import RestorePlan, missed_files, replay, 
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import BaseDatabase, Slice
 from statekit.working_copy.base_snapshot import Wanted, fetch_databases
-from statekit.working_copy.clipping import Database, Piece, clipped, put_together
+from statekit.working_copy.clipping import Database, Piece, assembled, clipped
 from statekit.working_copy.directory import Mark, Ranges, database_paths, reading
 from statekit.working_copy.lock import usable
 from statekit.working_copy.uploaded_tables import table_bytes
@@ -170,11 +170,11 @@ def restored(
         closing.callback(shutil.rmtree, drafts, ignore_errors=True)
         fetched = _fetched(repository, missing, drafts, beside)
         pieces = sorted([*local, *fetched], key=lambda piece: piece.groups)
-        ranges, backend = put_together(home, groups, pieces, states, options)
+        ranges, backend = assembled(home, groups, pieces, states, options)
         failing = closing.enter_context(contextlib.ExitStack())
         failing.callback(backend.close)
         for plan in missing:
-            replay(repository, backend, plan, has_bases=True)
+            replay(repository, backend, plan.without_bases())
         for piece in local:
             repository.replay(backend, piece.later, *piece.groups)
         failing.pop_all()

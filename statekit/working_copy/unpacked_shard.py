@@ -33,13 +33,13 @@ class ShardRows:
 
     @contextlib.contextmanager
     def opened(self, shard: ShardState, families: Sequence[str]) -> Iterator[Backend]:
-        """The rows of one shard: as `opened_groups`."""
+        """Open the rows of one shard, as `opened_groups` does."""
         with self.opened_groups(shard.groups, families) as backend:
             yield backend
 
     @contextlib.contextmanager
     def opened_groups(self, groups: tuple[int, int], families: Sequence[str]) -> Iterator[Backend]:
-        """The rows of some key groups, in memory if they are few, else on the local disk.
+        """Open the rows of some key groups, in memory if they are few, else on the local disk.
 
         They are removed when the block ends.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -60,9 +60,9 @@ def tables_in(directory: Path) -> dict[str, int]:
     return sizes
 
 
-def table_bytes(directory: Path) -> int:
-    """Return the total size of the tables of a database."""
-    return sum(tables_in(directory).values())
+def table_bytes(directory: Path, without: Collection[str] = ()) -> int:
+    """Return the total size of the tables of a database, without some of them."""
+    return sum(size for name, size in tables_in(directory).items() if name not in without)
 
 
 def read_stored(directory: Path, base: str | None) -> dict[str, FileRef]:
@@ -85,7 +85,7 @@ def note_stored(directory: Path, base: str | None, refs: Mapping[str, FileRef]) 
 
 
 def pass_on_note(source: Path, noted: str | None, target: Path, base: str) -> None:
-    """Copy the note to a database that shares tables with another one.
+    """Copy the note of uploaded tables to a database that links the same tables.
 
     Parameters:
         noted: the base that the note in `source` is about.

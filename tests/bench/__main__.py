@@ -1,7 +1,7 @@
 """`python -m tests.bench [NAME …] [--into DIRECTORY]`: run benchmarks and print one table.
 
 With a directory, what a benchmark measured takes the place of what it measured before, one after
-the other, and pages and plots are made anew: a run that is stopped keeps what it has.
+the other, and pages and plots are written again: a run that is stopped keeps what it has.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ def commits(rows: int = ROWS, pairs: int = 300, bases: BaseOptions | None = None
             held.stand_on_a_base(changed)
         spent = [(few.epoch(changed), many.epoch(changed)) for _ in range(pairs)]
         uploader().drain()
-    what = f"commit of {changed:,} changed keys, {rows:,} held against {rows // 100:,}"
+    what = f"commit of {changed:,} changed keys, {rows:,} rows compared with {rows // 100:,}"
     return [
         _compared(f"{what}: wall, median of pairs", spent, lambda one: one.wall),
         _compared(f"{what}: CPU, median of pairs", spent, lambda one: one.cpu),

@@ -74,14 +74,16 @@ def scaling(
     arms = _arms(sizes, per_epoch, rounds)
     found = []
     for keys, arm in zip(sizes, arms, strict=True):
-        title = f"one core, running count, epochs of {per_epoch:,} events: {keys:,} keys held"
+        title = f"one core, running count, epochs of {per_epoch:,} events: {keys:,} keys"
         told = f"{arm.events / arm.seconds:,.0f} events/s per core"
         if arm is arms[0]:
             found.append(Row(title, told, "", (arm,), keys=keys))
             continue
         times = arms[0].seconds / arm.seconds
         told = f"{told}, {times:.2f} of those with {sizes[0]:,}"
-        found.append(Row(f"{title} against {sizes[0]:,}", told, "", (arm, arms[0]), keys=keys))
+        found.append(
+            Row(f"{title}, compared with {sizes[0]:,}", told, "", (arm, arms[0]), keys=keys)
+        )
     return found
 
 

@@ -30,10 +30,10 @@ from pyspark.sql.types import StructType
 
 import statekit as sk
 from statekit.functions.process import Process
-from statekit.job.windows.aggregate_operator import aggregation
+from statekit.job.windows.field_aggregates import aggregation
 from statekit.records.record_type import RecordType
 from statekit.spark import transform_with_state
-from statekit.spark.plan import Routing, by_one_number
+from statekit.spark.plan import by_one_number
 from statekit.spark.worker_rows import ARRIVAL, GROUP
 from tests.bench.peers.jobs.handshake import bytes_in
 from tests.bench.report import (
@@ -170,9 +170,9 @@ class StatekitKeys(StatekitEngine):
 
 
 class StatekitTotals(StatekitEngine):
-    """The same count and sum as known aggregates: a result per key and batch, not per event."""
+    """The same count and sum as built-in aggregates: a result per key and batch, not per event."""
 
-    name = "statekit, known aggregates"
+    name = "statekit, built-in aggregates"
 
     def declared(self) -> Process[Any, Any, Any]:
         records = RecordType.of(Event, where="bench")
@@ -228,7 +228,7 @@ class Floor(Engine):
     note = "The floor makes no records, calls no function and keeps nothing durably."
     wanted = "at least 0.7"
     functions: ClassVar[int] = 2
-    """How many of our functions are held against it."""
+    """How many of our functions are compared with it."""
 
     def start(self, spark: SparkSession, df: DataFrame) -> StreamingQuery:
         writer = df.writeStream.foreachBatch(self._batch)
@@ -239,7 +239,9 @@ class Floor(Engine):
         arrival = F.monotonically_increasing_id().alias(ARRIVAL)
         rows = df.select(group, "key", "value", arrival)
         order = by_one_number(rows, ("key",), SHARDS, 128)
-        ordered = Routing([order], SHARDS, 128).routed(rows, SHARDS).select("key", "value")
+        shard = F.expr(f"cast(({GROUP} * {SHARDS}) div 128 as int)")
+        routed = rows.repartitionById(SHARDS, shard).sortWithinPartitions(order)
+        ordered = routed.select("key", "value")
         counted = _in_batches(self.counted())
         ordered.mapInArrow(counted, OUT).write.format("noop").mode("append").save()
 
@@ -399,7 +401,7 @@ def _rows(per_batch: int, rounds: int, warm: int, wanted: Sequence[str]) -> list
     """Each of ours against Spark's.
 
     Parameters:
-        wanted: of process functions, the drop-in and known aggregates.
+        wanted: of process functions, the drop-in and built-in aggregates.
     """
     spark, *rest = in_turn((SparkCount, *MINE), _tables(per_batch, rounds, warm), warm)
     theirs = spark.arm(SPARK_ROW, SPARK_DURABLE, per_batch)

@@ -19,16 +19,16 @@ __all__ = ["html", "markdown", "publish"]
 TITLE = "Benchmarks"
 
 _INTRODUCTION = (
-    "Made by `make bench`. In each row two things took turns in one run, so that both met the same "
-    "noise; seconds are medians. A ratio is how many times as fast as the other side statekit is, "
-    "more than 1 being faster: in the median of those of the turns, where there were several."
+    "`make bench` writes this page. In each row two sides took turns in one run, so that noise "
+    "affects both. Seconds are medians. The ratio says how many times as fast statekit is as the "
+    "other side: above 1, statekit is faster. It is the median of the ratios of all turns."
 )
 _NOTHING = "Nothing has been measured for this version yet. `make bench` measures it."
 
 _HEAD = ("measured", "result", "wanted")
 _COMPARED = (
-    *("measured", "seconds", "held against", "its seconds"),
-    *("ratio", "events/s", "its events/s", "what to know of it"),
+    *("measured", "seconds", "compared with", "its seconds"),
+    *("ratio", "events/s", "its events/s", "note"),
 )
 _COSTS = ("measured", "of", "p50, ms", "p99, ms", "left on disk, MB", "peak memory, MB")
 _NONE = "–"

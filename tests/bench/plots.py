@@ -77,7 +77,7 @@ def drawable(results: Results) -> list[str]:
 
 
 def _against(results: Results, kind: str) -> list[tuple[Measured, float]]:
-    """The rows held against something of a kind, with how many times as fast ours is."""
+    """The rows that are compared with something of a kind, with the ratio."""
     return [
         (row, ratio)
         for row, _, other, ratio in results.compared()
@@ -186,7 +186,7 @@ def _rates(name: str, rows: list[tuple[Measured, float, float | None]]) -> Figur
         rates += [ours, other or ours]
     axes.scatter([], [], marker="o", s=40, color=_DARK, label="statekit")
     axes.scatter(
-        *([], []), marker="D", s=34, facecolor="white", edgecolor=_DARK, label="held against"
+        *([], []), marker="D", s=34, facecolor="white", edgecolor=_DARK, label="compared with"
     )
     _log_scale(axes, min(rates), max(rates))
     axes.set_xlabel("events per second (logarithmic)")
@@ -209,7 +209,7 @@ def _latencies(rows: list[tuple[Measured, list[Side]]]) -> Figure:
             axes.plot(span, [height, height], color=_MID, linewidth=1.2, zorder=1)
             axes.scatter(span, [height] * 2, marker="o", s=26, facecolor=shade, edgecolor=_DARK)
             spans += span
-    for name, shade in (("statekit", _DARK), ("held against", "white")):
+    for name, shade in (("statekit", _DARK), ("compared with", "white")):
         axes.scatter([], [], marker="o", s=26, facecolor=shade, edgecolor=_DARK, label=name)
     _log_scale(axes, min(spans), max(spans))
     axes.set_xlabel("milliseconds, from the median to the 99th percentile (logarithmic)")
@@ -236,7 +236,7 @@ def _keys(held: list[tuple[int, Side]]) -> Figure:
         axes.set_xscale("log")
         axes.set_ylim(0, axes.get_ylim()[1] * 1.1)
         axes.grid(color=_LIGHT, linewidth=0.7)
-        axes.set_xlabel("keys held (logarithmic)")
+        axes.set_xlabel("keys in state (logarithmic)")
         for numbers in (axes.xaxis, axes.yaxis):
             numbers.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.xaxis.set_minor_locator(NullLocator())

@@ -42,7 +42,7 @@ class Row(NamedTuple):
     """A line of the report.
 
     Parameters:
-        arms: what was measured, and then what it is held against, if anything.
+        arms: what was measured, and then what it is compared with, if anything.
         without: why there is nothing to hold it against, where there should be.
         ratio: how many times as fast it is, where the arms do not say it.
         note: what has to be known to read the ratio.
@@ -60,7 +60,7 @@ class Row(NamedTuple):
 
     @property
     def times_as_fast(self) -> float | None:
-        """How many times as fast it is as what it is held against."""
+        """How many times as fast it is as what it is compared with."""
         if self.ratio is not None or len(self.arms) < 2:
             return self.ratio
         return times_as_fast(*self.arms[:2])

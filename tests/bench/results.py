@@ -63,8 +63,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         benchmark: what `python -m tests.bench` calls it.
         measured, result, wanted: in words.
         ours: None for a row that is words alone.
-        against: what it is held against, in the same run.
-        without: why it is held against nothing, where it should be.
+        against: what it is compared with, in the same run.
+        without: why it is compared with nothing, although it should be.
         ratio: how many times as fast as that ours is.
         note: what has to be known to read the ratio.
         keys: how many were held, in rows that show what it costs to hold more.
@@ -152,7 +152,7 @@ class Results(msgspec.Struct, frozen=True):
         return Results(tuple(row for name in order for row in kept[name]))
 
     def compared(self) -> list[tuple[Measured, Side, Side, float]]:
-        """The rows that are held against something: with ours, the other, and the ratio."""
+        """The rows that are compared with something: with ours, the other, and the ratio."""
         found: list[tuple[Measured, Side, Side, float]] = []
         for row in self.rows:
             if row.ours and row.against and row.ratio is not None:

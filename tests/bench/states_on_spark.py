@@ -102,7 +102,7 @@ class SparkLists(TransformWithState):
 
 
 class SparkTotals(Engine):
-    """What `StatekitTotals` puts out, in Spark's streaming SQL."""
+    """The outputs of `StatekitTotals`, in Spark's streaming SQL."""
 
     name = "Spark SQL"
 
@@ -211,7 +211,7 @@ def lists(per_batch: int = PER_BATCH, rounds: int = ROUNDS) -> list[Row]:
 
 def totals(sizes: Sequence[int] = (PER_BATCH, 10 * PER_BATCH), rounds: int = ROUNDS) -> list[Row]:
     engines = (StatekitTotals, SparkTotals)
-    title = "count and sum of 100,000 keys as known aggregates"
+    title = "count and sum of 100,000 keys as built-in aggregates"
     note = f"{IN_THE_JVM}; neither does statekit for an event or a key."
     return [
         _beside(title, engines, events, per_batch=size, rounds=rounds, wanted="", note=note)

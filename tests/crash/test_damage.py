@@ -23,8 +23,8 @@ from statekit.checkpoint.paths import (
     SPARK,
     epoch_path,
     first_path,
-    instant_path,
     lease_path,
+    note_path,
 )
 from statekit.checkpoint.references import base_snapshot, history
 from statekit.checkpoint.repository import Repository
@@ -106,7 +106,7 @@ def readers(files: Files) -> dict[str, list[Check]]:
     for ref in (*tables, *saved.spark):
         there = ref.model_copy(update={"path": f"{folder}/{ref.path}"})
         found[there.path] = [partial(check_file, files, NamedFile(there, "bytes"))]
-    found[instant_path(7)] = [partial(files.begun, 7)]
+    found[note_path(7)] = [partial(files.read_note, 7)]
     found[lease_path("index")] = [partial(_raise_leases, files)]
     last = files.manifest(files.epochs()[-1])
     for path in files.tree(SPARK):
@@ -410,7 +410,7 @@ def test_epochs_that_are_all_lost_are_not_taken_for_none(files: Files, left: str
     if left == "a mark":
         lost.files[first_path(3)] = b""
     else:
-        lost.files[instant_path(7)] = files.files[instant_path(7)]
+        lost.files[note_path(7)] = files.files[note_path(7)]
     found = verify(lost)
     assert [(f.kind, f.path) for f in found.findings] == [("manifest", "epochs")]
     assert found.is_damaged

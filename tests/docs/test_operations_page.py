@@ -10,6 +10,7 @@ import pytest
 import statekit as sk
 from statekit import errors
 from statekit.checkpoint.object_store import StoreOptions
+from statekit.checkpoint.retention import DEFAULT_RETENTION
 from statekit.job.progress import Progress
 from tests.support.places import ROOT
 
@@ -51,6 +52,13 @@ def test_the_retention_that_is_advised_is_one() -> None:
     assert ages
     for age in ages:
         assert sk.Retention(age=age).age_us > 0
+
+
+@pytest.mark.parametrize("page", ["garbage.md", "operations.md"])
+def test_the_default_retention_is_documented(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    assert f"Retention(epochs={DEFAULT_RETENTION.epochs})" in text
+    assert re.search(rf"\b(last|default of) {DEFAULT_RETENTION.epochs}\b", " ".join(text.split()))
 
 
 def test_documented_fields_of_progress_exist() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from statekit.cli.app import app
 from tests.support.places import ROOT
@@ -21,6 +22,8 @@ _NAMED = re.compile(r"`((?:tests|docs|statekit)/[\w/.]+)(?:::(\w+))?`")
 _LINK = re.compile(r"\]\(([\w/.-]*)(?:#([\w-]+))?\)")
 EXAMPLES = _RUN.findall(README)
 ON_SPARK = "from-spark.md"
+TWO_SCREENS = 100
+"""Lines."""
 PAGES = [
     page
     for page in sorted((ROOT / "docs").rglob("*.md"))
@@ -90,10 +93,7 @@ def test_every_command_of_the_guide_exists() -> None:
 
 def test_every_command_is_in_a_document() -> None:
     text = "".join(page.read_text() for page in [ROOT / "README.md", *ROOT.glob("docs/*.md")])
-    commands = [
-        command.name or getattr(command.callback, "__name__", "").replace("_", "-")
-        for command in app.registered_commands
-    ]
+    commands = vars(typer.main.get_command(app))["commands"]
     assert [n for n in commands if f"statekit {n}" not in text and f"make {n}" not in text] == []
 
 
@@ -106,6 +106,21 @@ def test_every_file_that_the_documents_name_exists() -> None:
             target = page.parent / link if link else page
             assert target.exists(), f"{page.name} links to {link}"
             assert not place or place in _places(target), f"{page.name} links to {link}#{place}"
+
+
+def test_every_page_longer_than_two_screens_has_a_table_of_contents() -> None:
+    for page in (ROOT / "docs").glob("*.md"):
+        text = page.read_text()
+        if text.count("\n") > TWO_SCREENS:
+            assert "\nContents: [" in text, page.name
+
+
+def test_every_decision_is_listed_with_its_title() -> None:
+    decisions = ROOT / "docs/decisions"
+    listed = (decisions / "README.md").read_text()
+    for page in sorted(decisions.glob("0*.md")):
+        number, title = page.read_text().splitlines()[0].removeprefix("# ").split(". ", 1)
+        assert f"| {number} | [{title}]({page.name}) |" in listed
 
 
 def _places(page: Path) -> set[str]:

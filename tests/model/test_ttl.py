@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import statekit as sk
 from statekit.errors import StateSchemaError, StateTypeError
 from statekit.reader import CheckpointReader
-from statekit.state import base as state
+from statekit.state import base
 from statekit.state import ttl as expiry
 from statekit.testing import Harness
 from tests.support.instants import at
@@ -454,7 +454,7 @@ def test_a_key_without_further_records_is_removed_in_an_idle_epoch() -> None:
 def test_removal_is_bounded_per_epoch_and_continues_in_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(state, "SWEPT_MIN", 10)
+    monkeypatch.setattr(base, "SWEPT_MIN", 10)
     harness = Harness(visits(sk.TTL("1 hour")))
     harness.send(*(seen(f"user {number}", 0) for number in range(35)))
     left = []
@@ -468,7 +468,7 @@ def test_removal_is_bounded_per_epoch_and_continues_in_the_next_one(
 def test_expired_rows_are_removed_as_fast_as_they_arrive_in_every_state(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(state, "SWEPT_MIN", 10)
+    monkeypatch.setattr(base, "SWEPT_MIN", 10)
     harness = Harness(states_that_expire(sk.TTL("16 s")))
     append = [Op("items", "append", number) for number in range(20)]
     held = []
@@ -486,7 +486,7 @@ def test_expired_rows_are_removed_as_fast_as_they_arrive_in_every_state(
 def test_a_drained_job_has_no_state_left_that_expires_by_event_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state, "SWEPT_AT_END", 10)
+    monkeypatch.setattr(base, "SWEPT_AT_END", 10)
     job = sk.Job("drained")
     job.source("seen", Seen).process(visits(sk.TTL("1 hour", clock="event"))).sink("out")
     job.run({"seen": [seen(f"user {n}", 0) for n in range(95)]}, checkpoint=tmp_path)

@@ -366,7 +366,7 @@ def test_two_parquet_sinks_in_one_directory_are_refused(runs: Runs) -> None:
     job = sk.Job("counting")
     job.source("events", Event).process(count).sink("counted").sink("again")
     outputs = {name: sk.sinks.parquet(runs.home / "out") for name in ("counted", "again")}
-    with pytest.raises(sk.StateTypeError, match="two Parquet sinks in one directory"):
+    with pytest.raises(sk.StateTypeError, match="two sinks in one directory"):
         runs.start(job, {"events": _feed(runs, events(1, SIZE))}, outputs=outputs)
 
 

@@ -113,5 +113,5 @@ def copied_rows(coordinator: Coordinator, copies: WorkingCopies) -> Rows:
         copy = copies.obtain(plan, STATES, coordinator.repository)
         for state, rows in rows_of(copy.backend).items():
             found[state] |= rows
-        copy.commit(plan.base)
+        copy.close_at(plan.base)
     return found

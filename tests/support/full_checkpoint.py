@@ -15,7 +15,7 @@ import pytest
 import statekit as sk
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.leases import ReaderLease
-from statekit.checkpoint.manifest import EpochInstant
+from statekit.checkpoint.manifest import EpochNote
 from statekit.checkpoint.object_store import FileBytes, Page, RequestError, Stored, StoreOptions
 from statekit.checkpoint.paths import SPARK
 from statekit.checkpoint.repository import Repository
@@ -93,7 +93,7 @@ def make(repository: Repository) -> None:
     rescale_offline(repository, 2, job=job())
     write_savepoint(repository, "saved")
     ReaderLease.take(repository, "index", 5)
-    repository.begin(EpochInstant(epoch=7, what="records", processing_time_us=0))
+    repository.write_note(EpochNote(epoch=7, what="records", processing_time_us=0))
     repository.create(LOST, b"of an attempt that did not win")
     for path, data in planned_part().items():
         repository.create(f"{SPARK}/{path}", data)

@@ -1,4 +1,4 @@
 """Garbage collection: which files of a checkpoint are unreferenced, and their deletion.
 
-Imports `checkpoint` and whatever that may import.
+May import `checkpoint` and whatever that may import.
 """

@@ -212,7 +212,9 @@ class Deadlines:
         return self.closes_again and self.of(end, "close") <= ctx.watermark
 
     def close_again(self, ctx: Context, end: dt.datetime) -> None:
-        """Let a window fire at its end or, if that is over, after the records of this epoch."""
+        """Set the timer that fires a window at its end, or after this epoch's records if the end
+        has passed.
+        """
         ctx.timers.set(self.of(end, "close"), "close")
 
     def passed(self, timer: Timer) -> dt.datetime | None:

@@ -272,7 +272,9 @@ class Windowing:
             definition={**self._definition, "result": result.operator},
             takes_parts=combiner is None and self._takes_all,
         )
-        return self._process(name, result, rows, states, output, make, traits)
+        hints = {"ctx": Context, **states, "return": _ITERATOR[output]}
+        ending = _Ending(make, result.aggregate.result, rows)
+        return self._process(name, result, ending, hints, traits)
 
     def _combiner(self, result: _Result) -> Combiner | None:
         """Return the combiner before the shuffle; None if each record is added."""
@@ -285,28 +287,21 @@ class Windowing:
         return Combiner(self._record, self._key, result.parts, panes)
 
     def _process(
-        self,
-        name: str,
-        result: _Result,
-        rows: SlidingRows | SessionRows,
-        states: dict[str, Any],
-        output: Any,
-        make: Callable[..., Any],
-        traits: Traits,
+        self, name: str, result: _Result, ending: _Ending, hints: dict[str, Any], traits: Traits
     ) -> Process[Any, ..., Any]:
         """Create the process function. Only `collect` declares `elements` and `number`, which its
         functions take as `collected`.
 
         Parameters:
+            hints: the types of all parameters but the first, and of the outputs.
             traits: with `takes_parts`, records of a key are added together.
         """
-        at_once = traits.takes_parts
+        rows = ending.rows
         value_of, first_of, at_change = result.value_of, None, self._at_change
         if (combiner := traits.combiner) is not None and result.parts is not None:
             # The part follows the number of records. A count has no other part.
             value_of = operator.itemgetter(combiner.number_at + len(result.parts))
             first_of = combiner.first_of if isinstance(self._window, Session) else None
-        ending = _Ending(make, result.aggregate.result, rows)
         forgets_closed = "forget" not in self._deadlines.leads
 
         def add(record: Any, ctx: Any, windows: Any, *collected: Any) -> Any:
@@ -338,17 +333,17 @@ class Windowing:
                 ending.forgotten(window, elements_found, windows, *collected)
 
         cls = self._record.cls
-        others = {"ctx": Context, **states}
-        taking, first = (
-            (add_all, {"records": _ITERATOR[cls]}) if at_once else (add, {"record": cls})
-        )
-        declared = declare(taking, name, {**first, **others, "return": Iterator[output]})
+        if traits.takes_parts:
+            declared = declare(add_all, name, {"records": _ITERATOR[cls], **hints})
+        else:
+            declared = declare(add, name, {"record": cls, **hints})
         process = self._decorate(declared).with_traits(traits)
-        callbacks: dict[str, Any] = {"close": (close, Iterator[output]), "forget": (forget, None)}
+        callbacks = {
+            "close": declare(close, "close", {"timer": Timer, **hints}),
+            "forget": declare(forget, "forget", {"timer": Timer, **hints, "return": None}),
+        }
         for title in self._deadlines.leads:
-            callback, emits = callbacks[title]
-            hints = {"timer": Timer, **others, "return": emits}
-            process.on_timer(title)(declare(callback, title, hints))
+            process.on_timer(title)(callbacks[title])
         return process
 
 
@@ -372,12 +367,11 @@ class _Ending:
         Parameters:
             elements_found: its elements.
         """
-        of_it = (
-            self.finish(window.held)
-            if elements_found is None
-            else [element for _, element in elements_found]
-        )
-        return self.make(*key_fields(ctx.key), window.start, window.end, of_it)
+        if elements_found is None:
+            value = self.finish(window.held)
+        else:
+            value = [element for _, element in elements_found]
+        return self.make(*key_fields(ctx.key), window.start, window.end, value)
 
     def forgotten(
         self, window: OpenWindow, elements_found: _Found, windows: Any, *collected: Any

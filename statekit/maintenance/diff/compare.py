@@ -351,7 +351,7 @@ class _OperatorComparison:
         assert family is not None, "one of them has it"
         # Whether the rows have one order on both sides, if both have them.
         if a is None or b is None or (self._are_aligned and a.identifies_like(b)):
-            self._count(name, joined(of_a, of_b), family.identity)
+            self._count(name, of_a, of_b, family)
             return
         order = InAnyKeyGroups(a, b)
         with contextlib.ExitStack() as closing:
@@ -361,18 +361,15 @@ class _OperatorComparison:
                 backend = order.sort(own, rows, shards, scratch / f"{name} of {letter}")
                 closing.callback(backend.close)
                 sorted_rows.append(order.rows(backend))
-            self._count(name, joined(*sorted_rows), order.identity)
+            self._count(name, sorted_rows[0], sorted_rows[1], order)
 
     def _count(
-        self,
-        name: str,
-        rows: Iterator[tuple[bytes, bytes | None, bytes | None]],
-        identity: Callable[[bytes], Sequence[Any]],
+        self, name: str, of_a: Iterator[Row], of_b: Iterator[Row], order: Family | InAnyKeyGroups
     ) -> None:
-        """Count the differences in the rows of a family."""
-        state, is_same = self._states[name], _sameness(*self._families[name])
-        a, b = self._families[name]
-        for row_key, old, new in rows:
+        """Count the differences in the rows of a family, which are in one order on both sides."""
+        state, (a, b) = self._states[name], self._families[name]
+        is_same = _sameness(a, b)
+        for row_key, old, new in joined(of_a, of_b):
             state.rows_a += old is not None
             state.rows_b += new is not None
             if old is None:
@@ -389,7 +386,7 @@ class _OperatorComparison:
             if len(state.examples) < self._examples:
                 was = None if old is None or a is None else a.value(old)
                 now = None if new is None or b is None else b.value(new)
-                key, place = identity(row_key)
+                key, place = order.identity(row_key)
                 state.examples.append(RowDifference(change, key, place, was, now))
 
 

@@ -16,7 +16,7 @@ from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.schema_codec import generic_decoder, generic_key_decoder
 from statekit.codec.value_codec import PickleCodec
 from statekit.keygroup import group_of_row, pack_group
-from statekit.maintenance.batches import in_batches
+from statekit.maintenance.rewrite import in_batches
 from statekit.reader import key_schema, state_text
 from statekit.state.row_versions import row_decoder
 from statekit.state.timers import timer_of_row
@@ -149,18 +149,18 @@ def joined(
     >>> list(joined(iter([(b"1", b"x"), (b"2", b"y")]), iter([(b"2", b"z"), (b"3", b"")])))
     [(b'1', b'x', None), (b'2', b'y', b'z'), (b'3', None, b'')]
     """
-    row_a, right = next(a, None), next(b, None)
-    while row_a is not None or right is not None:
-        if right is None or (row_a is not None and row_a[0] < right[0]):
+    row_a, row_b = next(a, None), next(b, None)
+    while row_a is not None or row_b is not None:
+        if row_b is None or (row_a is not None and row_a[0] < row_b[0]):
             assert row_a is not None, "else there would be nothing left"
             yield (*row_a, None)
             row_a = next(a, None)
-        elif row_a is None or right[0] < row_a[0]:
-            yield right[0], None, right[1]
-            right = next(b, None)
+        elif row_a is None or row_b[0] < row_a[0]:
+            yield row_b[0], None, row_b[1]
+            row_b = next(b, None)
         else:
-            yield (*row_a, right[1])
-            row_a, right = next(a, None), next(b, None)
+            yield (*row_a, row_b[1])
+            row_a, row_b = next(a, None), next(b, None)
 
 
 def unpacked(

@@ -1,1 +1,4 @@
-"""Savepoints: the state of a job as Parquet tables, written and restored."""
+"""Savepoints: the state of a job as Parquet tables, written and restored.
+
+May import `maintenance` and whatever that may import.
+"""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import io
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable
 
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
 from statekit.checkpoint.paths import SPARK
@@ -23,8 +22,7 @@ from statekit.job.options import RunOptions
 from statekit.keygroup import check_groups, check_parallelism
 from statekit.maintenance.rewrite import write_operators
 from statekit.maintenance.savepoint.format import POSITION, Savepoint
-from statekit.state.base import StateSpec
-from statekit.state.redistribution import moved_by_operator
+from statekit.state.redistribution import NO_SPECS, Specs, moved_by_operator
 
 
 def prepare_from_savepoint(job: Job, repository: Repository, options: RunOptions) -> None:
@@ -49,7 +47,11 @@ def prepare_from_savepoint(job: Job, repository: Repository, options: RunOptions
             "within one that has epochs"
         )
     savepoint = Savepoint.at(url)
-    if _is_made_of(repository, savepoint):
+    advice = (
+        "a savepoint is restored into a new checkpoint. Pass another checkpoint, or leave "
+        "from_savepoint= out to continue from this one"
+    )
+    if is_made_of(repository, savepoint.file.id, savepoint.url, advice):
         return
     stored = savepoint.file.job
     if stored.name != job.name:
@@ -68,23 +70,27 @@ def prepare_from_savepoint(job: Job, repository: Repository, options: RunOptions
     )
 
 
-def _is_made_of(repository: Repository, savepoint: Savepoint) -> bool:
-    """Return whether the checkpoint was imported from that savepoint and has epochs.
+def is_made_of(repository: Repository, origin: str, url: str, advice: str) -> bool:
+    """Return whether a checkpoint was imported from that origin, and may have later epochs.
+
+    Parameters:
+        origin: the id of a savepoint or of a query of Spark.
+        url: of the origin, for messages.
+        advice: what to do with a checkpoint of another origin.
 
     Raises:
-        RestoreError: it has epochs of another origin.
+        RestoreError: it is a savepoint, or has epochs of another origin.
     """
     latest = repository.latest_epoch()
     if latest is None:
+        repository.check_checkpoint()
         return False
     stored = repository.job_file(repository.manifest(latest).job_file.path)
     assert stored is not None, "the manifest references it"
-    if stored[0].savepoint == savepoint.file.id:
+    if origin in (stored[0].savepoint, stored[0].imported):
         return True
     raise RestoreError(
-        f"{repository.url} has epochs up to {latest}, which do not come from {savepoint.url}: a "
-        "savepoint is restored into a new checkpoint. Pass another checkpoint, or leave "
-        "from_savepoint= out to continue from this one"
+        f"{repository.url} has epochs up to {latest}, which do not come from {url}: {advice}"
     )
 
 
@@ -94,7 +100,7 @@ def import_savepoint(
     *,
     parallelism: int | None = None,
     key_groups: int | None = None,
-    specs: Mapping[str, Sequence[StateSpec]] = MappingProxyType({}),
+    specs: Specs = NO_SPECS,
 ) -> EpochManifest:
     """Import a savepoint into a checkpoint without epochs.
 

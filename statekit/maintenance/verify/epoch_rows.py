@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from statekit.backend.interface import StateSize, total_size
-from statekit.checkpoint.job_file import EXPIRY, WAITING, JobFile, OperatorRecord
-from statekit.checkpoint.manifest import EpochManifest, ShardState
+from statekit.checkpoint.job_file import EXPIRY, WAITING, OperatorRecord
+from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.codec.schema_codec import generic_key_decoder
@@ -31,34 +31,16 @@ _NONE = StateSize(0, 0)
 def check_rows(
     repository: Repository,
     manifest: EpochManifest,
-    job: JobFile,
-    verification: Verification,
-    is_damaged: Callable[[ShardState, int], bool],
-) -> None:
-    """Check the rows of one epoch, and record findings.
-
-    Parameters:
-        verification: gets the findings.
-        is_damaged: returns whether a shard, with its number of key groups, needs a damaged file.
-            Such a shard is left out.
-    """
-    for operator in job.operators:
-        if operator.name in manifest.operators:
-            readable = [
-                shard
-                for shard in manifest.operators[operator.name].shards
-                if not is_damaged(shard, manifest.key_groups)
-            ]
-            _check_operator(repository, manifest, operator, readable, verification)
-
-
-def _check_operator(
-    repository: Repository,
-    manifest: EpochManifest,
     operator: OperatorRecord,
     readable: Sequence[ShardState],
     verification: Verification,
 ) -> None:
+    """Check the rows of an operator after one epoch, and record findings.
+
+    Parameters:
+        readable: its shards without damaged files.
+        verification: gets the findings.
+    """
     checks = RowChecks(operator, manifest.key_groups)
     verification.pickled |= {f"{operator.name}.{state}" for state in checks.pickled}
     of_operator = partial(Finding, epochs=(manifest.epoch,), operator=operator.name)
@@ -77,8 +59,9 @@ def _check_operator(
         verification.rows += sum(size.rows for size in checks.sizes.values())
         for what in _late_to_wake(shard, checks):
             note(of_operator("wake", what, path, shard=shard.groups))
-    if len(sizes_of) == len(manifest.operators[operator.name].shards):
-        for groups, state, what in _counted_wrongly(manifest, operator, sizes_of):
+    epoch = manifest.operators[operator.name]
+    if len(sizes_of) == len(epoch.shards):
+        for groups, state, what in _counted_wrongly(epoch, operator, sizes_of):
             note(of_operator("count", what, path, shard=groups, state=state))
 
 
@@ -116,7 +99,7 @@ def _late_to_wake(shard: ShardState, checks: RowChecks) -> Iterator[str]:
 
 
 def _counted_wrongly(
-    manifest: EpochManifest, operator: OperatorRecord, sizes_of: Mapping[tuple[int, int], Sizes]
+    epoch: OperatorEpoch, operator: OperatorRecord, sizes_of: Mapping[tuple[int, int], Sizes]
 ) -> Iterator[tuple[tuple[int, int] | None, str, str]]:
     """Yield the states whose size differs from the manifest.
 
@@ -126,7 +109,6 @@ def _counted_wrongly(
     Parameters:
         sizes_of: the counted size of each shard.
     """
-    epoch = manifest.operators[operator.name]
     for state in operator.holds:
         total = total_size(sizes.get(state, _NONE) for sizes in sizes_of.values())
         expected = StateSize(epoch.rows.get(state, 0), epoch.bytes.get(state, 0))

@@ -1,13 +1,16 @@
-"""Findings of `statekit verify`, as data."""
+"""Findings of `statekit verify`, as data, and files that nothing references."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from statekit.checkpoint import paths
+from statekit.checkpoint.repository import Repository
 from statekit.errors import StorageError
-from statekit.maintenance.verify.orphans import Orphan
+from statekit.timestamp import datetime_to_micros
 
 FindingKind = Literal[
     "manifest",
@@ -28,6 +31,16 @@ FindingKind = Literal[
 """The kind of damage. `unreadable`: the store did not return a file, which says nothing about the
 file. `lease`: of a reader, which does not count, because no state depends on it.
 """
+
+
+OrphanKind = Literal["lost attempt", "pending base", "draft", "job file", "note", "unknown"]
+"""Change files of an attempt that lost, or of an epoch that is running; files of a pending base; a
+file that was being written; a job file of a start that committed nothing; the note of a committed
+epoch; and files that statekit did not write.
+"""
+
+_JOB = re.compile(r"job(-[0-9]+)?\.json")
+_NO_STATE = (paths.SPARK, paths.SAVEPOINTS, paths.REPAIRS)
 
 
 @dataclass(frozen=True)
@@ -55,6 +68,22 @@ class Finding:
     rows: int = 0
     row_keys: tuple[str, ...] = ()
     brief: str | None = None
+
+
+class Orphan(NamedTuple):
+    """An unreferenced file.
+
+    Parameters:
+        path: below the checkpoint.
+        kind: what it seems to be.
+        size: in bytes.
+        changed_us: when it was written, by the store's clock.
+    """
+
+    path: str
+    kind: OrphanKind
+    size: int
+    changed_us: int
 
 
 @dataclass
@@ -125,3 +154,35 @@ class Verification:
 def kind_of(error: Exception, otherwise: FindingKind) -> FindingKind:
     """Return the kind of finding for an error: `otherwise`, unless the store failed."""
     return "unreadable" if isinstance(error, StorageError) else otherwise
+
+
+def orphans(repository: Repository, named: Container[str], last: int) -> Iterator[Orphan]:
+    """Yield the unreferenced files.
+
+    Spark's files, savepoints, and rows that a repair left out are not state, and no orphans.
+
+    Parameters:
+        named: the paths of referenced files.
+        last: the number of the last epoch.
+    """
+    for file in repository.listed(""):
+        path = file.path
+        folder = path.split("/", 1)[0]
+        if path in named or folder in _NO_STATE:
+            continue
+        names = (paths.EPOCH_NAME, paths.CLOSED_NAME, paths.LEASE_NAME)
+        if any(name.fullmatch(path) for name in names):
+            continue
+        if path == paths.note_path(last + 1) or folder == paths.HELD:
+            continue  # the epoch that was begun, and those of readers
+        yield Orphan(path, _kind(path, folder), file.size, datetime_to_micros(file.modified))
+
+
+def _kind(path: str, folder: str) -> OrphanKind:
+    if folder == paths.DATA:
+        return "lost attempt" if path.endswith(f".{paths.CHANGES}") else "pending base"
+    if folder == paths.TMP or "#" in path:
+        return "draft"
+    if folder == paths.BEGUN:
+        return "note"
+    return "job file" if _JOB.fullmatch(path) else "unknown"

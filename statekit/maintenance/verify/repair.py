@@ -27,7 +27,7 @@ from statekit.checkpoint.paths import CHANGES, REPAIRS
 from statekit.checkpoint.references import changed_contents
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import Rollback, check_can_go_back, finish, standing_at
-from statekit.clock import now_us, unique_id
+from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, RestoreError
 from statekit.maintenance.verify.findings import FindingKind, Verification
 from statekit.maintenance.verify.row_checks import INDEXED, RowChecks, RowFault
@@ -174,11 +174,9 @@ def _mend(repository: Repository, last: EpochManifest) -> Repaired:
         assert record is not None, "the manifest was checked against the job file"
         operators[name] = mending.operator(record, epoch)
     check_at_rest(repository, last)  # mending takes its time
-    manifest = last.followed_by(
-        cause="repair", writer=unique_id(), committed_at_us=now_us(), operators=operators
-    )
+    manifest = last.followed_by(cause="repair", operators=operators)
     repository.commit(manifest)
-    repository.forget_instant(manifest.epoch)
+    repository.remove_note(manifest.epoch)
     finish(repository, manifest)
     return Repaired(
         manifest,

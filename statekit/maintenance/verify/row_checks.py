@@ -31,7 +31,6 @@ from statekit.codec.schema_codec import generic_decoder
 from statekit.errors import CorruptCheckpointError, QueryError, StatekitError
 from statekit.keygroup import group_of_row, pack_group
 from statekit.maintenance.row_keys import Entry, KeyedRows, RowParts
-from statekit.reader import key_schema
 from statekit.state.event_time_buffer import record_of_row
 from statekit.state.row_versions import row_decoder
 from statekit.state.timers import DUE, timer_of_row
@@ -80,10 +79,8 @@ class RowChecks:
     """
 
     def __init__(self, operator: OperatorRecord, key_groups: int) -> None:
-        self._operator = operator
+        self.operator = operator
         self._keyed = KeyedRows(operator, key_groups)
-        schema = key_schema(operator) if operator.key else Schema("tuple")
-        self._key_codec = schema_key_codec(schema)
         self._expires = EXPIRY in self._keyed.indexes
         self.families = (*operator.holds, *self._keyed.indexes, *([INDEXED] * self._expires))
         self.pickled: set[str] = set()
@@ -112,9 +109,9 @@ class RowChecks:
             yield from self._note_index(backend)
         for family in self._keyed.families:
             yield from self._check_family(backend, family, groups)
-        if self._operator.timers:
+        if self.operator.timers:
             yield from self._check_due(backend)
-        for state in self._operator.states:
+        for state in self.operator.states:
             if state.is_local:
                 yield from self._check_local(backend, state.name, groups[0])
 
@@ -155,7 +152,7 @@ class RowChecks:
             StatekitError, ValueError, IndexError: they are not.
         """
         if parts.key != self._seen:
-            _canonical(self._key_codec, parts.key)
+            _canonical(self._keyed.key_codec, parts.key)
             self._seen = parts.key
         self._subkeys[family](parts.after)
         self._values[family](row)
@@ -177,7 +174,7 @@ class RowChecks:
             timers: list[tuple[bytes, bytes]] = []
             for due in piece:
                 try:
-                    end = self._key_codec.decode(due, 11)[1]
+                    end = self._keyed.key_codec.decode(due, 11)[1]
                     timers.append((due, due[:2] + due[11:end] + due[2:11] + due[end:]))
                 except UNREADABLE as error:
                     yield RowFault("timer index", DUE, due, str(error), Delete(DUE, due))
@@ -191,7 +188,7 @@ class RowChecks:
         """Record the rows that the expiry index contains, and yield its invalid entries."""
         tags = {
             state.name: CLOCK_TAGS[state.ttl.clock]
-            for state in self._operator.states
+            for state in self.operator.states
             if state.ttl is not None
         }
         batch = Batch([DeleteRange(INDEXED, *_ALL)])

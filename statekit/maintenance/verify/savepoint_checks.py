@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from statekit.checkpoint.job_file import OperatorRecord
 from statekit.checkpoint.paths import SAVEPOINT, SAVEPOINTS
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
@@ -45,7 +44,7 @@ def check_savepoint(
         for state, contents in savepoint.file.operators[operator.name].states.items():
             intact = [_check_bytes(repository, ref, at, verification) for ref in contents.files]
             if rows and all(intact):
-                _check_rows(savepoint, operator, state, checks, verification, f"{at}{SAVEPOINT}")
+                _check_rows(savepoint, state, checks, verification, f"{at}{SAVEPOINT}")
 
 
 def _check_bytes(repository: Repository, ref: FileRef, at: str, verification: Verification) -> bool:
@@ -62,19 +61,14 @@ def _check_bytes(repository: Repository, ref: FileRef, at: str, verification: Ve
 
 
 def _check_rows(
-    savepoint: Savepoint,
-    operator: OperatorRecord,
-    state: str,
-    checks: RowChecks,
-    verification: Verification,
-    path: str,
+    savepoint: Savepoint, state: str, checks: RowChecks, verification: Verification, path: str
 ) -> None:
     """Check the rows of one state, whose bytes are intact."""
-    is_local = state in {record.name for record in operator.states if record.is_local}
+    operator, has_keys = checks.operator, state in checks.operator.holds_by_key
     try:
         for parts, row in savepoint.table(operator.name, state):
             verification.rows += 1
-            if not is_local:
+            if has_keys:
                 checks.check_row(state, parts, row)
     except UNREADABLE as error:
         finding = _finding(error, path)

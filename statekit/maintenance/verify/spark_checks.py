@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.paths import SPARK
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.rollback import spark_fault
 from statekit.checkpoint.spark_log import files_at
 from statekit.errors import CorruptCheckpointError, RestoreError
 
@@ -25,43 +26,24 @@ def spark_faults(repository: Repository, last: EpochManifest) -> Iterator[tuple[
     Parameters:
         last: the last epoch.
     """
-    paths = sorted(path.removeprefix(f"{SPARK}/") for path in repository.tree(SPARK))
+    paths = repository.spark_files()
     for path in paths:
-        if (
-            path.endswith(".crc")
-            and (fault := _checksum_fault(repository, path, paths)) is not None
-        ):
+        fault = _checksum_fault(repository, path, paths) if path.endswith(".crc") else None
+        if fault is not None:
             yield f"{SPARK}/{_subject(path)}", fault
     done = -1 if last.batch is None else last.batch
     if not paths and done < 0:
         return
-    yield from _position_faults(repository, last, done)
+    if (fault := spark_fault(repository, last)) is not None:  # a start would refuse it
+        if max(repository.spark_batches("offsets"), default=-1) < done:
+            yield f"{SPARK}/offsets/{done}", fault
+        elif not last.sets_spark_back:
+            yield None, fault
     try:
         if paths:
-            files_at(paths, lambda path: repository.read(f"{SPARK}/{path}"), done)
+            files_at(paths, repository.read_spark, done)
     except (CorruptCheckpointError, RestoreError) as error:
         yield None, str(error)
-
-
-def _position_faults(
-    repository: Repository, last: EpochManifest, done: int
-) -> Iterator[tuple[str | None, str]]:
-    """Yield the fault if Spark would not continue from the state, as a start checks it."""
-    offsets = max(repository.spark_batches("offsets"), default=-1)
-    commits = max(repository.spark_batches("commits"), default=-1)
-    if offsets < done:
-        way_out = "restore both parts from one backup"
-        yield (
-            f"{SPARK}/offsets/{done}",
-            f"Spark has micro-batches up to {offsets}, and the state has those up to {done}: "
-            f"{way_out}",
-        )
-    elif (offsets > done + 1 or commits > done) and not last.sets_spark_back:
-        yield (
-            None,
-            f"Spark has continued to micro-batch {max(offsets, commits)}, and the state is at "
-            f"{done}: restore both parts from one backup",
-        )
 
 
 def _subject(path: str) -> str:

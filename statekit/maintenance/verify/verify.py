@@ -16,15 +16,14 @@ from itertools import islice
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.lease_files import stored_leases
 from statekit.checkpoint.manifest import EpochManifest, ShardState
-from statekit.checkpoint.paths import SPARK, epoch_path, instant_path
+from statekit.checkpoint.paths import SPARK, epoch_path, note_path
 from statekit.checkpoint.repository import TRANSFERS, Repository
 from statekit.checkpoint.retention import collected_error, held
 from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
 from statekit.maintenance.verify.epoch_rows import check_rows
 from statekit.maintenance.verify.file_checks import NamedFile, NamedFiles, brief_fault, check_file
-from statekit.maintenance.verify.findings import Finding, Verification, kind_of
+from statekit.maintenance.verify.findings import Finding, Verification, kind_of, orphans
 from statekit.maintenance.verify.manifest_checks import inconsistencies
-from statekit.maintenance.verify.orphans import orphans
 from statekit.maintenance.verify.savepoint_checks import check_savepoint, savepoint_folders
 from statekit.maintenance.verify.spark_checks import spark_faults
 
@@ -97,7 +96,7 @@ class _Pass:
     Attributes:
         verification: the result so far.
         referenced: paths of all files that the epochs reference.
-        broken: paths of damaged files, manifests included.
+        broken: a finding about each damaged file, manifests included, by path.
         hiding: those of them that reference other files.
         first: the first epoch that should exist.
         noted: the epoch that a note of ours keeps, whatever the job gives up.
@@ -108,7 +107,7 @@ class _Pass:
     intact: set[tuple[str, str]]
     progress: Progress
     referenced: set[str] = field(default_factory=set)
-    broken: set[str] = field(default_factory=set)
+    broken: dict[str, Finding] = field(default_factory=dict)
     hiding: set[str] = field(default_factory=set)
     first: int = 0
     noted: int | None = None
@@ -224,15 +223,13 @@ class _Pass:
 
     def _at_files(self) -> None:
         """Check manifests and all files that they reference, and find the affected epochs."""
-        broken: dict[str, Finding] = {}
-        readable = self._at_manifests(broken)
-        named = self._named_by(readable, broken)
+        readable = self._at_manifests()
+        named = self._named_by(readable)
         for batch in iter(lambda: list(islice(named, TRANSFERS * _AHEAD)), []):
-            self._check_files(batch, broken)
-        self.broken = {*broken}
-        affected = self._affected(readable) if broken else {}
+            self._check_files(batch)
+        affected = self._affected(readable) if self.broken else {}
         was_cut = self._cut()
-        for path, finding in broken.items():
+        for path, finding in self.broken.items():
             epochs = tuple(filter(self._is_kept, finding.epochs or affected.get(path, ())))
             if epochs or not was_cut:  # else only collected epochs needed it
                 self._note(replace(finding, epochs=epochs))
@@ -244,11 +241,11 @@ class _Pass:
         for number in epochs:
             if (manifest := self._manifest(number)) is not None:
                 paths = {file.ref.path for file in self._named.of_manifest(manifest)}
-                for path in paths & self.broken:
+                for path in paths & self.broken.keys():
                     affected.setdefault(path, []).append(number)
         return affected
 
-    def _at_manifests(self, broken: dict[str, Finding]) -> list[int]:
+    def _at_manifests(self) -> list[int]:
         """Check each manifest by itself and against the one before. Return the readable ones."""
         readable: list[int] = []
         previous: EpochManifest | None = None
@@ -259,7 +256,8 @@ class _Pass:
             try:
                 manifest = self.repository.manifest(number)
             except _UNREADABLE as error:
-                broken[path] = Finding(kind_of(error, "manifest"), str(error), path, (number,))
+                finding = Finding(kind_of(error, "manifest"), str(error), path, (number,))
+                self.broken[path] = finding
                 self.hiding.add(path)
                 continue
             readable.append(number)
@@ -286,7 +284,7 @@ class _Pass:
         )
         self._note(Finding("manifest", fault, path, (first.previous,)))
 
-    def _named_by(self, epochs: Iterable[int], broken: dict[str, Finding]) -> Iterator[NamedFile]:
+    def _named_by(self, epochs: Iterable[int]) -> Iterator[NamedFile]:
         """Yield each file that epochs reference once; twice if it is referenced with another size
         or checksum. A base or history of another shard is damage.
         """
@@ -302,9 +300,9 @@ class _Pass:
                     yield file
             for ref, reason in self._named.strangers(manifest):
                 fault = f"{self.repository.at(ref.path)} {reason}: it is not to be read"
-                broken.setdefault(ref.path, Finding("file", fault, ref.path))
+                self.broken.setdefault(ref.path, Finding("file", fault, ref.path))
 
-    def _check_files(self, files: Sequence[NamedFile], broken: dict[str, Finding]) -> None:
+    def _check_files(self, files: Sequence[NamedFile]) -> None:
         """Check files, several in parallel."""
 
         def check(file: NamedFile) -> StatekitError | None:
@@ -326,7 +324,7 @@ class _Pass:
                 self.intact.add((path, file.ref.checksum))
                 continue
             brief = brief_fault(self.repository, file)
-            broken[path] = Finding(kind_of(error, "file"), str(error), path, brief=brief)
+            self.broken[path] = Finding(kind_of(error, "file"), str(error), path, brief=brief)
             if file.kind == "names":
                 self.hiding.add(path)
         self.progress(self.verification.bytes)
@@ -341,15 +339,21 @@ class _Pass:
             manifest = self._manifest(number)
             job = None if manifest is None else self._job(manifest)
             if manifest is not None and job is not None and self._is_kept(number):
-                check_rows(self.repository, manifest, job, self.verification, self._is_damaged)
+                for operator in (op for op in job.operators if op.name in manifest.operators):
+                    readable = self._readable(manifest, operator.name)
+                    check_rows(self.repository, manifest, operator, readable, self.verification)
             self._cut()
             if self._is_kept(number):
                 self.verification.rows_of = [*self.verification.rows_of, number]
 
-    def _is_damaged(self, shard: ShardState, key_groups: int) -> bool:
-        """Return whether a shard needs a damaged file."""
-        files = self._named.of_shard(shard, key_groups)
-        return any(file.ref.path in self.broken for file in files)
+    def _readable(self, manifest: EpochManifest, operator: str) -> list[ShardState]:
+        """Return the shards of an operator that need no damaged file."""
+        readable = []
+        for shard in manifest.operators[operator].shards:
+            files = self._named.of_shard(shard, manifest.key_groups)
+            if all(file.ref.path not in self.broken for file in files):
+                readable.append(shard)
+        return readable
 
     # -------------------------------------------------------------------------------- the rest
 
@@ -383,9 +387,9 @@ class _Pass:
         """Check the note of the next epoch, which a start uses."""
         number = self.verification.epochs[-1] + 1
         try:
-            self.repository.begun(number)
+            self.repository.read_note(number)
         except _UNREADABLE as error:
-            self._note(Finding(kind_of(error, "note"), str(error), instant_path(number)))
+            self._note(Finding(kind_of(error, "note"), str(error), note_path(number)))
 
     def _at_leases(self) -> None:
         """Check the leases of readers. Files of others beside them are orphans."""

@@ -9,11 +9,12 @@ from itertools import chain
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from statekit.checkpoint.leases import resync_error
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository
 from statekit.errors import QueryError
 from statekit.names import name_fault
-from statekit.query.epochs import EpochReader, collected
+from statekit.query.epochs import EpochReader
 from statekit.query.state_changes import Piece, StateChanges
 from statekit.reader import CheckpointReader
 from statekit.spark.sources.frame import Frame
@@ -154,8 +155,9 @@ class ChangesRequest:
         assert isinstance(starting, int)
         if starting > 0:
             return Start(epochs.manifest(starting - 1).epoch, is_snapshot=False)
-        if epochs.repository.first_kept() > 0:
-            raise collected(epochs.repository, 0)
+        error = resync_error(epochs.repository, 0)
+        if error is not None:
+            raise error
         return Start(0, is_snapshot=True)
 
 

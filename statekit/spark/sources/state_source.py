@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import StructType
 
 from statekit.checkpoint.repository import Repository
-from statekit.query.read import StateRows
+from statekit.query.read import StateTable
 from statekit.reader import CheckpointReader, encoded_keys
 from statekit.spark.sources.frame import Frame, spark_schema
 from statekit.spark.sources.key_filter import encoded_key
@@ -70,10 +70,10 @@ class StateRequest:
             encoded_keys(rows.family.operator, request.key)
         return request
 
-    def rows(self) -> StateRows:
+    def rows(self) -> StateTable:
         """Open the checkpoint."""
         reader = CheckpointReader(self.checkpoint, epoch=self.epoch)
-        return StateRows(reader, self.operator, self.state)
+        return StateTable(reader, self.operator, self.state)
 
     @property
     def place(self) -> str:

@@ -15,16 +15,8 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from statekit.checkpoint import spark_log
 from statekit.checkpoint.sealed_json import parse_json
-from statekit.checkpoint.spark_log import (
-    METADATA,
-    BatchTimes,
-    SparkFiles,
-    batch_end,
-    batch_times,
-    files_at,
-    query_id,
-)
 from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
 from statekit.spark.failures import translated
 from statekit.spark.tws.state_handles import Kind, TimeMode
@@ -82,7 +74,7 @@ class Position(NamedTuple):
     batch: int
     planned: int | None
     version: int
-    times: BatchTimes
+    times: spark_log.BatchTimes
     next_watermark_ms: int
 
 
@@ -110,7 +102,7 @@ class TwsCheckpoint:
             folders = {folder for folder in ("offsets", "commits") if self._exists(folder)}
         except (Py4JJavaError, Py4JError) as error:
             raise _unopened(self.url, error) from error
-        if len(folders) < 2 or not self._exists(METADATA):
+        if len(folders) < 2 or not self._exists(spark_log.METADATA):
             raise RestoreError(
                 f"{self.url} is not a checkpoint of a Spark streaming query: it lacks metadata, "
                 "offsets/ or commits/. Pass the query's checkpointLocation"
@@ -126,7 +118,7 @@ class TwsCheckpoint:
     @cached_property
     def query(self) -> str:
         """The id of the query."""
-        return query_id(self.read(METADATA))
+        return spark_log.query_id(self.read(spark_log.METADATA))
 
     @cached_property
     def position(self) -> Position:
@@ -147,8 +139,8 @@ class TwsCheckpoint:
                 f"{self.url}/offsets/{ended} is missing, and micro-batch {ended} has ended: "
                 "restore the checkpoint from a backup"
             )
-        times = batch_times(self.read(f"offsets/{ended}"), f"offsets/{ended}")
-        end = batch_end(self.read(f"commits/{ended}"), f"commits/{ended}")
+        times = spark_log.batch_times(self.read(f"offsets/{ended}"), f"offsets/{ended}")
+        end = spark_log.batch_end(self.read(f"commits/{ended}"), f"commits/{ended}")
         planned = ended + 1 if ended + 1 in noted else None
         following = max(end.next_watermark_ms, times.watermark_ms)
         return Position(ended, planned, end.version, times, following)
@@ -171,19 +163,20 @@ class TwsCheckpoint:
         """Return the last completed micro-batch, and all planned ones."""
         return max(self._numbers("commits"), default=None), self._numbers("offsets")
 
-    def sources(self) -> SparkFiles:
+    def sources(self) -> spark_log.SparkFiles:
         """Return the files that Spark needs to read on after the position, without its own state.
 
         Planned input stays planned: a sink may have seen some of it.
         """
         position = self.position
         folders = ("offsets", "commits", "sources")
-        names = [METADATA, *(name for folder in folders for name in self._names(folder))]
+        names = [spark_log.METADATA, *(name for folder in folders for name in self._names(folder))]
         last = position.batch if position.planned is None else position.planned
-        files = files_at(names, self.read, last, history=last - position.batch + 1)
+        files = spark_log.files_at(names, self.read, last, history=last - position.batch + 1)
         # They may reference versions of state, and the new query has none.
-        ends = {name: self.read(name) for name in files if name.startswith("commits/")}
-        return files | {name: batch_end(data, name).to_bytes() for name, data in ends.items()}
+        for name in [name for name in files if name.startswith("commits/")]:
+            files[name] = spark_log.batch_end(self.read(name), name).to_bytes()
+        return files
 
     @cached_property
     def operator(self) -> TwsOperator:

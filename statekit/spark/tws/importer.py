@@ -22,11 +22,11 @@ from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardPlan, ShardState
 from statekit.checkpoint.repository import Repository
 from statekit.clock import now_us, unique_id
-from statekit.errors import FencedError, RestoreError, StateTypeError
+from statekit.errors import FencedError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.keygroup import DEFAULT_GROUPS, check_groups, check_parallelism, group_range
-from statekit.maintenance.savepoint.restore import replace_spark_files
+from statekit.maintenance.savepoint.restore import is_made_of, replace_spark_files
 from statekit.runtime.shard_reports import OperatorReports
 from statekit.spark.commit_records import Reports
 from statekit.spark.epoch import TASKS_PER_CORE, compute, directory_for_copies
@@ -40,6 +40,11 @@ from statekit.spark.tws.stored_rows import StoredRows, stored_frame
 from statekit.spark.worker import ShardStep, Stage
 from statekit.watermark import BEGINNING
 from statekit.working_copy.base_options import BaseOptions
+
+_ADVICE = (
+    "state is imported into a new checkpoint. Pass another one, or start the job without importing "
+    "to continue from this one"
+)
 
 
 class SparkImport:
@@ -83,7 +88,7 @@ class SparkImport:
         self._operator, self._declared = _operator_of(job)
         self._groups = check_groups(job.key_groups or DEFAULT_GROUPS)
         check_spark_reaches(spark, repository)
-        self.is_done = _is_made_of(repository, self.found)
+        self.is_done = is_made_of(repository, self.found.query, self.found.url, _ADVICE)
         if self.is_done:
             return
         if any(str(query.id) == self.found.query for query in spark.streams.active):
@@ -133,8 +138,8 @@ class SparkImport:
             reporter=reporter,
         )
         self._run(step)
-        reports = arrived.of(reporter)
-        combined = OperatorReports(self._operator, epoch, [plan.base for plan in plans], reports)
+        bases = [plan.base for plan in plans]
+        reports = OperatorReports(self._operator, epoch, bases, arrived.of(reporter))
         self.found.check_has_not_moved()
         position = self.found.position
         manifest = EpochManifest(
@@ -145,14 +150,12 @@ class SparkImport:
             cause="import",
             whole=True,
             batch=position.batch,
-            offsets={},
             parallelism=self._shards,
             key_groups=self._groups,
             writer=unique_id(),
             processing_time_us=position.times.timestamp_ms * 1000,
-            drained=False,
             committed_at_us=now_us(),
-            operators=self._operators(combined),
+            operators=self._operators(reports),
         )
         repository.commit(manifest)
         return manifest
@@ -206,13 +209,13 @@ class SparkImport:
         with self.found.as_written():
             self.found.asked(partial(compute, frame))
 
-    def _operators(self, combined: OperatorReports) -> dict[str, OperatorEpoch]:
+    def _operators(self, reports: OperatorReports) -> dict[str, OperatorEpoch]:
         """Return all operators after the import: the one with the state, and empty ones."""
         operators = {
             operator.name: OperatorEpoch(shards=tuple(self._blank()))
             for operator in self._job.operators
         }
-        after = combined.in_one(None, self._operator.record().holds, None)
+        after = reports.combined(None, self._operator.record().holds, None)
         position = after.at_rest(after.shards, **self._event_time())
         return {**operators, self._operator.name: position}
 
@@ -240,24 +243,3 @@ def _operator_of(job: Job) -> tuple[Operator, ProcessorProcess]:
             "imported into just one: name a job that transform_with_state makes"
         )
     return operators[0]
-
-
-def _is_made_of(repository: Repository, spark_checkpoint: TwsCheckpoint) -> bool:
-    """Return whether the checkpoint was imported from that query, and may have later epochs.
-
-    Raises:
-        RestoreError: it is a savepoint, or has epochs of another origin.
-    """
-    latest = repository.latest_epoch()
-    if latest is None:
-        repository.check_checkpoint()
-        return False
-    job = repository.job_file(repository.manifest(latest).job_file.path)
-    assert job is not None, "the manifest references it"
-    if job[0].imported == spark_checkpoint.query:
-        return True
-    raise RestoreError(
-        f"{repository.url} has epochs up to {latest}, which do not come from "
-        f"{spark_checkpoint.url}: state is imported into a new checkpoint. Pass another one, or "
-        "start the job without importing to continue from this one"
-    )

@@ -127,8 +127,8 @@ class Handle(StateHandle):
         declared = self.declared.get(name)
         if declared is None or declared.kind != kind:
             raise StateTypeError(
-                f"the processor asks for a {kind} state {name!r}, and did not when the job was "
-                "put together: init() has to ask for the same states each time it is called"
+                f"the processor declares a {kind} state {name!r}, and did not when the job was "
+                "built: init() has to declare the same states each time it is called"
             )
         return _OF_KIND[kind](self.states[name], declared)
 

@@ -14,16 +14,17 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from statekit import sinks
 from statekit.errors import RestoreError, StateTypeError
 from statekit.job.job import Job
+from statekit.job.options import StartOptions
 from statekit.job.stream import Stream
-from statekit.spark.query import Query
-from statekit.spark.start import check_classic, start
+from statekit.spark.epoch_loop import Query
+from statekit.spark.plan import FirstInput
+from statekit.spark.start import check_classic, start_query
 from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.importer import SparkImport
 from statekit.spark.tws.pandas_frames import FrameOptions, takes_frames
 from statekit.spark.tws.process import InitialRows, ProcessorCalls, process_of
 from statekit.spark.tws.sql_values import parsed_schema
 from statekit.spark.tws.state_handles import TimeMode
-from statekit.spark.union_plan import FirstInput
 
 _INPUT, _OUTPUT = "rows", "outputs"
 _DELAY = "spark.watermarkDelayMs"
@@ -90,28 +91,22 @@ class Transformed:
         """
         if not self._outputs:
             raise StateTypeError('nothing takes the outputs: call .sink(…), such as .sink("noop")')
-        given = {"processingTime": trigger} if isinstance(trigger, str) else dict(trigger or {})
-        ends = bool(given.get("availableNow") or given.get("once"))
+        given = StartOptions(trigger=trigger)
         if not self._df.isStreaming:
             options = {"drain": False, **options}  # timers do not fire after static input
-        elif self._beats and not ends:
-            options = {"heartbeat": given.get("processingTime") or _HEARTBEAT, **options}
+        elif self._beats and not given.ends_with_input:
+            interval = given.spark_trigger.get("processingTime")
+            options = {"heartbeat": interval or _HEARTBEAT, **options}
         if from_spark is not None:
             _check_begins_once(from_spark, options)
             spark_import = self.importing(from_spark, checkpoint, parallelism=parallelism)
             spark_import.carry_out(
                 working_directory=options.get("working_directory"), rocksdb=options.get("rocksdb")
             )
-        return start(
-            self.job,
-            spark,
-            {_INPUT: self._df},
-            self._outputs,
-            checkpoint=checkpoint,
-            parallelism=parallelism,
-            trigger=trigger,
-            first_inputs=self._first_inputs,
-            **options,
+        start_options = StartOptions(parallelism=parallelism, trigger=trigger, **options)
+        inputs, first_inputs = {_INPUT: self._df}, self._first_inputs
+        return start_query(
+            self.job, spark, inputs, self._outputs, checkpoint, start_options, first_inputs
         )
 
     def importing(

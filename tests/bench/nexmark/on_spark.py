@@ -4,7 +4,7 @@ What lives here: the streaming SQL, the two engines and the benchmarks. What doe
 take turns (`tests.bench.on_spark`).
 
 Both read the same files, which have events of all kinds, keep their state in RocksDB and put
-results out nowhere. Spark's further batch without data, which would put out windows sooner, is
+results nowhere. Spark's further batch without data, which would emit windows sooner, is
 turned off.
 """
 
@@ -32,7 +32,7 @@ WARM, ROUNDS = 2, 5
 
 CANNOT: dict[int, str] = {
     4: "an average without a window has no end, so it needs update mode, in which Spark refuses an "
-    "aggregation of what a join and another aggregation put out"
+    "aggregation of what a join and another aggregation emit"
 }
 """Why Spark cannot: there is no streaming SQL for a query."""
 

@@ -3,7 +3,7 @@
 What lives here: `QUERIES`. What does not: the jobs (`joins`, `windowed`, `ranked`), and the same
 queries in SQL (`sql`), which say what the results have to be.
 
-Queries 4, 18 and 19 never come to an end: what they put out takes the place of what they put out
+Queries 4, 18 and 19 never come to an end: their outputs replace earlier ones
 for the same key before, and the last one counts. The others put out each result once.
 """
 

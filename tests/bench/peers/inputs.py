@@ -78,7 +78,7 @@ class Input:
 
     @cached_property
     def checks(self) -> dict[str, int]:
-        """What the sums that are put out add up to: of all events, and of the last of each key."""
+        """What the emitted sums add up to: of all events, and of the last of each key."""
         *keys, values = (column.to_pylist() for column in self._columns)
         sums: dict[tuple[int, ...], int] = defaultdict(int)
         of_all = 0

@@ -4,7 +4,7 @@ What lives here: who takes part, with what is durable and what has to be known o
 benchmarks. What does not: the programs (`jobs`), and how they are run (`processes`).
 
 What counts is the CPU time of all processes, less that of the same job with 1,000 events, for that
-is what it takes to start. It is a right result or none: what jobs put out is added up and checked.
+is what it takes to start. It is a right result or none: what jobs emit is added up and checked.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _ours(name: str, per_epoch: int, by: str) -> Contender:
 
 
 FUNCTION = _ours("statekit", PER_EPOCH, "function")
-AGGREGATES = _ours("statekit, known aggregates", EVENTS, "aggregates")
+AGGREGATES = _ours("statekit, built-in aggregates", EVENTS, "aggregates")
 
 
 def _on_spark(name: str, engine: str, durable: str) -> Contender:
@@ -186,7 +186,7 @@ FLINK = Contender(
 PATHWAY = Contender(
     "Pathway, built-in reducers",
     "pathway_job",
-    "a log of the events on the local disk; state is in memory, and computed anew from the log",
+    "a log of the events on the local disk; state is in memory, and computed again from the log",
     environment=Environment("pathway", ("pathway==0.33.0",)),
 )
 
@@ -195,10 +195,10 @@ _IN_MEMORY = (
     "snapshot, which it takes"
 )
 _PER_COMMIT = (
-    "Pathway's reducers are compiled, have all state in memory and put out one change per key and "
-    "commit, here one; a log of the events is stored, from which a start computes all anew."
+    "Pathway's reducers are compiled, have all state in memory and emit one change per key and "
+    "commit, here one; a log of the events is stored, from which a start computes everything again."
 )
-_FUNCTION = "statekit calls a Python function and puts out a result for each event."
+_FUNCTION = "statekit calls a Python function and emits a result for each event."
 
 MATCHES = {
     "peer-bytewax": (

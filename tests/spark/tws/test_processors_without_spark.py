@@ -727,7 +727,7 @@ def test_timers_without_a_time_mode_are_an_error_that_says_so(call: str) -> None
 
 
 def test_a_state_that_init_did_not_ask_for_is_refused_when_it_is_asked_for_later() -> None:
-    with pytest.raises(sk.StateTypeError, match="asks for a value state 'late', and did not when"):
+    with pytest.raises(sk.StateTypeError, match="declares a value state 'late', and did not when"):
         send_one_to(Uses(lambda handle: handle.getValueState("late", PAIR)))
 
 

@@ -621,7 +621,7 @@ def test_the_command_prints_its_plan_and_carries_it_out(tmp_path: Path) -> None:
     done = statekit("gc", tmp_path / "c", "--epochs", 1, "--dry-run")
     assert (done.returncode, done.stderr) == (0, "")
     assert "kept: epochs 4 to 4 (1)" in done.stdout
-    assert "kept: 1 file of 4 bytes that no epoch names" in done.stdout
+    assert "kept: 1 file of 4 bytes, unreferenced, stored less than 24 hours before" in done.stdout
     assert "dry run: nothing was changed" in done.stdout
     assert set(ledger.repository.tree("")) == before
     done = statekit("gc", tmp_path / "c", "--epochs", 1, "--grace", 0, "--json")

@@ -18,7 +18,7 @@ import pytest
 from statekit.backend.interface import MemoryBackend
 from statekit.backend.mutation import Batch, ChangeFileWriter, Put
 from statekit.checkpoint.job_file import JobFile
-from statekit.checkpoint.manifest import EpochInstant, ShardState
+from statekit.checkpoint.manifest import EpochNote, ShardState
 from statekit.checkpoint.paths import epoch_path, job_number, job_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
@@ -117,12 +117,12 @@ def test_a_note_that_another_run_removes_at_once_fences_the_writer(
 
     def stopped_behind(store: Any, draft: str, path: str, **options: Any) -> None:
         rename(store, draft, path, **options)
-        fast.forget_instant(0)
+        fast.remove_note(0)
 
     monkeypatch.setattr(obstore, "rename", stopped_behind)
-    note = EpochInstant(epoch=0, what="records", processing_time_us=0)
+    note = EpochNote(epoch=0, what="records", processing_time_us=0)
     with pytest.raises(FencedError, match=r"begun/0+\.json was removed as soon as it was there"):
-        slow.begin(note)
+        slow.write_note(note)
 
 
 def test_of_two_repositories_racing_in_threads_exactly_one_wins_each_epoch(tmp_path: Path) -> None:

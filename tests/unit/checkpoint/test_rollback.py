@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 
 import statekit as sk
 from statekit.backend.interface import MemoryBackend
-from statekit.checkpoint.manifest import EpochInstant, EpochManifest
+from statekit.checkpoint.manifest import EpochManifest, EpochNote
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
@@ -501,7 +501,7 @@ def test_an_epoch_that_was_begun_is_not_replayed_after_a_rollback(tmp_path: Path
     now[0] = 30_000_000
     with pytest.raises(OSError, match="full"):
         run(3, outputs={"outputs": fail})
-    assert Repository(tmp_path).begun(2) == EpochInstant(
+    assert Repository(tmp_path).read_note(2) == EpochNote(
         epoch=2, what="records", processing_time_us=30_000_000
     )
     now[0] = 40_000_000
@@ -519,7 +519,7 @@ def test_a_drain_that_was_begun_is_abandoned_by_a_rollback(tmp_path: Path) -> No
 
     with pytest.raises(OSError, match="full"):
         job.run({"records": given}, outputs={"outputs": fail}, checkpoint=tmp_path, epoch_size=1)
-    begun = Repository(tmp_path).begun(2)
+    begun = Repository(tmp_path).read_note(2)
     assert begun is not None
     assert begun.what == "drain"
     run = job.run({"records": given}, checkpoint=tmp_path, from_epoch=0, drain=False)

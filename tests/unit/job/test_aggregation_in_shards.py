@@ -19,7 +19,7 @@ from statekit.backend.rocksdb import RocksBackend
 from statekit.checkpoint.job_file import EXPIRY
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.functions.process import Process
-from statekit.job.windows.aggregate_operator import aggregation
+from statekit.job.windows.field_aggregates import aggregation
 from statekit.keygroup import key_group, pack_group
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.records.output_type import OutputType

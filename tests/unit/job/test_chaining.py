@@ -98,8 +98,8 @@ def _union(total_of: sk.Stream[Move]) -> None:
 @pytest.mark.parametrize(
     ("rest", "apart"),
     [
-        (_both_sink, "what total puts out goes elsewhere, too"),
-        (_twice, "what total puts out goes elsewhere, too"),
+        (_both_sink, "total has other consumers"),
+        (_twice, "total has other consumers"),
         (_late, "its late records are wanted"),
         (_union, "it is fed by several streams"),
         (lambda s: s.process(dealt).sink("out"), "it is keyed by nothing, and total by player"),
@@ -140,7 +140,7 @@ pass 2, fed by best
 shuffle, kept for many keys at a time
 pass 3, fed by rows
     reads all columns of rows: a dict does not say which
-    dealt out to the shards in turn, as there is no key
+    distributed round robin over the shards, as there is no key
     undeclared: called for each record"""
     )
 

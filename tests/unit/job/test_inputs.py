@@ -321,9 +321,9 @@ def test_a_plan_with_several_inputs_is_drawn_and_is_data() -> None:
         "    │   └── operator watch: broadcast\n"
         "    └── operator watch: input 2 of 2"
     )
-    first, second = job.describe()["operators"]
-    assert (first["inputs"], first["broadcasts"]) == (["payments", "orders"], [])
-    assert (second["inputs"], second["broadcasts"]) == (["orders", "payments"], ["join"])
+    first, second = (operator.record() for operator in job.operators)
+    assert (first.inputs, first.broadcasts) == (("payments", "orders"), ())
+    assert (second.inputs, second.broadcasts) == (("orders", "payments"), ("join",))
 
 
 # -------------------------------------------------------------------------------------- order

@@ -100,20 +100,19 @@ def test_a_plan_is_drawn() -> None:
 
 
 def test_a_plan_is_data() -> None:
-    described = fleet().describe()
-    assert json.loads(json.dumps(described)) == described
-    assert described["name"] == "fleet"
-    assert described["key_groups"] == 128
-    assert described["sources"] == [{"name": "flights", "record": "Flight"}]
-    assert [operator["name"] for operator in described["operators"]] == [
-        "visits",
-        "arrivals",
-        "silent",
+    job = fleet()
+    records = [operator.record().model_dump(mode="json") for operator in job.operators]
+    assert json.loads(json.dumps(records)) == records
+    assert job.name == "fleet"
+    assert job.key_groups is None
+    assert [(source.name, source.record_type.name) for source in job.sources] == [
+        ("flights", "Flight")
     ]
-    assert described["operators"][1]["inputs"] == ["visits"]
-    assert described["operators"][1]["output"] == "tuple[str, int]"
-    assert [field["name"] for field in described["operators"][2]["key"]] == ["airport", "tail"]
-    assert {"name": "again", "input": "arrivals"} in described["sinks"]
+    assert [record["name"] for record in records] == ["visits", "arrivals", "silent"]
+    assert records[1]["inputs"] == ["visits"]
+    assert "operator arrivals by airport → tuple[str, int]" in str(job)
+    assert [field["name"] for field in records[2]["key"]] == ["airport", "tail"]
+    assert ("again", "arrivals") in [(sink.name, sink.stream) for sink in job.sinks]
 
 
 def test_a_function_that_takes_other_records_is_refused() -> None:

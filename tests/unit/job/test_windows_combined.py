@@ -337,8 +337,8 @@ pass 1, fed by events
     reads key, value, at of events, and nothing else
     shuffled once, by the key group of key
     sum_value_by_key: sum of value, combined in Arrow before the shuffle, added to windows for \
-each key and stretch of time
-    count_by_key: count, combined in Arrow, added to windows for each key and stretch of time, in \
+each key and interval
+    count_by_key: count, combined in Arrow, added to windows for each key and interval, in \
 the same tasks as sum_value_by_key
 pass 2, fed by events
     reads key, at, value of events, and nothing else

@@ -6,7 +6,7 @@ import datetime as dt
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
+from statekit.checkpoint.state_kinds import STATE_KINDS, RowShape, StateKind
+from statekit.functions import state_parameters
 from statekit.job.options import RunOptions
 from statekit.maintenance.diff.compare import (
     Difference,
@@ -24,6 +26,8 @@ from statekit.maintenance.diff.compare import (
     compare,
 )
 from statekit.runtime.local import LocalRunner
+from statekit.state.list_state import ListState
+from statekit.state.map_state import MapState
 from statekit.testing import Harness
 from statekit.timestamp import instant
 from statekit.working_copy.copies import MemoryCopies
@@ -390,3 +394,46 @@ def test_a_comparison_leaves_no_files_on_the_local_disk(
     b = ran(tmp_path / "b", job_of(p_floats), Entry("a", 1))
     differ(a, b)
     assert not list(scratch.iterdir())
+
+
+# ----------------------------------------------------------------------------------- new kinds
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Log(ListState[T]):
+    """A state type of a kind of its own, with a row per element."""
+
+    __slots__ = ()
+    kind = StateKind("log", RowShape.ELEMENTS)
+
+
+class Table(MapState[K, V]):
+    """A state type of a kind of its own, with a row per entry."""
+
+    __slots__ = ()
+    kind = StateKind("table", RowShape.ENTRIES)
+
+
+def test_rows_of_a_new_kind_are_compared_by_their_shape(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for cls in (Log, Table):
+        monkeypatch.setitem(STATE_KINDS, cls.kind.name, cls.kind)
+    monkeypatch.setattr(state_parameters, "_STATE_CLASSES", (Log, Table))
+
+    @sk.process(key="key")
+    def keep(record: dict[str, Any], log: Log[int], table: Table[str, int]) -> None:
+        log.append(record["n"])
+        table["last"] = record["n"]
+
+    harness = Harness(keep, checkpoint=tmp_path)
+    for n in (5, 6):
+        harness.send({"key": "a", "n": n})
+    assert harness.state("log", "a") == [5, 6]
+    assert harness.state("table", "a") == {"last": 6}
+    found = compare(EpochSource(tmp_path, 0), EpochSource(tmp_path, 1), examples=9)
+    assert state_of(found, "log").examples == [RowDifference("added", "a", 1, None, 6)]
+    assert state_of(found, "table").examples == [RowDifference("changed", "a", "last", 5, 6)]

@@ -15,7 +15,7 @@ from typing import Any
 import obstore
 import pytest
 
-from statekit.checkpoint.manifest import EpochInstant
+from statekit.checkpoint.manifest import EpochNote
 from statekit.checkpoint.repository import Repository
 from statekit.errors import FencedError, RestoreError, StateSchemaError, StateTypeError
 from statekit.job.job import Job
@@ -223,7 +223,7 @@ def test_only_rows_of_another_form_are_rewritten(tmp_path: Path) -> None:
 def test_a_writer_that_commits_meanwhile_fences_the_migration(tmp_path: Path) -> None:
     harness = filled(tmp_path, KEYS[:4])
 
-    def told(operator: str, done: int, shards: int) -> None:
+    def told(done: int, shards: int) -> None:
         if done == 0:
             harness.send(Act("k1", "set", 1))
 
@@ -240,8 +240,8 @@ def test_a_writer_that_commits_meanwhile_fences_the_migration(tmp_path: Path) ->
 def test_an_epoch_that_was_begun_has_to_be_finished_first(tmp_path: Path, left: str) -> None:
     filled(tmp_path, KEYS[:4])
     if left == "note":
-        note = EpochInstant(epoch=4, what="batch 7", processing_time_us=0)
-        Repository(tmp_path).begin(note)
+        note = EpochNote(epoch=4, what="batch 7", processing_time_us=0)
+        Repository(tmp_path).write_note(note)
     else:
         (tmp_path / "spark" / "offsets").mkdir(parents=True)
         (tmp_path / "spark" / "offsets" / "0").write_text("")

@@ -17,7 +17,7 @@ import pytest
 from statekit.backend.change_file import Changes
 from statekit.backend.mutation import Batch, Delete, Mutation, Put, read_changes
 from statekit.checkpoint.job_file import EXPIRY, TIMERS, OperatorRecord
-from statekit.checkpoint.manifest import EpochInstant
+from statekit.checkpoint.manifest import EpochNote
 from statekit.checkpoint.offline import check_at_rest
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.references import changed_contents
@@ -338,7 +338,7 @@ def test_an_epoch_that_was_begun_is_finished_before_an_index_is_restored(
     repository: Repository,
 ) -> None:
     forge(repository, "keep", due_row_lost(repository))
-    repository.begin(EpochInstant(epoch=4, what="records", processing_time_us=0))
+    repository.write_note(EpochNote(epoch=4, what="records", processing_time_us=0))
     with pytest.raises(RestoreError, match="was begun"):
         repair(repository, verify(repository))
     assert repository.epochs()[-1] == 3

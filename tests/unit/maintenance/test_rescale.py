@@ -14,7 +14,7 @@ import pytest
 
 from statekit.backend.interface import StateSize
 from statekit.backend.mutation import read_changes
-from statekit.checkpoint.manifest import EpochInstant, EpochManifest
+from statekit.checkpoint.manifest import EpochManifest, EpochNote
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.restore_plan import restore_plan
 from statekit.checkpoint.sealed_json import checksum_of
@@ -262,7 +262,7 @@ def test_a_manifest_that_does_not_read_back_is_an_error_that_names_the_epoch(
 
 def test_an_epoch_that_was_begun_keeps_its_number(tmp_path: Path) -> None:
     repository = advanced(tmp_path, 2).coordinator.repository
-    repository.begin(EpochInstant(epoch=1, what="records", processing_time_us=5))
+    repository.write_note(EpochNote(epoch=1, what="records", processing_time_us=5))
     with pytest.raises(RestoreError, match=r"epoch 1 .* was begun as 'records' and not committed"):
         rescale_offline(repository, 4)
     assert repository.epochs() == [0]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from statekit.backend.change_file import Changes
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import JobFile
-from statekit.checkpoint.manifest import EpochInstant
+from statekit.checkpoint.manifest import EpochNote
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.references import named_by
 from statekit.checkpoint.repository import Repository
@@ -152,10 +152,10 @@ def test_layouts_that_cannot_be_are_refused(shards: int, groups: int) -> None:
 
 def test_an_epoch_that_was_begun_has_to_be_finished_first(tmp_path: Path) -> None:
     repository = tallied(tmp_path)._repository
-    repository.begin(EpochInstant(epoch=4, what="idle", processing_time_us=5))
+    repository.write_note(EpochNote(epoch=4, what="idle", processing_time_us=5))
     with pytest.raises(RestoreError, match=r"epoch 4 .* was begun as 'idle' and not committed"):
         rewrite_checkpoint(repository)
-    repository.forget_instant(4)
+    repository.remove_note(4)
     (tmp_path / "spark/offsets").mkdir(parents=True)
     (tmp_path / "spark/offsets/0").write_text("v1")
     with pytest.raises(RestoreError, match=r"epoch 4 .* was begun as 'batch 0'"):
@@ -196,7 +196,8 @@ def with_another_value(monkeypatch: pytest.MonkeyPatch) -> None:
     append = Changes.append
 
     def wrong(self: Changes, batch: Batch) -> None:
-        batch.values[0] = (batch.values[0] or b"") + b"\x00"
+        if len(batch):
+            batch.values[0] = (batch.values[0] or b"") + b"\x00"
         append(self, batch)
 
     monkeypatch.setattr(Changes, "append", wrong)

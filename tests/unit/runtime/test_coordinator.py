@@ -25,7 +25,7 @@ from statekit.errors import (
 from statekit.functions.process import Process
 from statekit.job.compatibility import next_job_file
 from statekit.job.options import RunOptions
-from statekit.job.plan import Sink
+from statekit.job.plan import Output
 from statekit.job.progress import OutputCallback
 from statekit.maintenance.verify.verify import verify
 from statekit.runtime.coordinator import Coordinator
@@ -268,7 +268,7 @@ def alarms(*names: str | None) -> AnyProcess:
 def sets(path: Path, *names: str | None, second: int = 0, **options: Any) -> list[Any]:
     """An epoch at that second over a record "a" and a record "b"; what it puts out."""
     job = job_of(alarms(*names))
-    job.sinks.append(Sink("out", "p"))
+    job.sinks.append(Output("out", "p"))
     made = runner(job, path, clock=lambda: second * 1_000_000, **options)
     records = [] if second else [Entry("a", 1), Entry("b", 2)]
     return sorted(made.epoch({"records": records})["out"])

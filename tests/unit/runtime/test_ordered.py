@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import statekit as sk
 from statekit.checkpoint.job_file import WAITING
 from statekit.keygroup import key_group
-from statekit.state import base as state
+from statekit.state import base
 from statekit.state import event_time_buffer as ordered
 from statekit.testing import Harness
 from tests.support.instants import at
@@ -169,12 +169,12 @@ def test_the_same_on_rocksdb(events: list[Event], arrival: Arrival) -> None:
 def test_the_same_in_slices_and_batches_of_a_few_rows(
     events: list[Event], arrival: Arrival, size: int
 ) -> None:
-    kept = ordered.DUE_MAX, state.PENDING_ROWS_MAX
-    ordered.DUE_MAX, state.PENDING_ROWS_MAX = size, size
+    kept = ordered.DUE_MAX, base.PENDING_ROWS_MAX
+    ordered.DUE_MAX, base.PENDING_ROWS_MAX = size, size
     try:
         assert by_key(run(events, arrival, "memory")) == expected(events)
     finally:
-        ordered.DUE_MAX, state.PENDING_ROWS_MAX = kept
+        ordered.DUE_MAX, base.PENDING_ROWS_MAX = kept
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

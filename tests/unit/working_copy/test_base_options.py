@@ -22,17 +22,17 @@ def after(epochs: int, rows: int, chain: ReplayCost | None = None) -> ReplayCost
 
 def test_few_changes_are_not_worth_a_base_and_many_are() -> None:
     options = BaseOptions()
-    assert not options.is_worth_it(ReplayCost(), 0)
-    assert not options.is_worth_it(after(1, 100_000), 100_000 * ROW)
-    assert options.is_worth_it(after(1, 1_000_000), MB * ROW)
-    assert options.is_worth_it(after(200, 1), 200 * ROW)  # a trip for each file
+    assert not options.is_due(ReplayCost(), 0)
+    assert not options.is_due(after(1, 100_000), 100_000 * ROW)
+    assert options.is_due(after(1, 1_000_000), MB * ROW)
+    assert options.is_due(after(200, 1), 200 * ROW)  # a trip for each file
 
 
 def test_the_larger_the_state_the_longer_its_chain_may_be() -> None:
     options = BaseOptions()
     chain = after(1, 1_000_000)
-    assert options.is_worth_it(chain, 100 * MB)
-    assert not options.is_worth_it(chain, 1000 * MB)
+    assert options.is_due(chain, 100 * MB)
+    assert not options.is_due(chain, 1000 * MB)
 
 
 def test_the_first_base_follows_the_initial_load() -> None:
@@ -43,7 +43,7 @@ def test_the_first_base_follows_the_initial_load() -> None:
     assert options.choice(chain.based([], 105 * MB), **size) == "none"
 
 
-def test_changed_bytes_pay_for_uploads() -> None:
+def test_uploads_stay_within_the_budget_of_changed_bytes() -> None:
     """Whatever is in the database, 10,000 epochs upload no more than was agreed."""
     options = BaseOptions()
     chain, uploaded, changed, rest = ReplayCost(), 0, 0, 0
@@ -55,7 +55,7 @@ def test_changed_bytes_pay_for_uploads() -> None:
         rest += 500 * ROW
         bytes_held = live + rest % live  # as if everything were merged once in a while
         size = {"size": bytes_held, "new_bytes": min(rest * 2, bytes_held), "row_bytes": live}
-        if not options.is_worth_it(chain, live):
+        if not options.is_due(chain, live):
             continue
         choice = options.choice(chain, **size)
         if choice == "none":

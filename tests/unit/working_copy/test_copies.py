@@ -108,7 +108,7 @@ INSTANTS: dict[str, Instant] = {
     "after the mark is removed": ("Lease.clear_mark", False, 1),
     "after the first spill": ("_DiskCopy.write", False, 1),
     "after the second spill": ("_DiskCopy.write", False, 2),
-    "before the first shard is kept": ("_DiskCopy.commit", True, 1),
+    "before the first shard is kept": ("_DiskCopy.close_at", True, 1),
     "before the flush": ("RocksBackend.flush", True, 1),
     "between the flushes of two states": ("flush of one state", False, 1),
     "after the flush": ("RocksBackend.flush", False, 1),
@@ -116,7 +116,7 @@ INSTANTS: dict[str, Instant] = {
     "between close and mark": ("Lease.set_mark", True, 1),
     "after the mark": ("Lease.set_mark", False, 1),
     "in the flush of the second shard": ("RocksBackend.flush", False, 2),
-    "after the second shard is kept": ("_DiskCopy.commit", False, 2),
+    "after the second shard is kept": ("_DiskCopy.close_at", False, 2),
 }
 
 
@@ -318,7 +318,7 @@ def test_error_that_the_users_function_swallowed_still_fails_the_epoch(
     assert isinstance(copy.backend, RocksBackend)
     copy.backend.failed = True
     with pytest.raises(StorageError, match="failed during this epoch"):
-        copy.commit(plan.base)
+        copy.close_at(plan.base)
     copy.abandon()
     hide_data(root)
     with pytest.raises(CorruptCheckpointError):  # it is not trusted again
@@ -384,10 +384,10 @@ def test_copy_without_a_new_state_is_rebuilt_with_it(
     copy = obtain(made, 0, (*STATES, "new"))
     assert rows_of(copy.backend) == committed_rows(repository, GROUPS)
     assert list(copy.backend.scan("new", b"", b"\xff")) == []
-    copy.commit(plan.base)
+    copy.close_at(plan.base)
     fewer = obtain(made, 0, STATES[:2])
     assert rows_of(fewer.backend, STATES[:2]).keys() == {"total", "seen"}
-    fewer.commit(plan.base)
+    fewer.close_at(plan.base)
 
 
 @pytest.mark.parametrize("kind", ["disk", "memory"])
@@ -441,7 +441,7 @@ def test_copy_is_free_again_after_every_way_of_giving_it_back(
     advance(made, 1)
     plan = made.coordinator.plan("tally", 0)
     copy = obtain(made)
-    copy.commit(plan.base)
+    copy.close_at(plan.base)
     copy.abandon()  # giving it back twice is nothing
     with pytest.raises(StatekitError, match="obtain it again"):
         _ = copy.backend
@@ -454,7 +454,7 @@ def test_copy_is_free_again_after_every_way_of_giving_it_back(
     with monkeypatch.context() as patched:
         patched.setattr(RocksBackend, "flush", fail)
         with pytest.raises(StorageError, match="on fire"):
-            copy.commit(plan.base)
+            copy.close_at(plan.base)
         copy.abandon()
     obtain(made).abandon()
     assert len(homes(copies)) == 1

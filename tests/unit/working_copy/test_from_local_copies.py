@@ -107,7 +107,7 @@ def test_new_shards_share_the_files_of_those_they_came_from(tmp_path: Path) -> N
         first, last = plan.base.groups
         assert groups
         assert all(first <= group <= last for group in groups), "of no other shard"
-        copy.commit(plan.base)
+        copy.close_at(plan.base)
     assert old == tables(copy_of(tmp_path, 0, 15)), "the source stays as it is"
 
 
@@ -242,13 +242,13 @@ def test_a_linked_database_and_its_source_go_ways_of_their_own(tmp_path: Path) -
 INSTANTS = {
     "before anything is linked": ("restore.link_database", True, 1),
     "between two sources": ("restore.link_database", False, 1),
-    "before the fragments are opened": ("restore.put_together", True, 1),
+    "before the fragments are opened": ("restore.assembled", True, 1),
     "before a piece is trimmed": ("clipping._trim", True, 1),
     "after a piece is trimmed": ("clipping._trim", False, 1),
     "between two pieces": ("clipping._taken", False, 1),
     "before a piece is copied": ("clipping._copy", True, 1),
     "after a piece is copied": ("clipping._copy", False, 1),
-    "when all is put together": ("restore.Assembly.made", False, 1),
+    "when the copy is assembled": ("restore.Assembly.made", False, 1),
     "when the second shard is": ("restore.Assembly.made", False, 2),
 }
 

@@ -136,7 +136,7 @@ def check_new_host(root: Path, local: Path, parallelism: int) -> list[int]:
             found[state] |= rows
         assert isinstance(copy.backend, RocksBackend | FragmentedBackend)
         databases.append(len(copy.backend.sequences))
-        copy.commit(plan.base)
+        copy.close_at(plan.base)
     assert found == expected
     return databases
 
@@ -335,7 +335,7 @@ def test_states_that_came_or_went_since_the_base_cost_no_copying(
     copy = made.copies.obtain(plan, states, made.coordinator.repository)
     committed = committed_rows(Repository(root), GROUPS)
     assert rows_of(copy.backend, states) == {name: committed.get(name, {}) for name in states}
-    copy.commit(plan.base)
+    copy.close_at(plan.base)
     copy = made.copies.obtain(plan, states, made.coordinator.repository)
     assert rows_of(copy.backend, states) == {name: committed.get(name, {}) for name in states}
     copy.abandon()
@@ -464,7 +464,7 @@ INSTANTS = {
     "after a database is cut": ("working_copy.clipping._trim", False, 1),
     "between two databases": ("working_copy.clipping._taken", False, 1),
     "after rows are copied": ("working_copy.clipping._copy", False, 1),
-    "before change files are applied": ("working_copy.restore.put_together", False, 1),
+    "before change files are applied": ("working_copy.restore.assembled", False, 1),
     "when the second shard is": ("working_copy.restore.restored", False, 2),
 }
 

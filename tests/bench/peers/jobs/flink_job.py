@@ -30,7 +30,7 @@ from tests.bench.peers.jobs.handshake import bytes_in, done, ready
 
 
 class Adding(KeyedProcessFunction):
-    """Adds up what it puts out, and leaves that in a file: it runs in the JVM.
+    """Adds up what it emits, and leaves that in a file: it runs in the JVM.
 
     Parameters:
         told: the file.

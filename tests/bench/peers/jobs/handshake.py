@@ -25,9 +25,9 @@ def done(*, check: int, of: str, written: int) -> None:
     """Say what came out, and wait until that was looked at.
 
     Parameters:
-        check: the sums that were put out, added up.
+        check: the sums that were emitted, added up.
         of: what: `events` where there is one for each, `keys` for the last one of each key, and
-            `nothing` where what is put out goes nowhere.
+            `nothing` if outputs go nowhere.
         written: the bytes left on the disk.
     """
     _say(DONE, {"check": check, "of": of, "written": written})

@@ -24,11 +24,10 @@ from statekit.query.change import Kind
 from statekit.query.columns import TIMESTAMP
 from statekit.query.packed_bytes import RowBatch
 from statekit.query.row_parts import Family
+from statekit.query.state_rows import POSITION_BYTES
 from statekit.query.table import Table, expires_column, place_columns, plain_column, renamed_columns
 from statekit.query.value_columns import Offered, TableColumn, value_columns
 from statekit.watermark import BEGINNING
-
-POSITION_BYTES = 12
 
 
 @dataclass(frozen=True)

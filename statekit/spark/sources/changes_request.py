@@ -163,8 +163,10 @@ class ChangesRequest:
 
 def _starting(options: Options) -> int | str | None:
     value = options.text("startingEpoch")
-    if value is None or value.lower() in ("earliest", "latest"):
-        return value and value.lower()
+    if value is None:
+        return None
+    if value.lower() in ("earliest", "latest"):
+        return value.lower()
     if not (value.isascii() and value.isdigit()):
         raise options.wrong(
             "startingEpoch", 'give the first epoch to read, or "earliest" or "latest"'

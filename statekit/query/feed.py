@@ -13,8 +13,7 @@ import datetime as dt
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.leases import ReaderLease
@@ -25,6 +24,7 @@ from statekit.errors import QueryError
 from statekit.functions.process import Process
 from statekit.query.change import Change, Kind
 from statekit.query.change_sources import ChangeSource, change_source
+from statekit.query.closing import Closing
 from statekit.query.epochs import EpochReader, next_manifest
 from statekit.query.resolved_changes import Resolver
 from statekit.query.state_rows import StateRows
@@ -164,7 +164,7 @@ class FeedLease:
             self._renewed_s = stopwatch_s()
 
 
-class Feed:
+class Feed(Closing):
     """The changes of one state, epoch by epoch. Created by `statekit.feed`.
 
     Attributes:
@@ -300,14 +300,3 @@ class Feed:
     def close(self) -> None:
         """Release what the feed keeps on the local disk. Its changes cannot be read any more."""
         self._closing.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

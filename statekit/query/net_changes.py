@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from types import TracebackType
-from typing import Self
 
 from statekit.backend.interface import Backend, MemoryBackend
 from statekit.backend.mutation import DELETE, PUT, Batch
@@ -21,6 +19,7 @@ from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
+from statekit.query.closing import Closing
 
 # Mutations up to this number are gathered in memory, more of them on the local disk.
 IN_MEMORY_MAX = 100_000
@@ -31,7 +30,7 @@ _EVERYTHING = (b"", b"\xff" * 3)
 """Bounds of all row keys: they start with a key group below 0x8000."""
 
 
-class NetChanges:
+class NetChanges(Closing):
     """The net changes of one state, from change files in order. Close it after use.
 
     Parameters:
@@ -106,17 +105,6 @@ class NetChanges:
     def close(self) -> None:
         """Release memory and local disk."""
         self._closing.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def joined(

@@ -15,14 +15,14 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.repository import Repository
 from statekit.clock import stopwatch_s
 from statekit.errors import QueryError, StateTypeError
 from statekit.functions.process import Process
+from statekit.query.closing import Closing
 from statekit.query.epochs import EpochReader
 from statekit.query.follower import Follower
 from statekit.query.view import PublishedEpoch, View
@@ -66,7 +66,7 @@ class ReplicaStatus:
     views: tuple[int, ...]
 
 
-class Replica:
+class Replica(Closing):
     """Follows a checkpoint, and reads the state of its epochs.
 
     Parameters:
@@ -358,17 +358,6 @@ class Replica:
             self._follower.close()
         if self._is_temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Replica of {self._url} at epoch {self.epoch}>"

@@ -6,8 +6,7 @@ import datetime as dt
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from statekit.backend.interface import prefix_end
 from statekit.checkpoint.job_file import TIMERS, JobFile
@@ -16,6 +15,7 @@ from statekit.checkpoint.repository import group_bounds
 from statekit.errors import QueryError
 from statekit.functions.process import Process
 from statekit.keygroup import pack_group
+from statekit.query.closing import Closing
 from statekit.query.operator_copy import EpochRows
 from statekit.query.operator_keys import GROUP_BYTES, OperatorKeys
 from statekit.query.state_rows import StateRows, record_of_operator
@@ -87,7 +87,7 @@ class PublishedEpoch:
             rows.close(why)
 
 
-class View:
+class View(Closing):
     """All states after one epoch: any number of reads, across operators, that belong together.
 
     Created by `Replica.at`. Use it in a `with` block, or close it: a view that is kept open keeps
@@ -197,17 +197,6 @@ class View:
     def _check_open(self) -> None:
         if not self._is_open:
             raise QueryError(f"this view of epoch {self.epoch} was closed: take another one")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<View of epoch {self.epoch}>"

@@ -25,9 +25,10 @@ from statekit.checkpoint.job_file import JobFile, OperatorRecord
 from statekit.checkpoint.repository import group_bounds
 from statekit.checkpoint.shard_layout import standing
 from statekit.keygroup import group_range, pack_group
-from statekit.maintenance.diff.rows import Family, Groups, InAnyKeyGroups, Row, joined, unpacked
+from statekit.maintenance.diff.rows import Family, Groups, InAnyKeyGroups, Row, unpacked
 from statekit.maintenance.row_keys import KeyedRows
 from statekit.maintenance.savepoint.format import Savepoint
+from statekit.query.net_changes import joined
 from statekit.reader import CheckpointReader, key_text
 
 Change = Literal["added", "removed", "changed"]

@@ -141,28 +141,6 @@ def _value_decoder(state: StateRecord, allow_pickle: bool) -> Callable[[bytes], 
     return row_decoder(state, allow_pickle)
 
 
-def joined(
-    a: Iterator[Row], b: Iterator[Row]
-) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
-    """Merge two streams of rows: yield the identity of a row, its content in A, and in B.
-
-    >>> list(joined(iter([(b"1", b"x"), (b"2", b"y")]), iter([(b"2", b"z"), (b"3", b"")])))
-    [(b'1', b'x', None), (b'2', b'y', b'z'), (b'3', None, b'')]
-    """
-    row_a, row_b = next(a, None), next(b, None)
-    while row_a is not None or row_b is not None:
-        if row_b is None or (row_a is not None and row_a[0] < row_b[0]):
-            assert row_a is not None, "else there would be nothing left"
-            yield (*row_a, None)
-            row_a = next(a, None)
-        elif row_a is None or row_b[0] < row_a[0]:
-            yield row_b[0], None, row_b[1]
-            row_b = next(b, None)
-        else:
-            yield (*row_a, row_b[1])
-            row_a, row_b = next(a, None), next(b, None)
-
-
 def unpacked(
     directory: Path, families: Sequence[str], rows: Iterable[tuple[str, bytes, bytes]]
 ) -> RocksBackend:

@@ -236,7 +236,10 @@ def collects(home: str) -> None:
 
 @pytest.mark.parametrize(
     ("lost", "text"),
-    [("c/epochs", r"cannot write .*\.first"), ("c/data/tally", r"cannot remove .*/data/tally/")],
+    [
+        ("c/epochs", r"cannot write .*/c/epochs/.*\.closed"),
+        ("c/data/tally", r"cannot remove .*/data/tally/"),
+    ],
 )
 def test_a_collection_that_may_not_delete_says_where_and_is_done_again_when_it_may(
     place: Path, lost: str, text: str

@@ -22,10 +22,10 @@ from statekit.errors import CorruptCheckpointError, QueryError
 from statekit.keygroup import key_group, pack_group
 from statekit.query.packed_bytes import RowBatch, row_batches
 from statekit.query.row_parts import Family
+from statekit.query.state_rows import expiry_time_us
 from statekit.query.stored_batches import keyed_batches, local_batches, shard_batches
 from statekit.query.table import TooWide, table_for_reading
 from statekit.reader import CheckpointReader, encoded_keys, key_schema
-from statekit.watermark import BEGINNING
 from statekit.working_copy.unpacked_shard import ShardRows
 
 
@@ -170,10 +170,8 @@ class StateTable:
         state = self.family.state
         if state is None or state.ttl is None or not state.era:
             return None
-        now: int | None = self._manifest.processing_time_us
-        if state.ttl.clock == "event":
-            now = self._manifest.operators[self._operator.name].watermark_us
-        bound = (BEGINNING if now is None else now) - state.ttl.duration_us
+        now = expiry_time_us(self._manifest, self._operator.name, state)
+        bound = now - state.ttl.duration_us
         return max(bound, -(1 << 63))
 
     def batches(self) -> Generator[RowBatch]:

@@ -108,7 +108,7 @@ def table_for_reading(
     Raises:
         QueryError: there is no such column, or its values are pickled and `allow_pickle` is False.
     """
-    before, after = list(_of_row_keys(family, wide)), list(_of_stamps(family))
+    before, after = list(row_key_columns(family, wide)), list(_of_stamps(family))
     stored = value_columns(family, wide=wide, allow_pickle=allow_pickle)
     keys, values = renamed_columns(family, stored, [*before, *after])
     offered = {column.name: column for column in (*keys, *before, *values, *after)}
@@ -186,7 +186,7 @@ def timer_columns() -> Iterator[Offered]:
     yield plain_column("clock", pa.string(), lambda parts: parts.timer_clocks)
 
 
-def _of_row_keys(family: Family, wide: bool) -> Iterator[Offered]:
+def row_key_columns(family: Family, wide: bool) -> Iterator[Offered]:
     """Yield the columns of what is in the row key beside the key."""
     if family.name == TIMERS:
         yield from timer_columns()

@@ -22,16 +22,14 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from statekit.checkpoint.job_file import TIMERS, WAITING, OperatorRecord
+from statekit.checkpoint.job_file import TIMERS, OperatorRecord
 from statekit.query.row_parts import Family
 from statekit.query.table import (
     Table,
     key_columns,
-    place_columns,
     plain_column,
     renamed,
-    time_column,
-    timer_columns,
+    row_key_columns,
     written_column,
 )
 from statekit.query.value_columns import Offered, TableColumn, whole_values
@@ -83,12 +81,7 @@ def savepoint_table(operator: OperatorRecord, family: str, *, wide: bool = False
 
 
 def _own(family: Family, wide: bool) -> Iterator[Offered]:
-    if family.name == TIMERS:
-        yield from timer_columns()
-    if family.name in (TIMERS, WAITING):
-        yield time_column()
-    if family.state is not None:
-        yield from place_columns(family.state, wide=wide)
+    yield from row_key_columns(family, wide)
     if family.name != TIMERS:
         yield Offered("value", lambda _: whole_values(family, wide=wide))
     if family.state is not None and family.state.ttl is not None:

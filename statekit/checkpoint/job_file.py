@@ -160,6 +160,8 @@ class OperatorRecord(Record):
             without timers, and in job files of older versions.
         ordered: the type of its records as a schema tree, if they are buffered until the watermark.
         ordered_past: earlier types of records that may still be buffered, which it reads.
+        buffered_inputs: the names of the inputs that buffered records may be from. A row has the
+            place of its input in this list, so names are only added.
         definition: other facts that give its state its meaning, by name; None for most operators.
         widths: the largest number of bits of numbers in its states, by name, if types declare it.
         inputs: names of the keyed input streams.
@@ -176,6 +178,7 @@ class OperatorRecord(Record):
     timer_names: tuple[StoredText | None, ...] | None = None
     ordered: TypeTree | None = None
     ordered_past: tuple[TypeTree, ...] = ()
+    buffered_inputs: tuple[StoredText, ...] = ()
     definition: dict[StoredText, StoredText] | None = None
     widths: dict[StoredText, Count] = Field(default_factory=dict)
     broadcasts: tuple[StoredText, ...] = ()

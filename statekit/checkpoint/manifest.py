@@ -118,6 +118,8 @@ class ShardPlan:
         eras: the era of each state that ever had rows which expire.
         migrated: the record of each state whose rows are marked with a generation.
         since: the epoch of the last rollback in its history; 0 without any.
+        inputs: the names of the keyed inputs, in the order of their numbers.
+        buffered_inputs: the names of all inputs that it may have buffered records of.
     """
 
     checkpoint_id: str
@@ -132,6 +134,8 @@ class ShardPlan:
     eras: dict[str, int] = field(default_factory=dict)
     migrated: dict[str, StateRecord] = field(default_factory=dict)
     since: int = 0
+    inputs: tuple[str, ...] = ()
+    buffered_inputs: tuple[str, ...] = ()
 
     @property
     def now_us(self) -> dict[Clock, int]:

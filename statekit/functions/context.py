@@ -72,6 +72,40 @@ class Context:
         return instant(self._scope.clocks.event_us)
 
     @property
+    def input(self) -> str:
+        """The name of the input that the current record came from.
+
+        That is the name of a source, an operator or another stream, as in `job.source(name, …)`. So
+        a function can tell apart the records of two inputs of the same class.
+
+        Raises:
+            StateTypeError: there is no current record, as in a timer; or the record was buffered by
+                an earlier version of statekit, which did not store its input.
+
+        >>> from collections.abc import Iterator
+        >>> from typing import NamedTuple
+        >>> import statekit as sk
+        >>> class Reading(NamedTuple):
+        ...     sensor: str
+        ...     value: float
+        >>> @sk.process(key="sensor")
+        ... def label(reading: Reading, ctx: sk.Context) -> Iterator[str]:
+        ...     yield f"{ctx.input}: {reading.value}"
+        >>> job = sk.Job("plant")
+        >>> inside, outside = job.source("inside", Reading), job.source("outside", Reading)
+        >>> _ = inside.union(outside).process(label).sink("labels")
+        >>> readings = {"inside": [Reading("a", 20.5)], "outside": [Reading("a", 3.0)]}
+        >>> job.run(readings)["labels"]
+        ['inside: 20.5', 'outside: 3.0']
+        """
+        if self._scope.input is None:
+            raise StateTypeError(
+                f"operator {self._scope.operator!r} has no input here: only a record has one, and "
+                "one that an earlier version of statekit buffered has none either"
+            )
+        return self._scope.input
+
+    @property
     def timers(self) -> Timers:
         """The timers of this key.
 

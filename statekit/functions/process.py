@@ -39,10 +39,12 @@ from statekit.functions.key_and_time import check_event_time, codec_of_keys, cod
 from statekit.functions.migrate_hooks import Hooks, MigrateOption, checked_hooks, hooks_of
 from statekit.functions.signature import Bound, Signature, hints_of
 from statekit.functions.state_parameters import annotation_text
-from statekit.records.output_type import OutputType
+from statekit.records.output_union import output_type_of
 from statekit.records.preaggregate import Combiner, with_operator_name
 from statekit.records.union import Records, records_of
+from statekit.records.value_order import order_of_value
 from statekit.state.base import State, StateSpec
+from statekit.state.event_time_buffer import BufferedRecord, TieOrder
 from statekit.state.key_scope import KeyScope
 from statekit.state.timers import DUE, Timer, Timers
 from statekit.timestamp import datetime_to_micros, duration_to_micros
@@ -106,8 +108,9 @@ class Process(Generic[R, P, U]):
         event_time: the name of the field with the event time; None without event time.
         lateness_us: how far records may lag behind the largest event time.
         ordered: the codec of buffered records; None if records are not buffered.
+        order_by: the names of the fields that break ties between records of one key and time.
         record_type: of the first parameter; several types if that is annotated `A | B`.
-        output_type: of its outputs; None if it emits nothing.
+        output_type: of its outputs, a union for `Iterator[A | B]`; None if it emits nothing.
         states: the declared states, in order.
         handlers: of broadcast records.
         traits: how the runtime treats it.
@@ -121,10 +124,11 @@ class Process(Generic[R, P, U]):
         event_time: str | None = None,
         lateness_us: int = 0,
         ordered: bool = False,
+        order_by: tuple[str, ...] = (),
         hooks: Hooks | None = None,
         traits: Traits | None = None,
     ) -> None:
-        self._arguments = fn, key, hints, event_time, lateness_us, ordered, hooks, traits
+        self._arguments = fn, key, hints, event_time, lateness_us, ordered, order_by, hooks, traits
         self.fn = fn
         self.traits = traits or Traits()
         self.name = fn.__name__
@@ -139,14 +143,17 @@ class Process(Generic[R, P, U]):
         self.record_type: Records = records_of(signature.given, where=where)
         emits = signature.emits
         self.output_type = (
-            None if emits is None else OutputType(emits, where=f"{self.name}, return annotation")
+            None if emits is None else output_type_of(emits, f"{self.name}, return annotation")
         )
         self.key_codec = codec_of_keys(self.name, self.record_type, key)
         check_event_time(self.record_type, event_time)
         self.ordered: ValueCodec[Any] | None = None
+        self.order_by = order_by
         if ordered:
             _check_takes_one(self)
             self.ordered = codec_of_waiting(self.record_type)
+            if order_by:
+                self.record_type.getter(order_by)  # raises if a type has no such field
         of_state = hooks_of(self.name, [spec.name for spec in signature.states], hooks or {})
         self.states: tuple[StateSpec, ...] = tuple(
             replace(spec, hooks=of_state[spec.name]) for spec in signature.states
@@ -296,10 +303,17 @@ class Process(Generic[R, P, U]):
         return tuple(sorted(self._callbacks, key=lambda name: (name is None, name or "")))
 
     @property
+    def reads_context(self) -> bool:
+        """Whether it may read the context of a record."""
+        return self.signature.context_parameter is not None
+
+    @property
     def reads_clocks(self) -> bool:
         """Whether it may read a clock, so that a replay has to use the same times."""
-        signatures = (self.signature, *self._callbacks.values())
-        if any(of.context_parameter is not None for of in signatures) or self.handles_timers:
+        callbacks = self._callbacks.values()
+        if self.reads_context or any(of.context_parameter is not None for of in callbacks):
+            return True
+        if self.handles_timers:
             return True
         return any(spec.ttl is not None and spec.ttl.clock == "processing" for spec in self.states)
 
@@ -415,6 +429,25 @@ class Process(Generic[R, P, U]):
 
         return time
 
+    def tie_order(self, plan: ShardPlan) -> TieOrder:
+        """Return the order of buffered records of one key and time.
+
+        They are in the order of the fields of `order_by`, then of the declaration of their inputs,
+        of the declaration of their types, and of their values.
+        """
+        names = plan.inputs
+        ranks = [names.index(n) if n in names else len(names) for n in ("", *plan.buffered_inputs)]
+        types = {member.cls: number for number, member in enumerate(self.record_type.members)}
+        of_fields = self.record_type.getter(self.order_by) if self.order_by else None
+
+        def order(buffered: BufferedRecord) -> Any:
+            record = buffered.record
+            fields = () if of_fields is None else order_of_value(of_fields(record))
+            number = types.get(type(record), 0)
+            return fields, ranks[buffered.input], number, order_of_value(record)
+
+        return order
+
     def with_traits(self, traits: Traits) -> Self:
         """Return the same function without callbacks and with other traits."""
         return type(self)(*self._arguments[:-1], traits)
@@ -486,6 +519,7 @@ def process(
     event_time: str | None = None,
     lateness: dt.timedelta | str = dt.timedelta(0),
     ordered: bool = False,
+    order_by: str | tuple[str, ...] | list[str] = (),
     migrate: MigrateOption = MappingProxyType({}),
 ) -> _Decorator:
     """Turn an ordinary function into a process function.
@@ -513,7 +547,11 @@ def process(
             timedelta or a text such as "2 hours".
         ordered: buffer records, in state, until the watermark has passed them, and process each
             key's records and timers in order of time. The result is then the same for every order
-            of arrival within the lateness, every cut into epochs and every parallelism.
+            of arrival within the lateness, every cut into epochs and every parallelism. Records of
+            one key and time are in the order of their inputs' declaration, then of their values,
+            field by field: None, numbers, text by code point, times.
+        order_by: with `ordered`, the field, or fields, that order records of one key and time
+            before anything else does.
         migrate: per state a function, or several, that converts a value of an earlier type to the
             declared type. The annotation of its parameter names the earlier type; without one it
             gets what no other hook accepts, as plain data. It may be called again for the same
@@ -557,6 +595,9 @@ def process(
         raise StateTypeError("@process(ordered=True): say which field has the event_time")
     if ordered and key is None:
         raise StateTypeError("@process(ordered=True): say which field has the key to order by")
+    ties = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+    if ties and not ordered:
+        raise StateTypeError(f"@process(order_by={order_by!r}): declare ordered=True, too")
     lateness_us = duration_to_micros(lateness, "lateness")
     caller = sys._getframe(1).f_locals
 
@@ -567,7 +608,7 @@ def process(
             raise StateTypeError(f"{fn.__name__}: key={fields} must name different fields")
         hooks = checked_hooks(fn.__name__, migrate, caller)
         hints = hints_of(fn, caller)
-        return Process(fn, fields, hints, event_time, lateness_us, ordered, hooks)
+        return Process(fn, fields, hints, event_time, lateness_us, ordered, ties, hooks)
 
     return typing.cast("_Decorator", decorate)
 

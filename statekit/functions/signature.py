@@ -125,13 +125,25 @@ class Signature:
         hint = self.hints["return"]
         if hint is None or hint is type(None):
             return None
-        origin, args = typing.get_origin(hint), typing.get_args(hint)
-        if args and any(origin in (kind, typing.get_origin(kind[Any])) for kind in _OUTPUTS):
-            return args[0]
-        raise StateTypeError(
-            f"{self.name}: the return annotation must be Iterator[T] for outputs of type T, or "
-            f"None; it is {annotation_text(hint)}"
-        )
+        return outputs_annotation(self.name, hint)
+
+
+def outputs_annotation(name: str, hint: Any) -> Any:
+    """Return the T of a return annotation `Iterator[T]`.
+
+    Parameters:
+        name: of the function.
+
+    Raises:
+        StateTypeError: the annotation is another one.
+    """
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if args and any(origin in (kind, typing.get_origin(kind[Any])) for kind in _OUTPUTS):
+        return args[0]
+    raise StateTypeError(
+        f"{name}: the return annotation must be Iterator[T] for outputs of type T, or "
+        f"None; it is {annotation_text(hint)}"
+    )
 
 
 def declare(function: Any, name: str, hints: dict[str, Any]) -> Any:

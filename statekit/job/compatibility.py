@@ -14,6 +14,7 @@ from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.job.state_succession import Succession, former, succession
 from statekit.reader import key_text
+from statekit.state.event_time_buffer import INPUTS_MAX
 
 
 def continued_job_file(
@@ -103,6 +104,7 @@ def _continued(operator: Operator, stored: JobFile) -> OperatorRecord:
         update={
             "states": states,
             "ordered_past": _buffered_types(before, declared.ordered),
+            "buffered_inputs": _buffered_inputs(before, declared),
             "widths": {**before.widths, **declared.widths},  # a removed field may come back
         }
     )
@@ -113,6 +115,23 @@ def _buffered_types(before: OperatorRecord, declared: Any) -> tuple[Any, ...]:
     if before.ordered is None or declared is None:
         return before.ordered_past
     return former((*before.ordered_past, before.ordered), declared)
+
+
+def _buffered_inputs(before: OperatorRecord, declared: OperatorRecord) -> tuple[str, ...]:
+    """Return the inputs of buffered records: those of before at their places, then new ones.
+
+    Raises:
+        StateSchemaError: there are too many.
+    """
+    new = (name for name in declared.buffered_inputs if name not in before.buffered_inputs)
+    names = (*before.buffered_inputs, *new)
+    if len(names) > INPUTS_MAX:
+        raise StateSchemaError(
+            f"operator {declared.name!r} has had {len(names)} inputs with other names, and its "
+            f"buffered records can be of {INPUTS_MAX}. Nothing was changed. Give the inputs the "
+            "names that they had, or give the operator another name"
+        )
+    return names
 
 
 def _dropped_names(declared: OperatorRecord, stored: JobFile) -> tuple[str, ...]:

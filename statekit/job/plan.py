@@ -13,7 +13,9 @@ from statekit.checkpoint.sealed_json import faults_of
 from statekit.codec.annotations import show
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
+from statekit.functions.stateless import Stateless
 from statekit.names import name_fault
+from statekit.records.output_union import AnyOutput, OutputUnion
 from statekit.records.union import Records
 from statekit.state.base import StateSpec
 from statekit.state.ttl import ttl_text
@@ -89,9 +91,19 @@ class Operator:
             timers=self.declared.handles_timers,
             timer_names=self.declared.timer_names or None,
             ordered=waiting.schema.to_json() if waiting is not None else None,
+            buffered_inputs=self.inputs if waiting is not None else (),
             definition=None if definition is None else dict(definition),
             widths=dict(self.declared.traits.widths),
         )
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A stateless function in a job: named, and fed by one stream."""
+
+    name: str
+    function: Stateless
+    input: str
 
 
 @dataclass(frozen=True)
@@ -108,7 +120,8 @@ class Plan:
     Attributes:
         name: of the job.
         key_groups: the declared number; None uses that of the checkpoint.
-        sources, operators, sinks: each operator comes after those that feed it.
+        sources, operators, transforms, sinks: each operator and each transform comes after those
+            that feed it.
     """
 
     def __init__(self, name: str, key_groups: int | None) -> None:
@@ -116,16 +129,17 @@ class Plan:
         self.key_groups = key_groups
         self.sources: list[Source] = []
         self.operators: list[Operator] = []
+        self.transforms: list[Transform] = []
         self.sinks: list[Output] = []
 
-    def free_name(self, kind: Literal["source", "operator"], name: str) -> str:
-        """Return the name of a new source or operator after checking it, and for an operator the
-        name of its late stream.
+    def free_name(self, kind: Literal["source", "operator", "stream"], name: str) -> str:
+        """Return the name of a new source, operator or transform after checking it, and for an
+        operator the name of its late stream.
 
         Raises:
             StateTypeError: another stream has one of the names, or it is not a valid name.
         """
-        streams = {name: f"source {name!r}"} if kind == "source" else _streams_of(name)
+        streams = _streams_of(name) if kind == "operator" else {name: f"{kind} {name!r}"}
         check_name(kind, name)
         if name.startswith(RESERVED):
             raise StateTypeError(
@@ -133,6 +147,7 @@ class Plan:
                 f"The {kind} was not added. Choose another name"
             )
         names = {source.name: f"source {source.name!r}" for source in self.sources}
+        names |= {each.name: f"stream {each.name!r}" for each in self.transforms}
         for operator in self.operators:
             names |= _streams_of(operator.name)
         by_case = {stream.casefold(): stream for stream in names}
@@ -160,8 +175,36 @@ class Plan:
         for operator in self.operators:
             if operator.late == stream:
                 return operator.declared.record_type
-        output = self.operator(stream).declared.output_type
+        output = self.output_of(stream)
         return output.record_type if output is not None else None
+
+    def output_of(self, stream: str) -> AnyOutput | None:
+        """Return the type of what an operator or a transform emits; None if it emits nothing."""
+        transform = self.transform(stream)
+        if transform is not None:
+            return transform.function.output_type
+        return self.operator(stream).declared.output_type
+
+    def transform(self, name: str) -> Transform | None:
+        """Return the transform of that name; None if the stream is none."""
+        return next((transform for transform in self.transforms if transform.name == name), None)
+
+    def transforms_of(self, stream: str) -> list[Transform]:
+        """Return the transforms that a stream feeds."""
+        return [transform for transform in self.transforms if transform.input == stream]
+
+    def origin_of(self, stream: str) -> str:
+        """Return the source, operator or late stream whose records the transforms got that lead to
+        a stream; the stream itself if it is none of a transform.
+        """
+        while (transform := self.transform(stream)) is not None:
+            stream = transform.input
+        return stream
+
+    def reads_of(self, stream: str) -> int:
+        """Return how many operators, transforms and sinks read a stream."""
+        operators = sum(operator.streams.count(stream) for operator in self.operators)
+        return operators + len(self.transforms_of(stream)) + len(self.sinks_of(stream))
 
     def operator(self, name: str) -> Operator:
         """Return the operator of that name."""
@@ -179,9 +222,13 @@ class Plan:
         """Return whether a stream is a source."""
         return any(source.name == stream for source in self.sources)
 
+    def is_operator(self, stream: str) -> bool:
+        """Return whether a stream is the output of an operator."""
+        return any(operator.name == stream for operator in self.operators)
+
     def wants_late(self, operator: Operator) -> bool:
         """Return whether anything consumes the late records of an operator."""
-        return bool(self.sinks_of(operator.late) or self.consumers_of(operator.late))
+        return self.reads_of(operator.late) > 0
 
     def check_names(self, inputs: Iterable[str], outputs: Iterable[str]) -> None:
         """Check that there is an input for each source and an output for each sink.
@@ -212,21 +259,25 @@ class Plan:
     def _draw(
         self, stream: str, indent: str, lines: list[str], *, states: tuple[StateSpec, ...]
     ) -> None:
-        below: list[tuple[str, Operator | None]] = [
+        below: list[tuple[str, Operator | Transform | None]] = [
             (f"state {spec.name}: {_state_text(spec)}", None) for spec in states
         ]
         below += [(f"sink {sink.name}", None) for sink in self.sinks_of(stream)]
+        for transform in self.transforms_of(stream):
+            below.append((_transform_text(transform), transform))
         for operator in self.consumers_of(stream):
             below += _drawn_under(operator, stream)
         for position, (title, child) in enumerate(below):
             last = position == len(below) - 1
             lines.append(f"{indent}{'└' if last else '├'}── {title}")
-            if child is not None:
-                deeper = indent + ("    " if last else "│   ")
+            deeper = indent + ("    " if last else "│   ")
+            if isinstance(child, Operator):
                 self._draw(child.name, deeper, lines, states=child.declared.states)
                 if self.wants_late(child):
                     lines.append(f"{deeper}late records of {child.name}")
                     self._draw(child.late, deeper, lines, states=())
+            elif child is not None:
+                self._draw(child.name, deeper, lines, states=())
 
 
 def _streams_of(operator: str) -> dict[str, str]:
@@ -278,6 +329,11 @@ def _state_text(spec: StateSpec) -> str:
     return f"{spec.kind.name}[{key}{spec.codec.schema}]{expires}"
 
 
+def _transform_text(transform: Transform) -> str:
+    function = transform.function
+    return f"{function.kind} {transform.name} → {function.output_type.name}"
+
+
 def _drawn_under(operator: Operator, stream: str) -> Iterator[tuple[str, Operator | None]]:
     """Yield the parts of an operator to draw under a stream that feeds it: all of it under the
     first.
@@ -295,4 +351,6 @@ def _drawn_under(operator: Operator, stream: str) -> Iterator[tuple[str, Operato
 
 def _output_text(operator: Operator) -> str:
     output = operator.declared.output_type
+    if isinstance(output, OutputUnion):
+        return output.name
     return "nothing" if output is None else show(output.annotation)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, Literal, overload
 
 from typing_extensions import TypeVar
 
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
-from statekit.job.plan import Operator, Output, Plan, check_name
+from statekit.functions.stateless import Stateless, name_of
+from statekit.job.plan import Operator, Output, Plan, Transform, check_name
 from statekit.job.windows.definitions import Window
 from statekit.job.windows.field_aggregates import FieldAggregate, aggregation
 from statekit.job.windows.window_operator import Windowing
@@ -122,6 +123,176 @@ class Stream(Generic[T]):
         self._job.operators.append(Operator(name, declared, self._names, broadcasts))
         return Stream(self._job, name)
 
+    def of(self, cls: type[V]) -> Stream[V]:
+        """Return the records of one class, of a stream that has several.
+
+        A process function declared `-> Iterator[A | B]` emits records of both classes, in one
+        stream. Each class is a stream of its own, too, with its own columns on Spark. The function
+        runs once, whatever reads them.
+
+        Raises:
+            StateTypeError: no record of this stream is of that class.
+
+        >>> from collections.abc import Iterator
+        >>> from typing import NamedTuple
+        >>> from statekit.job.job import Job
+        >>> from statekit.functions.process import process
+        >>> from statekit.state.single_row_states import ValueState
+        >>> class Order(NamedTuple):
+        ...     customer: str
+        ...     cents: int
+        >>> class Total(NamedTuple):
+        ...     customer: str
+        ...     cents: int
+        >>> class Alert(NamedTuple):
+        ...     customer: str
+        >>> @process(key="customer")
+        ... def watch(order: Order, total: ValueState[int]) -> Iterator[Total | Alert]:
+        ...     total.update((total.get() or 0) + order.cents)
+        ...     yield Total(order.customer, total.get() or 0)
+        ...     if order.cents > 1000:
+        ...         yield Alert(order.customer)
+        >>> job = Job("shop")
+        >>> watched = job.source("orders", Order).process(watch)
+        >>> _ = watched.of(Total).sink("totals")
+        >>> _ = watched.of(Alert).sink("alerts")
+        >>> run = job.run({"orders": [Order("ada", 500), Order("ada", 2000)]})
+        >>> run["totals"], run["alerts"]
+        ([Total(customer='ada', cents=500), Total(customer='ada', cents=2500)], \
+[Alert(customer='ada')])
+        """
+        names = [name for stream in self._names for name in self._part(stream, cls)]
+        if not names:
+            types = " | ".join(dict.fromkeys(map(self._type_name, self._names)))
+            raise StateTypeError(
+                f"of({getattr(cls, '__name__', cls)}): stream {self.name!r} has {types}: give one "
+                "of its classes"
+            )
+        return Stream(self._job, *names)
+
+    def _part(self, stream: str, cls: type) -> Iterator[str]:
+        """Yield the name of the stream with the records of one class of a stream, if it has any."""
+        records = self._job.record_of(stream)
+        if records is None or all(member.cls is not cls for member in records.members):
+            return
+        if len(records.members) == 1:
+            yield stream
+            return
+        name = f"{stream}.{cls.__name__}"
+        transform = self._job.transform(name)
+        if transform is None or transform.function.fn is not cls:
+            name = self._job.free_name("stream", name)
+            selection = Stateless.selection(records, cls)
+            self._job.transforms.append(Transform(name, selection, stream))
+        yield name
+
+    def map(
+        self, fn: Callable[[T], V], *, into: type[V] | None = None, name: str | None = None
+    ) -> Stream[V]:
+        """Replace each record by what a function makes of it.
+
+        The function sees no state, and runs in the same tasks as the operator that reads its
+        outputs, where possible.
+
+        Parameters:
+            fn: an ordinary function of one record, annotated with what it returns.
+            into: the type of its outputs, for a function without annotations, such as a lambda.
+            name: of the stream; by default the function's.
+
+        Raises:
+            StateTypeError: the function takes other records, the type of its outputs is not known,
+                or the name is taken.
+
+        >>> from typing import NamedTuple
+        >>> from statekit.job.job import Job
+        >>> class Order(NamedTuple):
+        ...     customer: str
+        ...     cents: int
+        >>> def doubled(order: Order) -> Order:
+        ...     return order._replace(cents=2 * order.cents)
+        >>> job = Job("shop")
+        >>> orders = job.source("orders", Order).map(doubled)
+        >>> print(orders)
+        <Stream 'doubled' of Order>
+        """
+        return self._transformed("map", fn, into, name)
+
+    def filter(self, fn: Callable[[T], object], *, name: str | None = None) -> Stream[T]:
+        """Keep the records for which a function returns a true value.
+
+        Parameters:
+            fn: an ordinary function of one record.
+            name: of the stream; by default the function's.
+
+        Raises:
+            StateTypeError: the function takes other records, or the name is taken.
+
+        >>> from typing import NamedTuple
+        >>> from statekit.job.job import Job
+        >>> class Order(NamedTuple):
+        ...     customer: str
+        ...     cents: int
+        >>> job = Job("shop")
+        >>> orders = job.source("orders", Order)
+        >>> print(orders.filter(lambda order: order.cents > 1000, name="large"))
+        <Stream 'large' of Order>
+        """
+        return self._transformed("filter", fn, None, name)
+
+    def flat_map(
+        self,
+        fn: Callable[[T], Iterable[V]],
+        *,
+        into: type[V] | None = None,
+        name: str | None = None,
+    ) -> Stream[V]:
+        """Replace each record by all those that a function yields for it.
+
+        Parameters:
+            fn: an ordinary function of one record, annotated `-> Iterator[V]`, where V may be
+                several classes: see `of`.
+            into: the type of its outputs, for a function without annotations, such as a lambda.
+            name: of the stream; by default the function's.
+
+        Raises:
+            StateTypeError: the function takes other records, the type of its outputs is not known,
+                or the name is taken.
+
+        >>> from collections.abc import Iterator
+        >>> from typing import NamedTuple
+        >>> from statekit.job.job import Job
+        >>> class Line(NamedTuple):
+        ...     text: str
+        >>> class Word(NamedTuple):
+        ...     word: str
+        >>> def words(line: Line) -> Iterator[Word]:
+        ...     yield from map(Word, line.text.split())
+        >>> print(Job("words").source("lines", Line).flat_map(words))
+        <Stream 'words' of Word>
+        """
+        return self._transformed("flat_map", fn, into, name)
+
+    def _transformed(self, kind: Any, fn: Any, into: Any, name: str | None) -> Stream[Any]:
+        """Add a transform of each of these streams."""
+        chosen = name or name_of(fn)
+        if chosen == "<lambda>":
+            raise StateTypeError(
+                f"{kind}(): a lambda has no name for its stream: give {kind}(…, name=…)"
+            )
+        names: list[str] = []
+        for stream in self._names:
+            records = self._job.record_of(stream)
+            if records is None:
+                raise StateTypeError(
+                    f"stream {stream!r} has {self._misfit(stream)}: there is nothing to {kind}"
+                )
+            function = Stateless.of(kind, fn, records, into)
+            single = len(self._names) == 1
+            new = self._job.free_name("stream", chosen if single else f"{chosen}.{stream}")
+            self._job.transforms.append(Transform(new, function, stream))
+            names.append(new)
+        return Stream(self._job, *names)
+
     def _check_broadcast(self, declared: Process[Any, ..., U], streams: tuple[str, ...]) -> None:
         """Check that broadcast streams have handlers, and handlers have streams."""
         handled = declared.handlers.record_type
@@ -164,7 +335,7 @@ class Stream(Generic[T]):
         records = self._job.record_of(stream)
         if records is not None:
             return records.name
-        output = self._job.operator(stream).declared.output_type
+        output = self._job.output_of(stream)
         return "no records" if output is None else output.name
 
     def _misfit(self, stream: str) -> str:

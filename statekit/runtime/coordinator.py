@@ -189,6 +189,7 @@ class Coordinator:
         Parameters:
             read: the largest event time read from the stream.
         """
+        stream = self.job.origin_of(stream)
         above = self._by_name.get(stream)
         if above is not None and above.declared.event_time is None:
             return min(self._event_time_of(name, read, drain=drain) for name in above.inputs)
@@ -266,7 +267,7 @@ class Coordinator:
 
     def plan(self, operator: str, shard: int) -> ShardPlan:
         """Return the plan of a shard for the next epoch."""
-        reached, states = self._watermark(operator), self._record(operator).states
+        reached, record = self._watermark(operator), self._record(operator)
         earliest = self._by_name[operator].declared.traits.earliest_us
         return ShardPlan(
             checkpoint_id=self.job_file.id,
@@ -278,9 +279,11 @@ class Coordinator:
             watermark_us=max(self.watermarks_us.get(operator, BEGINNING), earliest),
             reached_us=max(BEGINNING if reached is None else reached, earliest),
             processing_time_us=self.processing_time_us,
-            eras={state.name: state.era for state in states if state.era},
-            migrated={state.name: state for state in states if state.generation},
+            eras={state.name: state.era for state in record.states if state.era},
+            migrated={state.name: state for state in record.states if state.generation},
             since=0 if self.last is None else self.last.since,
+            inputs=record.inputs,
+            buffered_inputs=record.buffered_inputs,
         )
 
     def _base(self, operator: str, shard: int) -> ShardState:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, compress, islice, pairwise
 from operator import ge, length_hint
 from typing import Any, Literal
@@ -47,6 +47,8 @@ class KeyIteration:
 
     Attributes:
         is_between: whether an error is about the key that is being left, and not about a record.
+        inputs: the names of the inputs, if the function may ask for that of a record and there are
+            several.
         unread: the error with which reading the records failed, whatever the function that took
             them raised.
     """
@@ -63,6 +65,7 @@ class KeyIteration:
         self._some: Sequence[Any] = ()
         self._following: Iterator[Any] = iter(())
         self.is_between = False
+        self.inputs: Sequence[str] = ()
         self.unread: BaseException | None = None
         scope.next_keys = self._next_keys
 
@@ -98,6 +101,12 @@ class KeyIteration:
         for record, clocks.event_us in zip(records, times, strict=True):
             yield record
         clocks.event_us = then_us
+
+    def of_inputs(self, records: Iterator[Any], inputs: Iterable[int]) -> Iterator[Any]:
+        """Yield records, with the name of the input of each in the key scope."""
+        scope = self._scope
+        for record, scope.input in zip(records, map(self.inputs.__getitem__, inputs), strict=True):
+            yield record
 
     def runs(self, batches: Iterator[KeyedBatch]) -> Iterator[Iterator[Any]]:
         """Yield the records of each key, after the key scope entered it.
@@ -156,6 +165,8 @@ class KeyIteration:
         """
         self._some = some = batch.records[start:end]
         self._following = following = iter(some)
+        if self.inputs and batch.inputs:
+            following = self.of_inputs(following, batch.inputs[start:end])
         if not batch.times:
             return following
         times = batch.times[start:end]

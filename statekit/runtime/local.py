@@ -25,6 +25,7 @@ from statekit.keygroup import group_range, pack_group, shard_of_group
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.records.output_type import OutputType
+from statekit.records.output_union import AnyOutput, of_each_class
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 from statekit.runtime.coordinator import Coordinator
@@ -75,18 +76,7 @@ class SourceForm:
         self, records: list[Any], convert: Callable[[OutputType, list[Any]], list[Any]]
     ) -> list[Any]:
         """Apply a function to the records of each class, and keep their order."""
-        if not self._by_class or not records:
-            return records
-        if len(self._by_class) == 1:
-            (form,) = self._by_class.values()
-            return convert(form, records)
-        results = list(records)
-        for cls, form in self._by_class.items():
-            places = [place for place, record in enumerate(records) if type(record) is cls]
-            own = convert(form, [records[place] for place in places])
-            for place, record in zip(places, own, strict=True):
-                results[place] = record
-        return results
+        return of_each_class(records, self._by_class, convert) if self._by_class else records
 
 
 def _stored(form: OutputType, records: list[Any]) -> list[Any]:
@@ -100,7 +90,7 @@ def _stored(form: OutputType, records: list[Any]) -> list[Any]:
         return _stored(form, records[:middle]) + _stored(form, records[middle:])
 
 
-RecordForm = SourceForm | OutputType
+RecordForm = SourceForm | AnyOutput
 """The type of a stream's records."""
 
 
@@ -127,7 +117,7 @@ class RecordStreams:
         """Add the late records of an operator's inputs."""
         parts = []
         for stream in operator.inputs:
-            for records, form in self._parts[stream]:
+            for records, form in self._parts_of(stream):
                 received = zip(records, form.received(records), strict=True)
                 parts.append(([record for record, read in received if is_late(read)], form))
         self._parts[operator.late] = parts
@@ -142,13 +132,26 @@ class RecordStreams:
 
     def _own(self, stream: str) -> list[tuple[list[Any], RecordForm]]:
         """Return the records of a stream for one consumer: copies if there are others."""
-        parts = self._parts[stream]
+        parts = self._parts_of(stream)
         if not self._is_shared(stream):
             return parts
         return [(form.copies(records), form) for records, form in parts]
 
+    def _parts_of(self, stream: str) -> list[tuple[list[Any], RecordForm]]:
+        """Return the records of a stream. A transform runs when its outputs are read first."""
+        if stream not in self._parts and (transform := self._plan.transform(stream)) is not None:
+            function, given = transform.function, self._own(transform.input)
+            if function.keeps_records:
+                kept = [(function.apply(records, stream), form) for records, form in given]
+                self._parts[stream] = kept
+            else:
+                records = [record for own, form in given for record in form.received(own)]
+                outputs = function.output_type.stored(function.apply(records, stream))
+                self._parts[stream] = [(outputs, function.output_type)]
+        return self._parts[stream]
+
     def _is_shared(self, stream: str) -> bool:
-        uses = len(self._plan.sinks_of(stream))
+        uses = len(self._plan.sinks_of(stream)) + len(self._plan.transforms_of(stream))
         for operator in self._plan.operators:
             if stream in operator.broadcasts:
                 return True  # to any number of shards

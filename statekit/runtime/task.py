@@ -20,7 +20,7 @@ from statekit.functions.process import Process
 from statekit.functions.signature import Bound
 from statekit.records.keyed_batch import KeyColumns, KeyedBatch
 from statekit.runtime.key_iteration import Handled, KeyIteration, shown
-from statekit.state.event_time_buffer import EventTimeBuffer
+from statekit.state.event_time_buffer import BufferedRecord, EventTimeBuffer
 from statekit.state.key_scope import KeyScope
 from statekit.state.timers import CLOCKS, DueTimers, Timers, due_keys
 from statekit.watermark import BEGINNING, END, is_late
@@ -57,6 +57,10 @@ class ShardTask:
         self.batch = Batch()
         self.scope = KeyScope.of_keys(plan, self.batch, partial(_spill, self.batch, spill))
         self._keys = KeyIteration(self.scope, process.key_codec, process.key)
+        if len(plan.inputs) == 1:
+            self.scope.input = plan.inputs[0]
+        elif process.reads_context:
+            self._keys.inputs = plan.inputs
         self.local_batch = Batch()
         spill_now = partial(_spill, self.local_batch, spill_local or spill)
         self.shard_scope = KeyScope.of_shard(plan, self.local_batch, spill_now)
@@ -69,8 +73,9 @@ class ShardTask:
         self._buffer: EventTimeBuffer | None = None
         if process.ordered is not None:
             codecs, has_timers = (process.ordered, process.key_codec), process.handles_timers
+            tie_order = process.tie_order(plan)
             self._buffer = EventTimeBuffer(
-                plan, self.batch, backend, *codecs, self._wakes_at, has_timers
+                plan, self.batch, backend, *codecs, self._wakes_at, has_timers, tie_order
             )
         self.context = Context(self.scope, plan.shard, self._timers)
         self._call, self._arguments = process.signature.bind(self.states, self.context)
@@ -122,6 +127,8 @@ class ShardTask:
         records = self._keys.records(batch, following)
         if self._process.event_time is not None:
             records = self._keys.at_times(records, batch.times)
+        if self._keys.inputs and batch.inputs:
+            records = self._keys.of_inputs(records, batch.inputs)
 
         def current() -> Handled:
             position = len(batch.records) - length_hint(following)
@@ -238,6 +245,7 @@ class ShardTask:
         if due := [c for c in clocks if c in plan.due_clocks or c in timers.set_due]:
             self._keys.apply_changes()
             self.scope.clocks.end_records(plan.watermark_us)
+            self.scope.input = None
             codec = self._process.key_codec
             keys = due_keys(self._backend, plan, codec, due, self._wakes_at)
             for group, key in chain.from_iterable(keys):
@@ -266,6 +274,7 @@ class ShardTask:
         while (timer := timers.take(until_us)) is not None:
             time = timers.at_us if timer.clock == "event" else None
             clocks.advance(time, in_order=self._buffer is not None)
+            self.scope.input = None
             yield from self._handle("timer", timer, self._callbacks(timer.name))
 
     def _handle(self, kind: str, handled: Any, bound: Bound) -> Iterator[Any]:
@@ -288,13 +297,16 @@ class ShardTask:
         return iter(emitted) if self._copy is None else map(self._copy, emitted)
 
     def _add_to_buffer(self, buffer: EventTimeBuffer, batch: KeyedBatch) -> None:
-        columns = (batch.groups, batch.keys, batch.records, batch.times)
-        for group, key, record, time in zip(*columns, strict=True):
+        names = self._plan.buffered_inputs
+        places = [1 + names.index(name) for name in self._plan.inputs]
+        of_records = map(places.__getitem__, batch.inputs) if batch.inputs else repeat(places[0])
+        columns = (batch.groups, batch.keys, batch.records, batch.times, of_records)
+        for group, key, record, time, place in zip(*columns, strict=False):
             if self.batch.full:
                 self.scope.spill()
             prefix = self._keys.prefix(group, key, record)
             try:
-                buffer.add(prefix, time, record)
+                buffer.add(prefix, time, record, place)
             except StateTypeError as error:
                 raise ProcessError(
                     f"operator {self.scope.operator!r}: record {shown(record)} cannot be buffered "
@@ -313,7 +325,7 @@ class ShardTask:
                     self.scope.clocks.start_key(BEGINNING)
                     yield from self._in_order_of_time(records, due.until_us)
 
-    def _in_order_of_time(self, records: list[tuple[int, Any]], until_us: int) -> Iterator[Any]:
+    def _in_order_of_time(self, records: list[BufferedRecord], until_us: int) -> Iterator[Any]:
         """Handle records of the current key and the timers between them, in order of time, and
         yield the outputs.
 
@@ -322,10 +334,12 @@ class ShardTask:
         timers = None
         if self._timers is not None:
             timers = self._timers.due_timers(("event",), ("event",))
-        for time, record in records:
+        names = self._plan.buffered_inputs
+        for time, record, place in records:
             if timers is not None:
                 yield from self._call_back(timers, time)
             self.scope.clocks.advance(time, in_order=True)
+            self.scope.input = names[place - 1] if place else None
             yield from self._handle("record", record, (self._call, self._arguments))
         if timers is not None:
             yield from self._call_back(timers, until_us)

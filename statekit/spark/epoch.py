@@ -12,13 +12,12 @@ the operators between a job's inputs and its sinks:
 from __future__ import annotations
 
 import re
-from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial, reduce
 from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
-from pyspark import SparkContext, StorageLevel
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
@@ -32,20 +31,23 @@ from statekit.job.plan import Operator
 from statekit.runtime.coordinator import Coordinator
 from statekit.sinks.sink import Attempt, Sink
 from statekit.spark.commit_records import Reports
+from statekit.spark.epoch_streams import EpochStreams, Transforms
 from statekit.spark.failures import translated
 from statekit.spark.merged_inputs import MergedInputs
-from statekit.spark.pickling import PickledFunction, PickledPlans, pickled
+from statekit.spark.pickling import Pickled, PickledPlans, pickled
 from statekit.spark.plan import (
     FirstInput,
     FrameOptions,
     OperatorFrames,
+    Slot,
     UnionFrames,
     late_records,
+    quoted,
     reader_of,
-    record_types,
+    slots_of,
 )
 from statekit.spark.worker import ShardStep, Stage
-from statekit.spark.worker_rows import UnionReader
+from statekit.spark.worker_rows import AnyProcess, UnionReader
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies, default_working_directory
 
@@ -86,9 +88,10 @@ class EpochRunner:
         self._directory = directory_for_copies(context, options.working_directory)
         self._rocksdb = options.rocksdb or RocksOptions()
         self._bases = options.bases or BaseOptions()
-        self._functions: dict[str, PickledFunction] = {
+        self._functions: dict[str, Pickled[AnyProcess]] = {
             operator.name: pickled(operator.declared) for operator in coordinator.job.operators
         }
+        self._transforms = Transforms(coordinator.job)
         self._frames: dict[tuple[Chain, bool], OperatorFrames | UnionFrames] = {}
         self._strayed: set[str] = set()
         self._unsorted: set[str] = set()
@@ -157,26 +160,28 @@ class EpochRunner:
             copies = DiskCopies(self._directory, self._rocksdb)
             copies.forget(self._coordinator.job_file.id)
 
-    def _frame(self, chain: Chain, streams: Mapping[str, DataFrame]) -> DataFrame:
+    def _frame(self, chain: Chain, streams: EpochStreams) -> DataFrame:
         operator, tasks = chain.first, self._tasks(chain.first)
-        dfs = [streams[name] for name in operator.streams]
+        dfs = [streams[name] for name in chain.streams]
         first = self._first_inputs.get(operator.name) if self._coordinator.last is None else None
         if first is not None:
             dfs = [first.frame, *dfs]
-            types = [first.records, *operator.declared.record_type.members]
-            initial = UnionFrames(dfs, types, 2, self._frame_options(chain))
+            (record_type,) = operator.declared.record_type.members
+            slots = [Slot(0, first.records), Slot(1, record_type)]
+            initial = UnionFrames(dfs, slots, 2, self._frame_options(chain))
             return initial.frame(dfs, self._step(chain, first.reader), tasks)
         job, combines = self._coordinator.job, _combines(operator, tasks)
+        reader = None if chain.transforms[0] else reader_of(operator, job)
         frames = self._frames.get((chain, combines))
         if frames is None:
             options = self._frame_options(chain)
-            if len(dfs) > 1:
-                types = record_types(operator, job)
-                frames = UnionFrames(dfs, types, len(operator.inputs), options)
+            if reader is not None:
+                frames = UnionFrames(dfs, slots_of(operator, job), len(operator.inputs), options)
             else:
-                frames = OperatorFrames(dfs[0], options, combines=combines)
+                (record_type,) = chain.shuffled.members
+                frames = OperatorFrames(dfs[0], options, record_type, combines=combines)
             self._frames[chain, combines] = frames
-        step = self._step(chain, reader_of(operator, job), is_combined=combines)
+        step = self._step(chain, reader, is_combined=combines)
         if isinstance(frames, UnionFrames) and (
             merged_inputs := self._merged_rows(operator, frames)
         ):
@@ -187,7 +192,7 @@ class EpochRunner:
     def _frame_options(self, chain: Chain) -> FrameOptions:
         return FrameOptions(
             chain.first,
-            chain.last,
+            chain.output_type,
             self._coordinator.parallelism,
             self._coordinator.key_groups,
             by_number=self._by_number(chain.first.name),
@@ -198,8 +203,12 @@ class EpochRunner:
     ) -> ShardStep:
         coordinator = self._coordinator
         stages = (
-            Stage(self._functions[each.name], PickledPlans(coordinator.plans(each.name)))
-            for each in chain.operators
+            Stage(
+                self._functions[operator.name],
+                PickledPlans(coordinator.plans(operator.name)),
+                self._transforms.pickled(transforms),
+            )
+            for operator, transforms in zip(chain.operators, chain.transforms, strict=True)
         )
         return ShardStep(
             stages=tuple(stages),
@@ -211,6 +220,7 @@ class EpochRunner:
             reporter=self._reporter,
             reader=reader,
             is_combined=is_combined,
+            after=self._transforms.pickled(chain.after),
         )
 
     def _by_number(self, operator: str) -> bool:
@@ -251,22 +261,28 @@ class EpochRunner:
         self._outputs[name].write(df, attempt)
         self._written.add(name)
 
-    def _late(self, operator: Operator, streams: Mapping[str, DataFrame]) -> DataFrame:
-        function = self._functions[operator.name]
+    def _late(self, operator: Operator, streams: EpochStreams) -> DataFrame:
+        """Return the late records of all inputs of an operator, in the columns of its types."""
+        function, job = self._functions[operator.name], self._coordinator.job
         watermark_us = operator.declared.late_us(self._coordinator.plan(operator.name, 0))
-        late = [
-            late_records(streams[name], operator, function, watermark_us)
-            for name in operator.inputs
-        ]
-        return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), late)
+        late = []
+        for name in operator.inputs:
+            records = job.record_of(name)
+            assert records is not None, "streams without records feed nothing"
+            late.append(late_records(streams[name], records, operator, function, watermark_us))
+        everything = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), late)
+        members = operator.declared.record_type.members
+        if len(members) == 1:
+            return everything
+        return everything.select(*(quoted(member.name) for member in members))
 
     def _at_once(self, inputs: Mapping[str, DataFrame]) -> list[ShardReport]:
         """Compute everything in the action of the one sink."""
         (sink,) = self._coordinator.job.sinks
-        streams = _with_outputs(inputs)
-        for each in self._chains:
-            streams[each.last.name] = self._frame(each, streams)
-        self._write(streams[sink.stream], sink.name)
+        with EpochStreams(inputs, self._transforms, persists=False) as streams:
+            for each in self._chains:
+                streams[each.output] = self._frame(each, streams)
+            self._write(streams[sink.stream], sink.name)
         reports = self._reports.of(self._reporter)
         if not reports:
             raise IncompleteEpochError(
@@ -279,26 +295,19 @@ class EpochRunner:
     def _persisted(self, inputs: Mapping[str, DataFrame]) -> list[ShardReport]:
         """Compute each chain in an action of its own, then write the sinks."""
         job = self._coordinator.job
-        streams = _with_outputs(inputs)
-        persisted: list[DataFrame] = []
-        try:
+        with EpochStreams(inputs, self._transforms, persists=True) as streams:
             for each in self._chains:
-                first, last = each.first, each.last
                 frame = self._frame(each, streams)
-                if job.sinks_of(last.name) or job.consumers_of(last.name):
-                    frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
-                    persisted.append(frame)
+                if job.reads_of(each.output):
+                    frame = streams.persist(frame)
                 compute(frame)
-                if job.wants_late(first):
-                    streams[first.late] = self._late(first, streams)
-                streams[last.name] = frame
+                if job.wants_late(each.first):
+                    streams[each.first.late] = self._late(each.first, streams)
+                streams[each.output] = frame
             for sink in job.sinks:
                 self._write(streams[sink.stream], sink.name)
             # After the sinks: a persisted frame is computed again if an executor is lost meanwhile.
             return self._reports.of(self._reporter)
-        finally:
-            for frame in persisted:
-                frame.unpersist()
 
 
 def compute(frame: DataFrame) -> None:
@@ -328,13 +337,6 @@ def _combines(operator: Operator, tasks: int | None) -> bool:
     return combiner is not None and (tasks is not None or combiner.makes_records())
 
 
-def _with_outputs(inputs: Mapping[str, DataFrame]) -> ChainMap[str, DataFrame]:
-    """Return the streams of an epoch: its inputs, to which outputs are added, without creating an
-    input.
-    """
-    return ChainMap({}, inputs)  # type: ignore[arg-type]  # the first one alone is written to
-
-
 def _is_small(frames: Sequence[DataFrame]) -> bool:
     """Return whether one task may process a micro-batch.
 
@@ -351,5 +353,7 @@ def _is_single_read(job: Job, outputs: Mapping[str, Sink]) -> bool:
     if len(job.sinks) != 1 or not outputs[job.sinks[0].name].reads_once:
         return False
     streams = [source.name for source in job.sources] + [op.name for op in job.operators]
+    streams += [transform.name for transform in job.transforms]
     read = [stream for operator in job.operators for stream in operator.streams]
+    read += [transform.input for transform in job.transforms]
     return sorted([*read, job.sinks[0].stream]) == sorted(streams)

@@ -1,4 +1,4 @@
-"""Pickle a process function and the plans of its shards for Spark's workers.
+"""Pickle functions of users and the plans of its shards for Spark's workers.
 
 cloudpickle sends functions and classes that are defined in a script or notebook by value. Three
 kinds of class need help: msgspec Structs, which cannot be rebuilt from their finished attributes;
@@ -17,13 +17,14 @@ import sys
 import typing
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import cloudpickle
 import msgspec
 
 from statekit.checkpoint.manifest import ShardPlan
-from statekit.functions.process import Process
+
+T = TypeVar("T")
 
 _StructMeta: Any = type(msgspec.Struct)
 _CACHE = "__msgspec_cache__"
@@ -31,8 +32,8 @@ _CACHE = "__msgspec_cache__"
 _MADE_BY_MSGSPEC = frozenset({"__dict__", "__weakref__", "__match_args__", "__slots__", _CACHE})
 
 
-class PickledFunction(NamedTuple):
-    """A pickled process function, unpickled once per worker process.
+class Pickled(NamedTuple, Generic[T]):
+    """A pickled process function or stateless function, unpickled once per worker process.
 
     Parameters:
         data: the pickled function with its types.
@@ -44,22 +45,25 @@ class PickledFunction(NamedTuple):
     path: tuple[str, ...]
 
 
-def pickled(process: Process[Any, Any, Any]) -> PickledFunction:
-    """Pickle a process function for the workers."""
+def pickled(function: T) -> Pickled[T]:
+    """Pickle a function for the workers."""
     buffer = io.BytesIO()
-    _Pickler(buffer).dump(process)
+    _Pickler(buffer).dump(function)
     path = tuple(entry for entry in sys.path if os.path.isabs(entry))
-    return PickledFunction(buffer.getvalue(), path)
+    return Pickled(buffer.getvalue(), path)
+
+
+def unpickled(function: Pickled[T]) -> T:
+    """Return the function; the same object for the same data."""
+    return _unpickled(function)  # type: ignore[no-any-return]
 
 
 @cache
-def unpickled(function: PickledFunction) -> Process[Any, Any, Any]:
-    """Return the process function; the same object for the same data."""
+def _unpickled(function: Pickled[Any]) -> Any:
     for entry in function.path:
         if entry not in sys.path and os.path.isdir(entry):
             sys.path.append(entry)
-    process: Process[Any, Any, Any] = cloudpickle.loads(function.data)
-    return process
+    return cloudpickle.loads(function.data)
 
 
 class PickledPlans(Sequence[ShardPlan]):

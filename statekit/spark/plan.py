@@ -14,14 +14,18 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from statekit.errors import ProcessError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.plan import Operator, Source
+from statekit.records.output_union import AnyOutput
 from statekit.records.record_type import RecordType
-from statekit.spark.pickling import PickledFunction
+from statekit.records.union import Records
+from statekit.spark.pickling import Pickled
 from statekit.spark.worker import CombineStep, LateStep, ShardStep, Stage, output_schema
 from statekit.spark.worker_rows import (
     ARRIVAL,
     FIRST_MARK,
     GROUP,
     INPUT,
+    SLOT,
+    AnyProcess,
     ColumnRecords,
     UnionReader,
     UnionRows,
@@ -67,14 +71,21 @@ def check_input(df: DataFrame, source: Source, job: Job) -> None:
 
 
 def _check_consumers(df: DataFrame, stream: str, job: Job) -> None:
-    """Check the columns of a stream against all consumers of its records, late ones too."""
+    """Check the columns of a stream against all consumers of its records, late ones too.
+
+    A function may emit other records; those have the columns of their type.
+    """
+    for transform in job.transforms_of(stream):
+        if transform.function.keeps_records:
+            _check_consumers(df, transform.name, job)
     for operator in job.consumers_of(stream):
         if stream not in operator.inputs:
             continue  # broadcast records need no key
         for name in operator.declared.key:
             key_expression(df, name, operator.name)
         _check_event_time(df, operator)
-        _check_consumers(df, operator.late, job)
+        if len(operator.declared.record_type.members) == 1:
+            _check_consumers(df, operator.late, job)
 
 
 @dataclass(frozen=True)
@@ -83,13 +94,13 @@ class FrameOptions:
 
     Parameters:
         operator: the first operator, whose records are shuffled.
-        last: the operator whose outputs the frame has; the same, or a later one.
+        output_type: of what the chain emits; None if it emits nothing.
         shards, groups: their numbers.
         by_number: whether Spark sorts rows by one number only, or completely.
     """
 
     operator: Operator
-    last: Operator
+    output_type: AnyOutput | None
     shards: int
     groups: int
     by_number: bool
@@ -114,19 +125,45 @@ class FirstInput:
     reader: UnionReader
 
 
+@dataclass(frozen=True)
+class Slot:
+    """The records of one type of one stream, among the rows of an operator.
+
+    Parameters:
+        stream: the number of the stream.
+        type: of the records.
+        column: of the stream's frame that has them as structs; None if its columns are theirs.
+    """
+
+    stream: int
+    type: RecordType
+    column: str | None = None
+
+    def own(self, df: DataFrame) -> DataFrame:
+        """Return the columns of its records, of a frame of the stream."""
+        own = df if self.column is None else df.select(f"{quoted(self.column)}.*")
+        return projected_to(self.type, own)
+
+
+def slots_of(operator: Operator, job: Job) -> list[Slot]:
+    """Return the slots of an operator: one per type of each of its streams."""
+    slots = []
+    for number, stream in enumerate(operator.streams):
+        records = job.record_of(stream)
+        assert records is not None, "streams without records feed nothing"
+        for member in records.members:
+            column = member.name if len(records.members) > 1 else None
+            slots.append(Slot(number, member, column))
+    return slots
+
+
 def reader_of(operator: Operator, job: Job) -> UnionReader | None:
-    """Return the reader of the rows of an operator; None if it has one input stream."""
-    if len(operator.streams) == 1:
+    """Return the reader of the rows of an operator; None if it has one stream of one type."""
+    slots = slots_of(operator, job)
+    if len(slots) == 1:
         return None
     classes = [of.cls for of in input_types(operator.declared)]
-    types = [classes.index(of.cls) for of in record_types(operator, job)]
-    return partial(UnionRows, types=types)
-
-
-def record_types(operator: Operator, job: Job) -> list[RecordType]:
-    """Return the record type of each stream of an operator."""
-    records = [job.record_of(stream) for stream in operator.streams]
-    return [one.members[0] for one in records if one is not None]  # all are connected
+    return partial(UnionRows, types=[classes.index(slot.type.cls) for slot in slots])
 
 
 class ShardFrames:
@@ -152,7 +189,7 @@ class ShardFrames:
         self._shards = options.shards
         self._shard_of_row = _shard_of_row(options.shards, options.groups)
         self._tasks_of_row: dict[int, Column] = {}  # by the number of tasks
-        self._schema = from_arrow_schema(output_schema(options.last.declared.output_type))
+        self._schema = from_arrow_schema(output_schema(options.output_type))
 
     def run(self, rows: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
         """Return the outputs over the rows of some frames.
@@ -182,13 +219,20 @@ class OperatorFrames(ShardFrames):
     Parameters:
         like: a frame with the columns of later frames.
         options: of the chain.
+        record_type: of the records that are shuffled.
         combines: whether records are combined before the shuffle, if the operator has a combiner.
             This is a stage of its own, which takes longer than a few records do without it.
     """
 
-    def __init__(self, like: DataFrame, options: FrameOptions, *, combines: bool = False) -> None:
+    def __init__(
+        self,
+        like: DataFrame,
+        options: FrameOptions,
+        record_type: RecordType,
+        *,
+        combines: bool = False,
+    ) -> None:
         operator, declared = options.operator, options.operator.declared
-        (record_type,) = declared.record_type.members
         self._combined = None
         if declared.traits.combiner is not None and combines:
             self._combined = CombinedFrames(like, operator)
@@ -246,62 +290,103 @@ class CombinedFrames:
 
 
 class UnionFrames(ShardFrames):
-    """Builds the frame of an operator with several input streams, epoch after epoch.
+    """Builds the frame of an operator with several slots, epoch after epoch.
 
     All streams become one frame. Each row has the key fields, by which it is sorted, the number of
-    its input, and its own columns in a struct that is null in the rows of other inputs. Each
+    its input, and its own columns in a struct that is null in the rows of other slots. Each
     broadcast row is copied for every shard, with the shard's mark, a negative number, as key group.
     A row with only the mark sorts before them. Key groups are not negative, so both sort before all
     keyed records.
 
     Parameters:
         likes: frames with the columns of later frames, one per stream.
-        types: of the records of each.
+        slots: the types of the records of each stream.
         inputs: the number of keyed inputs, which come first.
         options: of the chain.
 
     Attributes:
         selected: the columns of rows, for each stream.
         reads_merged: whether it can read rows of the merged inputs: not if columns must be derived
-            first.
+            first, or a stream has several types.
     """
 
     def __init__(
-        self,
-        likes: Sequence[DataFrame],
-        types: Sequence[RecordType],
-        inputs: int,
-        options: FrameOptions,
+        self, likes: Sequence[DataFrame], slots: Sequence[Slot], inputs: int, options: FrameOptions
     ) -> None:
         self._inputs = inputs
-        self._types = list(types)
-        self.reads_merged = not any(of.derived for of in types if isinstance(of, ColumnRecords))
-        projected = [projected_to(of, like) for of, like in zip(types, likes, strict=True)]
+        self._key = options.key
+        numbered = list(enumerate(slots))
+        self._slots = [[one for one in numbered if one[1].stream == at] for at in range(len(likes))]
+        has_parts = any(slot.column is not None for slot in slots)
+        self.reads_merged = not has_parts and not any(
+            slot.type.derived for slot in slots if isinstance(slot.type, ColumnRecords)
+        )
+        owns = [slot.own(likes[slot.stream]) for slot in slots]
         rows = [
-            spark_types.StructField(row_of(number), df.schema)
-            for number, df in enumerate(projected)
+            spark_types.StructField(row_of(number), own.schema) for number, own in enumerate(owns)
         ]
         self.selected: list[list[Column]] = []
-        for number, df in enumerate(projected):
-            own = F.struct(*(F.col(quoted(name)) for name in df.columns)).alias(row_of(number))
-            columns = [
-                F.lit(number).alias(INPUT),
-                *(own if place == number else nothing_as(row) for place, row in enumerate(rows)),
-                F.monotonically_increasing_id().alias(ARRIVAL),
+        for number, like in enumerate(likes):
+            prepared = self._prepared(number, like)
+            if self._is_plain(number):
+                prepared = owns[self._slots[number][0][0]]
+            columns = [F.lit(number).alias(INPUT)]
+            if has_parts:
+                columns.append(self._slot_of_row(number).alias(SLOT))
+            of_stream = dict(self._slots[number])
+            columns += [
+                self._own(place, of_stream[place], prepared)
+                if place in of_stream
+                else nothing_as(row)
+                for place, row in enumerate(rows)
             ]
-            self.selected.append(columns)
+            columns.append(F.monotonically_increasing_id().alias(ARRIVAL))
             if number < inputs:
-                columns[:0] = _group_and_key(df, options)
-        keyed = projected[0].select(*self.selected[0])
+                columns[:0] = _group_and_key(prepared, options)
+            self.selected.append(columns)
+        first = owns[0] if self._is_plain(0) else self._prepared(0, likes[0])
+        keyed = first.select(*self.selected[0])
         no_key = [nothing_as(field) for field in keyed.schema.fields[: len(options.key) + 1]]
         for columns in self.selected[inputs:]:
             columns[:0] = no_key
-        super().__init__(keyed, options, inputs=len(types))
+        super().__init__(keyed, options, inputs=len(likes))
         self._copies = F.sequence(F.lit(FIRST_MARK - options.shards + 1), F.lit(FIRST_MARK))
+
+    def _is_plain(self, number: int) -> bool:
+        """Return whether a stream has one type, and its frame the columns of that."""
+        return self._slots[number][0][1].column is None
+
+    def _prepared(self, number: int, df: DataFrame) -> DataFrame:
+        """Return a stream's frame with the columns that its rows are selected from.
+
+        A stream of several types gets a column for each key field, whatever type a row has.
+        """
+        slots = self._slots[number]
+        if self._is_plain(number):
+            return with_derived(slots[0][1].type, df)
+        structs = {row_of(place): quoted(slot.column or "") for place, slot in slots}
+        columns = [F.col(name).alias(row) for row, name in structs.items()]
+        for key in self._key if number < self._inputs else ():
+            of_types = [F.col(f"{name}.{quoted(key)}") for name in structs.values()]
+            columns.append(F.coalesce(*of_types).alias(key))
+        return df.select(*columns)
+
+    def _slot_of_row(self, number: int) -> Column:
+        """Return the number of a row's slot."""
+        slots = self._slots[number]
+        if self._is_plain(number):
+            return F.lit(slots[0][0])
+        return F.coalesce(*(F.when(F.col(row_of(n)).isNotNull(), F.lit(n)) for n, _ in slots))
+
+    def _own(self, place: int, slot: Slot, prepared: DataFrame) -> Column:
+        """Return the struct of a row's record."""
+        if slot.column is not None:
+            return F.col(row_of(place))
+        return F.struct(*(F.col(quoted(name)) for name in prepared.columns)).alias(row_of(place))
 
     def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
         """Return the outputs of the operator over a frame per stream."""
-        given = map(with_derived, self._types, dfs)
+        given = [self._prepared(number, df) for number, df in enumerate(dfs)]
         selected = [df.select(*columns) for df, columns in zip(given, self.selected, strict=True)]
         keyed, broadcast = selected[: self._inputs], selected[self._inputs :]
         copied = [df.withColumn(GROUP, F.explode(self._copies)) for df in broadcast]
@@ -313,7 +398,7 @@ class UnionFrames(ShardFrames):
         Parameters:
             rows: the merged inputs with the columns `selected`.
         """
-        if self._types[self._inputs :]:
+        if self._slots[self._inputs :]:
             copies = F.when(F.col(GROUP).isNull(), self._copies).otherwise(F.array(GROUP))
             rows = rows.withColumn(GROUP, F.explode(copies))
         return self.run([rows], step, tasks)
@@ -328,21 +413,42 @@ def _group_and_key(df: DataFrame, options: FrameOptions) -> list[Column]:
 
 
 def late_records(
-    df: DataFrame, operator: Operator, function: PickledFunction, watermark_us: int
+    df: DataFrame,
+    records: Records,
+    operator: Operator,
+    function: Pickled[AnyProcess],
+    watermark_us: int,
 ) -> DataFrame:
-    """Return the late records of an operator's input, as they arrived.
+    """Return the late records of one of an operator's inputs, as they arrived.
 
     This is `watermark.is_late` in SQL, unless a record may have another event time than its column.
     Then records are created as for the operator, since only they have the event time.
+
+    Parameters:
+        df: the frame of the input.
+        records: the type, or types, of its records.
+        function, watermark_us: of the operator.
     """
-    time, (record_type,) = operator.declared.event_time, operator.declared.record_type.members
+    time, members = operator.declared.event_time, records.members
     assert time is not None
-    projected = projected_to(record_type, df)
-    if isinstance(record_type, ColumnRecords):
-        projected = projected.drop(*record_type.derived)
-    if record_type.may_change_fields:
-        return projected.mapInArrow(LateStep(function, watermark_us), projected.schema)
-    return projected.where(f"unix_micros({quoted(time)}) <= {watermark_us}")
+    if len(members) > 1:
+        projected = df.select(*(F.col(quoted(member.name)) for member in members))
+        times = [f"unix_micros({quoted(member.name)}.{quoted(time)})" for member in members]
+    else:
+        projected = projected_to(members[0], df)
+        if isinstance(members[0], ColumnRecords):
+            projected = projected.drop(*members[0].derived)
+        times = [f"unix_micros({quoted(time)})"]
+    if records.may_change_fields:
+        classes = [of.cls for of in operator.declared.record_type.members]
+        types = tuple(classes.index(member.cls) for member in members)
+        late = projected.mapInArrow(LateStep(function, types, watermark_us), projected.schema)
+    else:
+        late = projected.where(f"coalesce({', '.join(times)}) <= {watermark_us}")
+    if len(members) > 1 or len(operator.declared.record_type.members) == 1:
+        return late
+    own = F.struct(*(F.col(quoted(name)) for name in late.columns))
+    return late.select(own.alias(members[0].name))
 
 
 def marks(like: DataFrame, shards: int) -> DataFrame:

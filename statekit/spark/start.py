@@ -140,12 +140,9 @@ def _check_outputs(job: Job, sinks: Mapping[str, Sink]) -> None:
     """Check the outputs before the first epoch: missing schemas, shared directories."""
     for operator in job.operators:
         output_schema(operator.declared.output_type)
-        if len(operator.declared.record_type.members) > 1 and job.wants_late(operator):
-            raise StateTypeError(
-                f"the late records of {operator.name!r} are {operator.declared.record_type.name}, "
-                "and the rows of a frame are of one type: on Spark, leave them where they are "
-                "counted, or give each type an operator with event time of its own"
-            )
+    for transform in job.transforms:
+        if not transform.function.keeps_records:
+            output_schema(transform.function.output_type)
     directories = [sink.directory for sink in sinks.values() if sink.directory is not None]
     if len(set(directories)) != len(directories):
         raise StateTypeError(

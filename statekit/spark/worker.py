@@ -7,9 +7,10 @@ import gc
 import os
 import socket
 import stat
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import compress
 from typing import Any
 
 import pyarrow as pa
@@ -18,18 +19,21 @@ from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import ShardPlan, ShardReport
 from statekit.checkpoint.repository import Repository
 from statekit.errors import StrayKeyError
+from statekit.functions.stateless import Stateless
 from statekit.records.keyed_batch import KeyedBatch
-from statekit.records.output_type import OutputType
+from statekit.records.output_union import AnyOutput
 from statekit.records.preaggregate import Combiner, with_operator_name
 from statekit.records.rebatch import rebatched
+from statekit.records.union import Records
 from statekit.runtime.shard import RARE_COLLECTION, reporting, run_shard
 from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
 from statekit.spark.commit_records import Reporter
-from statekit.spark.pickling import PickledFunction, PickledPlans, unpickled
+from statekit.spark.pickling import Pickled, PickledPlans, unpickled
 from statekit.spark.worker_rows import (
     INPUT,
     AnyProcess,
     Batches,
+    StreamReader,
     UnionReader,
     batches_of_rows,
     in_order,
@@ -47,10 +51,48 @@ _BATCH_ROWS = 10_000
 _BATCH_BYTES = 1024 * 1024
 
 
-def output_schema(output_type: OutputType | None) -> pa.Schema:
+def output_schema(output_type: AnyOutput | None) -> pa.Schema:
     """Return the columns of a step: those of the outputs, all nullable."""
     fields = [_NOTHING] if output_type is None else list(output_type.arrow_schema)
     return pa.schema([field.with_nullable(True) for field in fields])
+
+
+@dataclass(frozen=True)
+class PickledTransform:
+    """A transform of the job.
+
+    Parameters:
+        name: its name.
+        function: its stateless function.
+    """
+
+    name: str
+    function: Pickled[Stateless]
+
+    @property
+    def output_type(self) -> AnyOutput:
+        return unpickled(self.function).output_type
+
+    @property
+    def record_type(self) -> Records:
+        return unpickled(self.function).record_type
+
+    def apply(self, records: list[Any]) -> list[Any]:
+        """Return what the function emits, as the next function receives it.
+
+        Raises:
+            ProcessError: the function failed, or an output does not fit the declared type.
+        """
+        function = unpickled(self.function)
+        outputs = function.apply(records, self.name)
+        return outputs if function.keeps_records else _received(outputs, function.output_type)
+
+
+def _received(outputs: list[Any], output_type: AnyOutput | None) -> list[Any]:
+    """Return outputs as the next function receives them."""
+    if output_type is None:  # then no function reads them
+        return outputs
+    return output_type.received(output_type.stored(outputs))
 
 
 @dataclass(frozen=True)
@@ -60,10 +102,12 @@ class Stage:
     Parameters:
         function: the process function.
         plans: of all shards.
+        transforms: of its records, which run before it.
     """
 
-    function: PickledFunction
+    function: Pickled[AnyProcess]
     plans: PickledPlans
+    transforms: tuple[PickledTransform, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,6 +124,7 @@ class ShardStep:
         reporter: sends the reports of shards.
         reader: reads the rows of an operator with several streams; None for one.
         is_combined: whether the rows are those of the first operator's combiner, if it has one.
+        after: transforms of the outputs of the last operator.
     """
 
     stages: tuple[Stage, ...]
@@ -91,6 +136,7 @@ class ShardStep:
     reporter: Reporter
     reader: UnionReader | None = None
     is_combined: bool = False
+    after: tuple[PickledTransform, ...] = ()
 
     def __call__(self, batches: Batches) -> Batches:
         _acknowledge_at_once()
@@ -99,12 +145,14 @@ class ShardStep:
         copies = DiskCopies(directory, self.options, self.bases)
         for stage in self.stages:
             copies.tidy(stage.plans)
-        schema = output_schema(unpickled(self.stages[-1].function).output_type)
+        output_type = unpickled(self.stages[-1].function).output_type
+        if self.after:
+            output_type = self.after[-1].output_type
         for shard, rows in shards_in_turn(batches):
-            yield from self._shard(shard, rows, copies, schema)
+            yield from self._shard(shard, rows, copies, output_type)
 
     def _shard(
-        self, shard: int, batches: Batches, copies: DiskCopies, schema: pa.Schema
+        self, shard: int, batches: Batches, copies: DiskCopies, output_type: AnyOutput | None
     ) -> Batches:
         repository = _repository(self.url)
         processes = [unpickled(stage.function) for stage in self.stages]
@@ -116,11 +164,15 @@ class ShardStep:
                 if place == 0:
                     shard_input = self._input(process, plan, batches)
                 else:
-                    passed = self._passed(running[-1], processes[place - 1], process, plan)
-                    shard_input = ShardInput((), passed)
+                    before = processes[place - 1]
+                    passed = (_received(some, before.output_type) for some in running[-1])
+                    keyed = self._keyed(passed, before.name, place, process, plan)
+                    shard_input = ShardInput((), keyed)
                 run = run_shard(process, plan, shard_input, repository, copies)
                 running.append(reporting(run, reports))
-            batches_out = (_output_batch(processes[-1], schema, some) for some in running[-1])
+            emitted = self._after(running[-1], processes[-1])
+            schema = output_schema(output_type)
+            batches_out = (_output_batch(output_type, schema, some) for some in emitted)
             # Large batches, as each that crosses over to Spark takes time of its own.
             for group in rebatched(batches_out, rows=_BATCH_ROWS, size=_BATCH_BYTES):
                 yield from pa.Table.from_batches(group).combine_chunks().to_batches()
@@ -136,40 +188,66 @@ class ShardStep:
             batches = in_order(batches, (*declared.key, INPUT), plan.operator)
             return self.reader(declared, batches, self.key_groups).shard_input()
         batches = in_order(batches, declared.key, plan.operator)
+        if transforms := self.stages[0].transforms:
+            reader = StreamReader(transforms[0].record_type.members)
+            read = (reader.read(batch) for batch in batches)
+            return ShardInput((), self._keyed(read, transforms[-1].name, 0, declared, plan))
         if declared.traits.combiner is not None and not self.is_combined:
             batches = _combined(declared.traits.combiner, batches, plan, declared.late_us(plan))
         return ShardInput((), batches_of_rows(declared, batches, self.key_groups))
 
-    def _passed(
-        self, emitted: Iterable[list[Any]], before: AnyProcess, process: AnyProcess, plan: ShardPlan
+    def _keyed(
+        self,
+        received: Iterable[list[Any]],
+        sender: str,
+        place: int,
+        process: AnyProcess,
+        plan: ShardPlan,
     ) -> Iterator[KeyedBatch]:
-        """Yield outputs of a shard as records of the next operator's shard.
+        """Yield the records of an operator's shard that functions of the same task emit.
 
         Parameters:
-            emitted: the outputs, list by list.
-            before: the process function that emits them.
-            process, plan: the next process function, and the plan of its shard.
+            received: records, before the transforms of the operator, list by list.
+            sender: the name of the function that emits them.
+            place: of the operator in the chain.
+            process, plan: the process function, and the plan of its shard.
 
         Raises:
             StrayKeyError: a record belongs to another shard.
-            ProcessError: an output does not fit the declared type.
+            ProcessError: a record does not fit the declared type.
         """
         builder, (start, end) = KeyedBatchBuilder(process, self.key_groups), plan.base.groups
-        for outputs in emitted:
-            if before.output_type is not None:  # otherwise no operator reads them
-                outputs = before.output_type.received(before.output_type.stored(outputs))
-            records = process.combined(outputs, plan)
+        transforms = self.stages[place].transforms
+        for arrived in received:
+            records: Sequence[Any] = arrived
+            for transform in transforms:
+                records = transform.apply(list(records))
+            if not records:
+                continue
+            records = process.combined(records, plan)
             keys = builder.keys(records)
             groups: list[int] = []
             for key, group, size in builder.key_runs(keys, records):
                 if not start <= group <= end:
                     raise StrayKeyError(
-                        f"{before.name} emits a record of key {key!r}, which does not belong to "
+                        f"{sender} emits a record of key {key!r}, which does not belong to "
                         f"shard {plan.shard} of {plan.operator}",
                         plan.operator,
                     )
                 groups += [group] * size
             yield builder.batch(keys, groups, records)
+
+    def _after(self, emitted: Iterable[list[Any]], last: AnyProcess) -> Iterator[list[Any]]:
+        """Yield the outputs of the last operator, after the transforms of them."""
+        if not self.after:
+            yield from emitted
+            return
+        for outputs in emitted:
+            records = _received(outputs, last.output_type)
+            for transform in self.after:
+                records = transform.apply(records)
+            if records:
+                yield records
 
 
 @dataclass(frozen=True)
@@ -182,7 +260,7 @@ class CombineStep:
         late_us: the watermark that makes a record late.
     """
 
-    function: PickledFunction
+    function: Pickled[AnyProcess]
     operator: str
     late_us: int
 
@@ -196,25 +274,63 @@ class CombineStep:
 
 
 @dataclass(frozen=True)
+class TransformStep:
+    """Runs transforms, each of the outputs of the one before, on the rows of a stream.
+
+    Parameters:
+        transforms: if all of them keep records, rows keep their columns; else the last one does not
+            keep its records.
+    """
+
+    transforms: tuple[PickledTransform, ...]
+
+    def __call__(self, batches: Batches) -> Batches:
+        _acknowledge_at_once()
+        reader = StreamReader(self.transforms[0].record_type.members)
+        output_type = self.transforms[-1].output_type
+        for batch in batches:
+            if all(unpickled(each.function).keeps_records for each in self.transforms):
+                yield self._kept(batch, reader.read(batch))
+                continue
+            records = reader.read(batch)
+            for transform in self.transforms[:-1]:
+                records = transform.apply(records)
+            last = self.transforms[-1]
+            outputs = unpickled(last.function).apply(records, last.name)
+            for start in range(0, len(outputs), _BATCH_ROWS):
+                some = outputs[start : start + _BATCH_ROWS]
+                yield _output_batch(output_type, output_schema(output_type), some)
+
+    def _kept(self, batch: pa.RecordBatch, records: list[Any]) -> pa.RecordBatch:
+        """Return the rows whose records all transforms keep."""
+        for transform in self.transforms:
+            kept = unpickled(transform.function).kept(records, transform.name)
+            batch = batch.filter(pa.array(kept, pa.bool_()))
+            records = list(compress(records, kept))
+        return batch
+
+
+@dataclass(frozen=True)
 class LateStep:
     """Filters the rows of an operator's input whose records are late.
 
     Parameters:
         function: the process function.
+        types: which of its record types the rows have.
         watermark_us: its watermark.
     """
 
-    function: PickledFunction
+    function: Pickled[AnyProcess]
+    types: tuple[int, ...]
     watermark_us: int
 
     def __call__(self, batches: Batches) -> Batches:
         _acknowledge_at_once()
         declared = unpickled(self.function)
         time_of = declared.time_of()
+        reader = StreamReader([declared.record_type.members[number] for number in self.types])
         for batch in batches:
-            (record_type,) = declared.record_type.members
-            records = record_type.reader(batch.schema).read(batch)
-            late = [is_late(time_of(record), self.watermark_us) for record in records]
+            late = [is_late(time_of(record), self.watermark_us) for record in reader.read(batch)]
             yield batch.filter(pa.array(late, pa.bool_()))
 
 
@@ -278,6 +394,8 @@ def _repository(url: str) -> Repository:
     return Repository(url)
 
 
-def _output_batch(declared: AnyProcess, schema: pa.Schema, outputs: list[Any]) -> pa.RecordBatch:
-    assert declared.output_type is not None, "the task checks it"
-    return pa.record_batch(declared.output_type.to_batch(outputs).columns, schema=schema)
+def _output_batch(
+    output_type: AnyOutput | None, schema: pa.Schema, outputs: list[Any]
+) -> pa.RecordBatch:
+    assert output_type is not None, "the task checks it"
+    return pa.record_batch(output_type.to_batch(outputs).columns, schema=schema)

@@ -1,10 +1,11 @@
 """Split a worker's Arrow batches into shards, sort them by key, and read them as records.
 
 Rows of one stream have the key group, the columns of the record, and the arrival. Rows of several
-streams have the key group, the key fields, the number of the input, one column per input, a struct
-of that input's columns which is null in the rows of all others, and the arrival. A shard starts
-with its mark, a row with only a negative number in place of a key group. Broadcast rows come next,
-with the same number.
+streams, or of a stream with several types, have the key group, the key fields, the number of the
+input, one struct column per slot, and the arrival. A slot is one record type of one stream; its
+column is null in the rows of all others. If a stream has several types, rows have the number of
+their slot, too. A shard starts with its mark, a row with only a negative number in place of a key
+group. Broadcast rows come next, with the same number.
 
 Rows are sorted by key group, key, input (if there are several) and arrival. Arrow sorts whole key
 groups in a fifth of the time that Spark takes to compare rows by several columns. A key group that
@@ -13,7 +14,7 @@ does not fit into memory is checked piece by piece: it is in order if Spark sort
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from operator import itemgetter
@@ -32,6 +33,7 @@ from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
 GROUP = "__statekit_group"
 ARRIVAL = "__statekit_arrival"
 INPUT = "__statekit_input"
+SLOT = "__statekit_slot"
 
 FIRST_MARK = -1
 """The mark of shard 0 in the column of the key group, before all records; that of shard 1 is -2."""
@@ -47,7 +49,7 @@ AnyProcess = Process[Any, Any, Any]
 
 
 def row_of(number: int) -> str:
-    """Return the column with the record of an input."""
+    """Return the column with the records of a slot."""
     return f"__statekit_row_{number}"
 
 
@@ -304,13 +306,13 @@ def input_types(process: AnyProcess) -> list[RecordType]:
 
 
 class UnionRows:
-    """Reads the rows of a shard whose operator has several streams.
+    """Reads the rows of a shard whose operator has several streams, or a stream of several types.
 
     Parameters:
         process: the process function.
         batches: of the shard, without its mark.
         key_groups: the number of key groups.
-        types: per stream, the number of its type in `input_types`.
+        types: per slot, the number of its type in `input_types`.
     """
 
     def __init__(
@@ -331,7 +333,7 @@ class UnionRows:
             count = pc.sum(pc.less(batch.column(GROUP), 0)).as_py() or 0
             rows = batch.slice(0, count)
             for number in sorted(set(rows.column(INPUT).to_pylist())):
-                yield number, self._read(number, self._rows(rows, number))
+                yield number, self._records(rows.filter(pc.equal(rows.column(INPUT), number)))[0]
             if count < batch.num_rows:
                 self._batches = chain((batch.slice(count),), self._batches)
                 return
@@ -342,39 +344,87 @@ class UnionRows:
                 yield self._batch(rows)
 
     def _batch(self, rows: pa.RecordBatch) -> KeyedBatch:
+        records, times = self._records(rows, has_time=self._process.event_time is not None)
         numbers = rows.column(INPUT).to_pylist()
-        next_record: dict[int, Callable[[], Any]] = {}
-        next_time: dict[int, Callable[[], int]] = {}
-        for number in set(numbers):
-            input_rows = self._rows(rows, number)
-            records = self._read(number, input_rows)
-            next_record[number] = iter(records).__next__
-            next_time[number] = iter(self._times(number, input_rows, records)).__next__
-        records = [next_record[number]() for number in numbers]
-        has_time = self._process.event_time is not None
-        times = [next_time[number]() for number in numbers] if has_time else ()
         return self._builder.batch_of_rows(rows, records, times, numbers)
 
-    def _times(self, number: int, rows: pa.RecordBatch, records: list[Any]) -> Sequence[int]:
+    def _records(
+        self, rows: pa.RecordBatch, *, has_time: bool = False
+    ) -> tuple[list[Any], list[int]]:
+        """Return the records of rows of any slots, and their event times if they have any."""
+        column = rows.column(SLOT if SLOT in rows.schema.names else INPUT)
+        slots = column.to_pylist()
+        of_slots, times_of_slots = {}, {}
+        for slot in set(slots):
+            own = self._rows(rows, slot, column)
+            of_slots[slot] = self._read(slot, own)
+            if has_time:
+                times_of_slots[slot] = self._times(slot, own, of_slots[slot])
+        return in_turn(slots, of_slots), in_turn(slots, times_of_slots) if has_time else []
+
+    def _times(self, slot: int, rows: pa.RecordBatch, records: list[Any]) -> Sequence[int]:
         return self._builder.row_times(rows, records)
 
-    def _rows(self, batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
-        """Return the rows of one input: the number, so that rows without columns count, and its
+    def _rows(self, batch: pa.RecordBatch, slot: int, slots: pa.Array) -> pa.RecordBatch:
+        """Return the rows of one slot: the number, so that rows without columns count, and its
         columns.
         """
-        numbers = batch.column(INPUT)
-        mine = pc.equal(numbers, number)
-        own = batch.column(row_of(number)).filter(mine)
-        schema = pa.schema([(INPUT, numbers.type), *own.type])
-        return pa.RecordBatch.from_arrays([numbers.filter(mine), *own.flatten()], schema=schema)
+        mine = pc.equal(slots, slot)
+        own = batch.column(row_of(slot)).filter(mine)
+        schema = pa.schema([(INPUT, slots.type), *own.type])
+        return pa.RecordBatch.from_arrays([slots.filter(mine), *own.flatten()], schema=schema)
 
-    def _read(self, number: int, rows: pa.RecordBatch) -> list[Any]:
-        reader = self._readers.get(number)
+    def _read(self, slot: int, rows: pa.RecordBatch) -> list[Any]:
+        reader = self._readers.get(slot)
         if reader is None:
-            reader = self._types[number].reader(rows.schema, first_column=1)
-            self._readers[number] = reader
+            reader = self._types[slot].reader(rows.schema, first_column=1)
+            self._readers[slot] = reader
         return reader.read(rows)
+
+
+def in_turn(numbers: Iterable[int], items: Mapping[int, Iterable[Any]]) -> list[Any]:
+    """Return the next item of each number: the inverse of sorting them by number."""
+    following = {number: iter(of).__next__ for number, of in items.items()}
+    return [following[number]() for number in numbers]
 
 
 UnionReader = Callable[[AnyProcess, Batches, int], UnionRows]
 """`UnionRows` without its last argument: reads the rows of a shard of one operator."""
+
+
+class StreamReader:
+    """Reads the rows of a stream as records: of one type, or of several in struct columns.
+
+    Parameters:
+        members: the type or types.
+    """
+
+    def __init__(self, members: Sequence[RecordType]) -> None:
+        self._members = members
+        self._readers: list[RecordReader] = []
+
+    def read(self, batch: pa.RecordBatch) -> list[Any]:
+        """Return the records of a batch.
+
+        Raises:
+            ProcessError: the columns do not fit the types.
+        """
+        if len(self._members) == 1:
+            if not self._readers:
+                self._readers = [self._members[0].reader(batch.schema)]
+            return self._readers[0].read(batch)
+        columns = [batch.column(member.name) for member in self._members]
+        if not self._readers:
+            schemas = [pa.schema(list(column.type)) for column in columns]
+            of_types = zip(self._members, schemas, strict=True)
+            self._readers = [member.reader(schema) for member, schema in of_types]
+        numbers = [0] * batch.num_rows
+        records = {}
+        for number, (column, reader) in enumerate(zip(columns, self._readers, strict=True)):
+            places = pc.indices_nonzero(column.is_valid()).to_pylist()
+            for place in places:
+                numbers[place] = number
+            own = column.drop_null()
+            rows = pa.RecordBatch.from_arrays(own.flatten(), schema=pa.schema(list(own.type)))
+            records[number] = reader.read(rows)
+        return in_turn(numbers, records)

@@ -1,11 +1,13 @@
 """Records that are buffered until the watermark passes them: `@process(ordered=True)`.
 
-A buffered record is one row without a value. The order of the rows is the order of handling:
+A buffered record is one row without a value:
 
     _waiting    key group (2) + time (8) + encoded key + record + position (12)  → nothing
 
-Encoded keys and records are prefix-free, so records of one key and time are in the order of their
-bytes. The position (epoch and running number, as in lists) distinguishes equal records.
+Rows are in the order of time and, for equal times, of key. Records of one key and time are put into
+the order of their ties when they are handled. The position (epoch, 6 bytes; input, 1; running
+number, 5) distinguishes equal records. The input is its place in the operator's list of buffered
+inputs, counted from 1; it is 0 in rows of earlier versions.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import merge
-from itertools import islice
+from itertools import groupby, islice, takewhile
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from statekit.backend.interface import Backend, StateSize, first_of_groups
@@ -27,8 +30,12 @@ from statekit.keygroup import group_of_row, pack_group
 from statekit.state.timers import DUE, EVENT_TAG, WakesAt
 from statekit.timestamp import micros_of_sortable, sortable_micros
 
-# So many due records and timers of one key group are in memory at a time.
+# So many due records and timers of one key group are in memory at a time, and all records of a key
+# that have the same time.
 DUE_MAX = 20_000
+
+INPUTS_MAX = 255
+"""The largest number of inputs that an operator may have had while it buffered records."""
 
 _POSITION_BYTES = 12
 
@@ -42,19 +49,36 @@ def record_of_row(row_end: bytes) -> bytes:
     return row_end[:-_POSITION_BYTES]
 
 
+class BufferedRecord(NamedTuple):
+    """A record that is due.
+
+    Parameters:
+        time: its event time in microseconds.
+        record: the record.
+        input: its place in the list of buffered inputs, counted from 1; 0 if it is not known.
+    """
+
+    time: int
+    record: Any
+    input: int
+
+
+TieOrder = Callable[[BufferedRecord], Any]
+"""Returns what records of one key and time are sorted by."""
+
+
 class DueGroup(NamedTuple):
     """Due records of one key group.
 
     Parameters:
         group: the key group.
         until_us: records and timers up to this time are to be handled.
-        keys: each key with due records or timers, in order, and its records as (time, record) in
-            order of time.
+        keys: each key with due records or timers, in order, and its records in order of time.
     """
 
     group: int
     until_us: int
-    keys: list[tuple[Any, list[tuple[int, Any]]]]
+    keys: list[tuple[Any, list[BufferedRecord]]]
 
 
 class _Due(NamedTuple):
@@ -80,6 +104,7 @@ class EventTimeBuffer:
         key_codec: of keys.
         wakes_at: called with records and timers that are not due.
         has_timers: whether the operator has timers, which fire between the records.
+        tie_order: of records of one key and time.
     """
 
     plan: ShardPlan
@@ -89,6 +114,7 @@ class EventTimeBuffer:
     key_codec: KeyCodec[Any]
     wakes_at: WakesAt
     has_timers: bool
+    tie_order: TieOrder
 
     def __post_init__(self) -> None:
         self._now = self.plan.now_us["event"]
@@ -97,17 +123,18 @@ class EventTimeBuffer:
         self._rows_added = 0
         self._bytes_added = 0
 
-    def add(self, prefix: bytes, time: int, record: Any) -> None:
+    def add(self, prefix: bytes, time: int, record: Any, place: int) -> None:
         """Buffer a record.
 
         Parameters:
             prefix: its key group and encoded key.
             time: its event time in microseconds.
+            place: of its input in the list of buffered inputs, counted from 1.
 
         Raises:
             StateTypeError: the record has values that cannot be stored.
         """
-        position = self._epoch + self._arrived.to_bytes(6, "big")
+        position = self._epoch + place.to_bytes(1, "big") + self._arrived.to_bytes(5, "big")
         self._arrived += 1
         content = self.codec.encode(record)
         row = prefix[:2] + sortable_micros(time) + prefix[2:] + content + position
@@ -130,19 +157,32 @@ class EventTimeBuffer:
         """
         for group in self._due_groups():
             while True:
-                due = list(islice(self._due_in(group), DUE_MAX))
+                due = self._some_due(group)
                 is_last = len(due) < DUE_MAX
                 yield self._taken(group, due, self._now if is_last else due[-1].time)
                 if is_last:
                     break
                 apply_changes()
 
+    def _some_due(self, group: int) -> list[_Due]:
+        """Return the next due records and timers of a key group, with all ties of the last."""
+        following = self._due_in(group)
+        due = list(islice(following, DUE_MAX))
+        if len(due) == DUE_MAX and due[-1].row:
+            last = due[-1]
+            due += takewhile(lambda item: item.row and item[:2] == last[:2], following)
+        return due
+
     def _taken(self, group: int, due: list[_Due], until: int) -> DueGroup:
-        keys: dict[bytes, tuple[Any, list[tuple[int, Any]]]] = {}
-        for item in due:
-            _, records = keys.setdefault(item.prefix, (item.key, []))
-            if item.row:
-                records.append((item.time, self.codec.decode(item.content)))
+        keys: dict[bytes, tuple[Any, list[BufferedRecord]]] = {}
+        for (_, prefix), items in groupby(due, key=itemgetter(0, 1)):
+            ties = []
+            for item in items:
+                _, records = keys.setdefault(prefix, (item.key, []))
+                if item.row:
+                    place = item.row[6 - _POSITION_BYTES]
+                    ties.append(BufferedRecord(item.time, self.codec.decode(item.content), place))
+            records += ties if len(ties) < 2 else sorted(ties, key=self.tie_order)
         if rows := [item.row for item in due if item.row]:  # the first ones of the key group
             self.batch.delete_range(WAITING, rows[0], rows[-1] + b"\x00")
             self._rows_added -= len(rows)

@@ -100,6 +100,7 @@ class KeyScope:
         gathered: the same after some hundred keys.
         next_keys: predicts the prefixes of the keys after a given one.
         broadcasting: whether a record of a broadcast input is being handled.
+        input: the name of the input of the current record; None if there is none.
     """
 
     operator: str
@@ -116,6 +117,7 @@ class KeyScope:
     gathered: list[Callable[[], None]] = field(default_factory=list)
     next_keys: NextKeys = lambda key: ()
     broadcasting: bool = False
+    input: str | None = None
 
     @classmethod
     def of_keys(cls, plan: ShardPlan, batch: Batch, spill: Spill) -> KeyScope:

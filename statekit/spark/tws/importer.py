@@ -201,9 +201,11 @@ class SparkImport:
         """Make Spark shuffle all rows to their shards, and each shard write its own to state."""
         cores: int = self._spark.sparkContext.defaultParallelism
         puts = Operator(self._operator.name, self._stored_rows, self._operator.inputs)
-        frames = OperatorFrames(
-            self._frame, FrameOptions(puts, puts, self._shards, self._groups, by_number=True)
+        options = FrameOptions(
+            puts, self._stored_rows.output_type, self._shards, self._groups, by_number=True
         )
+        (record_type,) = self._stored_rows.record_type.members
+        frames = OperatorFrames(self._frame, options, record_type)
         tasks = min(self._shards, cores * TASKS_PER_CORE)
         frame: DataFrame = frames.frame([self._frame], step, tasks)
         with self.found.as_written():

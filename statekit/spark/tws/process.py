@@ -340,12 +340,12 @@ class InitialRows(UnionRows):
     def _batch(self, rows: pa.RecordBatch) -> KeyedBatch:
         return super()._batch(rows)._replace(inputs=())
 
-    def _read(self, number: int, rows: pa.RecordBatch) -> list[Any]:
-        records = super()._read(number, rows)
-        return records if number else list(map(Initial, records))
+    def _read(self, slot: int, rows: pa.RecordBatch) -> list[Any]:
+        records = super()._read(slot, rows)
+        return records if slot else list(map(Initial, records))
 
-    def _times(self, number: int, rows: pa.RecordBatch, records: list[Any]) -> Sequence[int]:
-        return super()._times(number, rows, records) if number else [_FIRST_TIME_US] * len(records)
+    def _times(self, slot: int, rows: pa.RecordBatch, records: list[Any]) -> Sequence[int]:
+        return super()._times(slot, rows, records) if slot else [_FIRST_TIME_US] * len(records)
 
 
 _FIRST_TIME_US = 1  # in the first epoch of a processor, an event time of 0 would be late
@@ -379,7 +379,7 @@ def process_of(
         dropped_states=frozenset(map(plain_name, calls.deleted)),
     )
     return ProcessorProcess(
-        calls, calls.key.columns, hints, event_time, lateness_us, False, None, traits
+        calls, calls.key.columns, hints, event_time, lateness_us, False, (), None, traits
     )
 
 

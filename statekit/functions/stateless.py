@@ -1,0 +1,208 @@
+"""Stateless functions: `map`, `filter` and `flat_map` of a stream, and `of`, which selects a type.
+
+A stateless function takes one record and sees no state, no context and no clock. So it may run
+anywhere between the operators of a job, and any number of times.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from itertools import compress
+from operator import length_hint
+from typing import Any, Literal, Self
+
+from statekit.errors import ProcessError, StatekitError, StateTypeError
+from statekit.functions.signature import hints_of, outputs_annotation
+from statekit.functions.state_parameters import annotation_text
+from statekit.records.declaration import shorten
+from statekit.records.output_union import AnyOutput, output_type_of
+from statekit.records.union import Records, records_of
+
+Kind = Literal["of", "map", "filter", "flat_map"]
+
+
+class Stateless:
+    """A function from a record to no, one or several records.
+
+    Parameters:
+        kind: what the function returns: a record ("map"), whether to keep the record ("filter"), an
+            iterable of records ("flat_map"). "of" has no function and keeps the records of a class.
+        fn: the function; the class for "of".
+        takes: the classes of the records it takes.
+        emits: the annotation of the records it emits.
+        where: the declaration, for messages.
+    """
+
+    def __init__(
+        self, kind: Kind, fn: Callable[[Any], Any], takes: tuple[Any, ...], emits: Any, where: str
+    ) -> None:
+        self.kind = kind
+        self.fn = fn
+        self._takes = takes
+        self._emits = emits
+        self._where = where
+
+    @classmethod
+    def selection(cls, records: Records, member: type) -> Self:
+        """Return the selection of the records of one class.
+
+        Parameters:
+            records: of the stream, several types.
+            member: one of their classes.
+        """
+        return cls("of", member, _classes(records), member, records.where)
+
+    @classmethod
+    def of(cls, kind: Kind, fn: Any, records: Records, into: Any = None) -> Self:
+        """Return a stateless function of a user.
+
+        Parameters:
+            records: of the stream that it is for.
+            into: the type of the records it emits; None for the annotation of the function.
+
+        Raises:
+            StateTypeError: the function takes other records, or does not say what it returns.
+        """
+        name, where = name_of(fn), f"{kind}({name_of(fn)})"
+        if not callable(fn) or inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+            raise StateTypeError(f"{where}: give an ordinary function of one record, not {fn!r}")
+        hints = hints_of(fn, sys._getframe(3).f_locals) if inspect.isfunction(fn) else {}
+        _check_takes(fn, hints, records, where)
+        if kind == "filter":
+            into = records.cls
+        elif into is None:
+            into = _emitted(kind, name, hints, where)
+        stateless = cls(kind, fn, _classes(records), into, where)
+        assert stateless.output_type is not None, "made now, so that its faults are found here"
+        return stateless
+
+    @functools.cached_property
+    def record_type(self) -> Records:
+        """The type of the records it takes."""
+        return records_of(*self._takes, where=self._where)
+
+    @functools.cached_property
+    def output_type(self) -> AnyOutput:
+        """The type of the records it emits."""
+        noun = "record" if self.keeps_records else "output"
+        return output_type_of(self._emits, self._where, noun)
+
+    @property
+    def keeps_records(self) -> bool:
+        """Whether it emits records of its input unchanged."""
+        return self.kind in ("of", "filter")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what it was made from: types are compiled again where they are used."""
+        compiled = ("record_type", "output_type")
+        return {name: of for name, of in self.__dict__.items() if name not in compiled}
+
+    def apply(self, records: list[Any], stream: str) -> list[Any]:
+        """Return what the function emits for some records.
+
+        Parameters:
+            stream: the name of its outputs, for messages.
+
+        Raises:
+            ProcessError: the function failed, or what it returned does not fit its annotation.
+        """
+        if self.keeps_records:
+            return list(compress(records, self.kept(records, stream)))
+        fn, following = self.fn, iter(records)
+        try:  # a generator, as `map` would end silently if the function raised StopIteration
+            emitted: Iterable[Any] = (fn(record) for record in following)
+            if self.kind == "flat_map":
+                emitted = _flattened(emitted)
+            copy = self.output_type.copy
+            return list(emitted if copy is None else map(copy, emitted))
+        except Exception as error:
+            taken = len(records) - length_hint(following)
+            raise self._failed(error, records[max(0, taken - 1)], stream) from error
+
+    def kept(self, records: list[Any], stream: str) -> list[bool]:
+        """Return whether each record is kept, if it emits records unchanged.
+
+        Raises:
+            ProcessError: the function failed.
+        """
+        fn, following = self.fn, iter(records)
+        if self.kind == "of":
+            return [type(record) is fn for record in following]
+        try:
+            return [bool(fn(record)) for record in following]
+        except Exception as error:
+            taken = len(records) - length_hint(following)
+            raise self._failed(error, records[taken - 1], stream) from error
+
+    def _failed(self, error: Exception, record: Any, stream: str) -> StatekitError:
+        if isinstance(error, StatekitError):
+            error.add_note(f"while {self.kind} {stream!r} handled {shorten(record)}")
+            return error
+        return ProcessError(
+            f"{self.kind} {stream!r} failed with {type(error).__name__}: {error}; the record was "
+            f"{shorten(record)}. Nothing of this epoch is committed: correct the function or the "
+            "record, then start the job again"
+        )
+
+
+def _classes(records: Records) -> tuple[Any, ...]:
+    return tuple(member.cls for member in records.members)
+
+
+def name_of(fn: Any) -> str:
+    """Return the name of a function for messages and streams; `<lambda>` for a lambda."""
+    return str(getattr(fn, "__name__", None) or type(fn).__name__)
+
+
+def _flattened(emitted: Iterable[Iterable[Any]]) -> Iterator[Any]:
+    for one in emitted:
+        if one is not None:
+            yield from one
+
+
+def _check_takes(
+    fn: Callable[[Any], Any], hints: dict[str, Any], records: Records, where: str
+) -> None:
+    """Check that a function takes one record of a type, as far as its annotation says."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):  # some functions of C have no signature
+        return
+    needed = [p for p in parameters if p.default is p.empty and p.kind not in (2, 4)]
+    if not parameters or len(needed) > 1:
+        raise StateTypeError(
+            f"{where}: the function must take one argument, the record; it takes "
+            f"{', '.join(p.name for p in needed) or 'none'}. State, timers and the context are for "
+            "process functions: use @process"
+        )
+    hint = hints.get(parameters[0].name)
+    if hint is None or hint is Any:
+        return
+    taken = {member.cls for member in records_of(hint, where=where).members}
+    if not taken.issuperset(member.cls for member in records.members):
+        raise StateTypeError(
+            f"{where}: the function takes {annotation_text(hint)}, and the stream has "
+            f"{records.name}: declare both with the same type"
+        )
+
+
+def _emitted(kind: Kind, name: str, hints: dict[str, Any], where: str) -> Any:
+    """Return the type of the records that a function emits, as its annotation says."""
+    if "return" not in hints:
+        example = "Iterator[T] for outputs of type T" if kind == "flat_map" else "their type"
+        raise StateTypeError(
+            f"{where}: the type of its outputs is not known: annotate what the function returns "
+            f"with {example}, or give {kind}(…, into=T)"
+        )
+    hint = hints["return"]
+    if kind == "flat_map":
+        return outputs_annotation(name, hint)
+    if hint is None or hint is type(None):
+        raise StateTypeError(
+            f"{where}: the function returns None, and a map emits one record for each: annotate "
+            "its type, or use flat_map"
+        )
+    return hint

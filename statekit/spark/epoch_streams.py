@@ -1,0 +1,127 @@
+"""The streams of one epoch as frames: inputs, outputs of operators, and transforms of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from statekit.job.job import Job
+from statekit.job.plan import Transform
+from statekit.spark.pickling import pickled
+from statekit.spark.plan import quoted
+from statekit.spark.worker import PickledTransform, TransformStep, output_schema
+
+
+class Transforms:
+    """The transforms of a job, pickled once, and the columns of their frames.
+
+    Parameters:
+        job: the job.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._pickled = {
+            each.name: PickledTransform(each.name, pickled(each.function))
+            for each in job.transforms
+        }
+        self._schemas: dict[str, StructType] = {}
+
+    def pickled(self, transforms: tuple[Transform, ...]) -> tuple[PickledTransform, ...]:
+        """Return transforms for the workers."""
+        return tuple(self._pickled[each.name] for each in transforms)
+
+    def frame(self, transforms: tuple[Transform, ...], df: DataFrame) -> DataFrame:
+        """Return the outputs of transforms, each of the one before, over a frame."""
+        last = transforms[-1]
+        if last.function.kind == "of":
+            name = quoted(last.function.output_type.name)
+            return df.where(F.col(name).isNotNull()).select(f"{name}.*")
+        schema = df.schema
+        if not all(each.function.keeps_records for each in transforms):
+            schema = self._schema(last)
+        return df.mapInArrow(TransformStep(self.pickled(transforms)), schema)
+
+    def _schema(self, transform: Transform) -> StructType:
+        if transform.name not in self._schemas:
+            schema = from_arrow_schema(output_schema(transform.function.output_type))
+            self._schemas[transform.name] = schema
+        return self._schemas[transform.name]
+
+
+class EpochStreams:
+    """The frames of the streams of one epoch, by name. Use it in a with block.
+
+    Transforms of sources and of outputs become frames when they are read. Transforms of one another
+    become one frame.
+
+    Parameters:
+        inputs: the frames of the sources. None is created before it is read.
+        transforms: of the job.
+        persists: whether to persist the outputs of transforms that are read several times.
+    """
+
+    def __init__(
+        self, inputs: Mapping[str, DataFrame], transforms: Transforms, *, persists: bool
+    ) -> None:
+        self._inputs = inputs
+        self._transforms = transforms
+        self._persists = persists
+        self._frames: dict[str, DataFrame] = {}
+        self._persisted: list[DataFrame] = []
+
+    def __getitem__(self, name: str) -> DataFrame:
+        """Return the frame of a stream."""
+        if name not in self._frames:
+            transform = self._transforms.job.transform(name)
+            if transform is None:
+                return self._inputs[name]
+            frame = self._transformed(transform)
+            reads = self._transforms.job.reads_of(name)
+            is_selection = transform.function.kind == "of"  # costs nothing that was computed
+            several = self._persists and reads > 1 and not is_selection
+            self._frames[name] = self.persist(frame) if several else frame
+        return self._frames[name]
+
+    def __setitem__(self, name: str, frame: DataFrame) -> None:
+        self._frames[name] = frame
+
+    def persist(self, frame: DataFrame) -> DataFrame:
+        """Return a frame that is computed once, until the end of the with block."""
+        frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
+        self._persisted.append(frame)
+        return frame
+
+    def _transformed(self, last: Transform) -> DataFrame:
+        """Return the frame of a transform, with those before it that nothing else reads."""
+        job, transforms = self._transforms.job, [last]
+        while last.function.kind != "of":
+            before = job.transform(transforms[0].input)
+            if before is None or before.function.kind == "of" or before.name in self._frames:
+                break
+            if job.reads_of(before.name) > 1:
+                break
+            after_maps = not before.function.keeps_records
+            if after_maps and all(each.function.keeps_records for each in transforms):
+                break  # rows keep their columns behind the last function that makes new ones
+            transforms.insert(0, before)
+        return self._transforms.frame(tuple(transforms), self[transforms[0].input])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for frame in self._persisted:
+            frame.unpersist()

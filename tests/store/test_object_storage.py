@@ -33,6 +33,7 @@ from statekit.errors import (
 )
 from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.reader import CheckpointReader
+from tests.support.command_line import statekit
 from tests.support.counting_job import entries, plain_outputs, plain_state, tally_job
 from tests.support.manual_checkpoints import manifest
 from tests.support.s3_server import ANSWER_LOST, FAULTS, FaultyProxy
@@ -285,8 +286,7 @@ def test_the_command_line_takes_urls(s3: str) -> None:
         ("diff", s3, f"{s3}/savepoints/kept"),
         ("inspect", f"{s3}/savepoints/kept"),
     ):
-        command = [sys.executable, "-m", "statekit.cli", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+        done = statekit(*words)
         wanted = 3 if words[0] == "diff" else 0  # they differ
         assert done.returncode == wanted, done.stdout + done.stderr
         assert "Traceback" not in done.stderr

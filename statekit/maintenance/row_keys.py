@@ -19,9 +19,9 @@ from statekit.checkpoint.job_file import EXPIRY, TIMERS, WAITING, Clock, Operato
 from statekit.codec.key_codec import schema_key_codec
 from statekit.codec.schema import Schema
 from statekit.keygroup import key_group, pack_group
-from statekit.reader import key_schema
 from statekit.state.timers import CLOCKS, DUE, due_row
 from statekit.state.ttl import index_entry
+from statekit.stored_types import key_schema
 from statekit.timestamp import micros_of_sortable
 
 _GROUP_BYTES = 2

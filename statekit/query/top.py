@@ -18,9 +18,10 @@ from statekit.codec.schema_codec import generic_key_decoder
 from statekit.errors import QueryError
 from statekit.keygroup import group_of_row
 from statekit.query.packed_bytes import RowBatch
+from statekit.query.reader import CheckpointReader
 from statekit.query.row_parts import Family, Positions, RowParts
 from statekit.query.stored_batches import keyed_batches
-from statekit.reader import CheckpointReader, key_schema
+from statekit.stored_types import key_schema
 
 Measure = Literal["size", "rows", "writes"]
 

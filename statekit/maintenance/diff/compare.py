@@ -29,7 +29,8 @@ from statekit.maintenance.diff.rows import Family, Groups, InAnyKeyGroups, Row, 
 from statekit.maintenance.row_keys import KeyedRows
 from statekit.maintenance.savepoint.format import Savepoint
 from statekit.query.net_changes import joined
-from statekit.reader import CheckpointReader, key_text
+from statekit.query.reader import CheckpointReader
+from statekit.stored_types import key_text
 
 Change = Literal["added", "removed", "changed"]
 

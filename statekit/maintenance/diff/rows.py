@@ -17,10 +17,10 @@ from statekit.codec.schema_codec import generic_decoder, generic_key_decoder
 from statekit.codec.value_codec import PickleCodec
 from statekit.keygroup import group_of_row, pack_group
 from statekit.maintenance.rewrite import in_batches
-from statekit.reader import key_schema, state_text
 from statekit.state.row_versions import row_decoder
 from statekit.state.timers import timer_of_row
 from statekit.state.ttl import unstamped
+from statekit.stored_types import key_schema, state_text
 from statekit.timestamp import instant, micros_of_sortable
 
 Groups = tuple[int, int]

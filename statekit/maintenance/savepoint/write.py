@@ -44,10 +44,10 @@ from statekit.maintenance.savepoint.table import (
 )
 from statekit.names import path_fault
 from statekit.query.packed_bytes import RowBatch
+from statekit.query.reader import CheckpointReader
 from statekit.query.row_parts import GROUP_BYTES, TIME_BYTES, Family
 from statekit.query.stored_batches import keyed_batches, local_batches
 from statekit.query.table import TooWide
-from statekit.reader import CheckpointReader
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 

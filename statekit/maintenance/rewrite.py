@@ -19,7 +19,7 @@ from functools import reduce
 import xxhash
 
 from statekit.backend.change_file import Changes
-from statekit.backend.mutation import Batch, read_changes
+from statekit.backend.mutation import Batch, in_batches, read_changes
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.job_file import Clock, JobFile, OperatorRecord
@@ -49,22 +49,6 @@ StoredRows = Iterable[tuple[str, RowParts, bytes]]
 """Rows: family, parts of the row key, row."""
 
 _REPORTED_ROWS = 10_000
-
-
-def in_batches(rows: Iterable[tuple[str, bytes, bytes]]) -> Iterator[Batch]:
-    """Yield rows in batches. A batch is valid until the next one is requested.
-
-    Parameters:
-        rows: family, row key, row.
-    """
-    batch = Batch()
-    for row in rows:
-        batch.put(*row)
-        if batch.full:
-            yield batch
-            batch.clear()
-    if len(batch):
-        yield batch
 
 
 def store_batches(

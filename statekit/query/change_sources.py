@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from statekit.backend.mutation import BATCH_ROWS_MAX, Batch, Put
+from statekit.backend.mutation import in_batches
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.manifest import EpochManifest, ShardState
@@ -149,7 +148,13 @@ class Comparison(ChangeSource):
         with scratch_directory("feed") as place, contextlib.ExitStack() as closing:
             before: Iterator[Row] = iter(())
             if groups_before is not None:
-                before = self._rows_before(groups_before, place, closing)
+                assert self.before is not None
+                assert self.rows_before is not None
+                before = self._unpacked(
+                    self.before, self.rows_before, groups_before, place / "before", closing
+                )
+                if self.before.key_groups != self.after.key_groups:
+                    before = regrouped(before, self.rows, place / "regrouped", closing)
             now_us = expiry_time_us(self.after, self.rows.operator.name, self.rows.state)
             after = self._unpacked(self.after, self.rows, groups, place / "after", closing)
             for row_key, old, new in joined(before, self.rows.unexpired(after, now_us)):
@@ -158,17 +163,6 @@ class Comparison(ChangeSource):
 
     def _is_same(self, old: bytes, new: bytes) -> bool:
         return self.rows_before is not None and is_same(self.rows_before, old, self.rows, new)
-
-    def _rows_before(
-        self, groups: tuple[int, int], place: Path, closing: contextlib.ExitStack
-    ) -> Iterator[Row]:
-        """Return the rows before, with the key groups of the state after."""
-        assert self.before is not None
-        assert self.rows_before is not None
-        stored = self._unpacked(self.before, self.rows_before, groups, place / "before", closing)
-        if self.before.key_groups == self.after.key_groups:
-            return stored
-        return regrouped(stored, self.rows, place / "regrouped", closing)
 
     def _unpacked(
         self,
@@ -251,6 +245,6 @@ def regrouped(
     name = rows.state.name
     backend = RocksBackend(place, [name])
     closing.callback(backend.close)
-    while few := list(islice(stored, BATCH_ROWS_MAX)):
-        backend.write(Batch([Put(name, rows.keys.regrouped(key), row) for key, row in few]))
+    for batch in in_batches((name, rows.keys.regrouped(key), row) for key, row in stored):
+        backend.write(batch)
     return backend.scan(name, *group_bounds(0, MAX_GROUPS - 1))

@@ -16,11 +16,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from statekit.backend.interface import prefix_end
-from statekit.backend.mutation import BATCH_ROWS_MAX, Batch, DeleteRange
+from statekit.backend.mutation import Batch, DeleteRange, in_batches
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.backend.scratch import scratch_directory
@@ -134,13 +133,12 @@ class Resolver:
         """Add rows that expire to the index."""
         if rows.state.ttl is None:
             return
-        waiting = iter(written)
-        while some := list(islice(waiting, BATCH_ROWS_MAX)):
-            batch = Batch()
-            for row_key, row in some:
-                deadline = rows.deadline_us(row)
-                if deadline is not None and deadline <= MAX_MICROS:
-                    batch.put(DUE, due_key(deadline) + row_key, b"")
+        deadlines = ((row_key, rows.deadline_us(row)) for row_key, row in written)
+        for batch in in_batches(
+            (DUE, due_key(deadline) + row_key, b"")
+            for row_key, deadline in deadlines
+            if deadline is not None and deadline <= MAX_MICROS
+        ):
             self._due.write(batch)
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from statekit.backend.interface import Backend
+from statekit.backend.mutation import in_batches
 from statekit.backend.rocksdb import RocksBackend
 from statekit.checkpoint.job_file import TIMERS, WAITING, OperatorRecord, StateRecord
 from statekit.checkpoint.repository import group_bounds
@@ -16,7 +17,6 @@ from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.schema_codec import generic_decoder, generic_key_decoder
 from statekit.codec.value_codec import PickleCodec
 from statekit.keygroup import group_of_row, pack_group
-from statekit.maintenance.rewrite import in_batches
 from statekit.state.row_versions import row_decoder
 from statekit.state.timers import timer_of_row
 from statekit.state.ttl import unstamped

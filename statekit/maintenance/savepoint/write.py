@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from statekit.checkpoint.job_file import WAITING, JobFile, OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
-from statekit.checkpoint.paths import SAVEPOINT, SPARK
+from statekit.checkpoint.paths import SAVEPOINT, SAVEPOINTS, SPARK
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import held
 from statekit.checkpoint.rollback import check_batch
@@ -78,7 +78,7 @@ def savepoint_folder(name: str) -> str:
     >>> savepoint_folder("before-upgrade")
     'savepoints/before-upgrade'
     """
-    return f"savepoints/{check_name(name)}"
+    return f"{SAVEPOINTS}/{check_name(name)}"
 
 
 def write_savepoint(

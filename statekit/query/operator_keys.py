@@ -31,10 +31,7 @@ class OperatorKeys:
     """
 
     def __init__(
-        self,
-        operator: OperatorRecord,
-        key_groups: int,
-        function: Process[Any, Any, Any] | None = None,
+        self, operator: OperatorRecord, key_groups: int, function: Process[Any, Any, Any] | None
     ) -> None:
         self._key_groups = key_groups
         self._is_typed = function is not None

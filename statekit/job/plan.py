@@ -16,7 +16,7 @@ from statekit.functions.process import Process
 from statekit.names import name_fault
 from statekit.records.union import Records
 from statekit.state.base import StateSpec
-from statekit.state.ttl import ttl_text
+from statekit.stored_types import state_text
 
 RESERVED = "__statekit"
 """The prefix of columns that statekit adds to frames. Inputs are columns there too."""
@@ -213,7 +213,7 @@ class Plan:
         self, stream: str, indent: str, lines: list[str], *, states: tuple[StateSpec, ...]
     ) -> None:
         below: list[tuple[str, Operator | None]] = [
-            (f"state {spec.name}: {_state_text(spec)}", None) for spec in states
+            (f"state {spec.name}: {state_text(_state_record(spec))}", None) for spec in states
         ]
         below += [(f"sink {sink.name}", None) for sink in self.sinks_of(stream)]
         for operator in self.consumers_of(stream):
@@ -270,12 +270,6 @@ def _state_record(spec: StateSpec) -> StateRecord:
         era=0 if spec.ttl is None else 1,
         redistribute=None if spec.redistribute is None else spec.redistribute.known,
     )
-
-
-def _state_text(spec: StateSpec) -> str:
-    key = f"{spec.key_codec.schema} → " if spec.key_codec is not None else ""
-    expires = "" if spec.ttl is None else f", {ttl_text(spec.ttl)}"
-    return f"{spec.kind.name}[{key}{spec.codec.schema}]{expires}"
 
 
 def _drawn_under(operator: Operator, stream: str) -> Iterator[tuple[str, Operator | None]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 
 from statekit.checkpoint.manifest import OperatorEpoch, ShardReport, ShardState
 from statekit.errors import IncompleteEpochError
@@ -79,7 +79,14 @@ class OperatorReports:
         undivided = {}
         for field in ("undivided_rows", "undivided_bytes"):
             counted = [getattr(report, field) for report in reports_by_shard]
-            undivided[field] = _remaining(getattr(before, field, {}), counted, holds)
+            remaining = {
+                name: count - sum(part.get(name, 0) for part in counted)
+                for name, count in getattr(before, field, {}).items()
+                if name in holds
+            }
+            # Never below zero: if the counts of an older manifest are wrong, `verify` reports that,
+            # and no epoch fails.
+            undivided[field] = {name: count for name, count in remaining.items() if count > 0}
         return OperatorEpoch(
             shards=tuple(report.shard for report in reports_by_shard),
             records_in=sum(read[stream] for stream in operator.inputs),
@@ -110,21 +117,6 @@ class OperatorReports:
                 "that reads the same again, then start the job"
             )
         return counts[0]
-
-
-def _remaining(
-    counts: Mapping[str, int], counted: Sequence[Mapping[str, int]], holds: Container[str]
-) -> dict[str, int]:
-    """Return the sizes of parts that are not counted yet, of the states that an operator holds;
-    names without any are left out.
-
-    Never below zero: if the counts of an older manifest are wrong, `verify` reports that, and no
-    epoch fails.
-    """
-    remaining = {
-        name: n - sum(count.get(name, 0) for count in counted) for name, n in counts.items()
-    }
-    return {name: n for name, n in remaining.items() if n > 0 and name in holds}
 
 
 def _are_one(reports: list[ShardReport], base: ShardState) -> bool:

@@ -25,8 +25,8 @@ from pydantic import ValidationError
 
 from statekit.backend.interface import Rows
 from statekit.backend.mutation import Batch
+from statekit.backend.range_partitioned import FrozenRows
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.backend.rocksdb_snapshot import FrozenRows
 from statekit.checkpoint.job_file import OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.own_files import own_files

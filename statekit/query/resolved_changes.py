@@ -22,7 +22,6 @@ from statekit.backend.interface import prefix_end
 from statekit.backend.mutation import Batch, DeleteRange, in_batches
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.own_files import follows_by_files, own_files
 from statekit.checkpoint.repository import group_bounds
@@ -183,8 +182,7 @@ class ComparedRows(_Resolved):
         before = iter(()) if self.before is None else self.before.scan(*_ALL)
         with contextlib.ExitStack() as closing:
             if self.before is not None and self.before.manifest.key_groups != self.after.key_groups:
-                place = closing.enter_context(scratch_directory("feed"))
-                before = regrouped(before, self.rows, place, closing)
+                before = regrouped(before, self.rows, closing)
             for row_key, old, new in joined(before, self.now.scan(*_ALL)):
                 yield from self._change(row_key, old, new)
 

@@ -17,10 +17,9 @@ from statekit.checkpoint.restore_plan import local_rows
 from statekit.checkpoint.retention import still_kept
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.errors import QueryError
-from statekit.keygroup import MAX_GROUPS, group_of_row, pack_group
+from statekit.keygroup import GROUP_BYTES, MAX_GROUPS, group_of_row, pack_group
 from statekit.query.change import Change, Kind
 from statekit.query.net_changes import NetChanges, joined
-from statekit.query.operator_keys import GROUP_BYTES
 from statekit.query.state_rows import Row, StateRows, expiry_time_us
 from statekit.timestamp import instant
 from statekit.working_copy.unpacked_shard import ShardRows

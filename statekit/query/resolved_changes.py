@@ -25,14 +25,13 @@ from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.own_files import follows_by_files, own_files
 from statekit.checkpoint.repository import group_bounds
-from statekit.keygroup import MAX_GROUPS, pack_group
+from statekit.keygroup import GROUP_BYTES, MAX_GROUPS, pack_group
 from statekit.query.change import Change
 from statekit.query.change_sources import ChangeSource, is_same, regrouped
 from statekit.query.epochs import EpochReader
 from statekit.query.follower import Follower
 from statekit.query.net_changes import NetChanges, joined
 from statekit.query.operator_copy import EpochRows
-from statekit.query.operator_keys import GROUP_BYTES
 from statekit.query.state_rows import Row, StateRows, expiry_time_us
 from statekit.timestamp import MAX_MICROS, MIN_MICROS, sortable_micros
 

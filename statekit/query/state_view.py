@@ -14,9 +14,8 @@ from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import group_bounds
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.errors import QueryError
-from statekit.keygroup import group_of_row, pack_group
+from statekit.keygroup import GROUP_BYTES, group_of_row, pack_group
 from statekit.query.operator_copy import EpochRows
-from statekit.query.operator_keys import GROUP_BYTES
 from statekit.query.state_rows import Row, StateRows, expiry_time_us
 
 K = TypeVar("K")

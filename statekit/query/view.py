@@ -14,10 +14,10 @@ from statekit.checkpoint.manifest import Cause, EpochManifest
 from statekit.checkpoint.repository import group_bounds
 from statekit.errors import QueryError
 from statekit.functions.process import Process
-from statekit.keygroup import pack_group
+from statekit.keygroup import GROUP_BYTES, pack_group
 from statekit.query.closing import Closing
 from statekit.query.operator_copy import EpochRows
-from statekit.query.operator_keys import GROUP_BYTES, OperatorKeys
+from statekit.query.operator_keys import OperatorKeys
 from statekit.query.state_rows import StateRows, record_of_operator
 from statekit.query.state_view import StateView
 from statekit.state.timers import Timer, timer_of_row

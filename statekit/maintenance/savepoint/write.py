@@ -28,6 +28,7 @@ from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.spark_log import files_at
 from statekit.clock import now_us, unique_id
 from statekit.errors import FencedError, QueryError, RestoreError, StorageError
+from statekit.keygroup import GROUP_BYTES
 from statekit.maintenance.rewrite import Progress, RowChecksum, RowCount, rows_to_read
 from statekit.maintenance.savepoint.format import (
     POSITION,
@@ -45,9 +46,10 @@ from statekit.maintenance.savepoint.table import (
 from statekit.names import path_fault
 from statekit.query.packed_bytes import RowBatch
 from statekit.query.reader import CheckpointReader
-from statekit.query.row_parts import GROUP_BYTES, TIME_BYTES, Family
+from statekit.query.row_parts import Family
 from statekit.query.stored_batches import keyed_batches, local_batches
 from statekit.query.table import TooWide
+from statekit.timestamp import TIME_BYTES
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 

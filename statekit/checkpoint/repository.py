@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Self
 
+from statekit.backend.change_file import Changes
 from statekit.backend.interface import Backend
 from statekit.backend.mutation import Batch, read_changes
 from statekit.checkpoint import paths
@@ -312,6 +313,25 @@ class Repository(Store):
         """
         path = paths.data_path(operator, paths.CHANGES)
         return self.put_file(path, file, rows).model_copy(update={"local": local})
+
+    def store_changes(
+        self, operator: str, families: Iterable[str], batches: Iterable[Batch], *, local: bool
+    ) -> FileRef | None:
+        """Store batches as one change file. Return None if there are no mutations.
+
+        Parameters:
+            operator: its operator.
+            families: all families that the batches may have mutations of.
+            local: whether it contains operator state.
+        """
+        changes = Changes(tuple(families))
+        try:
+            for batch in batches:
+                changes.append(batch)
+            finished = changes.finish()
+            return None if finished is None else self.put_changes(operator, *finished, local=local)
+        finally:
+            changes.drop()
 
     def replay(self, backend: Backend, refs: Iterable[FileRef], first: int, last: int) -> None:
         """Apply change files to a backend, with rows of the key groups `first..last` only.

@@ -32,7 +32,7 @@ from statekit.job.compatibility import check_job_name, continued_job_file, succe
 from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.job.state_succession import Succession
-from statekit.maintenance.rewrite import Progress, store_batches
+from statekit.maintenance.rewrite import Progress
 from statekit.state.base import StateSpec
 from statekit.state.key_scope import KeyScope
 from statekit.state.row_versions import generation_codec
@@ -240,7 +240,7 @@ class Migration:
             return None
         names, first = [state.spec.name for state in states], states[0]
         is_local, operator = first.spec.kind.is_local, first.scope.operator
-        return store_batches(self.repository, operator, names, in_batches(rows), local=is_local)
+        return self.repository.store_changes(operator, names, in_batches(rows), local=is_local)
 
     def _after(self, operator: str, changed: dict[int, ShardState]) -> OperatorEpoch:
         """Return an operator in the new epoch: it processed nothing, and some shards changed."""

@@ -49,11 +49,6 @@ class RowParts(NamedTuple):
         """All parts but the key."""
         return self.before + self.after
 
-    @property
-    def without_group(self) -> bytes:
-        """All parts in order."""
-        return self.before + self.key + self.after
-
 
 class Entry(NamedTuple):
     """The wake time that a row needs, and its index row.

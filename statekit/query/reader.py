@@ -64,9 +64,7 @@ class CheckpointReader:
             )
         with still_kept(self.repository, wanted, QueryError):
             self.manifest: EpochManifest = self.repository.manifest(wanted)
-            stored = self.repository.job_file(self.manifest.job_file.path)
-        assert stored is not None, "the manifest references it"
-        self.job: JobFile = stored[0]
+            self.job: JobFile = self.repository.job_file(self.manifest.job_file.path)
 
     @property
     def abandoned(self) -> tuple[tuple[int, int], ...]:

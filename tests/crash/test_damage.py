@@ -335,9 +335,8 @@ def rows_after(files: Files, epoch: int) -> Rows:
     """Everything that an epoch holds, as a restore reads it."""
     manifest = files.manifest(epoch)
     found = files.job_file(manifest.job_file.path)
-    assert found is not None
     held: Rows = {}
-    for operator in found[0].operators:
+    for operator in found.operators:
         backend = MemoryBackend(operator.holds)
         for shard in manifest.operators[operator.name].shards:
             load(files, backend, operator.name, *shard.groups, epoch)

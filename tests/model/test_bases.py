@@ -143,9 +143,7 @@ def seen_words(
 def words_in(root: Path) -> list[list[str]]:
     """What each shard has in its log, read without any database."""
     repository, last = Repository(root), last_of(root)
-    stored, _ = repository.job_file(last.job_file.path) or (None, None)
-    assert stored is not None
-    operator = stored.operator("seen_words")
+    operator = repository.job_file(last.job_file.path).operator("seen_words")
     assert operator is not None
     found = local_rows(repository, operator, last)["log"]
     return [[msgspec.msgpack.decode(row) for _, row in rows] for rows in found]

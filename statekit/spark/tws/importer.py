@@ -162,7 +162,7 @@ class SparkImport:
         return manifest
 
     def _job_file(self) -> JobFile:
-        stored = self.repository.job_file()  # of a start or an import that never committed
+        stored = self.repository.newest_job_file()  # of a start or an import that never committed
         return JobFile(
             id=unique_id() if stored is None else stored[0].id,
             name=self._job.name,

@@ -50,9 +50,7 @@ def seen(declared: Any, place: Path, key: str = "a", backend: Any = "memory") ->
 
 def job_file(place: Path) -> JobFile:
     repository = Repository(place)
-    found = repository.job_file(repository.manifest(repository.latest_epoch() or 0).job_file.path)
-    assert found is not None
-    return found[0]
+    return repository.job_file(repository.manifest(repository.latest_epoch() or 0).job_file.path)
 
 
 class Leg(NamedTuple):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -265,7 +265,9 @@ class Follower:
         self.is_rebuilding = True
         copies: dict[str, OperatorCopy] = {}
         try:
-            with self._kept(manifest.epoch):
+            with contextlib.ExitStack() as keeping:
+                with contextlib.suppress(StorageError):  # a checkpoint that may not be written
+                    keeping.enter_context(held(self.reader.repository, manifest.epoch))
                 self._restore_into(copies, manifest)
         except BaseException:
             for copy in copies.values():
@@ -288,14 +290,6 @@ class Follower:
                 self._home(job, record.name) / unique_id(),
                 self._options,
             )
-
-    @contextlib.contextmanager
-    def _kept(self, epoch: int) -> Iterator[None]:
-        """Keep an epoch from being collected, if the checkpoint may be written."""
-        with contextlib.ExitStack() as keeping:
-            with contextlib.suppress(StorageError):
-                keeping.enter_context(held(self.reader.repository, epoch))
-            yield
 
     # ------------------------------------------------------------------------------- the end
 

@@ -98,7 +98,6 @@ class StateTable:
     """
 
     def __init__(self, checkpoint: CheckpointReader, operator: str, state: str) -> None:
-        self._checkpoint = checkpoint
         self._repository, self._manifest = checkpoint.repository, checkpoint.manifest
         self._operator: OperatorRecord = checkpoint.operator(operator)
         if state not in self._operator.holds:

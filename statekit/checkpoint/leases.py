@@ -26,7 +26,6 @@ import functools
 import os
 import socket
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 from statekit.checkpoint import paths
@@ -237,12 +236,7 @@ class ReaderLease:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.release()
 

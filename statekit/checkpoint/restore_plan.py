@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
-from itertools import islice
 
 from statekit.backend.interface import Backend, MemoryBackend, prefix_end
-from statekit.backend.mutation import BATCH_ROWS_MAX, Batch, Put
+from statekit.backend.mutation import in_batches
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.job_file import OperatorRecord
@@ -297,10 +296,9 @@ def _load_base(
                     shutil.copyfileobj(stored, file)
             source = RocksBackend(place, base.states, create=False)
             closing.callback(source.close)
-            for state in states:
-                waiting = source.scan(state, *group_bounds(first, last))
-                while rows := list(islice(waiting, BATCH_ROWS_MAX)):
-                    backend.write(Batch([Put(state, key, row) for key, row in rows]))
+            bounds = group_bounds(first, last)
+            for batch in in_batches((s, *row) for s in states for row in source.scan(s, *bounds)):
+                backend.write(batch)
 
 
 def local_rows(

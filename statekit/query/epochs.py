@@ -107,9 +107,7 @@ class EpochReader:
         """Return the job file at a path, which is in force in an epoch: as `job_file`."""
         if path not in self._job_files:
             with still_kept(self.repository, epoch, QueryError):
-                stored = self.repository.job_file(path)
-            assert stored is not None, "the manifest references it"
-            self._job_files[path] = stored[0]
+                self._job_files[path] = self.repository.job_file(path)
         return self._job_files[path]
 
 

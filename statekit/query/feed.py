@@ -141,29 +141,6 @@ def feed(
     )
 
 
-class FeedLease:
-    """The lease of a reader, renewed while it is used.
-
-    Parameters:
-        lease: as it was taken, with the TTL `_TTL`.
-    """
-
-    def __init__(self, lease: ReaderLease) -> None:
-        self._lease = lease
-        self._renewed_s = stopwatch_s()
-
-    def commit(self, epoch: int) -> None:
-        """Move the lease forward."""
-        self._lease.commit(epoch)
-        self._renewed_s = stopwatch_s()
-
-    def renew_in_time(self) -> None:
-        """Renew the lease if a third of its TTL has passed."""
-        if stopwatch_s() - self._renewed_s > _TTL.total_seconds() / 3:
-            self._lease.renew()
-            self._renewed_s = stopwatch_s()
-
-
 class Feed(Closing):
     """The changes of one state, epoch by epoch. Created by `statekit.feed`.
 
@@ -194,6 +171,7 @@ class Feed(Closing):
         self._poll_s = poll_s
         self._last: EpochManifest | None = None
         self._lease = None if reader is None else self._taken(reader, after)
+        self._renewed_s = stopwatch_s()
         self._closing = contextlib.ExitStack()
         self._resolver: Resolver | None = None
         if (latest := epochs.latest()) is not None:
@@ -208,7 +186,7 @@ class Feed(Closing):
                 self._resolver.advance(self._last, self._rows(self._last))
         self.epoch = after
 
-    def _taken(self, reader: str, after: int | None) -> FeedLease:
+    def _taken(self, reader: str, after: int | None) -> ReaderLease:
         """Take the lease of a named reader."""
         repository = self._reader.repository
         if after is None:
@@ -219,7 +197,7 @@ class Feed(Closing):
                     "the job has committed one"
                 )
             after = first.epoch
-        return FeedLease(ReaderLease.take(repository, reader, after, ttl=_TTL))
+        return ReaderLease.take(repository, reader, after, ttl=_TTL)
 
     def commit(self, epoch: int | None = None) -> None:
         """Report that the consumer has applied the changes of an epoch, and of all before.
@@ -240,6 +218,7 @@ class Feed(Closing):
                 "commit epochs that it has returned"
             )
         self._lease.commit(applied)
+        self._renewed_s = stopwatch_s()
 
     def __iter__(self) -> Iterator[EpochChanges]:
         """Yield the changes of each epoch.
@@ -249,8 +228,10 @@ class Feed(Closing):
             CorruptCheckpointError: a file is missing or altered.
         """
         while self._until is None or self.epoch is None or self.epoch < self._until:
-            if self._lease is not None:
-                self._lease.renew_in_time()
+            is_due = stopwatch_s() - self._renewed_s > _TTL.total_seconds() / 3
+            if self._lease is not None and is_due:
+                self._lease.renew()
+                self._renewed_s = stopwatch_s()
             after = next_manifest(self._reader.repository, self._last)
             if after is not None:
                 # An epoch before the first one that has the state changes nothing in it.

@@ -13,7 +13,8 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from statekit.backend.rocksdb_options import RocksOptions
@@ -32,6 +33,7 @@ from statekit.working_copy.lock import DirectoryLock
 _CHECKPOINT_NAME = re.compile(r"[0-9a-f]{32}")
 
 
+@dataclass(eq=False, repr=False)
 class Follower:
     """Copies of operators that follow a checkpoint. One thread may use it at a time.
 
@@ -52,28 +54,23 @@ class Follower:
         StorageError: the directory cannot be created.
     """
 
-    def __init__(
-        self,
-        reader: EpochReader,
-        directory: Path,
-        operators: Sequence[str] | None,
-        key_groups: tuple[int, int] | None,
-        options: RocksOptions,
-    ) -> None:
-        self.reader = reader
-        self.directory = directory
-        self._operators = None if operators is None else tuple(operators)
-        self._key_groups = key_groups
-        self._options = options
-        self.manifest: EpochManifest | None = None
-        self.latest: int | None = None
-        self.is_rebuilding = False
-        self._copies: dict[str, OperatorCopy] = {}
-        self._replaced: list[OperatorCopy] = []
-        lock = DirectoryLock.take(directory)
+    reader: EpochReader
+    directory: Path
+    _operators: Sequence[str] | None
+    _key_groups: tuple[int, int] | None
+    _options: RocksOptions
+    manifest: EpochManifest | None = None
+    latest: int | None = None
+    is_rebuilding: bool = False
+    _copies: dict[str, OperatorCopy] = field(default_factory=dict)
+    _replaced: list[OperatorCopy] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        lock = DirectoryLock.take(self.directory)
         if lock is None:
             raise QueryError(
-                f"{directory} is used by another replica: give each replica a directory of its own"
+                f"{self.directory} is used by another replica: give each replica a directory of "
+                "its own"
             )
         self._lock = lock
 
@@ -268,7 +265,9 @@ class Follower:
         self.is_rebuilding = True
         copies: dict[str, OperatorCopy] = {}
         try:
-            with self._kept(manifest.epoch):
+            with contextlib.ExitStack() as keeping:
+                with contextlib.suppress(StorageError):  # a checkpoint that may not be written
+                    keeping.enter_context(held(self.reader.repository, manifest.epoch))
                 self._restore_into(copies, manifest)
         except BaseException:
             for copy in copies.values():
@@ -291,14 +290,6 @@ class Follower:
                 self._home(job, record.name) / unique_id(),
                 self._options,
             )
-
-    @contextlib.contextmanager
-    def _kept(self, epoch: int) -> Iterator[None]:
-        """Keep an epoch from being collected, if the checkpoint may be written."""
-        with contextlib.ExitStack() as keeping:
-            with contextlib.suppress(StorageError):
-                keeping.enter_context(held(self.reader.repository, epoch))
-            yield
 
     # ------------------------------------------------------------------------------- the end
 

@@ -17,6 +17,7 @@ import contextlib
 import shutil
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -24,8 +25,8 @@ from pydantic import ValidationError
 
 from statekit.backend.interface import Rows
 from statekit.backend.mutation import Batch
+from statekit.backend.range_partitioned import FrozenRows
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.backend.rocksdb_snapshot import FrozenRows
 from statekit.checkpoint.job_file import OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.own_files import own_files
@@ -72,6 +73,7 @@ class _Description(Record):
     fragments: Ranges
 
 
+@dataclass(eq=False, repr=False)
 class OperatorCopy:
     """The rows of an operator in some key groups. Only one thread may advance it.
 
@@ -85,30 +87,23 @@ class OperatorCopy:
         position: the epoch that they are at.
     """
 
-    def __init__(
-        self,
-        home: Path,
-        operator: str,
-        groups: tuple[int, int],
-        states: Sequence[str],
-        backend: Database,
-        fragments: Ranges,
-        position: Position,
-    ) -> None:
-        self.home = home
-        self.operator = operator
-        self.groups = groups
-        self.states = tuple(states)
-        self.position = position
-        self.version = 0
-        """Increases whenever rows begin to change: a read between two equal versions is of one
-        epoch.
-        """
-        self._backend, self._fragments = backend, fragments
-        backend.log_writes()
+    home: Path
+    operator: str
+    groups: tuple[int, int]
+    states: tuple[str, ...]
+    _backend: Database
+    _fragments: Ranges
+    position: Position
+    version: int = 0
+    """Increases whenever rows begin to change: a read between two equal versions is of one
+    epoch.
+    """
+
+    def __post_init__(self) -> None:
+        self._backend.log_writes()
         self._readers: weakref.WeakSet[EpochRows] = weakref.WeakSet()
-        self.getters = {name: backend.point_getter(name) for name in self.states}
-        self.get_many = backend.get_many
+        self.getters = {name: self._backend.point_getter(name) for name in self.states}
+        self.get_many = self._backend.get_many
 
     @classmethod
     def restore(

@@ -10,11 +10,8 @@ from statekit.codec.key_codec import KeyCodec, schema_key_codec
 from statekit.codec.schema_codec import generic_key_decoder, generic_key_encoder
 from statekit.errors import QueryError, StateTypeError
 from statekit.functions.process import Process
-from statekit.keygroup import key_group, pack_group
-from statekit.reader import key_schema
-
-GROUP_BYTES = 2
-"""The length of the key group at the start of each row key."""
+from statekit.keygroup import GROUP_BYTES, key_group, pack_group
+from statekit.stored_types import key_schema
 
 
 class OperatorKeys:
@@ -31,10 +28,7 @@ class OperatorKeys:
     """
 
     def __init__(
-        self,
-        operator: OperatorRecord,
-        key_groups: int,
-        function: Process[Any, Any, Any] | None = None,
+        self, operator: OperatorRecord, key_groups: int, function: Process[Any, Any, Any] | None
     ) -> None:
         self._key_groups = key_groups
         self._is_typed = function is not None

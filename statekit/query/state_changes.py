@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,12 +20,13 @@ from statekit.checkpoint.restore_plan import local_rows
 from statekit.checkpoint.retention import still_kept
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.errors import CorruptCheckpointError, QueryError
+from statekit.keygroup import GROUP_BYTES
 from statekit.query.change_sources import Comparison, FileChanges, change_source, have_other_shards
 from statekit.query.change_table import ChangeTable, EpochFacts
 from statekit.query.epochs import EpochReader, next_manifest
 from statekit.query.net_changes import NetChanges
 from statekit.query.packed_bytes import RowBatch, row_batches
-from statekit.query.row_parts import GROUP_BYTES, Family
+from statekit.query.row_parts import Family
 from statekit.query.state_rows import StateRows
 from statekit.query.table import TooWide
 
@@ -61,6 +62,7 @@ class Piece:
         return sum(ref.rows for ref in self.files)
 
 
+@dataclass(eq=False, repr=False)
 class StateChanges:
     """The changes of one state, as the feed gives them.
 
@@ -75,21 +77,17 @@ class StateChanges:
         RestoreError: the checkpoint is a savepoint, or a local path that does not exist.
     """
 
-    def __init__(
-        self,
-        checkpoint: str | Path | Repository,
-        operator: str,
-        state: str,
-        *,
-        wanted: Collection[str] | None = None,
-        wide_ints: bool = False,
-        allow_pickle: bool = False,
-    ) -> None:
+    checkpoint: InitVar[str | Path | Repository]
+    operator: str
+    state: str
+    _: KW_ONLY
+    wanted: Collection[str] | None = None
+    wide_ints: bool = False
+    allow_pickle: bool = False
+
+    def __post_init__(self, checkpoint: str | Path | Repository) -> None:
         self.epochs = EpochReader(checkpoint)
         self._repository = self.epochs.repository
-        self._operator, self._state = operator, state
-        self._wanted = wanted
-        self._wide, self._allow_pickle = wide_ints, allow_pickle
         self._tables: dict[str, ChangeTable] = {}
         self._rows_by_file: dict[str, StateRows] = {}
 
@@ -105,10 +103,10 @@ class StateChanges:
         if job_file not in self._tables:
             rows = self._rows(job_file, epoch)
             self._tables[job_file] = ChangeTable(
-                Family(rows.operator, self._state),
-                wanted=self._wanted,
-                wide=self._wide,
-                allow_pickle=self._allow_pickle,
+                Family(rows.operator, self.state),
+                wanted=self.wanted,
+                wide=self.wide_ints,
+                allow_pickle=self.allow_pickle,
             )
         return self._tables[job_file]
 
@@ -116,7 +114,7 @@ class StateChanges:
         if job_file not in self._rows_by_file:
             job = self.epochs.job_file_at(job_file, epoch)
             self._rows_by_file[job_file] = StateRows(
-                job, self._operator, self._state, allow_pickle=self._allow_pickle
+                job, self.operator, self.state, allow_pickle=self.allow_pickle
             )
         return self._rows_by_file[job_file]
 
@@ -164,10 +162,10 @@ class StateChanges:
             before = after
 
     def _has_state(self, manifest: EpochManifest) -> bool:
-        return self.epochs.has_state(manifest, self._operator, self._state)
+        return self.epochs.has_state(manifest, self.operator, self.state)
 
     def _pieces_of(self, source: FileChanges | Comparison) -> Iterator[Piece]:
-        after, operator = source.after, self._operator
+        after, operator = source.after, self.operator
         watermark_us = after.operators[operator].watermark_us
         facts = EpochFacts(
             after.epoch, after.cause, source.kind, watermark_us, after.processing_time_us
@@ -210,7 +208,7 @@ class StateChanges:
     def _from_files(self, piece: Piece, table: ChangeTable) -> Iterator[pa.RecordBatch]:
         is_local = self._rows(piece.job_file, piece.facts.epoch).is_local
         shard, cut = (piece.shard, GROUP_BYTES) if is_local else (None, 0)
-        with NetChanges(self._repository, piece.files, self._state) as net:
+        with NetChanges(self._repository, piece.files, self.state) as net:
             starts = ((start[cut:], b"") for start, _ in net.cleared)
             for batch in row_batches(starts):
                 yield table.batch(piece.facts, "clear", _in_shard(batch, shard))
@@ -222,7 +220,7 @@ class StateChanges:
         yield table.clear_all(piece.facts)
         manifest = self.epochs.manifest(piece.facts.epoch)
         operator = self._rows_of(manifest).operator
-        of_shards = local_rows(self._repository, operator, manifest)[self._state]
+        of_shards = local_rows(self._repository, operator, manifest)[self.state]
         for number, rows in enumerate(of_shards):
             yield from _changed(piece.facts, table, iter(rows), number)
 
@@ -241,7 +239,7 @@ class StateChanges:
     @contextmanager
     def _located(self, epoch: int) -> Iterator[None]:
         """Name the state and the epoch in errors."""
-        place = f"{self._operator}.{self._state} in epoch {epoch}"
+        place = f"{self.operator}.{self.state} in epoch {epoch}"
         try:
             with still_kept(self._repository, epoch, QueryError):
                 yield

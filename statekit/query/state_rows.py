@@ -14,7 +14,7 @@ from typing import Any
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import JobFile, OperatorRecord, StateRecord
 from statekit.checkpoint.manifest import EpochManifest
-from statekit.checkpoint.state_kinds import RowShape
+from statekit.checkpoint.state_kinds import POSITION_BYTES, RowShape
 from statekit.codec.key_codec import KeyCodec, schema_key_codec
 from statekit.codec.schema import Schema
 from statekit.codec.schema_codec import generic_key_decoder, generic_key_encoder
@@ -23,15 +23,13 @@ from statekit.errors import QueryError, StateTypeError
 from statekit.functions.process import Process
 from statekit.job.plan import Operator
 from statekit.job.state_succession import succession
-from statekit.query.operator_keys import GROUP_BYTES, OperatorKeys
+from statekit.keygroup import GROUP_BYTES
+from statekit.query.operator_keys import OperatorKeys
 from statekit.state.base import StateSpec
 from statekit.state.key_scope import KeyScope
 from statekit.state.row_versions import generation_codec, row_decoder
 from statekit.state.ttl import PERMANENT, has_expired, unstamped
 from statekit.watermark import BEGINNING
-
-POSITION_BYTES = 12
-"""The length of the position at the end of the row key of a list element."""
 
 Row = tuple[bytes, bytes]
 """A row key and a row."""

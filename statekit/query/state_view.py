@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import merge
-from itertools import groupby, islice
+from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from statekit.backend.interface import prefix_end
@@ -14,9 +14,8 @@ from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import group_bounds
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.errors import QueryError
-from statekit.keygroup import group_of_row, pack_group
+from statekit.keygroup import GROUP_BYTES, group_of_row, pack_group
 from statekit.query.operator_copy import EpochRows
-from statekit.query.operator_keys import GROUP_BYTES
 from statekit.query.state_rows import Row, StateRows, expiry_time_us
 
 K = TypeVar("K")
@@ -178,7 +177,9 @@ class StateView(Generic[K, V]):
         Raises:
             QueryError: the view was closed.
         """
-        return self._items(self._unexpired(*group_bounds(*self._groups)))
+        rows = self._rows
+        for prefix, own in rows.by_key(self._unexpired(*group_bounds(*self._groups))):
+            yield rows.keys.split(prefix)[0], rows.whole(own, len(prefix))
 
     def count(self) -> int:
         """Return the number of rows: values, elements or entries. It reads no row if none expires.
@@ -303,16 +304,10 @@ class StateView(Generic[K, V]):
         elif after is not None:
             start = max(start, prefix_end(group + after))
         stored = self._unexpired(start, end, reverse=reverse)
-        for prefix, own in groupby(stored, lambda row: row[0][: self._rows.key_end(row[0])]):
-            in_order = list(own)
-            yield prefix[GROUP_BYTES:], in_order[::-1] if reverse else in_order
+        for prefix, own in self._rows.by_key(stored):
+            yield prefix[GROUP_BYTES:], own[::-1] if reverse else own
 
     # ----------------------------------------------------------------------------------- helpers
-
-    def _items(self, stored: Iterable[Row]) -> Iterator[tuple[K, V]]:
-        rows = self._rows
-        for prefix, own in rows.by_key(stored):
-            yield rows.keys.split(prefix)[0], rows.whole(own, len(prefix))
 
     def _prefix(self, key: K) -> bytes:
         prefix = self._rows.keys.prefix(key)

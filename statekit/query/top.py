@@ -18,9 +18,10 @@ from statekit.codec.schema_codec import generic_key_decoder
 from statekit.errors import QueryError
 from statekit.keygroup import group_of_row
 from statekit.query.packed_bytes import RowBatch
+from statekit.query.reader import CheckpointReader
 from statekit.query.row_parts import Family, Positions, RowParts
 from statekit.query.stored_batches import keyed_batches
-from statekit.reader import CheckpointReader, key_schema
+from statekit.stored_types import key_schema
 
 Measure = Literal["size", "rows", "writes"]
 
@@ -103,36 +104,21 @@ def top(
     with still_kept(checkpoint.repository, checkpoint.manifest.epoch, QueryError):
         if by == "writes":
             return _most_written(checkpoint, record, families, limit)
-        return _largest(checkpoint, record, families, by, limit)
+        groups: Counter[int] = Counter()
+        batches = keyed_batches(checkpoint.repository, record, checkpoint.manifest, families)
+        largest = heapq.nlargest(limit, _sizes(batches, record, groups, by))
+    decode = generic_key_decoder(key_schema(record)) if record.key else None
+    keys = [
+        TopKey(size.state, decode(size.key)[0] if decode else None, size.rows, size.row_bytes)
+        for size in largest
+    ]
+    return Top(keys, groups.most_common(limit))
 
 
 def _keys_of(family: Family, rows: RowBatch) -> list[bytes]:
     """Return the encoded key of each row."""
     keys: list[bytes] = RowParts(family, rows, Positions()).key_bytes.to_pylist()
     return keys
-
-
-def _largest(
-    checkpoint: CheckpointReader,
-    record: OperatorRecord,
-    families: tuple[str, ...],
-    by: Measure,
-    limit: int,
-) -> Top:
-    groups: Counter[int] = Counter()
-    largest: list[_Size] = []
-    source = checkpoint.repository, record, checkpoint.manifest
-    for size in _sizes(keyed_batches(*source, families), record, groups, by):
-        if len(largest) < limit:
-            heapq.heappush(largest, size)
-        elif size > largest[0]:
-            heapq.heapreplace(largest, size)
-    decode = generic_key_decoder(key_schema(record)) if record.key else None
-    keys = [
-        TopKey(size.state, decode(size.key)[0] if decode else None, size.rows, size.row_bytes)
-        for size in sorted(largest, reverse=True)
-    ]
-    return Top(keys, groups.most_common(limit))
 
 
 def _sizes(

@@ -14,10 +14,10 @@ from statekit.checkpoint.manifest import Cause, EpochManifest
 from statekit.checkpoint.repository import group_bounds
 from statekit.errors import QueryError
 from statekit.functions.process import Process
-from statekit.keygroup import pack_group
+from statekit.keygroup import GROUP_BYTES, pack_group
 from statekit.query.closing import Closing
 from statekit.query.operator_copy import EpochRows
-from statekit.query.operator_keys import GROUP_BYTES, OperatorKeys
+from statekit.query.operator_keys import OperatorKeys
 from statekit.query.state_rows import StateRows, record_of_operator
 from statekit.query.state_view import StateView
 from statekit.state.timers import Timer, timer_of_row
@@ -54,13 +54,7 @@ class PublishedEpoch:
         """Return the reads of a state."""
         view = self._states.get((operator, state))
         if view is None:
-            rows = StateRows(
-                self.job,
-                operator,
-                state,
-                self.functions.get(operator),
-                allow_pickle=self.allow_pickle,
-            )
+            rows = self.state_rows(operator, state)
             if rows.is_local:
                 raise QueryError(
                     f"state {state!r} of operator {operator!r} belongs to shards, and not to keys: "
@@ -69,6 +63,11 @@ class PublishedEpoch:
             view = StateView(rows, self.rows_of(operator), self.manifest, self.groups)
             self._states[operator, state] = view
         return view
+
+    def state_rows(self, operator: str, state: str) -> StateRows:
+        """Return how the rows of a state are read."""
+        function = self.functions.get(operator)
+        return StateRows(self.job, operator, state, function, allow_pickle=self.allow_pickle)
 
     def rows_of(self, operator: str) -> EpochRows:
         """Return the rows of an operator."""
@@ -143,13 +142,7 @@ class View(Closing):
         """
         self._check_open()
         published = self._published
-        rows = StateRows(
-            published.job,
-            operator,
-            state,
-            published.functions.get(operator),
-            allow_pickle=published.allow_pickle,
-        )
+        rows = published.state_rows(operator, state)
         if not rows.is_local:
             raise QueryError(
                 f"state {state!r} of operator {operator!r} belongs to keys, and not to shards: "

@@ -21,6 +21,7 @@ from statekit.backend.interface import Backend, StateSize, first_of_groups
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import WAITING
 from statekit.checkpoint.manifest import ShardPlan
+from statekit.checkpoint.state_kinds import POSITION_BYTES
 from statekit.codec.key_codec import KeyCodec
 from statekit.codec.value_codec import ValueCodec
 from statekit.keygroup import group_of_row, pack_group
@@ -30,8 +31,6 @@ from statekit.timestamp import micros_of_sortable, sortable_micros
 # So many due records and timers of one key group are in memory at a time.
 DUE_MAX = 20_000
 
-_POSITION_BYTES = 12
-
 
 def record_of_row(row_end: bytes) -> bytes:
     """Return the encoded record of a row.
@@ -39,7 +38,7 @@ def record_of_row(row_end: bytes) -> bytes:
     Parameters:
         row_end: the part of the row after the key.
     """
-    return row_end[:-_POSITION_BYTES]
+    return row_end[:-POSITION_BYTES]
 
 
 class DueGroup(NamedTuple):

@@ -63,15 +63,14 @@ class StreamLease:
             QueryError: it was collected.
             FencedError: a reader that is no Spark query holds the lease.
         """
-        for _ in range(_PINS_MAX - 1):
+        for tries_left in reversed(range(_PINS_MAX)):
             start = begin()
             try:
                 self.hold(start.epoch)
+                break
             except QueryError:
-                continue
-            return start
-        start = begin()
-        self.hold(start.epoch)
+                if not tries_left:
+                    raise
         return start
 
     def hold(self, epoch: int) -> None:

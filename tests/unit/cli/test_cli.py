@@ -22,7 +22,7 @@ from statekit.checkpoint.repository import Repository
 from statekit.cli.app import app
 from statekit.errors import QueryError, StateTypeError
 from statekit.job.options import RunOptions
-from statekit.reader import CheckpointReader
+from statekit.query.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
 from statekit.testing import Harness
 from statekit.working_copy.copies import DiskCopies

@@ -402,7 +402,7 @@ def test_the_manifest_counts_records_by_stream(tmp_path: Path) -> None:
     told = repository.manifest(0).operators["in_dollars"]
     assert told.records_by_input == {"prices": 2, "rates": 3}
     assert told.records_in == 2
-    stored = repository.job_file()
+    stored = repository.newest_job_file()
     assert stored is not None
     record = stored[0].operator("in_dollars")
     assert record is not None

@@ -15,7 +15,7 @@ from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.repository import Repository
 from statekit.errors import ProcessError, StateSchemaError, StateTypeError
 from statekit.job.state_succession import GENERATIONS_MAX
-from statekit.reader import CheckpointReader
+from statekit.query.reader import CheckpointReader
 from statekit.state.row_versions import generation_of, marked
 from statekit.testing import Harness
 
@@ -50,9 +50,7 @@ def seen(declared: Any, place: Path, key: str = "a", backend: Any = "memory") ->
 
 def job_file(place: Path) -> JobFile:
     repository = Repository(place)
-    found = repository.job_file(repository.manifest(repository.latest_epoch() or 0).job_file.path)
-    assert found is not None
-    return found[0]
+    return repository.job_file(repository.manifest(repository.latest_epoch() or 0).job_file.path)
 
 
 class Leg(NamedTuple):

@@ -21,7 +21,8 @@ from statekit.errors import FencedError, RestoreError, StateSchemaError, StateTy
 from statekit.job.job import Job
 from statekit.job.loader import load_job
 from statekit.maintenance.migrate import Migration
-from statekit.reader import CheckpointReader
+from statekit.maintenance.sizes import counted_sizes
+from statekit.query.reader import CheckpointReader
 from statekit.testing import Harness
 from tests.support.command_line import statekit
 from tests.support.evolution_driver import Act, Kind, evolving, meant
@@ -121,7 +122,7 @@ def test_rows_and_bytes_are_counted_exactly(tmp_path: Path) -> None:
     filled(tmp_path / "c")
     Migration(job_of_text(), tmp_path / "c").run(nothing)
     reader = CheckpointReader(tmp_path / "c")
-    sizes, _ = reader.sizes("evolve", tmp_path / "unpacked")
+    sizes = counted_sizes(reader, "evolve").states
     counted = reader.manifest.operators["evolve"]
     for name, size in sizes.items():
         assert size.rows == counted.rows.get(name, 0)

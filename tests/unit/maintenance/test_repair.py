@@ -53,7 +53,7 @@ def kinds(found: Verification) -> list[str]:
 
 
 def record_of(repository: Repository, name: str) -> OperatorRecord:
-    found = repository.job_file()
+    found = repository.newest_job_file()
     assert found is not None
     operator = found[0].operator(name)
     assert operator is not None

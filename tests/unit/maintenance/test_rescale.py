@@ -32,7 +32,7 @@ from statekit.job.loader import load_job
 from statekit.job.options import RunOptions
 from statekit.maintenance.rescale import rescale_offline
 from statekit.maintenance.rescale_plan import Load, Move, OperatorPlan, plan_of_rescale, skew_of
-from statekit.reader import CheckpointReader
+from statekit.query.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.copies import DiskCopies
 from tests.support.command_line import statekit

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.functions.process import Process
-from statekit.reader import CheckpointReader
+from statekit.query.reader import CheckpointReader
 from statekit.testing import Harness
 from tests.support.all_row_kinds import KEYS, PROCESSES, START, Step, epochs, keep, run
 from tests.support.feed_tables import FeedTable

@@ -17,8 +17,8 @@ import pytest
 import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.query.export import FORMATS, export
+from statekit.query.reader import CheckpointReader
 from statekit.query.top import top
-from statekit.reader import CheckpointReader
 from tests.support import full_checkpoint
 from tests.support.all_row_kinds import KEYS
 

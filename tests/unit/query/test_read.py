@@ -23,7 +23,7 @@ from statekit.checkpoint.retention import EpochMark
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.query.packed_bytes import row_batches
 from statekit.query.plain import plain
-from statekit.reader import CheckpointReader
+from statekit.query.reader import CheckpointReader
 from statekit.testing import Harness
 from tests.support import full_checkpoint
 from tests.support.all_row_kinds import (

@@ -23,7 +23,7 @@ from statekit.checkpoint.own_files import follows_by_files
 from statekit.checkpoint.retention import held
 from statekit.clock import unique_id
 from statekit.errors import QueryError, StatekitError, StorageError
-from statekit.query.epochs import EpochReader, next_manifest
+from statekit.query.epochs import EpochReader, ReplacedError, next_manifest
 from statekit.query.operator_copy import EpochRows, OperatorCopy, Position
 from statekit.query.state_rows import record_of_operator
 from statekit.working_copy.lock import DirectoryLock
@@ -46,6 +46,7 @@ class Follower:
         manifest: of the epoch that the copies are at; None before the first.
         latest: the last committed epoch that is known.
         is_rebuilding: whether copies are being restored.
+        times_replaced: how often the checkpoint was replaced by another version of it.
 
     Raises:
         QueryError: the directory is used by another process.
@@ -68,6 +69,7 @@ class Follower:
         self.manifest: EpochManifest | None = None
         self.latest: int | None = None
         self.is_rebuilding = False
+        self.times_replaced = 0
         self._copies: dict[str, OperatorCopy] = {}
         self._replaced: list[OperatorCopy] = []
         lock = DirectoryLock.take(directory)
@@ -215,7 +217,8 @@ class Follower:
             return False
         try:
             after = next_manifest(repository, last, thorough=thorough)
-        except QueryError:  # it was collected, or the checkpoint was replaced
+        except QueryError as error:  # it was collected, or the checkpoint was replaced
+            self.times_replaced += isinstance(error, ReplacedError)
             after = self.reader.latest()
             if after is None:
                 raise

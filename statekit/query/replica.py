@@ -139,6 +139,7 @@ class Replica(Closing):
         self._allow_pickle = allow_pickle
         self._published: deque[PublishedEpoch] = deque()
         self._held: list[PublishedEpoch] = []
+        self._times_replaced = 0
         self._error: str | None = None
         self._advancing = threading.Lock()
         self._reading = threading.Lock()
@@ -221,6 +222,10 @@ class Replica(Closing):
             published_s=stopwatch_s(),
         )
         with self._reading:
+            if follower.times_replaced != self._times_replaced:  # those are of the other version
+                self._times_replaced = follower.times_replaced
+                self._held += self._published
+                self._published.clear()
             self._published.append(published)
             while len(self._published) > self._views_max:
                 self._held.append(self._published.popleft())

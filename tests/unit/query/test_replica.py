@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -263,3 +264,43 @@ def test_a_closed_replica_says_so(home: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(sk.QueryError, match="the replica was closed"):
             read()
+
+
+# ------------------------------------------------------------------------- replaced checkpoints
+
+
+def run_texts(home: Path, count: int, *, key_groups: int = 8) -> None:
+    """Run another job at the same path, whose state of the same name has texts."""
+
+    @sk.process(key="account")
+    def accounts(move: Move, total: sk.ValueState[str]) -> None:
+        total.update(f"{move.cents} cents")
+
+    job = sk.Job("bank", key_groups=key_groups)
+    job.source("moves", Move).process(accounts)
+    moves = [Move(number % 7, number) for number in range(count)]
+    job.run({"moves": moves}, checkpoint=home, epoch_size=5)
+
+
+def test_a_replica_reads_the_types_and_key_groups_of_a_job_that_replaced_another_one(
+    home: Path, replica: sk.Replica
+) -> None:
+    shutil.rmtree(home)
+    run_texts(home, 30, key_groups=16)
+    replica.refresh()
+    assert replica.get("accounts", "total", 3) == ("24 cents", 5)
+    with replica.at() as view:
+        assert len(dict(view.state("accounts", "total").items())) == 7
+
+
+def test_a_replica_notices_a_replaced_checkpoint_whose_last_epoch_has_the_same_number(
+    home: Path, replica: sk.Replica
+) -> None:
+    assert replica.get("accounts", "total", 3) == (totals(20)[3], 3)
+    shutil.rmtree(home)
+    run_texts(home, 20)
+    replica.refresh()
+    assert replica.get("accounts", "total", 3) == ("17 cents", 3)
+    assert replica.status().views == (3,)
+    with replica.at(3) as view:
+        assert view.state("accounts", "total").get(3) == "17 cents"

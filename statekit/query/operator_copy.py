@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -270,7 +270,7 @@ class EpochRows:
             row = copy.getters[state](key)
             if copy.version == version:
                 return row
-        self._check_open()
+        self.check_open()
         return self._frozen.get(state, key)
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -280,15 +280,28 @@ class EpochRows:
             rows = copy.get_many(state, keys)
             if copy.version == version:
                 return rows
-        self._check_open()
+        self.check_open()
         return self._frozen.get_many(state, keys)
 
-    def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
-        """Yield rows with `start <= key < end` in key order."""
-        self._check_open()
+    def scan(
+        self,
+        state: str,
+        start: bytes,
+        end: bytes,
+        *,
+        reverse: bool = False,
+        check: Callable[[], None] | None = None,
+    ) -> Rows:
+        """Yield rows with `start <= key < end` in key order.
+
+        Parameters:
+            check: raises if the rows must not be read any more; None for `check_open`.
+        """
+        check = check or self.check_open
+        check()
         for row in self._frozen.scan(state, start, end, reverse=reverse):
             yield row
-            self._check_open()
+            check()
 
     def close(self, why: str) -> None:
         """Release the rows. Further reads fail.
@@ -300,7 +313,8 @@ class EpochRows:
             self._closed = why
             self._frozen.close()
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise QueryError if the rows were released."""
         if self._closed is not None:
             raise QueryError(self._closed)
 

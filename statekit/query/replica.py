@@ -80,8 +80,8 @@ class Replica(Closing):
             in a list if operators have the names of the functions. States of other operators are
             read as plain data.
         views: the number of last epochs that can be read.
-        view_timeout: how long an open view keeps an older epoch readable; a timedelta or text. It
-            bounds the disk space of views that are never closed.
+        view_timeout: how long an open view keeps an older epoch readable, from when it was taken; a
+            timedelta or text. It bounds the disk space of views that are never closed.
         follow: whether a thread follows new epochs. If not, call `refresh`.
         poll: how often the thread asks for a new epoch; a timedelta or text. None for 20
             milliseconds on a local disk, and a second on an object store.
@@ -168,9 +168,11 @@ class Replica(Closing):
         """Apply the epochs that were committed since the last call, and return their number.
 
         Raises:
+            QueryError: the replica was closed.
             CorruptCheckpointError: a file is missing or altered.
             StorageError: the store or the local disk failed. Earlier epochs can still be read.
         """
+        self._check_open()
         return self._refresh(thorough=True)
 
     def _refresh(self, *, thorough: bool) -> int:
@@ -219,14 +221,14 @@ class Replica(Closing):
             groups=follower.groups(job),
             functions=self._functions,
             allow_pickle=self._allow_pickle,
-            published_s=stopwatch_s(),
         )
         with self._reading:
             if follower.times_replaced != self._times_replaced:  # those are of the other version
                 self._times_replaced = follower.times_replaced
                 self._held += self._published
-                self._published.clear()
-            self._published.append(published)
+                self._published = deque([published])
+            else:
+                self._published.append(published)
             while len(self._published) > self._views_max:
                 self._held.append(self._published.popleft())
         with self._changed:
@@ -238,8 +240,7 @@ class Replica(Closing):
         with self._reading:
             held, self._held = self._held, []
             for published in held:
-                age_s = stopwatch_s() - published.published_s
-                if published.views and age_s < self._view_timeout_s:
+                if published.is_viewed(self._view_timeout_s):
                     self._held.append(published)
                     continue
                 published.close(
@@ -264,8 +265,7 @@ class Replica(Closing):
             return View(self._epoch(epoch))
 
     def _epoch(self, epoch: int | None) -> PublishedEpoch:
-        if self._ends.is_set():
-            raise QueryError(_CLOSED)
+        self._check_open()
         if not self._published:
             raise QueryError(
                 f"{self._url} has no committed epoch: wait until the job has committed one"
@@ -277,7 +277,7 @@ class Replica(Closing):
                 return published
         numbers = ", ".join(str(published.manifest.epoch) for published in self._published)
         raise QueryError(
-            f"the replica of {self._url} cannot read epoch {epoch}: it has the epochs {numbers}. "
+            f"the replica of {self._url} cannot read epoch {epoch!r}: it has the epochs {numbers}. "
             "Pass one of them; to keep more, pass views=; for older ones use statekit.read"
         )
 
@@ -302,18 +302,22 @@ class Replica(Closing):
 
     def _newest(self) -> PublishedEpoch:
         try:
-            published = self._published[-1]
+            return self._published[-1]
         except IndexError:
             with self._reading:
                 return self._epoch(None)
+
+    def _check_open(self) -> None:
         if self._ends.is_set():
             raise QueryError(_CLOSED)
-        return published
 
     @property
     def epoch(self) -> int | None:
-        """The last epoch that can be read; None before the first."""
-        return self._published[-1].manifest.epoch if self._published else None
+        """The last epoch that can be read; None before the first, and after the end."""
+        try:
+            return self._published[-1].manifest.epoch
+        except IndexError:
+            return None
 
     def status(self) -> ReplicaStatus:
         """Return what the replica is doing."""
@@ -334,15 +338,18 @@ class Replica(Closing):
             timeout: the longest wait; a timedelta or text.
 
         Raises:
-            QueryError: it cannot be read in time.
+            QueryError: it cannot be read in time, or the replica was closed.
         """
+        if type(epoch) is not int:
+            raise StateTypeError(f"epoch={epoch!r}: give the number of an epoch")
         limit_s = duration_to_micros(timeout, "timeout") / 1e6
         with self._changed:
             is_there = self._changed.wait_for(
                 lambda: self._ends.is_set() or (self.epoch is not None and self.epoch >= epoch),
                 limit_s,
             )
-        if not is_there or self._ends.is_set():
+        self._check_open()
+        if not is_there:
             raise QueryError(
                 f"the replica of {self._url} is at epoch {self.epoch}, and not at {epoch} after "
                 f"{limit_s:g} s: {self._error or 'check that the job commits epochs'}"
@@ -360,6 +367,8 @@ class Replica(Closing):
         with self._advancing, self._reading:
             for published in (*self._published, *self._held):
                 published.close(_CLOSED)
+            self._published.clear()
+            self._held.clear()
             self._follower.close()
         if self._is_temporary:
             shutil.rmtree(self.directory, ignore_errors=True)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from heapq import merge
 from itertools import groupby, islice
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from statekit.backend.interface import prefix_end
+from statekit.backend.interface import Rows, prefix_end
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import group_bounds
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.errors import QueryError
 from statekit.keygroup import group_of_row, pack_group
-from statekit.query.operator_copy import EpochRows
 from statekit.query.operator_keys import GROUP_BYTES
 from statekit.query.state_rows import Row, StateRows, expiry_time_us
 
@@ -38,8 +38,27 @@ class Page(NamedTuple, Generic[K, V]):
     cursor: str | None
 
 
+class ReadableRows(Protocol):
+    """The rows of an operator after one epoch, until they are released."""
+
+    def get(self, state: str, key: bytes) -> bytes | None:
+        """Return the row at `key`, or None."""
+
+    def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the rows at `keys`, in that order."""
+
+    def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
+        """Yield rows with `start <= key < end` in key order."""
+
+    def check_open(self) -> None:
+        """Raise QueryError if the rows were released."""
+
+
 class StateView(Generic[K, V]):
     """Reads of one keyed state after one epoch. Created by `View.state`.
+
+    It keeps its view open, as do its iterators. After the `with` block of the view, or `close`, all
+    reads raise QueryError, and so do iterators that have begun.
 
     Without the process function, keys and values are what JSON can hold, and a key may be given as
     the operator has it, as JSON, or as its text. With the function they have its types.
@@ -52,7 +71,11 @@ class StateView(Generic[K, V]):
     """
 
     def __init__(
-        self, rows: StateRows, source: EpochRows, manifest: EpochManifest, groups: tuple[int, int]
+        self,
+        rows: StateRows,
+        source: ReadableRows,
+        manifest: EpochManifest,
+        groups: tuple[int, int],
     ) -> None:
         self.epoch = manifest.epoch
         """The epoch that all reads are of."""
@@ -65,6 +88,12 @@ class StateView(Generic[K, V]):
         self._has_all_groups = groups == (0, manifest.key_groups - 1)
         # A value that is read by one call: no default, no result, and no row that may expire.
         self._is_plain = rows.shape is RowShape.VALUE and rows.state.ttl is None
+
+    def through(self, source: ReadableRows) -> Self:
+        """Return the same reads of the same rows, which another object releases."""
+        own = copy(self)
+        own._source = source
+        return own
 
     # ------------------------------------------------------------------------------ single keys
 
@@ -186,6 +215,7 @@ class StateView(Generic[K, V]):
         Raises:
             QueryError: the view was closed.
         """
+        self._source.check_open()
         if self._rows.state.ttl is None and self._has_all_groups:
             return self._manifest.operators[self._rows.operator.name].rows.get(self._name, 0)
         return sum(1 for _ in self._unexpired(*group_bounds(*self._groups)))
@@ -212,9 +242,9 @@ class StateView(Generic[K, V]):
 
         Raises:
             StateTypeError: a bound is not a key of the operator.
-            QueryError: the view was closed.
-
+            QueryError: the limit is not a number from 0 on, or the view was closed.
         """
+        _check_limit(limit, 0)
         return (
             (key, value)
             for _, key, value in islice(self._scanned(start, end, reverse, after), limit)
@@ -237,11 +267,11 @@ class StateView(Generic[K, V]):
             cursor: of the part before; None for the first part.
 
         Raises:
-            QueryError: the cursor is of another epoch or is not valid, or the view was closed.
+            QueryError: the limit is below 1, the cursor is of another epoch or is not valid, or the
+                view was closed.
             StateTypeError: a bound is not a key of the operator.
         """
-        if limit < 1:
-            raise QueryError(f"limit={limit} of a page: give at least 1")
+        _check_limit(limit, 1)
         after = None if cursor is None else self._key_of_cursor(cursor)
         found = list(islice(self._scanned(start, end, reverse, None, after), limit + 1))
         items = [(key, value) for _, key, value in found[:limit]]
@@ -347,3 +377,8 @@ class StateView(Generic[K, V]):
                 f"state {self._name!r} is a {self._rows.state.kind} state and has no {parts}: use "
                 "get"
             )
+
+
+def _check_limit(limit: Any, least: int) -> None:
+    if limit is not None and (type(limit) is not int or limit < least):
+        raise QueryError(f"limit={limit!r}: give a number of keys, at least {least}")

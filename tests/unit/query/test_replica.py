@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import statekit as sk
 from statekit.backend.rocksdb import RocksBackend
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
+from statekit.query import view as view_module
 
 
 class Move(NamedTuple):
@@ -87,6 +89,62 @@ def test_a_view_that_is_held_too_long_is_closed_with_advice(home: Path, tmp_path
         for read in (lambda: state.get(3), lambda: state.get_many([3]), lambda: list(rows)):
             with pytest.raises(sk.QueryError, match=r"view of epoch 3 was closed.*view_timeout="):
                 read()
+
+
+def test_a_view_keeps_its_epoch_for_the_timeout_from_when_it_was_taken(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = 0.0
+    monkeypatch.setattr(view_module, "stopwatch_s", lambda: seconds)
+    with sk.Replica(
+        home, directory=tmp_path / "r", follow=False, views=1, view_timeout="10 s"
+    ) as replica:
+        early = replica.at().state("accounts", "total")
+        seconds = 9.0
+        late = replica.at().state("accounts", "total")
+        run(home, 25)
+        seconds = 18.0
+        replica.refresh()
+        assert late.get(3) == early.get(3) == totals(20)[3]
+        seconds = 19.0
+        replica.refresh()
+        with pytest.raises(sk.QueryError, match=r"view of epoch 3 was closed.*view_timeout="):
+            late.get(3)
+
+
+def test_a_view_stays_open_while_somebody_has_what_it_returned(home: Path, tmp_path: Path) -> None:
+    with sk.Replica(home, directory=tmp_path / "r", follow=False, views=1) as replica:
+        state = replica.at().state("accounts", "total")
+        items = replica.at().state("accounts", "total").items()
+        scan = replica.at().state("accounts", "total").scan()
+        first = next(items)
+        run(home, 25)
+        replica.refresh()
+        gc.collect()
+        assert dict([first, *items]) == dict(scan) == totals(20)
+        assert state.get(3) == totals(20)[3]
+        del state, items, scan
+        gc.collect()
+        replica.refresh()
+        assert not replica._held
+
+
+def test_what_a_view_returned_cannot_be_read_after_the_view_was_closed(replica: sk.Replica) -> None:
+    with replica.at() as view:
+        state, moves = view.state("accounts", "total"), view.state("accounts", "moves")
+        begun = state.items()
+        next(begun)
+    for read in (
+        lambda: state.get(3),
+        lambda: state.get_many([3]),
+        lambda: moves.elements(3),
+        lambda: list(state.scan()),
+        lambda: list(begun),
+        state.count,
+        lambda: view.state("accounts", "total"),
+    ):
+        with pytest.raises(sk.QueryError, match="this view of epoch 3 was closed: take another"):
+            read()
 
 
 def test_older_epochs_are_read_until_there_are_more_than_the_replica_keeps(
@@ -251,7 +309,9 @@ def test_names_that_do_not_exist_are_refused_with_those_that_do(replica: sk.Repl
         view.operator_state("accounts", "total")
 
 
-def test_a_closed_replica_says_so(home: Path, tmp_path: Path) -> None:
+def test_all_calls_of_a_closed_replica_raise_an_error_that_says_so(
+    home: Path, tmp_path: Path
+) -> None:
     replica = sk.Replica(home, directory=tmp_path / "r")
     view = replica.at()
     state = view.state("accounts", "total")
@@ -261,9 +321,22 @@ def test_a_closed_replica_says_so(home: Path, tmp_path: Path) -> None:
         lambda: replica.get("accounts", "total", 1),
         replica.at,
         lambda: list(state.scan()),
+        state.count,
+        replica.refresh,
+        lambda: replica.wait_for(1),
     ):
         with pytest.raises(sk.QueryError, match="the replica was closed"):
             read()
+    assert replica.status().views == ()
+
+
+def test_a_limit_that_is_no_number_of_keys_is_refused(replica: sk.Replica) -> None:
+    with replica.at() as view:
+        state = view.state("accounts", "total")
+        assert list(state.scan(limit=0)) == []
+        for read in (lambda: state.scan(limit=-1), lambda: state.page(limit=0)):
+            with pytest.raises(sk.QueryError, match="give a number of keys, at least"):
+                read()
 
 
 # ------------------------------------------------------------------------- replaced checkpoints

@@ -1,7 +1,8 @@
 """Follower: copies of operators that are at one epoch, and advance to the next one.
 
-    <directory>/lock                                    held by the process that uses it
-    <directory>/<checkpoint id>/<operator>/<unique>/    a copy of an operator (`operator_copy`)
+    <directory>/lock            held by the process that uses it
+    <directory>/copies-<checkpoint id>/<operator>/<unique>/
+                                a copy of an operator (`operator_copy`)
 
 Every operator has one copy. For a new epoch, the change files of the epoch are applied to all
 copies. Where change files do not lead to the epoch, as after a rollback, or if the follower is too
@@ -25,11 +26,11 @@ from statekit.clock import unique_id
 from statekit.errors import QueryError, StatekitError, StorageError
 from statekit.query.epochs import EpochReader, ReplacedError, next_manifest
 from statekit.query.operator_copy import EpochRows, OperatorCopy, Position
+from statekit.query.replica_directory import locked
 from statekit.query.state_rows import record_of_operator
-from statekit.working_copy.lock import DirectoryLock
 
 # Nothing else in the directory is ever removed: it may not be ours.
-_CHECKPOINT_NAME = re.compile(r"[0-9a-f]{32}")
+_COPIES_NAME = re.compile(r"copies-[0-9a-f]{32}")
 
 
 class Follower:
@@ -46,11 +47,12 @@ class Follower:
         manifest: of the epoch that the copies are at; None before the first.
         latest: the last committed epoch that is known.
         is_rebuilding: whether copies are being restored.
+        lock: of the directory.
         times_replaced: how often the checkpoint was replaced by another version of it.
 
     Raises:
         QueryError: the directory is used by another process.
-        StorageError: the directory cannot be created.
+        StorageError: the directory cannot be created or locked.
     """
 
     def __init__(
@@ -72,12 +74,7 @@ class Follower:
         self.times_replaced = 0
         self._copies: dict[str, OperatorCopy] = {}
         self._replaced: list[OperatorCopy] = []
-        lock = DirectoryLock.take(directory)
-        if lock is None:
-            raise QueryError(
-                f"{directory} is used by another replica: give each replica a directory of its own"
-            )
-        self._lock = lock
+        self.lock = locked(directory)
 
     @property
     def is_at_an_epoch(self) -> bool:
@@ -138,8 +135,11 @@ class Follower:
             return [*job.operators]
         return [record_of_operator(job, name) for name in self._operators]
 
+    def _copies_of(self, job: JobFile) -> Path:
+        return self.directory / f"copies-{job.id}"
+
     def _home(self, job: JobFile, operator: str) -> Path:
-        return self.directory / job.id / operator
+        return self._copies_of(job) / operator
 
     def _reopened(
         self, job: JobFile, records: Sequence[OperatorRecord], groups: tuple[int, int]
@@ -169,9 +169,9 @@ class Follower:
     def _remove_others(self, job: JobFile, operators: set[str]) -> None:
         """Remove copies of another checkpoint, and of operators that are not followed."""
         for path in self.directory.glob("*"):
-            if _CHECKPOINT_NAME.fullmatch(path.name) and path.name != job.id:
+            if _COPIES_NAME.fullmatch(path.name) and path != self._copies_of(job):
                 shutil.rmtree(path, ignore_errors=True)
-        for path in (self.directory / job.id).glob("*"):
+        for path in self._copies_of(job).glob("*"):
             if path.name not in operators:
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -322,4 +322,4 @@ class Follower:
             with contextlib.suppress(StatekitError):  # the files stay, and are opened again or not
                 copy.close()
         self._replaced, self._copies = [], {}
-        self._lock.release()
+        self.lock.release()

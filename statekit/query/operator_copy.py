@@ -133,8 +133,8 @@ class OperatorCopy:
         """
         states = operator.holds
         plan = restore_plan(repository, manifest, operator.name, *groups)
-        home.mkdir(parents=True)
         try:
+            home.mkdir(parents=True)
             fragments, backend = restored(
                 repository, home, groups, [plan], [*states, POSITION], options, beside=home.parent
             )

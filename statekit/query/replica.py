@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-import tempfile
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +25,13 @@ from statekit.functions.process import Process
 from statekit.query.closing import Closing
 from statekit.query.epochs import EpochReader
 from statekit.query.follower import Follower
+from statekit.query.replica_arguments import (
+    check_functions,
+    functions_by_operator,
+    key_group_range,
+    operator_names,
+)
+from statekit.query.replica_directory import end, mark_temporary, replica_directory
 from statekit.query.view import PublishedEpoch, View
 from statekit.timestamp import duration_to_micros
 
@@ -71,14 +78,15 @@ class Replica(Closing):
 
     Parameters:
         checkpoint: a directory, an object store URL or an open repository.
-        operators: names of the operators to follow; None for all.
+        operators: names of the operators to follow, in a list; None for all.
         key_groups: the first and the last key group to follow; None for all. The disk space is that
             of this part.
-        directory: where the copies are kept, for this process alone. None for a temporary one. With
-            a directory, a replica that starts again continues from the epoch that it was at.
+        directory: where the copies are kept, for this process alone. None for a temporary one,
+            which is removed at the end. With a directory, a replica that starts again continues
+            from the epoch that it was at.
         functions: process functions, for typed keys and values; by the name of their operator, or
-            in a list if operators have the names of the functions. States of other operators are
-            read as plain data.
+            in a list if operators have the names of the functions. The first epoch that is read
+            must have these operators. States of other operators are read as plain data.
         views: the number of last epochs that can be read.
         view_timeout: how long an open view keeps an older epoch readable, from when it was taken; a
             timedelta or text. It bounds the disk space of views that are never closed.
@@ -91,8 +99,9 @@ class Replica(Closing):
 
     Raises:
         RestoreError: it is a savepoint, or a local path that does not exist.
-        QueryError: the directory is used by another process; or there is no such operator or key
-            group.
+        StateTypeError: an argument is not what it is to be.
+        QueryError: the directory is used by another process, or is in the checkpoint; or there is
+            no such operator or key group.
         CorruptCheckpointError: a file is missing or altered.
         StorageError: the store or the local disk failed.
 
@@ -128,11 +137,8 @@ class Replica(Closing):
         if type(views) is not int or views < 1:
             raise StateTypeError(f"views={views!r}: give the number of epochs to keep, at least 1")
         self._reader = EpochReader(checkpoint)
-        self._functions = (
-            dict(functions)
-            if isinstance(functions, Mapping)
-            else {function.name: function for function in functions}
-        )
+        self._functions = functions_by_operator(functions)
+        self._are_functions_checked = False
         self._views_max = views
         self._view_timeout_s = duration_to_micros(view_timeout, "view_timeout") / 1e6
         self._poll_s = self._reader.poll_s(poll)
@@ -146,20 +152,22 @@ class Replica(Closing):
         self._changed = threading.Condition()
         self._ends = threading.Event()
         self._is_temporary = directory is None
-        self.directory = Path(
-            tempfile.mkdtemp(prefix="statekit-replica-") if directory is None else directory
-        )
+        names, groups = operator_names(operators), key_group_range(key_groups)
+        self.directory = replica_directory(directory, self._reader.repository)
         self._follower = Follower(
-            self._reader, self.directory, operators, key_groups, rocksdb or RocksOptions()
+            self._reader, self.directory, names, groups, rocksdb or RocksOptions()
         )
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._follow, daemon=True) if follow else None
+        if self._is_temporary:
+            mark_temporary(self.directory)
+            lock = self._follower.lock
+            weakref.finalize(self, end, self._ends, self._thread, lock, self.directory)
         try:
             self.refresh()
         except BaseException:
             self.close()
             raise
-        if follow:
-            self._thread = threading.Thread(target=self._follow, daemon=True)
+        if self._thread is not None:
             self._thread.start()
 
     # ------------------------------------------------------------------------------- following
@@ -214,6 +222,9 @@ class Replica(Closing):
         if manifest is None or not follower.is_at_an_epoch:
             return 0
         job = self._reader.job_file(manifest)
+        if not self._are_functions_checked:
+            check_functions(self._functions, job)
+            self._are_functions_checked = True
         published = PublishedEpoch(
             manifest=manifest,
             job=job,
@@ -262,7 +273,7 @@ class Replica(Closing):
             QueryError: nothing is committed yet, or the replica does not have the epoch.
         """
         with self._reading:
-            return View(self._epoch(epoch))
+            return View(self._epoch(epoch), self)
 
     def _epoch(self, epoch: int | None) -> PublishedEpoch:
         self._check_open()
@@ -291,7 +302,7 @@ class Replica(Closing):
         published = self._newest()
         return Answer(published.state(operator, state).get(key), published.manifest.epoch)
 
-    def get_many(self, operator: str, state: str, keys: Sequence[Any]) -> Answer[list[Any]]:
+    def get_many(self, operator: str, state: str, keys: Iterable[Any]) -> Answer[list[Any]]:
         """Return what a state has for each key in the last epoch: see `StateView.get_many`.
 
         Raises:
@@ -362,7 +373,7 @@ class Replica(Closing):
         self._ends.set()
         with self._changed:
             self._changed.notify_all()
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():
             self._thread.join()
         with self._advancing, self._reading:
             for published in (*self._published, *self._held):

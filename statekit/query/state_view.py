@@ -17,6 +17,7 @@ from statekit.checkpoint.state_kinds import RowShape
 from statekit.errors import QueryError
 from statekit.keygroup import group_of_row, pack_group
 from statekit.query.operator_keys import GROUP_BYTES
+from statekit.query.replica_arguments import listed_keys
 from statekit.query.state_rows import Row, StateRows, expiry_time_us
 
 K = TypeVar("K")
@@ -116,13 +117,14 @@ class StateView(Generic[K, V]):
         whole: V = self._rows.whole(self._stored(prefix), len(prefix))
         return whole
 
-    def get_many(self, keys: Sequence[K]) -> list[V | None]:
+    def get_many(self, keys: Iterable[K]) -> list[V | None]:
         """Return what the state has for each key, in that order.
 
         Raises:
-            StateTypeError: one of them is not a key of the operator.
+            StateTypeError: one of them is not a key of the operator, or it is one key.
             QueryError: the replica does not have the key group of one, or the view was closed.
         """
+        keys = listed_keys(keys)
         if self._rows.shape is not RowShape.VALUE:
             return [self.get(key) for key in keys]
         values: list[V | None] = []

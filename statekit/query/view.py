@@ -102,8 +102,9 @@ class View(Closing):
         opened_s: when it was taken, by a monotonic clock.
     """
 
-    def __init__(self, published: PublishedEpoch) -> None:
+    def __init__(self, published: PublishedEpoch, replica: object) -> None:
         self._published = published
+        self._replica = replica  # which has the directory with the rows
         self.is_open = True
         self.opened_s = stopwatch_s()
         published.views.add(self)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pytest
 
@@ -246,6 +250,78 @@ def test_foreign_files_in_the_directory_stay(home: Path, tmp_path: Path) -> None
             assert (tmp_path / "r" / "notes" / "text").read_text() == "mine"
 
 
+def test_a_directory_in_the_checkpoint_is_refused_and_nothing_is_written(
+    home: Path, tmp_path: Path
+) -> None:
+    before = sorted(home.rglob("*"))
+    (tmp_path / "link").symlink_to(home)
+    for directory in (home, home / "epochs", tmp_path / "link"):
+        with pytest.raises(sk.QueryError, match="is in the checkpoint"):
+            sk.Replica(home, directory=directory)
+    assert sorted(home.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["file", "file/below", "nul\0"])
+def test_a_directory_that_cannot_be_used_is_an_error_that_names_the_parameter(
+    home: Path, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(sk.StorageError, match=r"cannot use the directory.*\(directory=\)"):
+        sk.Replica(home, directory=f"{tmp_path}/{name}")
+
+
+def run_script(text: str, home: Path, temporary: Path) -> subprocess.Popen[str]:
+    """Start a process that opens a replica of a checkpoint without a directory."""
+    code = f"import statekit as sk\nreplica = sk.Replica({str(home)!r})\n{text}"
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def test_a_temporary_directory_is_removed_when_the_process_ends_without_close(
+    home: Path, tmp_path: Path
+) -> None:
+    for text in ("1 / 0", "import os\nif os.fork() == 0: raise SystemExit\nos.wait()"):
+        process = run_script(f"{text}\nreplica.get('accounts', 'total', 1)", home, tmp_path)
+        process.communicate()
+        assert process.returncode == (text == "1 / 0")
+        assert not list(tmp_path.glob("statekit-replica-*"))
+
+
+def test_the_temporary_directory_of_a_killed_process_is_removed_by_the_next_replica(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = run_script("print('open', flush=True); input()", home, tmp_path)
+    assert process.stdout is not None
+    process.stdout.readline()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "statekit-replica-of-a-user").mkdir()
+    (left,) = tmp_path.glob("statekit-replica-*/temporary")
+    with sk.Replica(home):
+        assert left.exists()  # it is in use
+    process.kill()
+    process.communicate()
+    with sk.Replica(home, follow=False) as replica:
+        names = {path.name for path in tmp_path.glob("statekit-replica-*")}
+        assert names == {replica.directory.name, "statekit-replica-of-a-user"}
+
+
+def test_the_temporary_directory_of_a_replica_that_nobody_has_is_removed(home: Path) -> None:
+    replica = sk.Replica(home, follow=False)
+    directory, view = replica.directory, replica.at()
+    del replica
+    gc.collect()
+    assert view.state("accounts", "total").get(3) == totals(20)[3]
+    del view
+    gc.collect()
+    assert not directory.exists()
+
+
 def test_two_replicas_cannot_share_a_directory(home: Path, replica: sk.Replica) -> None:
     with pytest.raises(sk.QueryError, match="used by another replica"):
         sk.Replica(home, directory=replica.directory)
@@ -307,6 +383,44 @@ def test_names_that_do_not_exist_are_refused_with_those_that_do(replica: sk.Repl
         replica.get("accounts", "total", "rome")
     with replica.at() as view, pytest.raises(sk.QueryError, match="belongs to keys"):
         view.operator_state("accounts", "total")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"operators": "accounts"}, r"operators='accounts': give the names of operators in a list"),
+        ({"operators": [accounts]}, "give the names of operators in a list"),
+        ({"operators": []}, "give the names of operators in a list"),
+        ({"key_groups": "abc"}, "key_groups='abc': give the first and the last key group"),
+        ({"key_groups": 5}, "key_groups=5: give the first and the last key group"),
+        ({"key_groups": (0, 1.5)}, "give the first and the last key group"),
+        ({"key_groups": (False, True)}, "give the first and the last key group"),
+        ({"functions": accounts}, "give process functions.* in a list"),
+        ({"functions": ["accounts"]}, "give process functions.* in a list"),
+        ({"functions": {"accounts": print}}, "give process functions.* in a list"),
+    ],
+)
+def test_an_argument_of_another_type_is_refused_with_the_form_to_give(
+    home: Path, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(sk.StateTypeError, match=message):
+        sk.Replica(home, **arguments)
+
+
+def test_a_function_of_an_operator_that_the_job_does_not_have_is_refused(home: Path) -> None:
+    with pytest.raises(sk.QueryError, match="no such operator: it has accounts"):
+        sk.Replica(home, functions={"sales": accounts})
+
+
+def test_several_keys_are_read_from_any_iterable_but_a_text(replica: sk.Replica) -> None:
+    expected = list(totals(20).values())
+    for keys in (range(7), tuple(range(7)), dict.fromkeys(range(7)), (key for key in range(7))):
+        assert replica.get_many("accounts", "total", keys).value == expected
+    assert len(replica.get_many("accounts", "moves", {1, 2}).value) == 2
+    one: Any
+    for one in ("1", b"1", 1, None):
+        with pytest.raises(sk.StateTypeError, match="is one key: give several keys in a list"):
+            replica.get_many("accounts", "total", one)
 
 
 def test_all_calls_of_a_closed_replica_raise_an_error_that_says_so(

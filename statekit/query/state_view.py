@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
@@ -19,6 +20,7 @@ from statekit.keygroup import group_of_row, pack_group
 from statekit.query.operator_keys import GROUP_BYTES
 from statekit.query.replica_arguments import listed_keys
 from statekit.query.state_rows import Row, StateRows, expiry_time_us
+from statekit.timestamp import instant
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -181,25 +183,43 @@ class StateView(Generic[K, V]):
         prefix = self._prefix(key)
         return [self._rows.value(row) for _, row in islice(self._stored(prefix), start, stop)]
 
-    def expires(self, key: K, place: Any = None) -> int | None:
-        """Return when a row expires by the clock of its TTL, in microseconds since 1970 UTC.
+    def expires(self, key: K, place: Any = None) -> dt.datetime | None:
+        """Return when a row expires by the clock of its TTL.
 
         Parameters:
-            place: the map key; None for states with one row per key.
+            place: the map key; the index of a list element, from 0 on; None for states with one row
+                per key.
 
         Returns:
             None if the row is absent, or does not expire.
 
         Raises:
-            StateTypeError, QueryError: as for `get`.
+            StateTypeError: it is not a key of the operator, or of the map.
+            QueryError: the state has no such places, or as for `get`.
         """
-        row_key = self._prefix(key)
-        if self._rows.shape is RowShape.ENTRIES:
-            row_key += self._rows.encode_place(place)
-        row = self._source.get(self._name, row_key)
+        row = self._row(self._prefix(key), place)
         if row is None or self._rows.is_expired(row, self._now_us):
             return None
-        return self._rows.deadline_us(row)
+        deadline_us = self._rows.deadline_us(row)
+        return None if deadline_us is None else instant(deadline_us)
+
+    def _row(self, prefix: bytes, place: Any) -> bytes | None:
+        """Return the row at a place of a key, as for `expires`."""
+        shape = self._rows.shape
+        if shape is RowShape.ELEMENTS:
+            if type(place) is not int or place < 0:
+                raise QueryError(
+                    f"place={place!r} of the list state {self._name!r}: give the index of an "
+                    "element, from 0 on"
+                )
+            return next((row for _, row in islice(self._stored(prefix), place, None)), None)
+        if shape is RowShape.ENTRIES:
+            prefix += self._rows.encode_place(place)
+        elif place is not None:
+            raise QueryError(
+                f"place={place!r} of state {self._name!r}, which has one row per key: leave it out"
+            )
+        return self._source.get(self._name, prefix)
 
     # ----------------------------------------------------------------------------- all the keys
 

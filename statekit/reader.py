@@ -30,7 +30,7 @@ from statekit.checkpoint.retention import collected_error, still_kept
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.key_codec import schema_key_codec
 from statekit.codec.schema import Schema
-from statekit.codec.schema_codec import generic_key_decoder, generic_key_encoder
+from statekit.codec.schema_codec import generic_key_decoder, generic_key_encoder, is_shown_as_scalar
 from statekit.errors import QueryError, StatekitError
 from statekit.keygroup import group_of_row, key_group, pack_group
 from statekit.state.row_versions import row_decoder, value_schema
@@ -253,7 +253,7 @@ class CheckpointReader:
             return None if first is None else decode(first[1])
         decode_key = generic_key_decoder(state.types["key"])
         entries = [(decode_key(row_key, len(prefix))[0], decode(row)) for row_key, row in rows]
-        if all(isinstance(key, str | int | None) for key, _ in entries):
+        if is_shown_as_scalar(Schema.from_json(state.types["key"])):
             return dict(entries)
         return [list(entry) for entry in entries]
 

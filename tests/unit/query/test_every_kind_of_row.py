@@ -19,13 +19,17 @@ from statekit.testing import Harness
 from tests.support.all_row_kinds import KEYS, PROCESSES, START, Step, epochs, keep, run
 from tests.support.feed_tables import FeedTable
 
-SHAPES = {"seen": "list", "by_n": "map"}
+SHAPES = {"seen": "list", "by_n": "pairs"}
 
 
 def values_in(repository: Repository, operator: str, state: str, epoch: int) -> dict[str, Any]:
     """What each key has, by the reader that replays the key group from the checkpoint."""
     reader = CheckpointReader(repository, epoch=epoch)
     found = {key: reader.get(operator, state, key) for key in KEYS}
+    if SHAPES.get(state) == "pairs":
+        found = {
+            key: [[at, value] for at, value in entries.items()] for key, entries in found.items()
+        }
     return {key: value for key, value in found.items() if value not in (None, [], {})}
 
 

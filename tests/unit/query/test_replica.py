@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gc
+import math
 import os
 import shutil
 import subprocess
@@ -451,6 +453,65 @@ def test_a_limit_that_is_no_number_of_keys_is_refused(replica: sk.Replica) -> No
         for read in (lambda: state.scan(limit=-1), lambda: state.page(limit=0)):
             with pytest.raises(sk.QueryError, match="give a number of keys, at least"):
                 read()
+
+
+# --------------------------------------------------------------------------------- plain values
+
+
+class Leg(NamedTuple):
+    key: str
+    minutes: float
+
+
+def run_legs(home: Path, *legs: Leg, with_gate: bool) -> None:
+    """Run the first version of a job, or one whose struct has another field."""
+    if with_gate:
+
+        class Kept(NamedTuple):
+            minutes: float
+            gate: str = "A1"
+
+    else:
+
+        class Kept(NamedTuple):  # type: ignore[no-redef]
+            minutes: float
+
+    @sk.process(key="key")
+    def op(
+        leg: Leg,
+        last: sk.ValueState[Kept],
+        by_tuple: sk.MapState[tuple[str, int], int],
+        by_int: sk.MapState[int, int],
+        by_day: sk.MapState[dt.date, int],
+    ) -> None:
+        last.update(Kept(leg.minutes))
+        by_tuple["a", 1] = by_int[2] = by_day[dt.date(2013, 1, 1)] = 3
+
+    job = sk.Job("legs")
+    job.source("legs", Leg).process(op)
+    job.run({"legs": legs}, checkpoint=home, epoch_size=1)
+
+
+def test_the_shape_of_plain_values_follows_from_the_types_alone(tmp_path: Path) -> None:
+    legs = [Leg("a", 1.5), Leg("b", math.nan), Leg("c", 2.5)]
+    run_legs(tmp_path / "c", *legs[:2], with_gate=False)
+    run_legs(tmp_path / "c", *legs, with_gate=True)
+    with sk.Replica(tmp_path / "c", follow=False) as replica:
+        assert replica.get_many("op", "last", ["a", "b", "c", "d"]).value == [
+            {"minutes": 1.5, "gate": None},
+            {"minutes": "nan", "gate": None},
+            {"minutes": 2.5, "gate": "A1"},
+            None,
+        ]
+        for state, value in (
+            ("by_tuple", [[["a", 1], 3]]),
+            ("by_int", [[2, 3]]),
+            ("by_day", {"2013-01-01": 3}),
+        ):
+            answers = replica.get_many("op", state, ["a", "d"]).value
+            assert answers == [value, type(value)()]
+        (snapshot,) = sk.feed(tmp_path / "c", "op", "last", until=0)
+        assert [change.value for change in snapshot] == [{"minutes": 1.5}]
 
 
 # ------------------------------------------------------------------------- replaced checkpoints

@@ -24,6 +24,7 @@ from statekit.checkpoint.own_files import follows_by_files
 from statekit.checkpoint.retention import held
 from statekit.clock import unique_id
 from statekit.errors import QueryError, StatekitError, StorageError
+from statekit.query.change_sources import have_other_shards
 from statekit.query.epochs import EpochReader, ReplacedError, next_manifest
 from statekit.query.operator_copy import EpochRows, OperatorCopy, Position
 from statekit.query.replica_directory import locked
@@ -255,6 +256,8 @@ class Follower:
             is_there = position.epoch == last.epoch or position.manifest == applied
             if not is_there or position.applying not in (None, applied):
                 return False
+        if any(_has_other_operator_state(copy, last, after) for copy in self._copies.values()):
+            return False
         records = self._records(self.reader.job_file(after))
         states = {record.name: record.holds for record in records}
         return states == {name: copy.states for name, copy in self._copies.items()}
@@ -323,3 +326,15 @@ class Follower:
                 copy.close()
         self._replaced, self._copies = [], {}
         self.lock.release()
+
+
+def _has_other_operator_state(
+    copy: OperatorCopy, before: EpochManifest, after: EpochManifest
+) -> bool:
+    """Return whether the operator state of a copy is that of other shards in the next epoch.
+
+    A copy of all key groups gets it from the change files of the epoch. A copy of a part of them
+    does not: it does not follow all shards before.
+    """
+    is_part = copy.groups != (0, after.key_groups - 1)
+    return is_part and copy.has_operator_state and have_other_shards(before, after, copy.operator)

@@ -3,6 +3,9 @@
     <home>/copy.json    what the databases contain
     <home>/db/…         the databases, as those of a working copy
 
+A copy of a part of the key groups has the operator state of each shard with key groups in that
+part. Operator state has the first key group of its shard, which may be before the part.
+
 A copy is restored as a working copy is: from base snapshots and change files. Then it applies the
 change files of one epoch after the other. Unlike a working copy it stays open, so it writes with a
 write-ahead log, and a row of its own states the epoch that it is at. That row is in the same
@@ -23,14 +26,14 @@ from typing import Self
 from pydantic import ValidationError
 
 from statekit.backend.interface import Rows
-from statekit.backend.mutation import Batch
+from statekit.backend.mutation import Batch, Put
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.backend.rocksdb_snapshot import FrozenRows
 from statekit.checkpoint.job_file import OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.own_files import own_files
 from statekit.checkpoint.repository import Repository, group_bounds
-from statekit.checkpoint.restore_plan import restore_plan
+from statekit.checkpoint.restore_plan import local_rows_of_shard, restore_plan
 from statekit.checkpoint.sealed_json import Count, Record, checksum_of
 from statekit.errors import QueryError, StatekitError, StorageError
 from statekit.keygroup import pack_group
@@ -77,9 +80,8 @@ class OperatorCopy:
 
     Parameters:
         home: its directory.
-        operator: the operator's name.
+        operator: the operator.
         groups: first and last key group.
-        states: the column families with rows of the operator.
         backend: the open databases.
         fragments: the key groups of each database.
         position: the epoch that they are at.
@@ -88,17 +90,17 @@ class OperatorCopy:
     def __init__(
         self,
         home: Path,
-        operator: str,
+        operator: OperatorRecord,
         groups: tuple[int, int],
-        states: Sequence[str],
         backend: Database,
         fragments: Ranges,
         position: Position,
     ) -> None:
         self.home = home
-        self.operator = operator
+        self.operator = operator.name
         self.groups = groups
-        self.states = tuple(states)
+        self.states = operator.holds
+        self.has_operator_state = any(state.is_local for state in operator.states)
         self.position = position
         self.version = 0
         """Increases whenever rows begin to change: a read between two equal versions is of one
@@ -145,8 +147,8 @@ class OperatorCopy:
             shutil.rmtree(home, ignore_errors=True)
             raise
         position = Position.at(manifest)
-        copy = cls(home, operator.name, groups, states, backend, fragments, position)
-        copy._write([], copy.position)
+        copy = cls(home, operator, groups, backend, fragments, position)
+        copy._write(_rows_before(repository, manifest, operator, groups[0]), position)
         _describe(home, _Description(groups=groups, states=states, fragments=fragments))
         return copy
 
@@ -169,7 +171,7 @@ class OperatorCopy:
         if position is None:
             backend.close()
             return None
-        return cls(home, operator.name, groups, found.states, backend, found.fragments, position)
+        return cls(home, operator, groups, backend, found.fragments, position)
 
     # --------------------------------------------------------------------------------- advancing
 
@@ -186,16 +188,17 @@ class OperatorCopy:
     def _batches(
         self, repository: Repository, before: EpochManifest, after: EpochManifest
     ) -> Iterator[Batch]:
-        start, end = group_bounds(*self.groups)
         states = frozenset(self.states)
         for shard, refs in own_files(repository, before, after, self.operator):
             is_inside = self.groups[0] <= shard.first_group and shard.last_group <= self.groups[1]
             if not shard.overlaps(*self.groups):
                 continue
             for ref in refs:
+                first = shard.first_group if ref.local else self.groups[0]
+                bounds = group_bounds(min(first, self.groups[0]), self.groups[1])
                 for batch in repository.batches(ref):
                     is_clean = is_inside and states.issuperset(batch.states)
-                    yield batch if is_clean else batch.within(start, end, states)
+                    yield batch if is_clean else batch.within(*bounds, states)
 
     def _write(self, batches: Iterable[Batch], position: Position) -> None:
         """Apply batches, with the new position in the last one."""
@@ -325,6 +328,18 @@ def unusable(home: Path, error: OSError) -> StorageError:
         f"a copy in {home} cannot be written: {error}. The checkpoint is not affected: make space "
         "there, or choose another directory"
     )
+
+
+def _rows_before(
+    repository: Repository, manifest: EpochManifest, operator: OperatorRecord, first: int
+) -> Iterator[Batch]:
+    """Yield the operator state of the shard that has a key group but begins before it."""
+    for shard in manifest.shards_over(operator.name, first, first):
+        if shard.first_group < first:
+            prefix = pack_group(shard.first_group)
+            stored = local_rows_of_shard(repository, operator, manifest, shard)
+            for state, rows in stored.items():
+                yield Batch([Put(state, prefix + subkey, row) for subkey, row in rows])
 
 
 def _position_keys(fragments: Ranges) -> list[bytes]:

@@ -146,8 +146,11 @@ class View(Closing):
         published = self._published
         return published.state(operator, state).through(self._rows_of(operator))
 
-    def operator_state(self, operator: str, state: str) -> list[Any]:
-        """Return what a state of shards has: for each shard that the replica has, in order.
+    def operator_state(self, operator: str, state: str) -> dict[int, Any]:
+        """Return operator state or broadcast state, by the number of the shard.
+
+        A replica of a part of the key groups has that of each shard with key groups in the part.
+        Broadcast state is the same in all shards.
 
         Raises:
             QueryError: there is no such operator or state, or the state belongs to keys.
@@ -166,13 +169,12 @@ class View(Closing):
                 f"state {state!r} of operator {operator!r} belongs to keys, and not to shards: "
                 "read it with state"
             )
-        source, (first, last) = self._rows_of(operator), published.groups
-        found = []
-        for shard in published.manifest.operators[operator].shards:
-            if first <= shard.first_group <= last:
+        source, found = self._rows_of(operator), dict[int, Any]()
+        for number, shard in enumerate(published.manifest.operators[operator].shards):
+            if shard.overlaps(*published.groups):
                 prefix = pack_group(shard.first_group)
                 stored = source.scan(state, prefix, prefix_end(prefix))
-                found.append(rows.whole(stored, GROUP_BYTES))
+                found[number] = rows.whole(stored, GROUP_BYTES)
         return found
 
     def timers(self, operator: str, key: Any = None) -> Iterator[tuple[Any, Timer]]:

@@ -149,7 +149,7 @@ class Readers(Protocol):
                     rows = sum(len(v) if isinstance(v, list | dict) else 1 for v in found.values())
                     assert state.count() == rows
                 shards = view.operator_state("inventory", "numbers")
-                assert sorted(n for own in shards for n in own) == sorted(expected.numbers)
+                assert sorted(n for own in shards.values() for n in own) == sorted(expected.numbers)
 
     @rule(writes=st.integers(0, 3))
     def kill_the_next_replica(self, writes: int) -> None:

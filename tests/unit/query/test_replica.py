@@ -21,6 +21,7 @@ from statekit.backend.rocksdb import RocksBackend
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
 from statekit.query import view as view_module
+from statekit.reader import CheckpointReader
 
 
 class Move(NamedTuple):
@@ -453,6 +454,81 @@ def test_a_limit_that_is_no_number_of_keys_is_refused(replica: sk.Replica) -> No
         for read in (lambda: state.scan(limit=-1), lambda: state.page(limit=0)):
             with pytest.raises(sk.QueryError, match="give a number of keys, at least"):
                 read()
+
+
+# -------------------------------------------------------------------------------- operator state
+
+
+class Rate(NamedTuple):
+    currency: str
+    rate: float
+
+
+Counted = Annotated[
+    sk.OperatorState[int],
+    sk.Default(0),
+    sk.Redistribute(split=lambda count, shards: [count] + [0] * (shards - 1), merge=sum),
+]
+
+
+@sk.process(key="account")
+def valued(
+    move: Move, rates: sk.BroadcastState[str, float], count: Counted, last: sk.ValueState[float]
+) -> None:
+    last.update(rates.get("eur", 1.0))
+    count.update((count.get() or 0) + 1)
+
+
+@valued.on_broadcast
+def learn(rate: Rate, rates: sk.BroadcastState[str, float]) -> None:
+    rates[rate.currency] = rate.rate
+
+
+def run_valued(home: Path, rates: int, moves: int, parallelism: int) -> None:
+    job = sk.Job("rates", key_groups=8)
+    learned = job.source("rates", Rate)
+    job.source("moves", Move).process(valued, broadcast=learned)
+    records: dict[str, list[Any]] = {
+        "rates": [Rate(f"c{number % 3}", number) for number in range(rates)],
+        "moves": [Move(number % 40, number) for number in range(moves)],
+    }
+    job.run(records, checkpoint=home, parallelism=parallelism, epoch_size=20)
+
+
+def test_a_replica_of_a_part_has_the_operator_state_of_each_shard_that_has_key_groups_in_it(
+    tmp_path: Path,
+) -> None:
+    home, parts = tmp_path / "c", [None, (0, 3), (4, 7), (0, 1), (2, 3), (3, 5), (5, 5)]
+    run_valued(home, 1, 40, 2)
+    replicas = [
+        sk.Replica(home, key_groups=part, directory=tmp_path / f"r{number}", follow=False)
+        for number, part in enumerate(parts)
+    ]
+    steps = [(2, 40, 2), (2, 60, 2), (3, 90, 3), (4, 90, 1), (6, 130, 1), (6, 150, 2), (7, 160, 2)]
+    for number, step in enumerate(steps):
+        run_valued(home, *step)
+        if number % 3 == 2:  # those of others stay open
+            replicas[number].close()
+            replicas[number] = sk.Replica(
+                home, key_groups=parts[number], directory=tmp_path / f"r{number}", follow=False
+            )
+        reader = CheckpointReader(home)
+        shards = reader.manifest.operators["valued"].shards
+        for replica, (first, last) in zip(
+            replicas, [part or (0, 7) for part in parts], strict=True
+        ):
+            replica.refresh()
+            own = [n for n, shard in enumerate(shards) if shard.overlaps(first, last)]
+            with replica.at() as view:
+                for state in ("rates", "count"):
+                    of_shards = reader.operator_state("valued", state)
+                    expected = {number: of_shards[number] for number in own}
+                    assert view.operator_state("valued", state) == expected
+                rows = dict(view.state("valued", "last").items())
+                assert rows == {key: view.state("valued", "last").get(key) for key in rows}
+                assert view.operator_state("valued", "rates")[own[0]]
+    for replica in replicas:
+        replica.close()
 
 
 # --------------------------------------------------------------------------------- plain values

@@ -29,6 +29,7 @@ from statekit.query.epochs import EpochReader, ReplacedError, next_manifest
 from statekit.query.operator_copy import EpochRows, OperatorCopy, Position
 from statekit.query.replica_directory import locked
 from statekit.query.state_rows import record_of_operator
+from statekit.working_copy.uploaded_tables import forget_stored_below
 
 # Nothing else in the directory is ever removed: it may not be ours.
 _COPIES_NAME = re.compile(r"copies-[0-9a-f]{32}")
@@ -262,8 +263,13 @@ class Follower:
         states = {record.name: record.holds for record in records}
         return states == {name: copy.states for name, copy in self._copies.items()}
 
-    def restore(self, manifest: EpochManifest) -> None:
-        """Restore all copies at an epoch, beside the present ones.
+    def restore(
+        self, manifest: EpochManifest, keep: Mapping[str, OperatorCopy] | None = None
+    ) -> None:
+        """Restore copies at an epoch, beside the present ones.
+
+        Parameters:
+            keep: copies that are at the epoch, by operator; None to restore all.
 
         Raises:
             QueryError: there is no such operator or key group.
@@ -272,23 +278,31 @@ class Follower:
         """
         self.latest = manifest.epoch
         self.is_rebuilding = True
+        keep = keep or {}
         copies: dict[str, OperatorCopy] = {}
         try:
             with self._kept(manifest.epoch):
-                self._restore_into(copies, manifest)
+                self._restore_into(copies, manifest, keep)
         except BaseException:
             for copy in copies.values():
                 copy.remove()
             raise
         finally:
             self.is_rebuilding = False
-        self._replaced += self._copies.values()
-        self._copies, self.manifest = copies, manifest
+        self._replaced += (copy for name, copy in self._copies.items() if name not in keep)
+        self._copies, self.manifest = {**keep, **copies}, manifest
 
-    def _restore_into(self, copies: dict[str, OperatorCopy], manifest: EpochManifest) -> None:
+    def _restore_into(
+        self,
+        copies: dict[str, OperatorCopy],
+        manifest: EpochManifest,
+        keep: Mapping[str, OperatorCopy],
+    ) -> None:
         job = self.reader.job_file(manifest)
         groups = self.groups(job)
         for record in self._records(job):
+            if record.name in keep:
+                continue
             copies[record.name] = OperatorCopy.restore(
                 self.reader.repository,
                 manifest,
@@ -305,6 +319,30 @@ class Follower:
             with contextlib.suppress(StorageError):
                 keeping.enter_context(held(self.reader.repository, epoch))
             yield
+
+    @property
+    def damaged(self) -> list[str]:
+        """The operators whose copies have damaged files."""
+        return [name for name, copy in self._copies.items() if copy.is_damaged]
+
+    def repair(self) -> None:
+        """Restore the copies that are damaged; all of them if their epoch is not kept any more.
+
+        Raises:
+            CorruptCheckpointError: a file is missing or altered.
+            StorageError: the store or the local disk failed. Another call tries again.
+        """
+        intact = {name: copy for name, copy in self._copies.items() if not copy.is_damaged}
+        for name in self.damaged:
+            forget_stored_below(self._copies[name].home.parent)
+        last = self.manifest if self.is_at_an_epoch else None
+        with contextlib.suppress(QueryError):  # it was collected
+            if last is not None and self.reader.manifest(last.epoch) == last:
+                self.restore(last, intact)
+                return
+        latest = self.reader.latest()
+        if latest is not None:
+            self.restore(latest)
 
     # ------------------------------------------------------------------------------- the end
 

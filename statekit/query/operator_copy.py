@@ -21,12 +21,13 @@ import shutil
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from pydantic import ValidationError
 
 from statekit.backend.interface import Rows
 from statekit.backend.mutation import Batch, Put
+from statekit.backend.rocksdb import DatabaseError
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.backend.rocksdb_snapshot import FrozenRows
 from statekit.checkpoint.job_file import OperatorRecord
@@ -40,11 +41,14 @@ from statekit.keygroup import pack_group
 from statekit.working_copy.clipping import Database, opened
 from statekit.working_copy.directory import Ranges
 from statekit.working_copy.restore import restored
+from statekit.working_copy.uploaded_tables import forget_stored_below
 
 POSITION = "_position"
 """The column family with the row that states the epoch. States of users have no such names."""
 
 _DESCRIPTION = "copy.json"
+
+T = TypeVar("T")
 
 
 class Position(Record):
@@ -140,16 +144,20 @@ class OperatorCopy:
             fragments, backend = restored(
                 repository, home, groups, [plan], [*states, POSITION], options, beside=home.parent
             )
-        except OSError as error:
+            with contextlib.ExitStack() as failing:
+                failing.callback(backend.close)
+                position = Position.at(manifest)
+                copy = cls(home, operator, groups, backend, fragments, position)
+                copy._write(_rows_before(repository, manifest, operator, groups[0]), position)
+                _describe(home, _Description(groups=groups, states=states, fragments=fragments))
+                failing.pop_all()
+        except (OSError, DatabaseError) as error:
             shutil.rmtree(home, ignore_errors=True)
+            forget_stored_below(home.parent)  # a table of another copy may be damaged
             raise unusable(home, error) from error
         except BaseException:
             shutil.rmtree(home, ignore_errors=True)
             raise
-        position = Position.at(manifest)
-        copy = cls(home, operator, groups, backend, fragments, position)
-        copy._write(_rows_before(repository, manifest, operator, groups[0]), position)
-        _describe(home, _Description(groups=groups, states=states, fragments=fragments))
         return copy
 
     @classmethod
@@ -183,7 +191,10 @@ class OperatorCopy:
             StorageError: the store or the local disk failed. The copy is then of neither epoch:
                 advance it again, or restore another one.
         """
-        self._write(self._batches(repository, before, after), Position.at(after))
+        try:
+            self._write(self._batches(repository, before, after), Position.at(after))
+        except DatabaseError as error:
+            raise self.failure(error) from error
 
     def _batches(
         self, repository: Repository, before: EpochManifest, after: EpochManifest
@@ -231,6 +242,21 @@ class OperatorCopy:
         return rows
 
     @property
+    def is_damaged(self) -> bool:
+        """Whether RocksDB reported damaged files."""
+        return self._backend.damaged
+
+    def failure(self, error: DatabaseError) -> StorageError:
+        """Return the error of the replica for one of the databases."""
+        if not self.is_damaged:
+            return unusable(self.home, error)
+        return StorageError(
+            f"the replica's copy of operator {self.operator!r} in {self.home} is damaged: "
+            f"{error.__cause__ or error}. The checkpoint is not affected, and the replica restores "
+            "the copy from it: read again. If this happens again, check the local disk"
+        )
+
+    @property
     def is_read(self) -> bool:
         """Whether rows of an epoch may still be read from it."""
         return any(not rows.is_closed for rows in self._readers)
@@ -262,6 +288,11 @@ class EpochRows:
         self._closed: str | None = None
 
     @property
+    def is_damaged(self) -> bool:
+        """Whether the files that the rows are in are damaged."""
+        return self._copy.is_damaged
+
+    @property
     def is_closed(self) -> bool:
         """Whether the rows were released."""
         return self._closed is not None
@@ -270,21 +301,22 @@ class EpochRows:
         """Return the row at `key`, or None."""
         copy, version = self._copy, self._version
         if copy.version == version and self._closed is None:
-            row = copy.getters[state](key)
+            try:
+                row = copy.getters[state](key)
+            except DatabaseError as error:
+                raise copy.failure(error) from error
             if copy.version == version:
                 return row
-        self.check_open()
-        return self._frozen.get(state, key)
+        return self._read(lambda: self._frozen.get(state, key))
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the rows at `keys`, in that order."""
         copy, version = self._copy, self._version
         if copy.version == version and self._closed is None:
-            rows = copy.get_many(state, keys)
+            rows = self._read(lambda: copy.get_many(state, keys))
             if copy.version == version:
                 return rows
-        self.check_open()
-        return self._frozen.get_many(state, keys)
+        return self._read(lambda: self._frozen.get_many(state, keys))
 
     def scan(
         self,
@@ -302,9 +334,19 @@ class EpochRows:
         """
         check = check or self.check_open
         check()
-        for row in self._frozen.scan(state, start, end, reverse=reverse):
-            yield row
-            check()
+        try:
+            for row in self._frozen.scan(state, start, end, reverse=reverse):
+                yield row
+                check()
+        except DatabaseError as error:
+            raise self._copy.failure(error) from error
+
+    def _read(self, read: Callable[[], T]) -> T:
+        self.check_open()
+        try:
+            return read()
+        except DatabaseError as error:
+            raise self._copy.failure(error) from error
 
     def close(self, why: str) -> None:
         """Release the rows. Further reads fail.
@@ -322,11 +364,11 @@ class EpochRows:
             raise QueryError(self._closed)
 
 
-def unusable(home: Path, error: OSError) -> StorageError:
+def unusable(home: Path, error: OSError | DatabaseError) -> StorageError:
     """Return the error for a local disk that a copy cannot be written to."""
     return StorageError(
-        f"a copy in {home} cannot be written: {error}. The checkpoint is not affected: make space "
-        "there, or choose another directory"
+        f"the replica cannot use its copy in {home}: {error.__cause__ or error}. The checkpoint is "
+        "not affected: make space there, or choose another directory"
     )
 
 

@@ -62,7 +62,8 @@ class ReplicaStatus:
         latest: the last committed epoch, as far as the replica knows.
         is_rebuilding: whether copies are being restored from the checkpoint. Earlier epochs can be
             read meanwhile.
-        error: why the last attempt to follow failed; None if it did not. The replica tries again.
+        error: why the last attempt to follow failed, or which local files are damaged and are being
+            restored; None if nothing is wrong. The replica tries again.
         views: the epochs that can be read.
     """
 
@@ -186,6 +187,8 @@ class Replica(Closing):
     def _refresh(self, *, thorough: bool) -> int:
         follower, applied = self._follower, 0
         with self._advancing:
+            if follower.damaged:
+                applied += self._repair()
             if follower.manifest is None and follower.start():
                 applied += self._publish()
             while not self._ends.is_set() and follower.manifest is not None:
@@ -193,6 +196,27 @@ class Replica(Closing):
                     break
                 applied += self._publish()
             self._close_old_views()
+        return applied
+
+    def _repair(self) -> int:
+        """Restore damaged copies, and return the number of published epochs."""
+        self._error = (
+            f"local files of operator {', '.join(self._follower.damaged)} in {self.directory} are "
+            "damaged: they are being restored from the checkpoint"
+        )
+        _logger.warning("the replica of %s: %s", self._url, self._error)
+        self._follower.repair()
+        applied = self._publish()
+        with self._reading:
+            damaged = [own for own in (*self._published, *self._held) if own.is_damaged]
+            self._published = deque(own for own in self._published if own not in damaged)
+            self._held = [own for own in self._held if own not in damaged]
+            for own in damaged:
+                own.close(
+                    f"the view of epoch {own.manifest.epoch} was closed: its local files were "
+                    "damaged, and the replica restored them. Take another view"
+                )
+        self._error = None
         return applied
 
     def _follow(self) -> None:

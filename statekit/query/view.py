@@ -85,6 +85,11 @@ class PublishedEpoch:
         now_s = stopwatch_s()
         return any(view.is_open and now_s - view.opened_s < timeout_s for view in self.views)
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether local files that its rows are in are damaged."""
+        return any(rows.is_damaged for rows in self.rows.values())
+
     def close(self, why: str) -> None:
         """Release the rows."""
         for rows in self.rows.values():

@@ -10,7 +10,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -18,9 +19,12 @@ import pytest
 
 import statekit as sk
 from statekit.backend.rocksdb import RocksBackend
+from statekit.checkpoint import store
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
+from statekit.clock import sleep_s
 from statekit.query import view as view_module
+from statekit.query.follower import Follower
 from statekit.reader import CheckpointReader
 
 
@@ -39,8 +43,19 @@ def accounts(move: Move, total: Total, moves: sk.ListState[int], by: sk.MapState
     by[str(move.cents % 5)] = move.cents
 
 
-def run(home: Path, count: int, *, parallelism: int = 2, retention: int | None = None) -> None:
-    """Run the job over the first records, five per epoch; it continues from its checkpoint."""
+def run(
+    home: Path,
+    count: int,
+    *,
+    parallelism: int = 2,
+    retention: int | None = None,
+    copies: Path | None = None,
+) -> None:
+    """Run the job over the first records, five per epoch; it continues from its checkpoint.
+
+    Parameters:
+        copies: the directory of working copies, for a run that takes bases.
+    """
     job = sk.Job("bank", key_groups=8)
     job.source("moves", Move).process(accounts)
     job.run(
@@ -49,6 +64,9 @@ def run(home: Path, count: int, *, parallelism: int = 2, retention: int | None =
         parallelism=parallelism,
         epoch_size=5,
         retention=None if retention is None else sk.Retention(epochs=retention),
+        backend="memory" if copies is None else "rocksdb",
+        working_directory=copies,
+        bases=sk.BaseOptions(replay_seconds=0, uploaded_per_changed=100),
     )
 
 
@@ -243,6 +261,89 @@ def test_a_damaged_copy_is_restored(home: Path, tmp_path: Path) -> None:
         table.write_text("nonsense")
     with sk.Replica(home, directory=tmp_path / "r", follow=False) as replica:
         assert replica.get("accounts", "total", 1).value == totals(20)[1]
+
+
+# The databases of a process share a cache of each size, which has the rows before they are damaged.
+EMPTY_CACHE = sk.RocksOptions(block_cache_bytes=1 << 20)
+
+
+def damage(directory: Path) -> set[int]:
+    """Alter rows of a state in place, and return the inodes of the files."""
+    tables = [path for path in directory.rglob("*.sst") if b"state.total" in path.read_bytes()]
+    for table in tables:
+        before = table.stat()
+        with table.open("r+b") as file:
+            file.seek(1)
+            file.write(b"damaged")
+        os.utime(table, ns=(before.st_atime_ns, before.st_mtime_ns))
+    return {table.stat().st_ino for table in tables}
+
+
+def test_a_copy_that_is_found_to_be_damaged_by_a_read_is_restored_from_the_checkpoint(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_same_disk", lambda *_: False)  # so tables are no hard links
+    run(home, 40, copies=tmp_path / "w")
+    with sk.Replica(home, directory=tmp_path / "r", follow=False):
+        pass
+    assert list((tmp_path / "r").rglob("stored.json"))  # tables that a restore would link
+    damaged = damage(tmp_path / "r")
+    assert damaged
+    with sk.Replica(
+        home, directory=tmp_path / "r", follow=False, views=2, rocksdb=EMPTY_CACHE
+    ) as replica:
+        view = replica.at()
+        state = view.state("accounts", "total")
+        for read in (
+            lambda: list(map(state.get, range(7))),
+            lambda: state.get_many(list(range(7))),
+            lambda: list(state.items()),
+        ):
+            with pytest.raises(sk.StorageError, match=r"the replica's copy of operator.*damaged"):
+                read()
+        replica.refresh()
+        assert (replica.status().error, replica.status().views) == (None, (7,))
+        with replica.at() as again:
+            assert dict(again.state("accounts", "total").items()) == totals(40)
+        with pytest.raises(sk.QueryError, match="its local files were damaged"):
+            state.get(3)
+        assert not damaged & {path.stat().st_ino for path in (tmp_path / "r").rglob("*.sst")}
+        run(home, 50)
+        replica.refresh()
+        assert replica.status().views == (8, 9)
+
+
+def test_a_replica_that_follows_reports_and_restores_a_damaged_copy_by_itself(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sk.Replica(home, directory=tmp_path / "r", follow=False):
+        pass
+    damage(tmp_path / "r")
+    reported, goes_on = threading.Event(), threading.Event()
+    repair = Follower.repair
+
+    def waiting(follower: Follower) -> None:
+        reported.set()
+        assert goes_on.wait(60)
+        repair(follower)
+
+    monkeypatch.setattr(Follower, "repair", waiting)
+    with sk.Replica(home, directory=tmp_path / "r", poll="1 ms", rocksdb=EMPTY_CACHE) as replica:
+        with pytest.raises(sk.StorageError, match="restores the copy"):
+            replica.at().state("accounts", "total").get_many(range(7))
+        assert reported.wait(60)
+        assert "accounts" in (replica.status().error or "")
+        goes_on.set()
+        wait_until(lambda: replica.status().error is None)
+        assert replica.get_many("accounts", "total", range(7)).value == [*totals(20).values()]
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    for _ in range(6_000):
+        if is_so():
+            return
+        sleep_s(0.01)
+    raise AssertionError("it never became so")
 
 
 def test_foreign_files_in_the_directory_stay(home: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import threading
 import weakref
 
 from statekit.checkpoint.leases import ReaderLease
-from statekit.errors import QueryError, StatekitError, StorageError
+from statekit.errors import QueryError, StatekitError
 
 _RENEWALS_PER_TTL = 3
 
@@ -74,7 +74,7 @@ class _Renewal:
             try:
                 with self.lock:
                     self._lease.renew()
-            except (StorageError, QueryError):
+            except (OSError, QueryError):
                 # The next renewal is due before the lease expires; or its epoch was collected, and
                 # the reader may be about to commit a later one.
                 continue

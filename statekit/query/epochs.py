@@ -12,7 +12,7 @@ from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import still_kept
 from statekit.checkpoint.sealed_json import FileRef
-from statekit.errors import CorruptCheckpointError, QueryError, StatekitError
+from statekit.errors import CorruptCheckpointError, QueryError, StatekitError, StateTypeError
 from statekit.timestamp import duration_to_micros
 
 RESYNCHRONISE = (
@@ -51,10 +51,13 @@ class EpochReader:
             poll: a timedelta or text; None for the default, which depends on the store.
 
         Raises:
-            StateTypeError: it is no duration.
+            StateTypeError: it is no duration, or 0.
         """
         if poll is not None:
-            return duration_to_micros(poll, "poll") / 1e6
+            poll_us = duration_to_micros(poll, "poll")
+            if not poll_us:
+                raise StateTypeError(f"poll={poll!r}: give a duration above 0")
+            return poll_us / 1e6
         return 1.0 if self.repository.root is None else 0.02
 
     def latest(self) -> EpochManifest | None:

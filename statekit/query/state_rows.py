@@ -23,7 +23,7 @@ from statekit.errors import QueryError, StateTypeError
 from statekit.functions.process import Process
 from statekit.job.plan import Operator
 from statekit.job.state_succession import succession
-from statekit.query.operator_keys import GROUP_BYTES, OperatorKeys
+from statekit.query.operator_keys import GROUP_BYTES, OperatorKeys, hashable
 from statekit.state.base import StateSpec
 from statekit.state.key_scope import KeyScope
 from statekit.state.row_versions import generation_codec, row_decoder
@@ -195,7 +195,7 @@ class StateRows:
             for a state with one row per key.
         """
         if self.shape is RowShape.ENTRIES:
-            return self._decode_place(row_key, end)[0]
+            return hashable(self._decode_place(row_key, end)[0])
         return row_key[end:].hex() if self.shape is RowShape.ELEMENTS else None
 
     def value(self, row: bytes) -> Any:

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from graphlib import TopologicalSorter
 
 from statekit.backend.interface import Backend, MemoryBackend, prefix_end
@@ -311,14 +312,21 @@ def local_rows(
     names = [state.name for state in operator.states if state.is_local]
     operator_epoch = manifest.operators.get(operator.name)
     shards = operator_epoch.shards if names and operator_epoch else ()
-
-    def replayed(shard: ShardState) -> list[LocalRows]:
-        plan = restore_plan(repository, manifest, operator.name, *shard.groups)
-        backend, prefix = MemoryBackend(names), pack_group(shard.first_group)
-        replay(repository, backend, plan.without_bases(only_local=True))
-        scans = (backend.scan(name, prefix, prefix_end(prefix)) for name in names)
-        return [[(key[len(prefix) :], row) for key, row in rows] for rows in scans]
-
     with ThreadPoolExecutor(TRANSFERS) as threads:
+        replayed = partial(local_rows_of_shard, repository, operator, manifest)
         rows_of_shards = list(threads.map(replayed, shards))
-    return {name: [rows[place] for rows in rows_of_shards] for place, name in enumerate(names)}
+    return {name: [rows[name] for rows in rows_of_shards] for name in names}
+
+
+def local_rows_of_shard(
+    repository: Repository, operator: OperatorRecord, manifest: EpochManifest, shard: ShardState
+) -> dict[str, LocalRows]:
+    """Return each operator state of one shard after an epoch."""
+    names = [state.name for state in operator.states if state.is_local]
+    plan = restore_plan(repository, manifest, operator.name, *shard.groups)
+    backend, prefix = MemoryBackend(names), pack_group(shard.first_group)
+    replay(repository, backend, plan.without_bases(only_local=True))
+    return {
+        name: [(k[len(prefix) :], row) for k, row in backend.scan(name, prefix, prefix_end(prefix))]
+        for name in names
+    }

@@ -18,7 +18,7 @@ from statekit.checkpoint.job_file import WAITING, OperatorRecord
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.retention import still_kept
 from statekit.codec.key_codec import schema_key_codec
-from statekit.errors import CorruptCheckpointError, QueryError
+from statekit.errors import CorruptCheckpointError, QueryError, StateTypeError
 from statekit.keygroup import key_group, pack_group
 from statekit.query.packed_bytes import RowBatch, row_batches
 from statekit.query.reader import CheckpointReader
@@ -126,6 +126,13 @@ class StateTable:
             encoded_key: read the rows of this key alone.
             shard: read the rows of this shard alone; of keyed state, timers and buffered records.
         """
+        if columns is not None and (
+            isinstance(columns, str) or not all(isinstance(name, str) for name in columns)
+        ):
+            raise StateTypeError(
+                f"columns={columns!r:.200}: give a list of names, such as ['value']. Nothing was "
+                "read"
+            )
         with self._located():
             table = table_for_reading(
                 self.family, wanted=columns, wide=wide_ints, allow_pickle=allow_pickle

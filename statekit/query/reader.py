@@ -15,7 +15,7 @@ from statekit.checkpoint.job_file import JobFile, OperatorRecord, StateRecord
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.restore_plan import RestorePlan, local_rows, replay, restore_plan
-from statekit.checkpoint.retention import collected_error, still_kept
+from statekit.checkpoint.retention import check_epoch, collected_error, still_kept
 from statekit.errors import QueryError
 from statekit.keygroup import group_of_row, pack_group
 from statekit.query.state_rows import (
@@ -39,6 +39,7 @@ class CheckpointReader:
             that whoever wrote the checkpoint chose.
 
     Raises:
+        StateTypeError: `epoch` is not the number of an epoch.
         QueryError: nothing is committed yet, not that epoch, or it was collected, also while it is
             read.
         CorruptCheckpointError: a file that is needed is missing or altered.
@@ -47,6 +48,8 @@ class CheckpointReader:
     def __init__(
         self, url: str | Path | Repository, *, epoch: int | None = None, allow_pickle: bool = False
     ) -> None:
+        if epoch is not None:
+            check_epoch("epoch", epoch)
         self.repository = url if isinstance(url, Repository) else Repository(url, create=False)
         self._allow_pickle = allow_pickle
         self.epochs = self.repository.epochs()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, InitVar, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -39,7 +39,7 @@ class Piece:
 
     Parameters:
         facts: what its changes have in common.
-        job_file: the path of the job file in force.
+        job_file: the job file in force.
         shard: the number of the shard that changed.
         files: its change files, in order; empty if there are none to read.
         before: the epoch that is compared with this one; None for all rows.
@@ -49,7 +49,7 @@ class Piece:
     """
 
     facts: EpochFacts
-    job_file: str
+    job_file: FileRef
     shard: int = 0
     files: tuple[FileRef, ...] = ()
     before: int | None = None
@@ -62,7 +62,6 @@ class Piece:
         return sum(ref.rows for ref in self.files)
 
 
-@dataclass(eq=False, repr=False)
 class StateChanges:
     """The changes of one state, as the feed gives them.
 
@@ -77,17 +76,22 @@ class StateChanges:
         RestoreError: the checkpoint is a savepoint, or a local path that does not exist.
     """
 
-    checkpoint: InitVar[str | Path | Repository]
-    operator: str
-    state: str
-    _: KW_ONLY
-    wanted: Collection[str] | None = None
-    wide_ints: bool = False
-    allow_pickle: bool = False
-
-    def __post_init__(self, checkpoint: str | Path | Repository) -> None:
+    def __init__(
+        self,
+        checkpoint: str | Path | Repository,
+        operator: str,
+        state: str,
+        *,
+        wanted: Collection[str] | None = None,
+        wide_ints: bool = False,
+        allow_pickle: bool = False,
+    ) -> None:
         self.epochs = EpochReader(checkpoint)
         self._repository = self.epochs.repository
+        self._operator, self._state = operator, state
+        self._wanted = wanted
+        self._wide, self._allow_pickle = wide_ints, allow_pickle
+        # By the checksum of the job file.
         self._tables: dict[str, ChangeTable] = {}
         self._rows_by_file: dict[str, StateRows] = {}
 
@@ -97,29 +101,29 @@ class StateChanges:
         Raises:
             QueryError: there is no such operator or state; or its values are pickled.
         """
-        return self._table(manifest.job_file.path, manifest.epoch)
+        return self._table(manifest.job_file, manifest.epoch)
 
-    def _table(self, job_file: str, epoch: int) -> ChangeTable:
-        if job_file not in self._tables:
+    def _table(self, job_file: FileRef, epoch: int) -> ChangeTable:
+        if job_file.checksum not in self._tables:
             rows = self._rows(job_file, epoch)
-            self._tables[job_file] = ChangeTable(
-                Family(rows.operator, self.state),
-                wanted=self.wanted,
-                wide=self.wide_ints,
-                allow_pickle=self.allow_pickle,
+            self._tables[job_file.checksum] = ChangeTable(
+                Family(rows.operator, self._state),
+                wanted=self._wanted,
+                wide=self._wide,
+                allow_pickle=self._allow_pickle,
             )
-        return self._tables[job_file]
+        return self._tables[job_file.checksum]
 
-    def _rows(self, job_file: str, epoch: int) -> StateRows:
-        if job_file not in self._rows_by_file:
+    def _rows(self, job_file: FileRef, epoch: int) -> StateRows:
+        if job_file.checksum not in self._rows_by_file:
             job = self.epochs.job_file_at(job_file, epoch)
-            self._rows_by_file[job_file] = StateRows(
-                job, self.operator, self.state, allow_pickle=self.allow_pickle
+            self._rows_by_file[job_file.checksum] = StateRows(
+                job, self._operator, self._state, allow_pickle=self._allow_pickle
             )
-        return self._rows_by_file[job_file]
+        return self._rows_by_file[job_file.checksum]
 
     def _rows_of(self, manifest: EpochManifest) -> StateRows:
-        return self._rows(manifest.job_file.path, manifest.epoch)
+        return self._rows(manifest.job_file, manifest.epoch)
 
     # --------------------------------------------------------------------------------- planning
 
@@ -162,29 +166,31 @@ class StateChanges:
             before = after
 
     def _has_state(self, manifest: EpochManifest) -> bool:
-        return self.epochs.has_state(manifest, self.operator, self.state)
+        return self.epochs.has_state(manifest, self._operator, self._state)
 
     def _pieces_of(self, source: FileChanges | Comparison) -> Iterator[Piece]:
-        after, operator = source.after, self.operator
+        after, operator = source.after, self._operator
         watermark_us = after.operators[operator].watermark_us
         facts = EpochFacts(
             after.epoch, after.cause, source.kind, watermark_us, after.processing_time_us
         )
-        path = after.job_file.path
+        job_file = after.job_file
         if isinstance(source, Comparison):
             before = None if source.before is None else source.before.epoch
             if source.rows.is_local:
-                yield Piece(facts, path)
+                yield Piece(facts, job_file)
                 return
             for groups_before, groups in source.pieces():
-                yield Piece(facts, path, before=before, groups_before=groups_before, groups=groups)
+                yield Piece(
+                    facts, job_file, before=before, groups_before=groups_before, groups=groups
+                )
         elif source.rows.is_local and have_other_shards(source.before, after, operator):
-            yield Piece(facts, path)
+            yield Piece(facts, job_file)
         else:
             shards = after.operators[operator].shards
             numbers = {shard.first_group: number for number, shard in enumerate(shards)}
             for shard, refs in source.files_of_shards():
-                yield Piece(facts, path, numbers[shard.first_group], tuple(refs))
+                yield Piece(facts, job_file, numbers[shard.first_group], tuple(refs))
 
     # ---------------------------------------------------------------------------------- reading
 
@@ -208,7 +214,7 @@ class StateChanges:
     def _from_files(self, piece: Piece, table: ChangeTable) -> Iterator[pa.RecordBatch]:
         is_local = self._rows(piece.job_file, piece.facts.epoch).is_local
         shard, cut = (piece.shard, GROUP_BYTES) if is_local else (None, 0)
-        with NetChanges(self._repository, piece.files, self.state) as net:
+        with NetChanges(self._repository, piece.files, self._state) as net:
             starts = ((start[cut:], b"") for start, _ in net.cleared)
             for batch in row_batches(starts):
                 yield table.batch(piece.facts, "clear", _in_shard(batch, shard))
@@ -220,7 +226,7 @@ class StateChanges:
         yield table.clear_all(piece.facts)
         manifest = self.epochs.manifest(piece.facts.epoch)
         operator = self._rows_of(manifest).operator
-        of_shards = local_rows(self._repository, operator, manifest)[self.state]
+        of_shards = local_rows(self._repository, operator, manifest)[self._state]
         for number, rows in enumerate(of_shards):
             yield from _changed(piece.facts, table, iter(rows), number)
 
@@ -239,7 +245,7 @@ class StateChanges:
     @contextmanager
     def _located(self, epoch: int) -> Iterator[None]:
         """Name the state and the epoch in errors."""
-        place = f"{self.operator}.{self.state} in epoch {epoch}"
+        place = f"{self._operator}.{self._state} in epoch {epoch}"
         try:
             with still_kept(self._repository, epoch, QueryError):
                 yield

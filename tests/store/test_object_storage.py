@@ -451,7 +451,7 @@ def test_a_reader_keeps_its_epochs_although_answers_are_lost(proxy: FaultyProxy,
     with pytest.raises(QueryError, match="was collected"):
         ReaderLease.take(repository, "late", 4)
     proxy.rate = 0.0
-    lease.release()
+    lease.delete()
     assert not list(repository.names("readers"))
     assert proxy.done
 
@@ -474,4 +474,5 @@ def test_a_lease_in_an_object_store_is_refused_to_another_process(s3: str) -> No
     assert "FencedError: reader 'index'" in refused.stderr
     assert f"is process {os.getpid()} on" in refused.stderr
     assert (taken.returncode, taken.stderr) == (0, "")
-    lease.commit(4)  # the same reader
+    with pytest.raises(FencedError, match="was taken over"):
+        lease.commit(4)

@@ -94,7 +94,7 @@ def test_sp25_fields_come_and_go_and_ints_become_floats_without_a_rewrite(
         with pytest.raises(StateSchemaError, match=rf"value\.{why}"):
             started(keeping(declared), tmp_path, backend)
     reader = CheckpointReader(tmp_path)
-    assert reader.get("keep", "held", "a") == {"minutes": 5.0}
+    assert reader.get("keep", "held", "a") == {"minutes": 5.0, "gate": None}
     assert reader.get("keep", "held", "b") == {"minutes": 6.5, "gate": "B"}
 
 

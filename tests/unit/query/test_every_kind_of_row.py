@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,13 +19,17 @@ from statekit.testing import Harness
 from tests.support.all_row_kinds import KEYS, PROCESSES, START, Step, epochs, keep, run
 from tests.support.feed_tables import FeedTable
 
-SHAPES = {"seen": "list", "by_n": "map"}
+SHAPES = {"seen": "list", "by_n": "pairs"}
 
 
 def values_in(repository: Repository, operator: str, state: str, epoch: int) -> dict[str, Any]:
     """What each key has, by the reader that replays the key group from the checkpoint."""
     reader = CheckpointReader(repository, epoch=epoch)
     found = {key: reader.get(operator, state, key) for key in KEYS}
+    if SHAPES.get(state) == "pairs":
+        found = {
+            key: [[at, value] for at, value in entries.items()] for key, entries in found.items()
+        }
     return {key: value for key, value in found.items() if value not in (None, [], {})}
 
 
@@ -106,3 +111,30 @@ def test_a_replica_with_the_function_returns_values_of_its_classes() -> None:
     with sk.Replica(harness._repository, functions=[keep], follow=False) as replica:
         assert replica.get("keep", "last", "a") == (step, harness.epoch)
         assert replica.get("keep", "last", "b").value is None
+
+
+def test_the_time_at_which_a_row_expires_is_that_of_the_feed_and_of_the_table() -> None:
+    harness = Harness(keep)
+    harness.advance_processing_time(START)
+    harness.send(Step("a", 3, START))
+    harness.advance_processing_time(START + dt.timedelta(seconds=1))
+    harness.send(Step("a", 4, START + dt.timedelta(seconds=1)))
+    checkpoint = harness._repository
+    with sk.Replica(checkpoint, follow=False) as replica, replica.at() as view:
+        seen, by_n = view.state("keep", "seen"), view.state("keep", "by_n")
+        brief, last = view.state("keep", "brief"), view.state("keep", "last")
+        assert brief.expires("a") == START + dt.timedelta(seconds=61)
+        assert [seen.expires("a", place) for place in range(3)] == [
+            START + dt.timedelta(minutes=2),
+            START + dt.timedelta(minutes=2, seconds=1),
+            None,
+        ]
+        assert by_n.expires("a", 1) == START + dt.timedelta(minutes=3, seconds=1)
+        assert (by_n.expires("a", 2), brief.expires("b"), last.expires("a")) == (None, None, None)
+        changes = [change for epoch in sk.feed(checkpoint, "keep", "seen") for change in epoch]
+        rows = sk.read(checkpoint, "keep", "seen").read_all().to_pylist()
+        for times in ([c.expires for c in changes], [row["expires"] for row in rows]):
+            assert times == [seen.expires("a", place) for place in range(2)]
+        for state, place in ((seen, None), (seen, -1), (seen, "0"), (brief, 0)):
+            with pytest.raises(sk.QueryError, match="place="):
+                state.expires("a", place)

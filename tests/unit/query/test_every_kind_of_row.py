@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import os
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import statekit as sk
+from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.rollback import plan
 from statekit.functions.process import Process
+from statekit.query.state_view import StateView
+from statekit.query.view import View
 from statekit.query.reader import CheckpointReader
 from statekit.testing import Harness
-from tests.support.all_row_kinds import KEYS, PROCESSES, START, Step, epochs, keep, run
+from tests.support.all_row_kinds import KEYS, PROCESSES, START, Step, epochs, keep, reopened, run
 from tests.support.feed_tables import FeedTable
+from tests.support.killed_replicas import kill
 
+SOAK = bool(os.environ.get("STATEKIT_SOAK"))
 SHAPES = {"seen": "list", "by_n": "pairs"}
 
 
@@ -103,6 +113,120 @@ def check_timers(replica: sk.Replica, harness: Harness) -> None:
         for key in KEYS:
             timers = [timer for _, timer in view.timers(harness.process.name, key)]
             assert sorted(timers, key=repr) == sorted(harness.timers(key), key=repr)
+
+
+class Histories(RuleBasedStateMachine):
+    """A job with TTLs and timers that is rescaled, rolled back and collected, and a replica of it
+    that is behind, is killed, and is opened again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.minutes = 0
+        self.left = 0
+        self.expected: dict[tuple[int, str], dict[str, Any]] = {}
+        self.held: list[tuple[View, list[StateView[Any, Any]]]] = []
+
+    @initialize(process=st.sampled_from(PROCESSES), parallelism=st.integers(1, 3))
+    def start(self, process: Process[Any, Any, Any], parallelism: int) -> None:
+        self.home = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.harness = Harness(process, parallelism=parallelism)
+        self.repository = self.harness._repository
+        self.commit([])
+        self.replica = self.opened("replica")
+
+    def opened(self, name: str) -> sk.Replica:
+        place = Path(self.home.name) / name
+        return sk.Replica(self.repository, directory=place, follow=False, views=3)
+
+    @rule(records=epochs(most=1))
+    def commit(self, records: list[list[Step]]) -> None:
+        """An epoch, a minute after the one before: lists expire two epochs later."""
+        late = dt.timedelta(minutes=self.minutes)
+        steps = [step._replace(at=step.at + late) for own in records for step in own]
+        run(self.harness, 3 * self.minutes, steps)
+        self.minutes += 1
+        self.remember()
+
+    def remember(self) -> None:
+        """Read the new epochs, while they are kept."""
+        process = self.harness.process
+        for epoch in self.repository.epochs():
+            for spec in process.states:
+                if (epoch, spec.name) not in self.expected:
+                    own = values_in(self.repository, process.name, spec.name, epoch)
+                    self.expected[epoch, spec.name] = own
+
+    @rule(parallelism=st.integers(1, 3))
+    def rescale(self, parallelism: int) -> None:
+        self.harness.rescale(parallelism)
+
+    @rule(back=st.integers(1, 3))
+    def roll_back(self, back: int) -> None:
+        kept = self.repository.epochs()
+        if back < len(kept):
+            plan(self.repository, kept[-1 - back]).carry_out()
+            self.harness = reopened(self.harness, None)
+            self.remember()
+
+    @rule(kept=st.integers(1, 3))
+    def collect(self, kept: int) -> None:
+        retention = sk.Retention(epochs=kept)
+        Collector(self.repository, retention, grace=dt.timedelta()).collect(sweep=True)
+
+    @rule(writes=st.integers(0, 3))
+    def kill(self, writes: int) -> None:
+        """The replica is killed after so many writes to its databases."""
+        self.left += 1
+        self.held.clear()
+        kill(self.replica, writes, Path(self.home.name) / f"left-{self.left}")
+        self.replica = self.opened(f"left-{self.left}")
+        self.check()
+
+    @rule()
+    def hold_a_view(self) -> None:
+        view, process = self.replica.at(), self.harness.process
+        states = [view.state(process.name, spec.name) for spec in process.states]
+        self.held = [*self.held[-1:], (view, states)]
+
+    @rule()
+    def follow(self) -> None:
+        self.replica.refresh()
+        assert self.replica.epoch == self.repository.latest_epoch()
+        self.check()
+        check_timers(self.replica, self.harness)
+
+    def check(self) -> None:
+        """All views, and those that are held, have the rows of their epochs."""
+        process = self.harness.process
+        for epoch in self.replica.status().views:
+            with self.replica.at(epoch) as view:
+                self.check_states([view.state(process.name, own.name) for own in process.states])
+        for _, states in self.held:
+            self.check_states(states)
+
+    def check_states(self, states: list[StateView[Any, Any]]) -> None:
+        for state, spec in zip(states, self.harness.process.states, strict=True):
+            expected = self.expected[state.epoch, spec.name]
+            assert dict(state.items()) == expected
+            assert list(state.scan()) == sorted(expected.items())
+            assert state.get_many(list(expected)) == list(expected.values())
+            rows = (len(own) if isinstance(own, list) else 1 for own in expected.values())
+            assert state.count() == sum(rows)
+
+    def teardown(self) -> None:
+        if hasattr(self, "replica"):
+            self.replica.close()
+            self.home.cleanup()
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(
+    max_examples=2_000 if SOAK else 30,
+    stateful_step_count=20,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 
 
 def test_a_replica_with_the_function_returns_values_of_its_classes() -> None:

@@ -297,11 +297,11 @@ class Feed(Closing):
             FencedError: another process has taken over the reader's name.
             CorruptCheckpointError: a file is missing or altered.
         """
-        checked_s: float | None = None
+        checked_s = stopwatch_s() - _CHECKED_EVERY_S
         while self._until is None or self.epoch is None or self.epoch < self._until:
             self._check_open()
             now_s = stopwatch_s()
-            is_due = checked_s is None or now_s - checked_s >= _CHECKED_EVERY_S
+            is_due = self._poll_s is None or now_s - checked_s >= _CHECKED_EVERY_S
             after = next_manifest(self._reader.repository, self._last, thorough=is_due)
             if is_due:
                 checked_s = now_s

@@ -167,6 +167,17 @@ def test_a_collected_epoch_is_an_error_that_says_how_to_go_on(home: Path) -> Non
     assert kinds(sk.feed(home, "accounts", "total")) == [(3, "snapshot")]
 
 
+@pytest.mark.parametrize("follow", [False, True])
+def test_an_epoch_that_is_collected_while_the_feed_reads_is_an_error(
+    home: Path, follow: bool
+) -> None:
+    epochs = iter(sk.feed(home, "accounts", "total", after=0, follow=follow, poll="1 ms"))
+    assert next(epochs).epoch == 1
+    collect(home, 1)
+    with pytest.raises(sk.QueryError, match="was collected"):
+        next(epochs)
+
+
 def test_a_named_reader_keeps_its_epochs_until_it_commits_later_ones(home: Path) -> None:
     feed = sk.feed(home, "accounts", "total", after=1, reader="mirror")
     collect(home, 1)

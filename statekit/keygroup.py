@@ -22,6 +22,9 @@ _SIGN = 1 << 63
 _WRAP = 1 << 64
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
 
+GROUP_BYTES = 2
+"""The length of the key group at the start of each row key."""
+
 _GROUP = Struct(">H")
 
 pack_group: Callable[[int], bytes] = _GROUP.pack

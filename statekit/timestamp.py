@@ -14,6 +14,9 @@ MIN_MICROS = -62_135_596_800_000_000
 MAX_MICROS = 253_402_300_799_999_999
 """The last instant: the end of the year 9999."""
 
+TIME_BYTES = 8
+"""The length of an instant as `sortable_micros` packs it."""
+
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 _SIGN = 1 << 63

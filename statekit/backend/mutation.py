@@ -193,6 +193,22 @@ class Batch:
                 yield Put(state, key, value) if op == PUT else DeleteRange(state, key, value)
 
 
+def in_batches(rows: Iterable[tuple[str, bytes, bytes]]) -> Iterator[Batch]:
+    """Yield rows in batches. A batch is valid until the next one is requested.
+
+    Parameters:
+        rows: family, row key, row.
+    """
+    batch = Batch()
+    for row in rows:
+        batch.put(*row)
+        if batch.full:
+            yield batch
+            batch.clear()
+    if len(batch):
+        yield batch
+
+
 class ChangeFileWriter:
     """Writes batches to a binary file object as one change file.
 

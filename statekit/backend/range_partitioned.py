@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from statekit.backend.interface import (
     NextKeys,
@@ -25,8 +26,51 @@ from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.rocksdb_snapshot import PointGetter, RocksSnapshot
 from statekit.keygroup import pack_group
 
+_Fragment = TypeVar("_Fragment", bound=RocksBackend | RocksSnapshot)
 
-class FragmentedBackend:
+
+class _Fragments(Generic[_Fragment]):
+    """The rows of several databases.
+
+    Parameters:
+        fragments: of each database, in the order of their key groups.
+        bounds: the first row key of each but the first.
+    """
+
+    def __init__(self, fragments: Sequence[_Fragment], bounds: Sequence[bytes]) -> None:
+        self._fragments = fragments
+        self._bounds = bounds
+
+    def get(self, state: str, key: bytes) -> bytes | None:
+        return self._fragments[bisect_right(self._bounds, key)].get(state, key)
+
+    def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
+        # All scans begin now, not when the first row is asked for.
+        scans = [
+            fragment.scan(state, start, end, reverse=reverse)
+            for fragment in self._fragments[self._touched(start, end)]
+        ]
+        return chain.from_iterable(reversed(scans) if reverse else scans)
+
+    def close(self) -> None:
+        with contextlib.ExitStack() as closing:
+            for fragment in self._fragments:
+                closing.callback(fragment.close)
+
+    def _touched(self, start: bytes, end: bytes) -> slice:
+        """Return the numbers of the fragments that may have keys from start to end."""
+        first = bisect_right(self._bounds, start)
+        return slice(first, max(first, bisect_left(self._bounds, end)) + 1)
+
+
+class FrozenFragments(_Fragments[RocksSnapshot]):
+    """The rows of several databases at one moment."""
+
+    def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(state, key) for key in keys]
+
+
+class FragmentedBackend(_Fragments[RocksBackend]):
     """A shard's rows in several RocksDB databases.
 
     If a batch fails, some databases may have applied it. `failed` is then true, and none is
@@ -37,8 +81,9 @@ class FragmentedBackend:
     """
 
     def __init__(self, fragments: Sequence[tuple[int, RocksBackend]]) -> None:
-        self._fragments = [backend for _, backend in fragments]
-        self._bounds = [pack_group(first) for first, _ in fragments[1:]]
+        super().__init__(
+            [backend for _, backend in fragments], [pack_group(first) for first, _ in fragments[1:]]
+        )
         self.states: Sequence[str] = self._fragments[0].states
         self._closed = False
 
@@ -56,9 +101,6 @@ class FragmentedBackend:
     def sequences(self) -> tuple[int, ...]:
         """RocksDB's sequence number of each database."""
         return tuple(number for each in self._fragments for number in each.sequences)
-
-    def get(self, state: str, key: bytes) -> bytes | None:
-        return self._fragments[bisect_right(self._bounds, key)].get(state, key)
 
     def point_getter(self, state: str) -> PointGetter:
         """Return a function that reads single rows in any order, from any thread."""
@@ -88,10 +130,10 @@ class FragmentedBackend:
             return rows
 
         def scan(start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]:
-            first, last = self._touched(start, end)
-            if first == last:
-                return readers[first].scan(start, end)
-            return chain.from_iterable(each.scan(start, end) for each in readers[first : last + 1])
+            touched = readers[self._touched(start, end)]
+            if len(touched) == 1:
+                return touched[0].scan(start, end)
+            return chain.from_iterable(each.scan(start, end) for each in touched)
 
         return Reader(get, get_all, scan)
 
@@ -106,18 +148,9 @@ class FragmentedBackend:
         return [rows[key] for key in keys]
 
     def first(self, state: str, start: bytes, end: bytes) -> bytes | None:
-        first, last = self._touched(start, end)
-        keys = (each.first(state, start, end) for each in self._fragments[first : last + 1])
+        touched = self._fragments[self._touched(start, end)]
+        keys = (each.first(state, start, end) for each in touched)
         return next((key for key in keys if key is not None), None)
-
-    def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
-        first, last = self._touched(start, end)
-        # All scans begin now, not when the first row is asked for.
-        scans = [
-            fragment.scan(state, start, end, reverse=reverse)
-            for fragment in self._fragments[first : last + 1]
-        ]
-        return chain.from_iterable(reversed(scans) if reverse else scans)
 
     def write(self, batch: Batch) -> None:
         if self._closed:
@@ -158,16 +191,7 @@ class FragmentedBackend:
 
     def close(self) -> None:
         self._closed = True
-        with contextlib.ExitStack() as closing:
-            for fragment in self._fragments:
-                closing.callback(fragment.close)
-
-    def _touched(self, start: bytes, end: bytes) -> tuple[int, int]:
-        """Return the numbers of the first and the last fragment that may have keys from start to
-        end.
-        """
-        first = bisect_right(self._bounds, start)
-        return first, max(first, bisect_left(self._bounds, end))
+        super().close()
 
     def _divided(self, batch: Batch) -> Iterator[tuple[RocksBackend, Batch]]:
         if not len(batch):
@@ -191,33 +215,5 @@ class FragmentedBackend:
                 yield fragment, Batch.of_rows(own)
 
 
-class FrozenFragments:
-    """The rows of several databases at one moment. See `FrozenRows`.
-
-    Parameters:
-        fragments: of each database, in the order of their key groups.
-        bounds: the first row key of each but the first.
-    """
-
-    def __init__(self, fragments: Sequence[RocksSnapshot], bounds: Sequence[bytes]) -> None:
-        self._fragments = fragments
-        self._bounds = bounds
-
-    def get(self, state: str, key: bytes) -> bytes | None:
-        return self._fragments[bisect_right(self._bounds, key)].get(state, key)
-
-    def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        return [self.get(state, key) for key in keys]
-
-    def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
-        first = bisect_right(self._bounds, start)
-        last = max(first, bisect_left(self._bounds, end))
-        scans = [
-            fragment.scan(state, start, end, reverse=reverse)
-            for fragment in self._fragments[first : last + 1]
-        ]
-        return chain.from_iterable(reversed(scans) if reverse else scans)
-
-    def close(self) -> None:
-        for fragment in self._fragments:
-            fragment.close()
+FrozenRows = RocksSnapshot | FrozenFragments
+"""Rows per state that never change. Thread-safe."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -25,6 +26,7 @@ _PAUSE_MIN, _PAUSE_MAX = 16, 1024
 _BEHIND_ALL = b"\xff"
 
 
+@dataclass(eq=False, repr=False)
 class SortedReads:
     """Reads that are answered from blocks that were read ahead, or from rows that were fetched
     together.
@@ -44,20 +46,14 @@ class SortedReads:
         next_keys: predicts the keys that are read next.
     """
 
-    def __init__(
-        self,
-        family: Any,
-        scan: Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]],
-        check_readable: Callable[[bytes, bytes], None],
-        errors: AbstractContextManager[None],
-        next_keys: NextKeys | None,
-    ) -> None:
-        self._family = family
-        self._look = family.get
-        self._scan = scan
-        self._check_readable = check_readable
-        self._errors = errors
-        self._hint = next_keys
+    _family: Any
+    _scan: Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]
+    _check_readable: Callable[[bytes, bytes], None]
+    _errors: AbstractContextManager[None]
+    _hint: NextKeys | None
+
+    def __post_init__(self) -> None:
+        self._look = self._family.get
         self.forget()
 
     def get(self, key: bytes) -> bytes | None:

@@ -121,6 +121,10 @@ def link_database(source: Path, target: Path) -> None:
             shutil.copyfile(file, target / file.name)
 
 
+class DatabaseError(StorageError):
+    """RocksDB failed. The cause has its message."""
+
+
 class RocksBackend:
     """A shard's rows in a RocksDB database at `path`.
 
@@ -449,7 +453,7 @@ class RocksBackend:
             return used_after_close()
         self.failed = True
         self.damaged |= not any(text in str(error) for text in _FULL)
-        return StorageError(
+        return DatabaseError(
             f"cannot {doing} the working copy at {self._path}: {error}. Nothing "
             "committed is lost: check that the disk has space and may be written, that no "
             "other process holds the directory, then start the job again"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import rocksdict
 
@@ -32,22 +32,6 @@ Failure = Callable[[str, Exception], StatekitError]
 
 PointGetter = Callable[[bytes], bytes | None]
 """Returns the row of a key; None if there is none."""
-
-
-class FrozenRows(Protocol):
-    """Rows per state that never change. Thread-safe."""
-
-    def get(self, state: str, key: bytes) -> bytes | None:
-        """Return the row at `key`, or None."""
-
-    def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the rows at `keys`, in that order."""
-
-    def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
-        """Return rows with `start <= key < end` in key order."""
-
-    def close(self) -> None:
-        """Release the rows. Further reads fail."""
 
 
 class FrozenState(NamedTuple):
@@ -70,7 +54,7 @@ class FrozenState(NamedTuple):
 
 
 class RocksSnapshot:
-    """The rows of a database at the moment when it was created. See `FrozenRows`.
+    """The rows of a database at the moment when it was created.
 
     A snapshot keeps RocksDB from removing the versions of rows that it shows. It stays readable
     after the database was closed, and keeps the lock of the database until it is closed too.
@@ -117,11 +101,7 @@ class RocksSnapshot:
         with frozen.lock:
             rows = frozen.rows
             try:
-                found = (
-                    _backward(rows, start, end, count)
-                    if reverse
-                    else (_forward(rows, start, end, count))
-                )
+                found = (_backward if reverse else _forward)(rows, start, end, count)
                 # At an unreadable block an iterator ends as if there were no more rows.
                 if len(found) < count:
                     rows.status()

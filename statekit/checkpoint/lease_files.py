@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -10,15 +13,18 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from statekit.checkpoint import paths
+from statekit.checkpoint.lease_holder import Holder
 from statekit.checkpoint.object_store import Stored
 from statekit.checkpoint.repository import TRANSFERS, Repository
-from statekit.checkpoint.sealed_json import COUNT_MAX, Count, Record, Sealed
+from statekit.checkpoint.sealed_json import COUNT_MAX, Count, Sealed
 from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
 from statekit.names import StoredId, StoredName, StoredText, name_fault
 from statekit.timestamp import datetime_to_micros, instant
 
 SKEW = dt.timedelta(minutes=1)
-"""How much later than a reader a collector takes a lease for expired."""
+"""How much later than readers a collector takes a lease for expired. Meanwhile another process can
+take the lease, and no epoch is lost.
+"""
 
 UNREADABLE_FOR = dt.timedelta(days=1)
 """How long a lease counts whose TTL cannot be read, by the store's clock."""
@@ -26,23 +32,6 @@ UNREADABLE_FOR = dt.timedelta(days=1)
 LEASE_BYTES_MAX = 1 << 16
 
 _LATEST = dt.datetime.max.replace(tzinfo=dt.UTC)
-
-
-class Holder(Record):
-    """The process that wrote a lease.
-
-    Parameters:
-        host: its machine.
-        process: its process id there.
-        session: a unique id of the process: process ids are used again.
-    """
-
-    host: StoredText
-    process: Count
-    session: StoredId
-
-    def __str__(self) -> str:
-        return f"process {self.process} on {self.host}"
 
 
 class Lease(Sealed):
@@ -53,8 +42,11 @@ class Lease(Sealed):
         epoch: the epoch that the reader has consumed up to.
         ttl_us: how long the lease is valid after it was written, in microseconds.
         expires_at_us: until when, by the clock of the reader; for display only.
-        token: identifies the reader's run, or all its runs.
+        token: a text that other runs of the reader may give to take the lease over at once.
+        run: a unique id of the run that holds it.
         holder: the process that wrote it.
+        released: whether the run has ended. The lease keeps its epochs until it expires, and the
+            next run takes it at once.
     """
 
     title: ClassVar[str] = "a reader's lease"
@@ -64,7 +56,9 @@ class Lease(Sealed):
     ttl_us: Annotated[int, Field(ge=1, le=COUNT_MAX)]
     expires_at_us: Count
     token: StoredText
+    run: StoredId
     holder: Holder
+    released: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,7 +78,7 @@ class StoredLease:
 
         Parameters:
             now: a time of the store.
-            skew: for how long it counts beyond its TTL.
+            skew: for how long it counts beyond its TTL: zero for readers, `SKEW` for collectors.
         """
         return now - self.written <= dt.timedelta(microseconds=self.lease.ttl_us) + skew
 
@@ -115,17 +109,43 @@ class UnreadableLease:
 def stored_leases(repository: Repository) -> tuple[list[StoredLease], list[UnreadableLease]]:
     """Return the leases of a checkpoint by name, and the files beside them that are none.
 
-    If the folder cannot be listed, it counts as an unreadable lease: a local disk may have a file
-    whose name no store takes.
+    If the folder cannot be listed, it counts as an unreadable lease.
     """
     try:
-        files = sorted(repository.listed(paths.READERS))
+        files = sorted(_files(repository))
     except StorageError as error:
         return [], [UnreadableLease(paths.READERS, _LATEST, error)]
     with ThreadPoolExecutor(TRANSFERS) as threads:
         results = list(threads.map(lambda file: _read(repository, file), files))
     leases = [result for result in results if isinstance(result, StoredLease)]
     return leases, [result for result in results if isinstance(result, UnreadableLease)]
+
+
+def _files(repository: Repository) -> Iterator[Stored]:
+    """Yield the files in `readers/`.
+
+    On a local disk also those whose names no store takes, which `Repository.listed` leaves out.
+    """
+    if repository.root is None:
+        yield from repository.listed(paths.READERS)
+        return
+    try:
+        with (
+            contextlib.suppress(FileNotFoundError),
+            os.scandir(repository.root / paths.READERS) as entries,
+        ):
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
+                    status = entry.stat(follow_symlinks=False)
+                    name = os.fsencode(entry.name).decode(errors="backslashreplace")
+                    modified = instant(status.st_mtime_ns // 1000)
+                    if not entry.is_dir(follow_symlinks=False):
+                        yield Stored(f"{paths.READERS}/{name}", status.st_size, modified)
+    except OSError as error:
+        raise StorageError(
+            f"cannot list {repository.at(paths.READERS)}: {error}. State is not affected: make "
+            "the directory readable"
+        ) from error
 
 
 def _read(repository: Repository, file: Stored) -> StoredLease | UnreadableLease | None:

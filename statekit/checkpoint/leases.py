@@ -6,13 +6,20 @@ lease forward. If its process dies, the lease expires.
 
 **Expiry** compares times of the store only: the time of the lease's file plus its TTL, against the
 time of the last commit or a later one. A collector waits `SKEW` longer than a reader, because the
-clocks of a store's servers differ a little, and some count whole seconds.
+clocks of a store's servers differ a little, and some count whole seconds. Meanwhile the next run of
+the reader can take the lease.
+
+**Runs** of a reader follow each other. A run that ends releases its lease: the lease still keeps
+its epochs until it expires, and the next run takes it at once. So does a run with the token of the
+lease, and any run if the holder is a process of this machine that does not exist any more.
 
 **Races.** A collector first writes a note, which closes the epochs that it is about to collect,
 then lists the leases, then writes the mark that the epochs are collected. A reader first writes its
 lease, and then looks for notes and marks. So at least one of them sees the other: either the
-collector keeps the epochs, or the reader gets an error. A reader that moves a valid lease forward
-need not look for notes: every collector sees the lease, before or after the move.
+collector keeps the epochs, or the reader gets an error. A reader that moves a valid lease forward,
+its own or that of the run before, need not look for notes: every collector sees the lease, before
+or after the move. If the run before was killed between the halves of its first write, a collector
+may have missed its lease: then the epochs may be collected, and reading them is an error.
 
 A reader that sleeps through its TTL between the two halves of a write can overwrite the lease of
 its successor. Then one of the two gets an error at its next write. Until then the epochs of the
@@ -21,20 +28,19 @@ successor may be collected: reading them is an error, never a wrong value.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
-import functools
-import os
-import socket
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 from statekit.checkpoint import paths
-from statekit.checkpoint.lease_files import SKEW, Holder, Lease, StoredLease, lease_of
+from statekit.checkpoint.lease_files import Lease, StoredLease, lease_of
+from statekit.checkpoint.lease_holder import Holder
 from statekit.checkpoint.repository import EpochFiles, Repository
+from statekit.checkpoint.retention import check_epoch
 from statekit.checkpoint.sealed_json import COUNT_MAX
 from statekit.clock import now_us, unique_id
-from statekit.errors import FencedError, QueryError, StateTypeError
+from statekit.errors import FencedError, QueryError, StatekitError, StateTypeError
 from statekit.names import name_fault, text_fault
 from statekit.timestamp import duration_to_micros
 
@@ -82,13 +88,14 @@ def _resync_error(
 class ReaderLease:
     """A lease of a named reader, which keeps an epoch and all later ones. Created by `take`.
 
-    As a context manager it is released at the end. If the body raises an error, the lease stays
-    until it expires, so that the next run of the reader finds its epochs.
+    As a context manager it is released at the end.
 
     Attributes:
         name: the reader.
         epoch: the epoch that it has consumed up to.
         token: the token to give to `take` in order to continue with this lease.
+        run: the unique id of this run of the reader.
+        ttl_s: how long it is valid after each commit and renewal, in seconds.
 
     >>> from statekit.testing import Harness
     >>> import statekit as sk
@@ -125,6 +132,16 @@ class ReaderLease:
         """The token with which `take` continues this lease."""
         return self._lease.token
 
+    @property
+    def run(self) -> str:
+        """The unique id of this run of the reader."""
+        return self._lease.run
+
+    @property
+    def ttl_s(self) -> float:
+        """How long the lease is valid after each commit and renewal, in seconds."""
+        return self._lease.ttl_us / 1e6
+
     @classmethod
     def take(
         cls,
@@ -137,8 +154,9 @@ class ReaderLease:
     ) -> Self:
         """Take the lease of a reader.
 
-        A lease that has expired is taken over, and so is one of this process. Then an earlier
-        holder gets an error at its next `commit` or `renew`.
+        A lease is taken over at once if it was released or has expired, if its process does not
+        exist any more on this machine, or if it is a lease of this process. Then an earlier holder
+        gets an error at its next `commit` or `renew`.
 
         Parameters:
             repository: the checkpoint.
@@ -147,7 +165,7 @@ class ReaderLease:
             ttl: how long the lease is valid after each `commit` or `renew`: a timedelta or a text
                 such as "10 minutes". Renew it after a third of that.
             token: a text that all runs of this reader give, and no others. A run with the token of
-                the lease takes it over at once. None: a new one.
+                the lease takes it over at once, also from a run that still exists. None: a new one.
 
         Raises:
             StateTypeError: a name, TTL or token is not valid.
@@ -157,8 +175,10 @@ class ReaderLease:
         """
         lease = _new_lease(name, epoch, ttl, token)
         _check_committed(repository, lease)
-        _check_free(repository, lease)
-        return cls(repository, lease, _write(repository, lease, before=None))
+        before = _free_lease(repository, lease)
+        if before is not None and before.lease.epoch > epoch:
+            before = None  # it does not keep the epoch
+        return cls(repository, lease, _write(repository, lease, before))
 
     def commit(self, epoch: int) -> None:
         """Move the lease forward, and renew it. Earlier epochs may then be collected.
@@ -170,19 +190,27 @@ class ReaderLease:
             QueryError: the epoch is an earlier one, does not exist or was collected.
             FencedError: another process has taken the lease over.
         """
-        stored = self._own_lease()
-        present = (stored or self._lease).epoch
-        if epoch < present:
+        check_epoch("epoch", epoch)
+        if epoch < self.epoch:
             raise QueryError(
-                f"reader {self.name!r} has consumed up to epoch {present} and cannot commit epoch "
-                f"{epoch}, which is before that. Its lease is unchanged. To read from there again, "
-                "take the lease anew"
+                f"reader {self.name!r} has consumed up to epoch {self.epoch} and cannot commit "
+                f"epoch {epoch}, which is before that. Its lease is unchanged. To read from there "
+                "again, take the lease anew"
             )
+        self._move(epoch)
+
+    def _move(self, epoch: int, *, released: bool = False) -> None:
+        """Write the lease again, with an epoch."""
+        is_stored = self._check_own()
         lease = self._lease.model_copy(
-            update={"epoch": epoch, "expires_at_us": now_us() + self._lease.ttl_us}
+            update={
+                "epoch": epoch,
+                "expires_at_us": now_us() + self._lease.ttl_us,
+                "released": released,
+            }
         )
         _check_committed(self._repository, lease)
-        before = None if stored is None else StoredLease(self._lease, self._written)
+        before = StoredLease(self._lease, self._written) if is_stored else None
         self._written = _write(self._repository, lease, before)
         self._lease = lease
 
@@ -194,18 +222,26 @@ class ReaderLease:
                 the job's retention.
             FencedError: another process has taken the lease over.
         """
-        stored = self._own_lease()
-        self.commit(self.epoch if stored is None else stored.epoch)
+        self._move(self.epoch)
 
     def release(self) -> None:
-        """Give the lease up. It keeps nothing from now on. A lease that another process has taken
-        over is left alone.
+        """End this run of the reader. The next run can take the lease at once. Until then the lease
+        keeps its epochs, for another TTL.
+
+        Nothing happens if another process has taken the lease over, its epochs were collected, or
+        the store fails: then the next run may have to wait until the lease expires.
         """
-        try:
-            self._own_lease()
-        except FencedError:
-            return
-        self._repository.discard(paths.lease_path(self.name))
+        with contextlib.suppress(StatekitError):
+            self._move(self.epoch, released=True)
+
+    def delete(self) -> None:
+        """Delete the lease: the reader has ended for good. It keeps nothing from now on.
+
+        A lease that another process has taken over is left alone.
+        """
+        with contextlib.suppress(FencedError):
+            self._check_own()
+            self._repository.discard(paths.lease_path(self.name))
 
     def check(self) -> None:
         """Check that the reader's epoch is still kept.
@@ -217,39 +253,32 @@ class ReaderLease:
         if error is not None:
             raise error
 
-    def _own_lease(self) -> Lease | None:
-        """Return this reader's lease as it is stored; None if it is gone or damaged.
+    def _check_own(self) -> bool:
+        """Return whether this reader's lease is stored; False if it is gone or damaged.
 
         Raises:
-            FencedError: another process has taken it over.
+            FencedError: another run of the reader has taken it over.
         """
         stored = lease_of(self._repository, self.name)
-        if stored is None:
-            return None
-        if stored.lease.token != self.token:
+        if stored is not None and stored.lease.run != self.run:
             raise FencedError(
                 f"the lease of reader {self.name!r} of {self._repository.url} was taken over by "
                 f"{stored.lease.holder}, which is at epoch {stored.lease.epoch}. The state and "
                 "that reader are not affected. Stop this reader, or give it a name of its own"
             )
-        return stored.lease
+        return stored is not None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.release()
+    def __exit__(self, *error: object) -> None:
+        self.release()
 
 
 def _new_lease(name: str, epoch: int, ttl: dt.timedelta | str, token: str | None) -> Lease:
     """Return a lease of this process after checking the arguments of `take`."""
-    for what, given, fault in _faults(name, epoch, token):
+    check_epoch("epoch", epoch)
+    for what, given, fault in _faults(name, token):
         if fault is not None:
             raise StateTypeError(f"{what}={given!r:.200}: {fault}. No lease was taken")
     ttl_us = duration_to_micros(ttl, "ttl")
@@ -264,50 +293,40 @@ def _new_lease(name: str, epoch: int, ttl: dt.timedelta | str, token: str | None
         ttl_us=ttl_us,
         expires_at_us=now_us() + ttl_us,
         token=unique_id() if token is None else token,
-        holder=Holder(
-            host=socket.gethostname() or "unknown",
-            process=os.getpid(),
-            session=_session(os.getpid()),
-        ),
+        run=unique_id(),
+        holder=Holder.of_this_process(),
     )
 
 
-def _faults(name: object, epoch: object, token: object) -> Iterator[tuple[str, object, str | None]]:
+def _faults(name: object, token: object) -> Iterator[tuple[str, object, str | None]]:
     """Yield each argument with its name and what is wrong with it."""
     yield "name", name, name_fault(name) if isinstance(name, str) else "give a text"
-    is_number = type(epoch) is int and 0 <= epoch <= COUNT_MAX
-    yield "epoch", epoch, None if is_number else "give the number of an epoch, from 0"
     if token is not None:
         is_text = isinstance(token, str) and token != ""
         yield "token", token, text_fault(str(token)) if is_text else "give a text, or None"
 
 
-@functools.cache
-def _session(process: int) -> str:
-    """Return the unique id of this process. A forked process has another one."""
-    return unique_id()
-
-
-def _check_free(repository: Repository, lease: Lease) -> None:
-    """Check that no other process holds the lease.
+def _free_lease(repository: Repository, lease: Lease) -> StoredLease | None:
+    """Return the lease that a new one replaces; None if there is none.
 
     Raises:
-        FencedError: another process does.
+        FencedError: another process holds it.
     """
     stored = lease_of(repository, lease.name)
     if (
         stored is None
+        or stored.lease.released
         or stored.lease.token == lease.token
         or stored.lease.holder.session == lease.holder.session
-        or not stored.is_valid(repository.store_time())
+        or stored.lease.holder.has_ended
+        or not stored.is_valid(repository.store_time(), skew=dt.timedelta(0))
     ):
-        return
+        return stored
     raise FencedError(
         f"reader {lease.name!r} of {repository.url} is {stored.lease.holder}, at epoch "
-        f"{stored.lease.epoch}: its lease is valid until {stored.until:%Y-%m-%d %H:%M:%S} UTC, "
-        f"plus {SKEW.total_seconds():.0f} s, by the clock of the store. It is unchanged. Stop that "
-        "process and wait until then, or choose another name; runs that give the same token= "
-        "need not wait"
+        f"{stored.lease.epoch}: its lease is valid until {stored.until:%Y-%m-%d %H:%M:%S} UTC, by "
+        "the clock of the store. It is unchanged. Stop that process and wait until then, or choose "
+        "another name. If all runs of the reader give the same token=, the next run does not wait"
     )
 
 

@@ -255,6 +255,10 @@ class RemoteObjects:
         """Do nothing: an object store is durable once it has answered."""
 
 
+_PARTIAL = re.compile(r"#[0-9]+$")
+"""The end of the name of a file that is being written."""
+
+
 class LocalObjects:
     """Files below a directory of a local disk, each synced before its name appears."""
 
@@ -331,8 +335,30 @@ class LocalObjects:
 
     def page(self, under: str, behind: str | None = None) -> Page:
         with _failures(lasting=True):
-            listed = obstore.list(self._store, prefix=under or None, offset=behind)
-            return Page([_stored(entry) for chunk in listed for entry in chunk], None)
+            found = self._listed(under)
+            return Page([file for file in found if behind is None or file.path > behind], None)
+
+    def _listed(self, under: str) -> list[Stored]:
+        """Return all files below a folder, without those whose names no store takes."""
+        try:
+            listed = obstore.list(self._store, prefix=under or None)
+            return [_stored(entry) for chunk in listed for entry in chunk]
+        except store_errors.InvalidPathError:
+            return list(self._listed_one_by_one(under))
+
+    def _listed_one_by_one(self, under: str) -> Iterator[Stored]:
+        """Yield the same for a folder that has a file of such a name: it is of somebody else."""
+        for entry in os.scandir(self.root / under):
+            path = f"{under}/{entry.name}".removeprefix("/")
+            if not entry.name.isprintable():
+                continue
+            if entry.is_dir():
+                yield from self._listed(path)
+            elif not _PARTIAL.search(path):
+                with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
+                    status = entry.stat()
+                    modified = datetime.fromtimestamp(status.st_mtime, UTC)
+                    yield Stored(path, status.st_size, modified)
 
     def names(self, under: str) -> list[str]:
         with _failures(lasting=True):

@@ -23,9 +23,7 @@ def last_epoch(repository: Repository) -> tuple[EpochManifest, JobFile]:
             "path, or start the job as it is to be"
         )
     manifest = repository.manifest(latest)
-    stored = repository.job_file(manifest.job_file.path)
-    assert stored is not None, "the manifest references it"
-    return manifest, stored[0]
+    return manifest, repository.job_file(manifest.job_file.path)
 
 
 def check_at_rest(repository: Repository, last: EpochManifest) -> None:

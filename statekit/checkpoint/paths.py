@@ -113,11 +113,6 @@ def data_path(operator: str, kind: str) -> str:
     return f"{DATA}/{operator}/{unique_id()}.{kind}"
 
 
-def savepoint_folder(name: str) -> str:
-    """Return the folder of a savepoint within its checkpoint."""
-    return f"{SAVEPOINTS}/{name}"
-
-
 def job_path(number: int) -> str:
     """Return the path of a job description: `job.json`, `job-2.json`, …"""
     return "job.json" if number == 1 else f"job-{number}.json"

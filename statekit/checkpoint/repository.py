@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Self
 
+from statekit.backend.change_file import Changes
 from statekit.backend.interface import Backend
 from statekit.backend.mutation import Batch, read_changes
 from statekit.checkpoint import paths
@@ -115,7 +116,7 @@ class Repository(Store):
         self.check_checkpoint()
         if self.latest_epoch() is not None or self.exists(paths.note_path(0)):
             return  # committed just now, or the first one is being made
-        stored = self.job_file()
+        stored = self.newest_job_file()
         if stored is None or stored[0].is_made_of_another or next(self.tree("data"), None) is None:
             return  # nothing, or what making it of something else has left
         if self.latest_epoch() is None:
@@ -127,18 +128,20 @@ class Repository(Store):
 
     # ------------------------------------------------------------------------------- job files
 
-    def job_file(self, path: str | None = None) -> tuple[JobFile, FileRef] | None:
-        """Return the newest job description, or the one at `path`; None if there is none.
+    def job_file(self, path: str) -> JobFile:
+        """Return a job description.
 
         Raises:
-            CorruptCheckpointError: it is truncated or altered.
+            CorruptCheckpointError: it is missing, truncated or altered.
             RestoreError: it was written by a newer version.
         """
+        return JobFile.from_bytes(self.read(path), self.at(path))
+
+    def newest_job_file(self) -> tuple[JobFile, FileRef] | None:
+        """Return the newest job description; None if there is none. Raises as `job_file`."""
+        path = max(self.job_paths(), key=paths.job_number, default=None)
         if path is None:
-            names = self.job_paths()
-            if not names:
-                return None
-            path = max(names, key=paths.job_number)
+            return None
         data = self.read(path)
         return JobFile.from_bytes(data, self.at(path)), _reference(path, data)
 
@@ -165,7 +168,7 @@ class Repository(Store):
         Raises:
             FencedError: another writer wrote one meanwhile.
         """
-        job, newest = job.model_copy(update={"format": FORMAT}), self.job_file()
+        job, newest = job.model_copy(update={"format": FORMAT}), self.newest_job_file()
         if newest is not None and newest[0] == job:
             return newest
         number = 1 if newest is None else paths.job_number(newest[1].path) + 1
@@ -312,6 +315,25 @@ class Repository(Store):
         """
         path = paths.data_path(operator, paths.CHANGES)
         return self.put_file(path, file, rows).model_copy(update={"local": local})
+
+    def store_changes(
+        self, operator: str, families: Iterable[str], batches: Iterable[Batch], *, local: bool
+    ) -> FileRef | None:
+        """Store batches as one change file. Return None if there are no mutations.
+
+        Parameters:
+            operator: its operator.
+            families: all families that the batches may have mutations of.
+            local: whether it contains operator state.
+        """
+        changes = Changes(tuple(families))
+        try:
+            for batch in batches:
+                changes.append(batch)
+            finished = changes.finish()
+            return None if finished is None else self.put_changes(operator, *finished, local=local)
+        finally:
+            changes.drop()
 
     def replay(self, backend: Backend, refs: Iterable[FileRef], first: int, last: int) -> None:
         """Apply change files to a backend, with rows of the key groups `first..last` only.

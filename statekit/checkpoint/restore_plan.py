@@ -11,11 +11,11 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from graphlib import TopologicalSorter
-from itertools import islice
 
 from statekit.backend.interface import Backend, MemoryBackend, prefix_end
-from statekit.backend.mutation import BATCH_ROWS_MAX, Batch, Put
+from statekit.backend.mutation import in_batches
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.job_file import OperatorRecord
@@ -297,10 +297,9 @@ def _load_base(
                     shutil.copyfileobj(stored, file)
             source = RocksBackend(place, base.states, create=False)
             closing.callback(source.close)
-            for state in states:
-                waiting = source.scan(state, *group_bounds(first, last))
-                while rows := list(islice(waiting, BATCH_ROWS_MAX)):
-                    backend.write(Batch([Put(state, key, row) for key, row in rows]))
+            bounds = group_bounds(first, last)
+            for batch in in_batches((s, *row) for s in states for row in source.scan(s, *bounds)):
+                backend.write(batch)
 
 
 def local_rows(
@@ -313,14 +312,21 @@ def local_rows(
     names = [state.name for state in operator.states if state.is_local]
     operator_epoch = manifest.operators.get(operator.name)
     shards = operator_epoch.shards if names and operator_epoch else ()
-
-    def replayed(shard: ShardState) -> list[LocalRows]:
-        plan = restore_plan(repository, manifest, operator.name, *shard.groups)
-        backend, prefix = MemoryBackend(names), pack_group(shard.first_group)
-        replay(repository, backend, plan.without_bases(only_local=True))
-        scans = (backend.scan(name, prefix, prefix_end(prefix)) for name in names)
-        return [[(key[len(prefix) :], row) for key, row in rows] for rows in scans]
-
     with ThreadPoolExecutor(TRANSFERS) as threads:
+        replayed = partial(local_rows_of_shard, repository, operator, manifest)
         rows_of_shards = list(threads.map(replayed, shards))
-    return {name: [rows[place] for rows in rows_of_shards] for place, name in enumerate(names)}
+    return {name: [rows[name] for rows in rows_of_shards] for name in names}
+
+
+def local_rows_of_shard(
+    repository: Repository, operator: OperatorRecord, manifest: EpochManifest, shard: ShardState
+) -> dict[str, LocalRows]:
+    """Return each operator state of one shard after an epoch."""
+    names = [state.name for state in operator.states if state.is_local]
+    plan = restore_plan(repository, manifest, operator.name, *shard.groups)
+    backend, prefix = MemoryBackend(names), pack_group(shard.first_group)
+    replay(repository, backend, plan.without_bases(only_local=True))
+    return {
+        name: [(k[len(prefix) :], row) for k, row in backend.scan(name, prefix, prefix_end(prefix))]
+        for name in names
+    }

@@ -39,7 +39,7 @@ from statekit.checkpoint.object_store import Stored
 from statekit.checkpoint.paths import HELD_NAME, ROLLBACK_NAME, epoch_path, held_path, rollback_path
 from statekit.checkpoint.references import base_snapshot, files_of, history
 from statekit.checkpoint.repository import TRANSFERS, Repository
-from statekit.checkpoint.sealed_json import Count, Sealed
+from statekit.checkpoint.sealed_json import COUNT_MAX, Count, Sealed
 from statekit.checkpoint.shard_contents import BaseSnapshot
 from statekit.errors import (
     CorruptCheckpointError,
@@ -170,6 +170,23 @@ class GoingBack(EpochMark):
 
 
 # ------------------------------------------------------------------------------ collected or not
+
+
+def check_epoch(what: str, epoch: object) -> None:
+    """Check that an argument is the number of an epoch.
+
+    Parameters:
+        what: its name.
+
+    Raises:
+        StateTypeError: it is not.
+
+    >>> check_epoch("after", 0)
+    """
+    if type(epoch) is not int or not 0 <= epoch <= COUNT_MAX:
+        raise StateTypeError(
+            f"{what}={epoch!r:.200}: give the number of an epoch, an int from 0. Nothing was read"
+        )
 
 
 def collected_error(

@@ -327,11 +327,11 @@ def _set_back(repository: Repository, names: Sequence[str], wanted: SparkFiles) 
             above, _, name = path.rpartition("/")
             repository.remove([f"{SPARK}/{above}/.{name}.crc"])
             repository.create(f"{SPARK}/{path}", data)
-    surplus = [path for path in names if _subject(path) not in (None, *wanted)]
+    surplus = [path for path in names if checked_file(path) not in (None, *wanted)]
     repository.remove(f"{SPARK}/{path}" for path in sorted(surplus, key=_latest_first))
 
 
-def _subject(path: str) -> str | None:
+def checked_file(path: str) -> str | None:
     """Return the file that a path is about: itself, or the file that it is the checksum of.
 
     None for drafts and their checksums.
@@ -340,9 +340,9 @@ def _subject(path: str) -> str | None:
     if not name.startswith("."):
         return path
     match = _CHECKSUM.fullmatch(name)
-    return None if match is None else f"{above}/{match[1]}"
+    return None if match is None else f"{above}/{match[1]}".lstrip("/")
 
 
 def _latest_first(path: str) -> tuple[int, bool]:
     number = _NUMBER.search(path.rpartition("/")[2])
-    return -int(number[0]) if number else 0, _subject(path) == path
+    return -int(number[0]) if number else 0, checked_file(path) == path

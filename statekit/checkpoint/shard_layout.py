@@ -35,6 +35,12 @@ def rescaled(manifest: EpochManifest, parallelism: int) -> EpochManifest:
     )
 
 
+def blank_shards(parallelism: int, key_groups: int) -> list[ShardState]:
+    """Return the shards of an operator that has no rows yet."""
+    ranges = [group_range(shard, parallelism, key_groups) for shard in range(parallelism)]
+    return [ShardState(first_group=first, last_group=last) for first, last in ranges]
+
+
 def standing(manifest: EpochManifest, operator: str, first: int, last: int) -> ShardState:
     """Return the key groups `first..last` of an operator after an epoch, as a shard.
 

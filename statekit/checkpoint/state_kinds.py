@@ -8,6 +8,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+POSITION_BYTES = 12
+"""The length of the position in the row key of a list element or a buffered record."""
+
 
 class RowShape(Enum):
     """The part of a row key after the prefix (key group and encoded key).

@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.object_store import StoreOptions
 from statekit.checkpoint.repository import Repository
 from statekit.cli.tables import count_text, print_table, range_text, say
@@ -143,12 +142,14 @@ def _job(space: CopySpace, checkpoint_id: str) -> str | None:
         return "unknown"
     try:
         repository = Repository(url, create=False, options=_PATIENCE)
-        last = repository.latest_epoch()
-        named = None if last is None else repository.manifest(last).job_file.path
-        stored = repository.job_file(named)
+        if (last := repository.latest_epoch()) is not None:
+            job = repository.job_file(repository.manifest(last).job_file.path)
+        elif (newest := repository.newest_job_file()) is not None:
+            job = newest[0]
+        else:
+            return None
     except RestoreError:
         return None
     except StatekitError:
         return "unknown"
-    job: JobFile | None = None if stored is None else stored[0]
-    return job.name if job is not None and job.id == checkpoint_id else None
+    return job.name if job.id == checkpoint_id else None

@@ -8,7 +8,7 @@ import typer
 
 from statekit.cli.arguments import AllowPickle, Checkpoint, Epoch
 from statekit.cli.tables import print_values
-from statekit.reader import CheckpointReader
+from statekit.query.reader import CheckpointReader
 
 
 def get(

@@ -28,7 +28,8 @@ from statekit.cli.tables import (
     size_cells,
 )
 from statekit.maintenance.sizes import OperatorSizes, counted_sizes, stored_sizes
-from statekit.reader import CheckpointReader, key_text, state_text, time_text
+from statekit.query.reader import CheckpointReader
+from statekit.stored_types import key_text, state_text, time_text
 from statekit.timestamp import instant
 from statekit.working_copy.base_options import replay_seconds
 

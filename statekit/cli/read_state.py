@@ -18,8 +18,8 @@ from statekit.cli.tables import count_text, empty_table, out, print_json, say
 from statekit.query.export import export
 from statekit.query.plain import json_rows
 from statekit.query.read import StateTable
+from statekit.query.reader import CheckpointReader
 from statekit.query.top import Top, top
-from statekit.reader import CheckpointReader
 
 Operator = Annotated[str, typer.Argument(help="Name of the operator.", show_default=False)]
 State = Annotated[

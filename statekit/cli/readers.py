@@ -36,7 +36,8 @@ def print_readers(readers: Readers, *, otherwise: str) -> None:
 def _cells(reader: Reader) -> Sequence[str | Text]:
     lease, extra = reader.lease.lease, reader.extra
     sizes = () if extra is None else (f"{extra.files:,}", f"{extra.bytes:,}")
-    return (lease.name, Text(_keeps(reader)), Text(str(lease.holder)), *sizes)
+    who = f"free, was {lease.holder}" if lease.released else str(lease.holder)
+    return (lease.name, Text(_keeps(reader)), Text(who), *sizes)
 
 
 def _keeps(reader: Reader) -> str:
@@ -63,6 +64,7 @@ def readers_as_data(readers: Readers) -> dict[str, Any]:
                 "until": reader.lease.until.isoformat(),
                 "host": reader.lease.lease.holder.host,
                 "process": reader.lease.lease.holder.process,
+                "released": reader.lease.lease.released,
                 "extra": reader.extra and asdict(reader.extra),
             }
             for reader in readers.readers

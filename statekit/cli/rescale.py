@@ -23,7 +23,7 @@ from statekit.maintenance.rescale_plan import (
     skew_of,
 )
 from statekit.maintenance.rewrite import RowChecksum, rewrite_checkpoint
-from statekit.reader import CheckpointReader
+from statekit.query.reader import CheckpointReader
 from statekit.state.options import Rule
 from statekit.state.redistribution import Specs
 

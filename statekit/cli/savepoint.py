@@ -13,7 +13,7 @@ from statekit.cli.arguments import Checkpoint
 from statekit.cli.tables import out, print_json, print_table, progress_bar, say
 from statekit.maintenance.savepoint.format import Savepoint, SavepointFile
 from statekit.maintenance.savepoint.write import savepoint_folder, write_savepoint
-from statekit.reader import state_text
+from statekit.stored_types import state_text
 from statekit.timestamp import instant
 
 

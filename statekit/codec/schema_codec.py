@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 import pickle
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -29,15 +31,21 @@ _SCALARS: dict[str, type] = {"bool": bool, "int": int, "float": float, "str": st
 """Scalars that are JSON as MessagePack decodes them. A float may be stored as an int."""
 
 
-def _json_type(schema: Schema) -> Any:
+# In MessagePack a NaN or an infinity is CB, a sign, and eleven bits that are set. Other bytes may
+# look like that, too.
+_MAY_BE_NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]").search
+
+
+def _json_type(schema: Schema, *, all_fields: bool) -> Any:
     """Return the type that decodes values of a schema to JSON in one step; None if there is none.
 
-    Structs are dicts of the fields that were stored.
+    Parameters:
+        all_fields: refuse structs that lack a field.
     """
     if schema.kind in _SCALARS:
         return _SCALARS[schema.kind]
     parts = [*schema.items, *(field.schema for field in schema.fields)]
-    types = [_json_type(part) for part in parts]
+    types = [_json_type(part, all_fields=all_fields) for part in parts]
     if None in types:
         return None
     match schema.kind:
@@ -50,23 +58,35 @@ def _json_type(schema: Schema) -> Any:
         case "struct":
             names = [field.name for field in schema.fields]
             make: Any = TypedDict  # mypy knows only those that are declared
-            return make("Fields", dict(zip(names, types, strict=True)), total=False)
+            return make("Fields", dict(zip(names, types, strict=True)), total=all_fields)
     return None
 
 
+def _has_part(schema: Schema, kind: str) -> bool:
+    parts = (*schema.items, *(field.schema for field in schema.fields))
+    return schema.kind == kind or any(_has_part(part, kind) for part in parts)
+
+
 def generic_decoder(
-    schema: Schema | Json, codec_name: str = "msgpack", allow_pickle: bool = False
+    schema: Schema | Json,
+    codec_name: str = "msgpack",
+    allow_pickle: bool = False,
+    *,
+    as_stored: bool = False,
 ) -> Callable[[bytes], Json]:
     """Return a decoder of stored values that needs their schema and none of the user's classes.
 
-    It returns what JSON can hold (and NaN): structs and dicts are dicts, sequences and sets are
-    lists, a dict whose keys are not scalars is a list of pairs, dates are ISO text, bytes are hex,
-    Decimal, UUID and timedelta are text, an enum is its member's name, a pickled value its repr.
+    It returns what JSON can hold: structs and dicts are dicts, sequences and sets are lists, a dict
+    whose keys are not scalars is a list of pairs, dates are ISO text, bytes are hex, Decimal, UUID
+    and timedelta are text, an enum is its member's name, a pickled value its repr. NaN and
+    infinities are the texts "nan", "inf" and "-inf". A field that a row does not have is None.
 
     Parameters:
         schema: a schema or its JSON form.
         codec_name: the codec that wrote the values.
         allow_pickle: unpickle values, which can run any code.
+        as_stored: leave out fields that a row does not have, and return NaN and infinities as
+            floats.
 
     Raises:
         QueryError: the values are pickled and `allow_pickle` is False, or the codec is unknown.
@@ -87,56 +107,82 @@ def generic_decoder(
         return checked_decode(schema.brief, pickle.loads, repr)
     if codec_name != "msgpack":
         raise QueryError(f"values were written by the codec {codec_name!r}: update statekit")
-    if (plain := _json_type(schema)) is not None:
-        return checked_decode(schema.brief, msgspec.msgpack.Decoder(plain).decode, None)
     read = msgspec.msgpack.Decoder().decode
-    return checked_decode(schema.brief, read, lambda wire: show_wire(schema, wire))
+    shown = checked_decode(schema.brief, read, lambda wire: show_wire(schema, wire, {}, as_stored))
+    plain = _json_type(schema, all_fields=False)
+    if plain is None:
+        return shown
+    stored = checked_decode(schema.brief, msgspec.msgpack.Decoder(plain).decode, None)
+    has_floats = _has_part(schema, "float")
+    if as_stored or not (has_floats or _has_part(schema, "struct")):
+        return stored
+    complete = msgspec.msgpack.Decoder(_json_type(schema, all_fields=True)).decode
+
+    def decode(row: bytes) -> Json:
+        if not has_floats or _MAY_BE_NOT_FINITE(row) is None:
+            try:
+                return complete(row)
+            except Exception:  # noqa: BLE001 - a field is missing, or the next line raises
+                pass
+        stored(row)  # checks the types
+        return shown(row)
+
+    return decode
 
 
 def show_wire(
-    schema: Schema, wire: Any, outer: Mapping[str, Schema] = MappingProxyType({})
+    schema: Schema,
+    wire: Any,
+    outer: Mapping[str, Schema] = MappingProxyType({}),
+    as_stored: bool = False,
 ) -> Json:
     """Convert a decoded MessagePack value, or a decoded key, to JSON.
 
     Parameters:
         schema: of the value; a key is decoded by `schema_key_codec`.
         outer: the structs around it, by name.
+        as_stored: as for `generic_decoder`.
     """
+
+    def show(part: Schema, wire: Any, outer: Mapping[str, Schema] = outer) -> Json:
+        return show_wire(part, wire, outer, as_stored)
+
     match schema.kind:
         case "ref":
-            return show_wire(outer[schema.name], wire, outer)
+            return show(outer[schema.name], wire)
         case "optional":
-            return None if wire is None else show_wire(schema.items[0], wire, outer)
+            return None if wire is None else show(schema.items[0], wire)
         case "list" | "set" | "frozenset" | "variadic":
-            return [show_wire(schema.items[0], part, outer) for part in expect(wire, list)]
+            return [show(schema.items[0], part) for part in expect(wire, list)]
         case "tuple":
             pairs = zip(schema.items, expect(wire, list), strict=True)
-            return [show_wire(item, part, outer) for item, part in pairs]
+            return [show(item, part) for item, part in pairs]
         case "dict":
-            return _show_dict(schema, wire, outer)
+            return _show_dict(schema, wire, show)
         case "struct":
             inner = {**outer, schema.name: schema}
             if isinstance(wire, tuple):  # a key
                 wire = {field.name: part for field, part in zip(schema.fields, wire, strict=True)}
-            values = expect(wire, dict)
-            return {
-                field.name: show_wire(field.schema, values[field.name], inner)
-                for field in schema.fields
-                if field.name in values
-            }
+            values, shown = expect(wire, dict), dict[str, Json]()
+            for field in schema.fields:
+                if field.name in values:
+                    shown[field.name] = show(field.schema, values[field.name], inner)
+                elif not as_stored:
+                    shown[field.name] = None
+            return shown
         case "union":
-            return show_wire(*split_member(schema, wire), outer)
+            return show(*split_member(schema, wire))
         case "enum":
             names = (name for name, value in schema.values if value == wire)
-            return next(names, None) or _show_scalar("enum", wire)
+            return next(names, None) or _show_scalar("enum", wire, as_stored)
         case "float":
-            return float(wire)
+            wire = float(wire)
         case "dynamic" if isinstance(wire, tuple):
-            return [show_wire(schema, part) for part in wire]
-    return _show_scalar(schema.kind, wire)
+            return [show(schema, part) for part in wire]
+    return _show_scalar(schema.kind, wire, as_stored)
 
 
-def _show_scalar(kind: str, value: Any) -> Json:
+def _show_scalar(kind: str, value: Any, as_stored: bool) -> Json:
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, dt.date):
@@ -145,19 +191,34 @@ def _show_scalar(kind: str, value: Any) -> Json:
         return str(value)
     if not isinstance(value, str | bool | int | float | None):
         raise ValueError(f"{value!r} is not a {kind}")
+    if isinstance(value, float) and not (as_stored or math.isfinite(value)):
+        return str(value)
     return value
 
 
-def _show_dict(schema: Schema, wire: Any, outer: Mapping[str, Schema]) -> Json:
+def _show_dict(schema: Schema, wire: Any, show: Callable[[Schema, Any], Json]) -> Json:
     key, item = schema.items
     if not is_map(schema):
-        return [
-            [show_wire(key, k, outer), show_wire(item, v, outer)] for k, v in expect(wire, list)
-        ]
-    entries = {
-        show_wire(key, k, outer): show_wire(item, v, outer) for k, v in expect(wire, dict).items()
-    }
+        return [[show(key, k), show(item, v)] for k, v in expect(wire, list)]
+    entries = {show(key, k): show(item, v) for k, v in expect(wire, dict).items()}
     return {k if isinstance(k, str) else json.dumps(k): v for k, v in entries.items()}
+
+
+_TEXTS = frozenset({"str", "bytes", "date", "datetime", "timedelta", "decimal", "uuid", "enum"})
+
+
+def is_shown_as_text(schema: Schema) -> bool:
+    """Return whether all keys of a schema are text in JSON."""
+    if schema.kind == "literal":
+        return all(isinstance(value, str) for _, value in schema.values)
+    return schema.kind in _TEXTS
+
+
+def is_shown_as_scalar(schema: Schema) -> bool:
+    """Return whether all keys of a schema are text, ints, bools or None in JSON."""
+    if schema.kind == "optional":
+        return is_shown_as_scalar(schema.items[0])
+    return schema.kind in {"int", "bool", "null", "literal"} or is_shown_as_text(schema)
 
 
 def expect(wire: Any, cls: type) -> Any:

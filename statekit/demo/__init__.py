@@ -1,6 +1,6 @@
 """`statekit demo`: a real job on real data, stopped, killed and checked.
 
-May import only `statekit` itself, as users do.
+May import `statekit` itself, as users do, and `query`.
 """
 
 from statekit.demo.show import run

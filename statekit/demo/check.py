@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from statekit.demo.flights import LATENESS
-from statekit.reader import CheckpointReader
+from statekit.query.reader import CheckpointReader
 
 # All departures in the order of arrival, with the latest departure so far.
 _RAW = """

@@ -13,8 +13,8 @@ from statekit.errors import RescaleError, RestoreError, StateSchemaError
 from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.job.state_succession import Succession, former, succession
-from statekit.reader import key_text
 from statekit.state.event_time_buffer import INPUTS_MAX
+from statekit.stored_types import key_text
 
 
 def continued_job_file(

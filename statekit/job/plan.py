@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from statekit.names import name_fault
 from statekit.records.output_union import AnyOutput, OutputUnion
 from statekit.records.union import Records
 from statekit.state.base import StateSpec
-from statekit.state.ttl import ttl_text
+from statekit.stored_types import state_text
 
 RESERVED = "__statekit"
 """The prefix of columns that statekit adds to frames. Inputs are columns there too."""
@@ -248,36 +248,34 @@ class Plan:
                 )
 
     def __str__(self) -> str:
-        lines = [f"job {self.name}"]
-        for position, source in enumerate(self.sources):
-            last = position == len(self.sources) - 1
-            corner = "└" if last else "├"
-            lines.append(f"{corner}── source {source.name}: {source.record_type.name}")
-            self._draw(source.name, "    " if last else "│   ", lines, states=())
-        return "\n".join(lines)
-
-    def _draw(
-        self, stream: str, indent: str, lines: list[str], *, states: tuple[StateSpec, ...]
-    ) -> None:
-        below: list[tuple[str, Operator | Transform | None]] = [
-            (f"state {spec.name}: {_state_text(spec)}", None) for spec in states
+        sources = [
+            (f"source {each.name}: {each.record_type.name}", each.name) for each in self.sources
         ]
-        below += [(f"sink {sink.name}", None) for sink in self.sinks_of(stream)]
-        for transform in self.transforms_of(stream):
-            below.append((_transform_text(transform), transform))
+        return "\n".join([f"job {self.name}", *self._drawn(sources)])
+
+    def _drawn(self, parts: Sequence[tuple[str, str | None]]) -> Iterator[str]:
+        """Yield the lines of parts, each with its title and the stream that is drawn below it."""
+        for position, (title, stream) in enumerate(parts):
+            last = position == len(parts) - 1
+            yield f"{'└' if last else '├'}── {title}"
+            for line in () if stream is None else self._below(stream):
+                yield f"{'    ' if last else '│   '}{line}"
+
+    def _below(self, stream: str) -> Iterator[str]:
+        """Yield the lines of everything that a stream feeds, and of the states of its operator."""
+        of = next((each for each in self.operators if each.name == stream), None)
+        states = () if of is None else of.declared.states
+        parts: list[tuple[str, str | None]] = [
+            (f"state {spec.name}: {state_text(_state_record(spec))}", None) for spec in states
+        ]
+        parts += [(f"sink {sink.name}", None) for sink in self.sinks_of(stream)]
+        parts += [(_transform_text(each), each.name) for each in self.transforms_of(stream)]
         for operator in self.consumers_of(stream):
-            below += _drawn_under(operator, stream)
-        for position, (title, child) in enumerate(below):
-            last = position == len(below) - 1
-            lines.append(f"{indent}{'└' if last else '├'}── {title}")
-            deeper = indent + ("    " if last else "│   ")
-            if isinstance(child, Operator):
-                self._draw(child.name, deeper, lines, states=child.declared.states)
-                if self.wants_late(child):
-                    lines.append(f"{deeper}late records of {child.name}")
-                    self._draw(child.late, deeper, lines, states=())
-            elif child is not None:
-                self._draw(child.name, deeper, lines, states=())
+            parts += _drawn_under(operator, stream)
+        yield from self._drawn(parts)
+        if of is not None and self.wants_late(of):
+            yield f"late records of {of.name}"
+            yield from self._below(of.late)
 
 
 def _streams_of(operator: str) -> dict[str, str]:
@@ -323,18 +321,12 @@ def _state_record(spec: StateSpec) -> StateRecord:
     )
 
 
-def _state_text(spec: StateSpec) -> str:
-    key = f"{spec.key_codec.schema} → " if spec.key_codec is not None else ""
-    expires = "" if spec.ttl is None else f", {ttl_text(spec.ttl)}"
-    return f"{spec.kind.name}[{key}{spec.codec.schema}]{expires}"
-
-
 def _transform_text(transform: Transform) -> str:
     function = transform.function
     return f"{function.kind} {transform.name} → {function.output_type.name}"
 
 
-def _drawn_under(operator: Operator, stream: str) -> Iterator[tuple[str, Operator | None]]:
+def _drawn_under(operator: Operator, stream: str) -> Iterator[tuple[str, str | None]]:
     """Yield the parts of an operator to draw under a stream that feeds it: all of it under the
     first.
     """
@@ -342,7 +334,7 @@ def _drawn_under(operator: Operator, stream: str) -> Iterator[tuple[str, Operato
         if name == stream and number == 0:
             key = ", ".join(operator.declared.key)
             by = f" by {key}" if key else ""
-            yield f"operator {operator.name}{by} → {_output_text(operator)}", operator
+            yield f"operator {operator.name}{by} → {_output_text(operator)}", operator.name
         elif name == stream:
             yield f"operator {operator.name}: input {number + 1} of {len(operator.inputs)}", None
     if stream in operator.broadcasts:

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from statekit.backend.interface import Backend
-from statekit.backend.mutation import Batch
+from statekit.backend.mutation import Batch, in_batches
 from statekit.checkpoint.job_file import JobFile, StateRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.checkpoint.offline import check_at_rest, last_epoch
 from statekit.checkpoint.references import changed_contents
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.sealed_json import FileRef
+from statekit.checkpoint.shard_layout import blank_shards
 from statekit.clock import unique_id
 from statekit.codec.value_codec import ValueCodec
 from statekit.errors import CorruptCheckpointError, StatekitError
@@ -31,16 +32,12 @@ from statekit.job.compatibility import check_job_name, continued_job_file, succe
 from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.job.state_succession import Succession
-from statekit.keygroup import group_range
-from statekit.maintenance.rewrite import in_batches, store_batches
+from statekit.maintenance.rewrite import Progress
 from statekit.state.base import StateSpec
 from statekit.state.key_scope import KeyScope
 from statekit.state.row_versions import generation_codec
 from statekit.state.ttl import stamp_of
 from statekit.working_copy.unpacked_shard import ShardRows
-
-Progress = Callable[[int, int], None]
-"""Called with the number of an operator's completed shards, and of all its shards."""
 
 
 @dataclass
@@ -243,15 +240,13 @@ class Migration:
             return None
         names, first = [state.spec.name for state in states], states[0]
         is_local, operator = first.spec.kind.is_local, first.scope.operator
-        return store_batches(self.repository, operator, names, in_batches(rows), local=is_local)
+        return self.repository.store_changes(operator, names, in_batches(rows), local=is_local)
 
     def _after(self, operator: str, changed: dict[int, ShardState]) -> OperatorEpoch:
         """Return an operator in the new epoch: it processed nothing, and some shards changed."""
         before = self.last.operators.get(operator)
         if before is None:  # new in the code
-            shards, groups = self.last.parallelism, self.last.key_groups
-            ranges = [group_range(shard, shards, groups) for shard in range(shards)]
-            blank = (ShardState(first_group=first, last_group=last) for first, last in ranges)
+            blank = blank_shards(self.last.parallelism, self.last.key_groups)
             return OperatorEpoch(shards=tuple(blank))
         return before.at_rest(
             changed.get(number, shard) for number, shard in enumerate(before.shards)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -25,11 +25,9 @@ from statekit.clock import now_us, unique_id
 from statekit.errors import CorruptCheckpointError
 from statekit.job.compatibility import check_job_name, next_job_file
 from statekit.job.job import Job
+from statekit.maintenance.rewrite import Progress
 from statekit.state.base import StateSpec
 from statekit.state.redistribution import check_type, redistributed, rule_of
-
-Progress = Callable[[int, int], None]
-"""Called with the number of verified bytes, and of all bytes."""
 
 
 @dataclass

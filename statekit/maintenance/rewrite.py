@@ -18,8 +18,7 @@ from functools import reduce
 
 import xxhash
 
-from statekit.backend.change_file import Changes
-from statekit.backend.mutation import Batch, read_changes
+from statekit.backend.mutation import Batch, in_batches, read_changes
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.job_file import Clock, JobFile, OperatorRecord
@@ -49,48 +48,6 @@ StoredRows = Iterable[tuple[str, RowParts, bytes]]
 """Rows: family, parts of the row key, row."""
 
 _REPORTED_ROWS = 10_000
-
-
-def in_batches(rows: Iterable[tuple[str, bytes, bytes]]) -> Iterator[Batch]:
-    """Yield rows in batches. A batch is valid until the next one is requested.
-
-    Parameters:
-        rows: family, row key, row.
-    """
-    batch = Batch()
-    for row in rows:
-        batch.put(*row)
-        if batch.full:
-            yield batch
-            batch.clear()
-    if len(batch):
-        yield batch
-
-
-def store_batches(
-    repository: Repository,
-    operator: str,
-    families: Sequence[str],
-    batches: Iterable[Batch],
-    *,
-    local: bool,
-) -> FileRef | None:
-    """Store batches as one change file. Return None if there are no mutations.
-
-    Parameters:
-        families: all families that the batches may have mutations of.
-        local: whether it contains operator state.
-    """
-    changes = Changes(tuple(families))
-    try:
-        for batch in batches:
-            changes.append(batch)
-        finished = changes.finish()
-        if finished is None:
-            return None
-        return repository.put_changes(operator, *finished, local=local)
-    finally:
-        changes.drop()
 
 
 @dataclass
@@ -286,7 +243,7 @@ class _ShardsWriter:
         self, shard: _NewShard, families: Sequence[str], rows: Iterable[Batch], *, local: bool
     ) -> None:
         name = self._operator.name
-        file = store_batches(self._repository, name, families, rows, local=local)
+        file = self._repository.store_changes(name, families, rows, local=local)
         shard.files += [] if file is None else [file]
 
     def check(self, shards: Sequence[ShardState], count: Callable[[], None]) -> None:

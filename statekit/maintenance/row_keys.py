@@ -18,14 +18,11 @@ from typing import NamedTuple
 from statekit.checkpoint.job_file import EXPIRY, TIMERS, WAITING, Clock, OperatorRecord
 from statekit.codec.key_codec import schema_key_codec
 from statekit.codec.schema import Schema
-from statekit.keygroup import key_group, pack_group
-from statekit.reader import key_schema
+from statekit.keygroup import GROUP_BYTES, key_group, pack_group
 from statekit.state.timers import CLOCKS, DUE, due_row
 from statekit.state.ttl import index_entry
-from statekit.timestamp import micros_of_sortable
-
-_GROUP_BYTES = 2
-_TIME_BYTES = 8
+from statekit.stored_types import key_schema
+from statekit.timestamp import TIME_BYTES, micros_of_sortable
 
 
 class RowParts(NamedTuple):
@@ -51,11 +48,6 @@ class RowParts(NamedTuple):
     def subkey(self) -> bytes:
         """All parts but the key."""
         return self.before + self.after
-
-    @property
-    def without_group(self) -> bytes:
-        """All parts in order."""
-        return self.before + self.key + self.after
 
 
 class Entry(NamedTuple):
@@ -108,11 +100,11 @@ class KeyedRows:
         Raises:
             CorruptCheckpointError: it contains no key.
         """
-        start = _GROUP_BYTES + _before_bytes(family)
+        start = GROUP_BYTES + _before_bytes(family)
         if not (self._seen and row_key.startswith(self._seen, start)):
             self._seen = row_key[start : self.key_codec.decode(row_key, start)[1]]
         end = start + len(self._seen)  # no key begins with another one
-        return RowParts(row_key[_GROUP_BYTES:start], self._seen, row_key[end:])
+        return RowParts(row_key[GROUP_BYTES:start], self._seen, row_key[end:])
 
     def row_key(self, parts: RowParts) -> bytes:
         """Return the row key for this number of key groups.
@@ -129,7 +121,7 @@ class KeyedRows:
         """Return the index entry of a row; None if it needs none."""
         if family == TIMERS:
             clock, due = CLOCKS[parts.after[0]], micros_of_sortable(parts.after, 1)
-            return Entry(clock, due, DUE, due_row(row_key[:_GROUP_BYTES], parts.key, parts.after))
+            return Entry(clock, due, DUE, due_row(row_key[:GROUP_BYTES], parts.key, parts.after))
         if family == WAITING:
             return Entry("event", micros_of_sortable(parts.before))
         if family not in self._expiring:
@@ -141,4 +133,4 @@ class KeyedRows:
 
 
 def _before_bytes(family: str) -> int:
-    return _TIME_BYTES if family == WAITING else 0
+    return TIME_BYTES if family == WAITING else 0

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
+from itertools import groupby
 
-from statekit.backend.interface import StateSize, total_size
+from statekit.backend.interface import Rows, StateSize, size_of, total_size
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.job_file import OperatorRecord
 from statekit.checkpoint.manifest import ShardState
-from statekit.reader import CheckpointReader
+from statekit.keygroup import group_of_row
+from statekit.query.reader import CheckpointReader
 
 Groups = dict[int, StateSize]
 """Rows and bytes per key group, of all keyed states together."""
@@ -31,10 +34,14 @@ class OperatorSizes:
 
 def counted_sizes(reader: CheckpointReader, operator: str) -> OperatorSizes:
     """Count all rows of an operator."""
-    with scratch_directory("sizes") as directory:
-        states = reader.sizes_of_groups(operator, directory)
+    record = reader.operator(operator)
+    with (
+        scratch_directory("sizes") as directory,
+        contextlib.closing(reader.unpack(operator, directory)) as backend,
+    ):
+        states = {name: _by_group(backend.scan(name, *reader.bounds)) for name in record.holds}
     by_group: dict[int, list[StateSize]] = {}
-    for name in reader.operator(operator).holds_by_key:
+    for name in record.holds_by_key:
         for group, size in states[name].items():
             by_group.setdefault(group, []).append(size)
     groups = {group: total_size(sizes) for group, sizes in by_group.items()}
@@ -44,6 +51,10 @@ def counted_sizes(reader: CheckpointReader, operator: str) -> OperatorSizes:
         [size_within(groups, *shard.groups) for shard in shards],
         groups,
     )
+
+
+def _by_group(rows: Rows) -> Groups:
+    return {group: size_of(own) for group, own in groupby(rows, lambda row: group_of_row(row[0]))}
 
 
 def stored_sizes(reader: CheckpointReader, operator: str) -> OperatorSizes:

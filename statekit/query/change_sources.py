@@ -5,27 +5,24 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
-from statekit.backend.mutation import BATCH_ROWS_MAX, Batch, Put
+from statekit.backend.mutation import in_batches
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.manifest import EpochManifest, ShardState
 from statekit.checkpoint.own_files import follows_by_files, own_files
 from statekit.checkpoint.repository import Repository, group_bounds
-from statekit.checkpoint.restore_plan import local_rows, restore_plan
+from statekit.checkpoint.restore_plan import local_rows
 from statekit.checkpoint.retention import still_kept
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.errors import QueryError
-from statekit.keygroup import MAX_GROUPS, group_of_row, pack_group
+from statekit.keygroup import GROUP_BYTES, MAX_GROUPS, group_of_row, pack_group
 from statekit.query.change import Change, Kind
 from statekit.query.net_changes import NetChanges, joined
-from statekit.query.operator_keys import GROUP_BYTES
 from statekit.query.state_rows import Row, StateRows, expiry_time_us
 from statekit.timestamp import instant
-from statekit.working_copy.restore import restored
+from statekit.working_copy.unpacked_shard import ShardRows
 
 
 @dataclass(frozen=True)
@@ -146,12 +143,15 @@ class Comparison(ChangeSource):
         Parameters:
             groups_before, groups: one of the `pieces`.
         """
-        with scratch_directory("feed") as place, contextlib.ExitStack() as closing:
+        with contextlib.ExitStack() as closing:
             before: Iterator[Row] = iter(())
             if groups_before is not None:
-                before = self._rows_before(groups_before, place, closing)
+                assert self.before is not None
+                before = self._unpacked(self.before, groups_before, closing)
+                if self.before.key_groups != self.after.key_groups:
+                    before = regrouped(before, self.rows, closing)
             now_us = expiry_time_us(self.after, self.rows.operator.name, self.rows.state)
-            after = self._unpacked(self.after, self.rows, groups, place / "after", closing)
+            after = self._unpacked(self.after, groups, closing)
             for row_key, old, new in joined(before, self.rows.unexpired(after, now_us)):
                 if new is None or old is None or not self._is_same(old, new):
                     yield row_key, new
@@ -159,30 +159,13 @@ class Comparison(ChangeSource):
     def _is_same(self, old: bytes, new: bytes) -> bool:
         return self.rows_before is not None and is_same(self.rows_before, old, self.rows, new)
 
-    def _rows_before(
-        self, groups: tuple[int, int], place: Path, closing: contextlib.ExitStack
-    ) -> Iterator[Row]:
-        """Return the rows before, with the key groups of the state after."""
-        assert self.before is not None
-        assert self.rows_before is not None
-        stored = self._unpacked(self.before, self.rows_before, groups, place / "before", closing)
-        if self.before.key_groups == self.after.key_groups:
-            return stored
-        return regrouped(stored, self.rows, place / "regrouped", closing)
-
     def _unpacked(
-        self,
-        manifest: EpochManifest,
-        rows: StateRows,
-        groups: tuple[int, int],
-        place: Path,
-        closing: contextlib.ExitStack,
+        self, manifest: EpochManifest, groups: tuple[int, int], closing: contextlib.ExitStack
     ) -> Iterator[Row]:
-        """Return the rows of the state in some key groups after an epoch, from the local disk."""
-        operator, name = rows.operator.name, rows.state.name
-        plan = restore_plan(self.repository, manifest, operator, *groups)
-        _, backend = restored(self.repository, place, groups, [plan], [name])
-        closing.callback(backend.close)
+        """Return the rows of the state in some key groups after an epoch."""
+        name = self.rows.state.name
+        shards = ShardRows(self.repository, self.rows.operator.name, manifest)
+        backend = closing.enter_context(shards.opened_groups(groups, [name]))
         return backend.scan(name, *group_bounds(*groups))
 
     def pieces(self) -> list[tuple[tuple[int, int] | None, tuple[int, int]]]:
@@ -240,17 +223,16 @@ def is_same(rows_before: StateRows, old: bytes, rows: StateRows, new: bytes) -> 
 
 
 def regrouped(
-    stored: Iterator[Row], rows: StateRows, place: Path, closing: contextlib.ExitStack
+    stored: Iterator[Row], rows: StateRows, closing: contextlib.ExitStack
 ) -> Iterator[Row]:
     """Sort rows of another number of key groups by the row keys that they have in `rows`.
 
     Parameters:
-        place: a directory on the local disk that does not exist, or is empty.
-        closing: closes the database there.
+        closing: removes the sorted rows.
     """
-    name = rows.state.name
+    name, place = rows.state.name, closing.enter_context(scratch_directory("feed"))
     backend = RocksBackend(place, [name])
     closing.callback(backend.close)
-    while few := list(islice(stored, BATCH_ROWS_MAX)):
-        backend.write(Batch([Put(name, rows.keys.regrouped(key), row) for key, row in few]))
+    for batch in in_batches((name, rows.keys.regrouped(key), row) for key, row in stored):
+        backend.write(batch)
     return backend.scan(name, *group_bounds(0, MAX_GROUPS - 1))

@@ -19,12 +19,11 @@ import pyarrow as pa
 
 from statekit.checkpoint.job_file import StateRecord
 from statekit.checkpoint.manifest import Cause
-from statekit.checkpoint.state_kinds import RowShape
+from statekit.checkpoint.state_kinds import POSITION_BYTES, RowShape
 from statekit.query.change import Kind
 from statekit.query.columns import TIMESTAMP
 from statekit.query.packed_bytes import RowBatch
 from statekit.query.row_parts import Family
-from statekit.query.state_rows import POSITION_BYTES
 from statekit.query.table import Table, expires_column, place_columns, plain_column, renamed_columns
 from statekit.query.value_columns import Offered, TableColumn, value_columns
 from statekit.watermark import BEGINNING

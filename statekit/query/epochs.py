@@ -11,7 +11,8 @@ from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import still_kept
-from statekit.errors import CorruptCheckpointError, QueryError, StatekitError
+from statekit.checkpoint.sealed_json import FileRef, checksum_of
+from statekit.errors import CorruptCheckpointError, QueryError, StatekitError, StateTypeError
 from statekit.timestamp import duration_to_micros
 
 RESYNCHRONISE = (
@@ -19,6 +20,10 @@ RESYNCHRONISE = (
     "feed after that epoch"
 )
 """What a reader has to do whose epochs were collected."""
+
+
+class ReplacedError(QueryError):
+    """The checkpoint does not continue what was read from it before."""
 
 
 class EpochReader:
@@ -37,7 +42,7 @@ class EpochReader:
             if isinstance(checkpoint, Repository)
             else Repository(checkpoint, create=False)
         )
-        self._job_files: dict[str, JobFile] = {}
+        self._job_files: dict[str, JobFile] = {}  # by their checksum: a path may be used again
 
     def poll_s(self, poll: Any) -> float:
         """Return how often to ask for a new epoch, in seconds.
@@ -46,10 +51,13 @@ class EpochReader:
             poll: a timedelta or text; None for the default, which depends on the store.
 
         Raises:
-            StateTypeError: it is no duration.
+            StateTypeError: it is no duration, or 0.
         """
         if poll is not None:
-            return duration_to_micros(poll, "poll") / 1e6
+            poll_us = duration_to_micros(poll, "poll")
+            if not poll_us:
+                raise StateTypeError(f"poll={poll!r}: give a duration above 0")
+            return poll_us / 1e6
         return 1.0 if self.repository.root is None else 0.02
 
     def latest(self) -> EpochManifest | None:
@@ -94,7 +102,7 @@ class EpochReader:
             QueryError: the epoch was collected, and the file with it.
             CorruptCheckpointError: it is missing or altered.
         """
-        return self.job_file_at(manifest.job_file.path, manifest.epoch)
+        return self.job_file_at(manifest.job_file, manifest.epoch)
 
     def has_state(self, manifest: EpochManifest, operator: str, state: str) -> bool:
         """Return whether an operator has a state of that name in an epoch."""
@@ -103,14 +111,17 @@ class EpochReader:
         record = self.job_file(manifest).operator(operator)
         return record is not None and any(own.name == state for own in record.states)
 
-    def job_file_at(self, path: str, epoch: int) -> JobFile:
-        """Return the job file at a path, which is in force in an epoch: as `job_file`."""
-        if path not in self._job_files:
+    def job_file_at(self, ref: FileRef, epoch: int) -> JobFile:
+        """Return a job file that is in force in an epoch: as `job_file`."""
+        job = self._job_files.get(ref.checksum)
+        if job is None:
             with still_kept(self.repository, epoch, QueryError):
-                stored = self.repository.job_file(path)
-            assert stored is not None, "the manifest references it"
-            self._job_files[path] = stored[0]
-        return self._job_files[path]
+                data = self.repository.read(ref.path)
+            if checksum_of(data) != ref.checksum:
+                raise replaced(self.repository, epoch)
+            job = JobFile.from_bytes(data, self.repository.at(ref.path))
+            self._job_files[ref.checksum] = job
+        return job
 
 
 def next_manifest(
@@ -124,8 +135,8 @@ def next_manifest(
             later ones, or fewer. Otherwise this takes one request.
 
     Raises:
-        QueryError: the next epoch was collected, or the checkpoint was replaced by another version
-            of it.
+        QueryError: the next epoch was collected.
+        ReplacedError: the checkpoint was replaced by another version of it.
         CorruptCheckpointError: it is missing or altered.
         StorageError: the store failed.
     """
@@ -143,17 +154,34 @@ def next_manifest(
             raise
         raise _collected(repository, last.epoch) from missing
     if not _is_continued(repository, last, after):
-        raise replaced(repository, last)
+        raise replaced(repository, last.epoch)
     return after
 
 
 def _check_is_last(repository: Repository, last: EpochManifest) -> None:
     """Check that an epoch without a next one is the last one."""
     latest = repository.latest_epoch()
-    if latest is None or latest < last.epoch:
-        raise replaced(repository, last)
+    if latest is None or latest < last.epoch or not is_still_there(repository, last):
+        raise replaced(repository, last.epoch)
     if latest > last.epoch and not repository.is_committed(last.epoch + 1):
         raise _collected(repository, last.epoch)
+
+
+def is_still_there(repository: Repository, last: EpochManifest) -> bool:
+    """Return whether an epoch that was read before is the same, or was collected since.
+
+    It is another one of the same number if the checkpoint was replaced meanwhile, such as by a
+    backup.
+
+    Raises:
+        CorruptCheckpointError: it is kept, and missing or altered.
+    """
+    try:
+        return repository.manifest(last.epoch) == last
+    except CorruptCheckpointError:
+        if last.epoch >= repository.first_kept():
+            raise
+        return True
 
 
 def _is_continued(repository: Repository, last: EpochManifest, after: EpochManifest) -> bool:
@@ -163,12 +191,7 @@ def _is_continued(repository: Repository, last: EpochManifest, after: EpochManif
     numbers are then others. One run commits all its epochs on top of each other, so a request is
     made only if another run committed the second one.
     """
-    if after.writer == last.writer:
-        return True
-    try:
-        return repository.manifest(last.epoch) == last
-    except CorruptCheckpointError:
-        return last.epoch < repository.first_kept()  # collected since, and so not replaced
+    return after.writer == last.writer or is_still_there(repository, last)
 
 
 def _first_manifest(repository: Repository) -> EpochManifest | None:
@@ -190,9 +213,9 @@ def _collected(repository: Repository, epoch: int) -> StatekitError:
     )
 
 
-def replaced(repository: Repository, last: EpochManifest) -> QueryError:
+def replaced(repository: Repository, epoch: int) -> ReplacedError:
     """Return the error that a checkpoint is another version than the one that was read before."""
-    return QueryError(
-        f"{repository.url} was replaced: it does not continue the epoch {last.epoch} that was read "
+    return ReplacedError(
+        f"{repository.url} was replaced: it does not continue the epoch {epoch} that was read "
         f"from it, as after a restore from a backup. {RESYNCHRONISE}"
     )

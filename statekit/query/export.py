@@ -54,17 +54,19 @@ def export(
     ...     export(table.to_reader(), Path(directory) / "rows.parquet", "parquet")
     2
     """
-    if into.is_dir() or (into.exists() and not overwrite):
+    with _file_errors(into):
+        is_directory, exists = into.is_dir(), into.exists()
+    if is_directory or (exists and not overwrite):
         raise QueryError(
             f"{into} exists already, and was not changed: choose another file"
-            + ("" if into.is_dir() else ", or pass --overwrite (overwrite=True)")
+            + ("" if is_directory else ", or pass --overwrite (overwrite=True)")
         )
     if to == "duckdb" and importlib.util.find_spec("duckdb") is None:
         raise QueryError(
             "the format duckdb needs the package duckdb, which is not installed: pip install "
             "duckdb, or choose another format"
         )
-    draft = into.with_name(f".{into.name}.{unique_id()}.draft")
+    draft = into.with_name(f".{unique_id()}.draft")
     rows = 0
     try:
         with _file_errors(into), _WRITERS[to](draft, reader.schema, name) as write:
@@ -92,7 +94,7 @@ def _file_errors(into: Path) -> Iterator[None]:
     except OSError as error:
         raise StorageError(
             f"cannot write {into}: {error}. Nothing was written under that name: check that the "
-            "directory exists and that the disk has space"
+            "directory exists, that the name is at most 255 bytes long, and that the disk has space"
         ) from error
 
 

@@ -10,18 +10,23 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from statekit.backend.scratch import scratch_directory
+from statekit.checkpoint.lease_files import lease_of
 from statekit.checkpoint.leases import ReaderLease
 from statekit.checkpoint.manifest import Cause, EpochManifest
+from statekit.checkpoint.renewed_lease import RenewedLease
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.retention import check_epoch
 from statekit.clock import sleep_s, stopwatch_s
-from statekit.errors import QueryError
+from statekit.errors import FencedError, QueryError, StateTypeError
 from statekit.functions.process import Process
+from statekit.names import name_fault
 from statekit.query.change import Change, Kind
 from statekit.query.change_sources import ChangeSource, change_source
 from statekit.query.closing import Closing
@@ -31,8 +36,11 @@ from statekit.query.state_rows import StateRows
 from statekit.timestamp import instant
 from statekit.watermark import BEGINNING
 
-_TTL = dt.timedelta(minutes=10)
-"""How long the lease of a named reader is valid after its last call."""
+LEASE_TTL = "10 minutes"
+"""How long the lease of a named reader is valid if the user says nothing."""
+
+_CHECKED_EVERY_S = 1.0
+"""How often a feed that waits checks that the checkpoint is still the same."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,7 @@ class EpochChanges:
     watermark: dt.datetime | None
     processing_time: dt.datetime
     _source: ChangeSource = field(repr=False)
+    _lease: RenewedLease | None = field(repr=False, default=None)
 
     def __iter__(self) -> Iterator[Change]:
         """Yield the net changes: each row at most once, and "clear" before the rows of its key.
@@ -63,9 +72,13 @@ class EpochChanges:
 
         Raises:
             QueryError: the epoch was collected meanwhile.
+            FencedError: another process has taken over the reader's name.
             CorruptCheckpointError: a file is missing or altered.
         """
-        return self._source.changes()
+        for change in self._source.changes():
+            if self._lease is not None:
+                self._lease.check()
+            yield change
 
 
 def feed(
@@ -79,6 +92,8 @@ def feed(
     poll: Any = None,
     before: bool = False,
     reader: str | None = None,
+    lease_ttl: dt.timedelta | str | None = None,
+    token: str | None = None,
     function: Process[Any, Any, Any] | None = None,
     allow_pickle: bool = False,
 ) -> Feed:
@@ -98,14 +113,21 @@ def feed(
             then keeps a copy of the operator's rows below `TMPDIR`, and has to be closed.
         reader: a name under which the checkpoint keeps the epochs that the consumer has not
             committed, within the bound of `Retention.readers`. Call `Feed.commit` for each epoch
-            that was applied. If the process ends, the epochs are kept for ten more minutes.
+            that was applied. Each feed has a name of its own. Close the feed: then the next run of
+            the reader can start at once.
+        lease_ttl: how long the epochs are kept after the feed was closed or its process was killed;
+            a timedelta or text. None for ten minutes. It is renewed while the feed is open.
+        token: a text that all runs of this reader give, and no others: a new run then takes over
+            from an earlier one at once, also on another host. None: it waits, up to `lease_ttl`,
+            for a run on another host that was killed.
         function: the process function, for typed keys and values, converted by its migrate hooks;
-            None for what JSON can hold.
+            None for what JSON can hold. Then a key of several fields is a tuple.
         allow_pickle: unpickle values, which can run any code that whoever wrote the checkpoint
             chose.
 
     Raises:
-        FencedError: another process reads under this name.
+        StateTypeError: an argument is not valid.
+        FencedError: another process, or another open feed, reads under this name.
         QueryError: the epoch `after` was collected, or never committed; or it has no such operator
             or state.
         RestoreError: the checkpoint is a savepoint, or a local path that does not exist.
@@ -126,6 +148,15 @@ def feed(
     0 snapshot [('upsert', 'ada', 1), ('upsert', 'bob', 1)]
     1 changes [('upsert', 'ada', 2)]
     """
+    for what, epoch in (("after", after), ("until", until)):
+        if epoch is not None:
+            check_epoch(what, epoch)
+    if reader is not None:
+        _check_name(reader)
+    elif not (lease_ttl is None and token is None):
+        raise StateTypeError(
+            "lease_ttl= and token= are of a named reader. No lease was taken: pass reader=NAME too"
+        )
     epochs = EpochReader(checkpoint)
     return Feed(
         epochs,
@@ -137,31 +168,21 @@ def feed(
         poll_s=epochs.poll_s(poll) if follow else None,
         before=before,
         reader=reader,
+        lease_ttl=LEASE_TTL if lease_ttl is None else lease_ttl,
+        token=token,
         allow_pickle=allow_pickle,
     )
 
 
-class FeedLease:
-    """The lease of a reader, renewed while it is used.
+def _check_name(reader: object) -> None:
+    """Check that a reader can have a name.
 
-    Parameters:
-        lease: as it was taken, with the TTL `_TTL`.
+    Raises:
+        StateTypeError: it cannot.
     """
-
-    def __init__(self, lease: ReaderLease) -> None:
-        self._lease = lease
-        self._renewed_s = stopwatch_s()
-
-    def commit(self, epoch: int) -> None:
-        """Move the lease forward."""
-        self._lease.commit(epoch)
-        self._renewed_s = stopwatch_s()
-
-    def renew_in_time(self) -> None:
-        """Renew the lease if a third of its TTL has passed."""
-        if stopwatch_s() - self._renewed_s > _TTL.total_seconds() / 3:
-            self._lease.renew()
-            self._renewed_s = stopwatch_s()
+    fault = name_fault(reader) if isinstance(reader, str) else "give a text"
+    if fault is not None:
+        raise StateTypeError(f"reader={reader!r:.200}: {fault}. No lease was taken")
 
 
 class Feed(Closing):
@@ -183,6 +204,8 @@ class Feed(Closing):
         poll_s: float | None,
         before: bool,
         reader: str | None,
+        lease_ttl: dt.timedelta | str,
+        token: str | None,
         allow_pickle: bool,
     ) -> None:
         self._reader = epochs
@@ -193,23 +216,37 @@ class Feed(Closing):
         self._until = until
         self._poll_s = poll_s
         self._last: EpochManifest | None = None
-        self._lease = None if reader is None else self._taken(reader, after)
-        self._closing = contextlib.ExitStack()
+        self._lease: RenewedLease | None = None
         self._resolver: Resolver | None = None
+        self._is_closed = False
         if (latest := epochs.latest()) is not None:
             self._rows(latest)  # raises if there is no such state
         if after is not None:
             self._last = epochs.manifest(after)
-        if before:
-            place = self._closing.enter_context(scratch_directory("feed"))
-            self._resolver = Resolver(epochs, operator, place)
-            self._closing.callback(self._resolver.close)
-            if self._last is not None and self._has_state(self._last):
-                self._resolver.advance(self._last, self._rows(self._last))
         self.epoch = after
+        with contextlib.ExitStack() as opened:
+            if reader is not None:
+                lease = self._taken(reader, after, lease_ttl, token)
+                self._lease = RenewedLease(lease)
+                opened.callback(self._lease.release)
+                _open_feeds[lease.run] = self
+                opened.callback(_open_feeds.pop, lease.run, None)
+            if before:
+                place = opened.enter_context(scratch_directory("feed"))
+                self._resolver = Resolver(epochs, operator, place)
+                opened.callback(self._resolver.close)
+                if self._last is not None and self._has_state(self._last):
+                    self._resolver.advance(self._last, self._rows(self._last))
+            self._closing = opened.pop_all()
 
-    def _taken(self, reader: str, after: int | None) -> FeedLease:
-        """Take the lease of a named reader."""
+    def _taken(
+        self, reader: str, after: int | None, ttl: dt.timedelta | str, token: str | None
+    ) -> ReaderLease:
+        """Take the lease of a named reader.
+
+        Raises:
+            FencedError: another process, or another open feed, has the name.
+        """
         repository = self._reader.repository
         if after is None:
             first = next_manifest(repository, None)
@@ -219,7 +256,14 @@ class Feed(Closing):
                     "the job has committed one"
                 )
             after = first.epoch
-        return FeedLease(ReaderLease.take(repository, reader, after, ttl=_TTL))
+        stored = lease_of(repository, reader)
+        if stored is not None and stored.lease.run in _open_feeds:
+            raise FencedError(
+                f"reader {reader!r} of {repository.url} is another feed of this process, which is "
+                f"open and has committed epoch {stored.lease.epoch}. That feed continues. Close it "
+                "first, or choose another name: each feed has a name of its own"
+            )
+        return ReaderLease.take(repository, reader, after, ttl=ttl, token=token)
 
     def commit(self, epoch: int | None = None) -> None:
         """Report that the consumer has applied the changes of an epoch, and of all before.
@@ -230,9 +274,12 @@ class Feed(Closing):
             epoch: None for the last one that was returned.
 
         Raises:
-            QueryError: the feed has no `reader=`, or the epoch was not returned.
+            QueryError: the feed has no `reader=` or was closed, or the epoch was not returned.
             FencedError: another process has taken the name over.
         """
+        self._check_open()
+        if epoch is not None:
+            check_epoch("epoch", epoch)
         applied = self.epoch if epoch is None else epoch
         if self._lease is None or applied is None or self.epoch is None or applied > self.epoch:
             raise QueryError(
@@ -245,13 +292,19 @@ class Feed(Closing):
         """Yield the changes of each epoch.
 
         Raises:
-            QueryError: the next epoch was collected, or has no such operator or state.
+            QueryError: the next epoch was collected, or has no such operator or state; the
+                checkpoint was replaced by another version of it; or the feed was closed.
+            FencedError: another process has taken over the reader's name.
             CorruptCheckpointError: a file is missing or altered.
         """
+        checked_s = stopwatch_s() - _CHECKED_EVERY_S
         while self._until is None or self.epoch is None or self.epoch < self._until:
-            if self._lease is not None:
-                self._lease.renew_in_time()
-            after = next_manifest(self._reader.repository, self._last)
+            self._check_open()
+            now_s = stopwatch_s()
+            is_due = self._poll_s is None or now_s - checked_s >= _CHECKED_EVERY_S
+            after = next_manifest(self._reader.repository, self._last, thorough=is_due)
+            if is_due:
+                checked_s = now_s
             if after is not None:
                 # An epoch before the first one that has the state changes nothing in it.
                 is_before = not (self._has_state(after) or self._has_state(self._last))
@@ -275,6 +328,7 @@ class Feed(Closing):
             watermark=None if watermark in (None, BEGINNING) else instant(watermark),
             processing_time=instant(after.processing_time_us),
             _source=source,
+            _lease=self._lease,
         )
 
     def _source(self, after: EpochManifest, rows: StateRows) -> ChangeSource:
@@ -297,6 +351,27 @@ class Feed(Closing):
             allow_pickle=self._allow_pickle,
         )
 
+    def _check_open(self) -> None:
+        """Check that the feed can continue.
+
+        Raises:
+            QueryError: it was closed.
+            FencedError: another process has taken over the reader's name.
+        """
+        if self._is_closed:
+            raise QueryError(
+                "the feed was closed: open another one, after the epoch that was applied last"
+            )
+        if self._lease is not None:
+            self._lease.check()
+
     def close(self) -> None:
-        """Release what the feed keeps on the local disk. Its changes cannot be read any more."""
+        """Release what the feed keeps on the local disk, and the lease of its reader. Its changes
+        cannot be read any more.
+        """
+        self._is_closed = True
         self._closing.close()
+
+
+_open_feeds: weakref.WeakValueDictionary[str, Feed] = weakref.WeakValueDictionary()
+"""The feeds of this process that have a lease, by the unique id of its run."""

@@ -1,7 +1,8 @@
 """Follower: copies of operators that are at one epoch, and advance to the next one.
 
-    <directory>/lock                                    held by the process that uses it
-    <directory>/<checkpoint id>/<operator>/<unique>/    a copy of an operator (`operator_copy`)
+    <directory>/lock            held by the process that uses it
+    <directory>/copies-<checkpoint id>/<operator>/<unique>/
+                                a copy of an operator (`operator_copy`)
 
 Every operator has one copy. For a new epoch, the change files of the epoch are applied to all
 copies. Where change files do not lead to the epoch, as after a rollback, or if the follower is too
@@ -23,13 +24,15 @@ from statekit.checkpoint.own_files import follows_by_files
 from statekit.checkpoint.retention import held
 from statekit.clock import unique_id
 from statekit.errors import QueryError, StatekitError, StorageError
-from statekit.query.epochs import EpochReader, next_manifest
+from statekit.query.change_sources import have_other_shards
+from statekit.query.epochs import EpochReader, ReplacedError, next_manifest
 from statekit.query.operator_copy import EpochRows, OperatorCopy, Position
+from statekit.query.replica_directory import locked
 from statekit.query.state_rows import record_of_operator
-from statekit.working_copy.lock import DirectoryLock
+from statekit.working_copy.uploaded_tables import forget_stored_below
 
 # Nothing else in the directory is ever removed: it may not be ours.
-_CHECKPOINT_NAME = re.compile(r"[0-9a-f]{32}")
+_COPIES_NAME = re.compile(r"copies-[0-9a-f]{32}")
 
 
 class Follower:
@@ -46,10 +49,12 @@ class Follower:
         manifest: of the epoch that the copies are at; None before the first.
         latest: the last committed epoch that is known.
         is_rebuilding: whether copies are being restored.
+        lock: of the directory.
+        times_replaced: how often the checkpoint was replaced by another version of it.
 
     Raises:
         QueryError: the directory is used by another process.
-        StorageError: the directory cannot be created.
+        StorageError: the directory cannot be created or locked.
     """
 
     def __init__(
@@ -68,14 +73,10 @@ class Follower:
         self.manifest: EpochManifest | None = None
         self.latest: int | None = None
         self.is_rebuilding = False
+        self.times_replaced = 0
         self._copies: dict[str, OperatorCopy] = {}
         self._replaced: list[OperatorCopy] = []
-        lock = DirectoryLock.take(directory)
-        if lock is None:
-            raise QueryError(
-                f"{directory} is used by another replica: give each replica a directory of its own"
-            )
-        self._lock = lock
+        self.lock = locked(directory)
 
     @property
     def is_at_an_epoch(self) -> bool:
@@ -136,8 +137,11 @@ class Follower:
             return [*job.operators]
         return [record_of_operator(job, name) for name in self._operators]
 
+    def _copies_of(self, job: JobFile) -> Path:
+        return self.directory / f"copies-{job.id}"
+
     def _home(self, job: JobFile, operator: str) -> Path:
-        return self.directory / job.id / operator
+        return self._copies_of(job) / operator
 
     def _reopened(
         self, job: JobFile, records: Sequence[OperatorRecord], groups: tuple[int, int]
@@ -167,9 +171,9 @@ class Follower:
     def _remove_others(self, job: JobFile, operators: set[str]) -> None:
         """Remove copies of another checkpoint, and of operators that are not followed."""
         for path in self.directory.glob("*"):
-            if _CHECKPOINT_NAME.fullmatch(path.name) and path.name != job.id:
+            if _COPIES_NAME.fullmatch(path.name) and path != self._copies_of(job):
                 shutil.rmtree(path, ignore_errors=True)
-        for path in (self.directory / job.id).glob("*"):
+        for path in self._copies_of(job).glob("*"):
             if path.name not in operators:
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -215,7 +219,8 @@ class Follower:
             return False
         try:
             after = next_manifest(repository, last, thorough=thorough)
-        except QueryError:  # it was collected, or the checkpoint was replaced
+        except QueryError as error:  # it was collected, or the checkpoint was replaced
+            self.times_replaced += isinstance(error, ReplacedError)
             after = self.reader.latest()
             if after is None:
                 raise
@@ -252,12 +257,19 @@ class Follower:
             is_there = position.epoch == last.epoch or position.manifest == applied
             if not is_there or position.applying not in (None, applied):
                 return False
+        if any(_has_other_operator_state(copy, last, after) for copy in self._copies.values()):
+            return False
         records = self._records(self.reader.job_file(after))
         states = {record.name: record.holds for record in records}
         return states == {name: copy.states for name, copy in self._copies.items()}
 
-    def restore(self, manifest: EpochManifest) -> None:
-        """Restore all copies at an epoch, beside the present ones.
+    def restore(
+        self, manifest: EpochManifest, keep: Mapping[str, OperatorCopy] | None = None
+    ) -> None:
+        """Restore copies at an epoch, beside the present ones.
+
+        Parameters:
+            keep: copies that are at the epoch, by operator; None to restore all.
 
         Raises:
             QueryError: there is no such operator or key group.
@@ -266,23 +278,31 @@ class Follower:
         """
         self.latest = manifest.epoch
         self.is_rebuilding = True
+        keep = keep or {}
         copies: dict[str, OperatorCopy] = {}
         try:
             with self._kept(manifest.epoch):
-                self._restore_into(copies, manifest)
+                self._restore_into(copies, manifest, keep)
         except BaseException:
             for copy in copies.values():
                 copy.remove()
             raise
         finally:
             self.is_rebuilding = False
-        self._replaced += self._copies.values()
-        self._copies, self.manifest = copies, manifest
+        self._replaced += (copy for name, copy in self._copies.items() if name not in keep)
+        self._copies, self.manifest = {**keep, **copies}, manifest
 
-    def _restore_into(self, copies: dict[str, OperatorCopy], manifest: EpochManifest) -> None:
+    def _restore_into(
+        self,
+        copies: dict[str, OperatorCopy],
+        manifest: EpochManifest,
+        keep: Mapping[str, OperatorCopy],
+    ) -> None:
         job = self.reader.job_file(manifest)
         groups = self.groups(job)
         for record in self._records(job):
+            if record.name in keep:
+                continue
             copies[record.name] = OperatorCopy.restore(
                 self.reader.repository,
                 manifest,
@@ -299,6 +319,30 @@ class Follower:
             with contextlib.suppress(StorageError):
                 keeping.enter_context(held(self.reader.repository, epoch))
             yield
+
+    @property
+    def damaged(self) -> list[str]:
+        """The operators whose copies have damaged files."""
+        return [name for name, copy in self._copies.items() if copy.is_damaged]
+
+    def repair(self) -> None:
+        """Restore the copies that are damaged; all of them if their epoch is not kept any more.
+
+        Raises:
+            CorruptCheckpointError: a file is missing or altered.
+            StorageError: the store or the local disk failed. Another call tries again.
+        """
+        intact = {name: copy for name, copy in self._copies.items() if not copy.is_damaged}
+        for name in self.damaged:
+            forget_stored_below(self._copies[name].home.parent)
+        last = self.manifest if self.is_at_an_epoch else None
+        with contextlib.suppress(QueryError):  # it was collected
+            if last is not None and self.reader.manifest(last.epoch) == last:
+                self.restore(last, intact)
+                return
+        latest = self.reader.latest()
+        if latest is not None:
+            self.restore(latest)
 
     # ------------------------------------------------------------------------------- the end
 
@@ -319,4 +363,16 @@ class Follower:
             with contextlib.suppress(StatekitError):  # the files stay, and are opened again or not
                 copy.close()
         self._replaced, self._copies = [], {}
-        self._lock.release()
+        self.lock.release()
+
+
+def _has_other_operator_state(
+    copy: OperatorCopy, before: EpochManifest, after: EpochManifest
+) -> bool:
+    """Return whether the operator state of a copy is that of other shards in the next epoch.
+
+    A copy of all key groups gets it from the change files of the epoch. A copy of a part of them
+    does not: it does not follow all shards before.
+    """
+    is_part = copy.groups != (0, after.key_groups - 1)
+    return is_part and copy.has_operator_state and have_other_shards(before, after, copy.operator)

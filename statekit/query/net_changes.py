@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from statekit.backend.interface import Backend, MemoryBackend
-from statekit.backend.mutation import DELETE, PUT, Batch
+from statekit.backend.mutation import DELETE, PUT, Batch, in_batches
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.repository import Repository
@@ -93,14 +93,9 @@ class NetChanges(Closing):
 
     def touch(self, row_keys: Iterable[bytes]) -> None:
         """Count rows as changed, which may be changed already."""
-        batch = Batch()
-        for row_key in row_keys:
-            if self._backend.get(_ROW, row_key) is None:
-                batch.put(_ROW, row_key, _DELETED)
-            if batch.full:
-                self._backend.write(batch)
-                batch = Batch()
-        self._backend.write(batch)
+        unchanged = (key for key in row_keys if self._backend.get(_ROW, key) is None)
+        for batch in in_batches((_ROW, key, _DELETED) for key in unchanged):
+            self._backend.write(batch)
 
     def close(self) -> None:
         """Release memory and local disk."""

@@ -3,6 +3,9 @@
     <home>/copy.json    what the databases contain
     <home>/db/…         the databases, as those of a working copy
 
+A copy of a part of the key groups has the operator state of each shard with key groups in that
+part. Operator state has the first key group of its shard, which may be before the part.
+
 A copy is restored as a working copy is: from base snapshots and change files. Then it applies the
 change files of one epoch after the other. Unlike a working copy it stays open, so it writes with a
 write-ahead log, and a row of its own states the epoch that it is at. That row is in the same
@@ -16,32 +19,36 @@ from __future__ import annotations
 import contextlib
 import shutil
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from pydantic import ValidationError
 
 from statekit.backend.interface import Rows
-from statekit.backend.mutation import Batch
+from statekit.backend.mutation import Batch, Put
+from statekit.backend.range_partitioned import FrozenRows
+from statekit.backend.rocksdb import DatabaseError
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.backend.rocksdb_snapshot import FrozenRows
 from statekit.checkpoint.job_file import OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.own_files import own_files
 from statekit.checkpoint.repository import Repository, group_bounds
-from statekit.checkpoint.restore_plan import restore_plan
+from statekit.checkpoint.restore_plan import local_rows_of_shard, restore_plan
 from statekit.checkpoint.sealed_json import Count, Record, checksum_of
 from statekit.errors import QueryError, StatekitError, StorageError
 from statekit.keygroup import pack_group
 from statekit.working_copy.clipping import Database, opened
 from statekit.working_copy.directory import Ranges
 from statekit.working_copy.restore import restored
+from statekit.working_copy.uploaded_tables import forget_stored_below
 
 POSITION = "_position"
 """The column family with the row that states the epoch. States of users have no such names."""
 
 _DESCRIPTION = "copy.json"
+
+T = TypeVar("T")
 
 
 class Position(Record):
@@ -77,9 +84,8 @@ class OperatorCopy:
 
     Parameters:
         home: its directory.
-        operator: the operator's name.
+        operator: the operator.
         groups: first and last key group.
-        states: the column families with rows of the operator.
         backend: the open databases.
         fragments: the key groups of each database.
         position: the epoch that they are at.
@@ -88,17 +94,17 @@ class OperatorCopy:
     def __init__(
         self,
         home: Path,
-        operator: str,
+        operator: OperatorRecord,
         groups: tuple[int, int],
-        states: Sequence[str],
         backend: Database,
         fragments: Ranges,
         position: Position,
     ) -> None:
         self.home = home
-        self.operator = operator
+        self.operator = operator.name
         self.groups = groups
-        self.states = tuple(states)
+        self.states = operator.holds
+        self.has_operator_state = any(state.is_local for state in operator.states)
         self.position = position
         self.version = 0
         """Increases whenever rows begin to change: a read between two equal versions is of one
@@ -133,21 +139,25 @@ class OperatorCopy:
         """
         states = operator.holds
         plan = restore_plan(repository, manifest, operator.name, *groups)
-        home.mkdir(parents=True)
         try:
+            home.mkdir(parents=True)
             fragments, backend = restored(
                 repository, home, groups, [plan], [*states, POSITION], options, beside=home.parent
             )
-        except OSError as error:
+            with contextlib.ExitStack() as failing:
+                failing.callback(backend.close)
+                position = Position.at(manifest)
+                copy = cls(home, operator, groups, backend, fragments, position)
+                copy._write(_rows_before(repository, manifest, operator, groups[0]), position)
+                _describe(home, _Description(groups=groups, states=states, fragments=fragments))
+                failing.pop_all()
+        except (OSError, DatabaseError) as error:
             shutil.rmtree(home, ignore_errors=True)
+            forget_stored_below(home.parent)  # a table of another copy may be damaged
             raise unusable(home, error) from error
         except BaseException:
             shutil.rmtree(home, ignore_errors=True)
             raise
-        position = Position.at(manifest)
-        copy = cls(home, operator.name, groups, states, backend, fragments, position)
-        copy._write([], copy.position)
-        _describe(home, _Description(groups=groups, states=states, fragments=fragments))
         return copy
 
     @classmethod
@@ -169,7 +179,7 @@ class OperatorCopy:
         if position is None:
             backend.close()
             return None
-        return cls(home, operator.name, groups, found.states, backend, found.fragments, position)
+        return cls(home, operator, groups, backend, found.fragments, position)
 
     # --------------------------------------------------------------------------------- advancing
 
@@ -181,21 +191,25 @@ class OperatorCopy:
             StorageError: the store or the local disk failed. The copy is then of neither epoch:
                 advance it again, or restore another one.
         """
-        self._write(self._batches(repository, before, after), Position.at(after))
+        try:
+            self._write(self._batches(repository, before, after), Position.at(after))
+        except DatabaseError as error:
+            raise self.failure(error) from error
 
     def _batches(
         self, repository: Repository, before: EpochManifest, after: EpochManifest
     ) -> Iterator[Batch]:
-        start, end = group_bounds(*self.groups)
         states = frozenset(self.states)
         for shard, refs in own_files(repository, before, after, self.operator):
             is_inside = self.groups[0] <= shard.first_group and shard.last_group <= self.groups[1]
             if not shard.overlaps(*self.groups):
                 continue
             for ref in refs:
+                first = shard.first_group if ref.local else self.groups[0]
+                bounds = group_bounds(min(first, self.groups[0]), self.groups[1])
                 for batch in repository.batches(ref):
                     is_clean = is_inside and states.issuperset(batch.states)
-                    yield batch if is_clean else batch.within(start, end, states)
+                    yield batch if is_clean else batch.within(*bounds, states)
 
     def _write(self, batches: Iterable[Batch], position: Position) -> None:
         """Apply batches, with the new position in the last one."""
@@ -226,6 +240,21 @@ class OperatorCopy:
         rows = EpochRows(self, self._backend.frozen())
         self._readers.add(rows)
         return rows
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether RocksDB reported damaged files."""
+        return self._backend.damaged
+
+    def failure(self, error: DatabaseError) -> StorageError:
+        """Return the error of the replica for one of the databases."""
+        if not self.is_damaged:
+            return unusable(self.home, error)
+        return StorageError(
+            f"the replica's copy of operator {self.operator!r} in {self.home} is damaged: "
+            f"{error.__cause__ or error}. The checkpoint is not affected, and the replica restores "
+            "the copy from it: read again. If this happens again, check the local disk"
+        )
 
     @property
     def is_read(self) -> bool:
@@ -259,6 +288,11 @@ class EpochRows:
         self._closed: str | None = None
 
     @property
+    def is_damaged(self) -> bool:
+        """Whether the files that the rows are in are damaged."""
+        return self._copy.is_damaged
+
+    @property
     def is_closed(self) -> bool:
         """Whether the rows were released."""
         return self._closed is not None
@@ -267,28 +301,52 @@ class EpochRows:
         """Return the row at `key`, or None."""
         copy, version = self._copy, self._version
         if copy.version == version and self._closed is None:
-            row = copy.getters[state](key)
+            try:
+                row = copy.getters[state](key)
+            except DatabaseError as error:
+                raise copy.failure(error) from error
             if copy.version == version:
                 return row
-        self._check_open()
-        return self._frozen.get(state, key)
+        return self._read(lambda: self._frozen.get(state, key))
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the rows at `keys`, in that order."""
         copy, version = self._copy, self._version
         if copy.version == version and self._closed is None:
-            rows = copy.get_many(state, keys)
+            rows = self._read(lambda: copy.get_many(state, keys))
             if copy.version == version:
                 return rows
-        self._check_open()
-        return self._frozen.get_many(state, keys)
+        return self._read(lambda: self._frozen.get_many(state, keys))
 
-    def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
-        """Yield rows with `start <= key < end` in key order."""
-        self._check_open()
-        for row in self._frozen.scan(state, start, end, reverse=reverse):
-            yield row
-            self._check_open()
+    def scan(
+        self,
+        state: str,
+        start: bytes,
+        end: bytes,
+        *,
+        reverse: bool = False,
+        check: Callable[[], None] | None = None,
+    ) -> Rows:
+        """Yield rows with `start <= key < end` in key order.
+
+        Parameters:
+            check: raises if the rows must not be read any more; None for `check_open`.
+        """
+        check = check or self.check_open
+        check()
+        try:
+            for row in self._frozen.scan(state, start, end, reverse=reverse):
+                yield row
+                check()
+        except DatabaseError as error:
+            raise self._copy.failure(error) from error
+
+    def _read(self, read: Callable[[], T]) -> T:
+        self.check_open()
+        try:
+            return read()
+        except DatabaseError as error:
+            raise self._copy.failure(error) from error
 
     def close(self, why: str) -> None:
         """Release the rows. Further reads fail.
@@ -300,17 +358,30 @@ class EpochRows:
             self._closed = why
             self._frozen.close()
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise QueryError if the rows were released."""
         if self._closed is not None:
             raise QueryError(self._closed)
 
 
-def unusable(home: Path, error: OSError) -> StorageError:
+def unusable(home: Path, error: OSError | DatabaseError) -> StorageError:
     """Return the error for a local disk that a copy cannot be written to."""
     return StorageError(
-        f"a copy in {home} cannot be written: {error}. The checkpoint is not affected: make space "
-        "there, or choose another directory"
+        f"the replica cannot use its copy in {home}: {error.__cause__ or error}. The checkpoint is "
+        "not affected: make space there, or choose another directory"
     )
+
+
+def _rows_before(
+    repository: Repository, manifest: EpochManifest, operator: OperatorRecord, first: int
+) -> Iterator[Batch]:
+    """Yield the operator state of the shard that has a key group but begins before it."""
+    for shard in manifest.shards_over(operator.name, first, first):
+        if shard.first_group < first:
+            prefix = pack_group(shard.first_group)
+            stored = local_rows_of_shard(repository, operator, manifest, shard)
+            for state, rows in stored.items():
+                yield Batch([Put(state, prefix + subkey, row) for subkey, row in rows])
 
 
 def _position_keys(fragments: Ranges) -> list[bytes]:

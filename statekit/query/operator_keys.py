@@ -10,11 +10,8 @@ from statekit.codec.key_codec import KeyCodec, schema_key_codec
 from statekit.codec.schema_codec import generic_key_decoder, generic_key_encoder
 from statekit.errors import QueryError, StateTypeError
 from statekit.functions.process import Process
-from statekit.keygroup import key_group, pack_group
-from statekit.reader import key_schema
-
-GROUP_BYTES = 2
-"""The length of the key group at the start of each row key."""
+from statekit.keygroup import GROUP_BYTES, key_group, pack_group
+from statekit.stored_types import key_schema
 
 
 class OperatorKeys:
@@ -31,10 +28,7 @@ class OperatorKeys:
     """
 
     def __init__(
-        self,
-        operator: OperatorRecord,
-        key_groups: int,
-        function: Process[Any, Any, Any] | None = None,
+        self, operator: OperatorRecord, key_groups: int, function: Process[Any, Any, Any] | None
     ) -> None:
         self._key_groups = key_groups
         self._is_typed = function is not None
@@ -92,18 +86,30 @@ class OperatorKeys:
         return self.prefix(key)[GROUP_BYTES:]
 
     def split(self, row_key: bytes) -> tuple[Any, int]:
-        """Return the key of a row key, and where it ends there.
+        """Return the key of a row key, and where it ends there. Without the function, the key is
+        `hashable`.
 
         Raises:
             CorruptCheckpointError: the row key does not begin with a key of this type.
         """
-        key_and_end: tuple[Any, int] = self._decode(row_key, GROUP_BYTES)
-        return key_and_end
+        key, end = self._decode(row_key, GROUP_BYTES)
+        return hashable(key), end
 
     def regrouped(self, row_key: bytes) -> bytes:
         """Return a row key of another number of key groups with the key group that it has here."""
         key = self._codec.decode(row_key, GROUP_BYTES)[0]
         return pack_group(key_group(key, self._key_groups)) + row_key[GROUP_BYTES:]
+
+
+def hashable(key: Any) -> Any:
+    """Return a key as a dict takes it: JSON arrays and objects become tuples of their values.
+
+    >>> hashable(["UA", {"month": 1, "day": 31}])
+    ('UA', (1, 31))
+    """
+    if isinstance(key, list | dict):
+        return tuple(map(hashable, key.values() if isinstance(key, dict) else key))
+    return key
 
 
 def _check_key(function: Process[Any, Any, Any], operator: OperatorRecord) -> None:

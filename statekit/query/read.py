@@ -18,14 +18,15 @@ from statekit.checkpoint.job_file import WAITING, OperatorRecord
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.retention import still_kept
 from statekit.codec.key_codec import schema_key_codec
-from statekit.errors import CorruptCheckpointError, QueryError
+from statekit.errors import CorruptCheckpointError, QueryError, StateTypeError
 from statekit.keygroup import key_group, pack_group
 from statekit.query.packed_bytes import RowBatch, row_batches
+from statekit.query.reader import CheckpointReader
 from statekit.query.row_parts import Family
 from statekit.query.state_rows import expiry_time_us
 from statekit.query.stored_batches import keyed_batches, local_batches, shard_batches
 from statekit.query.table import TooWide, table_for_reading
-from statekit.reader import CheckpointReader, encoded_keys, key_schema
+from statekit.stored_types import encoded_keys, key_schema
 from statekit.working_copy.unpacked_shard import ShardRows
 
 
@@ -97,7 +98,6 @@ class StateTable:
     """
 
     def __init__(self, checkpoint: CheckpointReader, operator: str, state: str) -> None:
-        self._checkpoint = checkpoint
         self._repository, self._manifest = checkpoint.repository, checkpoint.manifest
         self._operator: OperatorRecord = checkpoint.operator(operator)
         if state not in self._operator.holds:
@@ -126,6 +126,13 @@ class StateTable:
             encoded_key: read the rows of this key alone.
             shard: read the rows of this shard alone; of keyed state, timers and buffered records.
         """
+        if columns is not None and (
+            isinstance(columns, str) or not all(isinstance(name, str) for name in columns)
+        ):
+            raise StateTypeError(
+                f"columns={columns!r:.200}: give a list of names, such as ['value']. Nothing was "
+                "read"
+            )
         with self._located():
             table = table_for_reading(
                 self.family, wanted=columns, wide=wide_ints, allow_pickle=allow_pickle

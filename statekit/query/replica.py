@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-import tempfile
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +25,13 @@ from statekit.functions.process import Process
 from statekit.query.closing import Closing
 from statekit.query.epochs import EpochReader
 from statekit.query.follower import Follower
+from statekit.query.replica_arguments import (
+    check_functions,
+    functions_by_operator,
+    key_group_range,
+    operator_names,
+)
+from statekit.query.replica_directory import end, mark_temporary, replica_directory
 from statekit.query.view import PublishedEpoch, View
 from statekit.timestamp import duration_to_micros
 
@@ -55,7 +62,8 @@ class ReplicaStatus:
         latest: the last committed epoch, as far as the replica knows.
         is_rebuilding: whether copies are being restored from the checkpoint. Earlier epochs can be
             read meanwhile.
-        error: why the last attempt to follow failed; None if it did not. The replica tries again.
+        error: why the last attempt to follow failed, or which local files are damaged and are being
+            restored; None if nothing is wrong. The replica tries again.
         views: the epochs that can be read.
     """
 
@@ -71,17 +79,18 @@ class Replica(Closing):
 
     Parameters:
         checkpoint: a directory, an object store URL or an open repository.
-        operators: names of the operators to follow; None for all.
+        operators: names of the operators to follow, in a list; None for all.
         key_groups: the first and the last key group to follow; None for all. The disk space is that
             of this part.
-        directory: where the copies are kept, for this process alone. None for a temporary one. With
-            a directory, a replica that starts again continues from the epoch that it was at.
+        directory: where the copies are kept, for this process alone. None for a temporary one,
+            which is removed at the end. With a directory, a replica that starts again continues
+            from the epoch that it was at.
         functions: process functions, for typed keys and values; by the name of their operator, or
-            in a list if operators have the names of the functions. States of other operators are
-            read as plain data.
+            in a list if operators have the names of the functions. The first epoch that is read
+            must have these operators. States of other operators are read as plain data.
         views: the number of last epochs that can be read.
-        view_timeout: how long an open view keeps an older epoch readable; a timedelta or text. It
-            bounds the disk space of views that are never closed.
+        view_timeout: how long an open view keeps an older epoch readable, from when it was taken; a
+            timedelta or text. It bounds the disk space of views that are never closed.
         follow: whether a thread follows new epochs. If not, call `refresh`.
         poll: how often the thread asks for a new epoch; a timedelta or text. None for 20
             milliseconds on a local disk, and a second on an object store.
@@ -91,8 +100,9 @@ class Replica(Closing):
 
     Raises:
         RestoreError: it is a savepoint, or a local path that does not exist.
-        QueryError: the directory is used by another process; or there is no such operator or key
-            group.
+        StateTypeError: an argument is not what it is to be.
+        QueryError: the directory is used by another process, or is in the checkpoint; or there is
+            no such operator or key group.
         CorruptCheckpointError: a file is missing or altered.
         StorageError: the store or the local disk failed.
 
@@ -128,37 +138,37 @@ class Replica(Closing):
         if type(views) is not int or views < 1:
             raise StateTypeError(f"views={views!r}: give the number of epochs to keep, at least 1")
         self._reader = EpochReader(checkpoint)
-        self._functions = (
-            dict(functions)
-            if isinstance(functions, Mapping)
-            else {function.name: function for function in functions}
-        )
+        self._functions = functions_by_operator(functions)
+        self._are_functions_checked = False
         self._views_max = views
         self._view_timeout_s = duration_to_micros(view_timeout, "view_timeout") / 1e6
         self._poll_s = self._reader.poll_s(poll)
         self._allow_pickle = allow_pickle
         self._published: deque[PublishedEpoch] = deque()
         self._held: list[PublishedEpoch] = []
+        self._times_replaced = 0
         self._error: str | None = None
         self._advancing = threading.Lock()
         self._reading = threading.Lock()
         self._changed = threading.Condition()
         self._ends = threading.Event()
         self._is_temporary = directory is None
-        self.directory = Path(
-            tempfile.mkdtemp(prefix="statekit-replica-") if directory is None else directory
-        )
+        names, groups = operator_names(operators), key_group_range(key_groups)
+        self.directory = replica_directory(directory, self._reader.repository)
         self._follower = Follower(
-            self._reader, self.directory, operators, key_groups, rocksdb or RocksOptions()
+            self._reader, self.directory, names, groups, rocksdb or RocksOptions()
         )
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._follow, daemon=True) if follow else None
+        if self._is_temporary:
+            mark_temporary(self.directory)
+            lock = self._follower.lock
+            weakref.finalize(self, end, self._ends, self._thread, lock, self.directory)
         try:
             self.refresh()
         except BaseException:
             self.close()
             raise
-        if follow:
-            self._thread = threading.Thread(target=self._follow, daemon=True)
+        if self._thread is not None:
             self._thread.start()
 
     # ------------------------------------------------------------------------------- following
@@ -167,14 +177,18 @@ class Replica(Closing):
         """Apply the epochs that were committed since the last call, and return their number.
 
         Raises:
+            QueryError: the replica was closed.
             CorruptCheckpointError: a file is missing or altered.
             StorageError: the store or the local disk failed. Earlier epochs can still be read.
         """
+        self._check_open()
         return self._refresh(thorough=True)
 
     def _refresh(self, *, thorough: bool) -> int:
         follower, applied = self._follower, 0
         with self._advancing:
+            if follower.damaged:
+                applied += self._repair()
             if follower.manifest is None and follower.start():
                 applied += self._publish()
             while not self._ends.is_set() and follower.manifest is not None:
@@ -182,6 +196,27 @@ class Replica(Closing):
                     break
                 applied += self._publish()
             self._close_old_views()
+        return applied
+
+    def _repair(self) -> int:
+        """Restore damaged copies, and return the number of published epochs."""
+        self._error = (
+            f"local files of operator {', '.join(self._follower.damaged)} in {self.directory} are "
+            "damaged: they are being restored from the checkpoint"
+        )
+        _logger.warning("the replica of %s: %s", self._url, self._error)
+        self._follower.repair()
+        applied = self._publish()
+        with self._reading:
+            damaged = [own for own in (*self._published, *self._held) if own.is_damaged]
+            self._published = deque(own for own in self._published if own not in damaged)
+            self._held = [own for own in self._held if own not in damaged]
+            for own in damaged:
+                own.close(
+                    f"the view of epoch {own.manifest.epoch} was closed: its local files were "
+                    "damaged, and the replica restored them. Take another view"
+                )
+        self._error = None
         return applied
 
     def _follow(self) -> None:
@@ -211,6 +246,9 @@ class Replica(Closing):
         if manifest is None or not follower.is_at_an_epoch:
             return 0
         job = self._reader.job_file(manifest)
+        if not self._are_functions_checked:
+            check_functions(self._functions, job)
+            self._are_functions_checked = True
         published = PublishedEpoch(
             manifest=manifest,
             job=job,
@@ -218,10 +256,14 @@ class Replica(Closing):
             groups=follower.groups(job),
             functions=self._functions,
             allow_pickle=self._allow_pickle,
-            published_s=stopwatch_s(),
         )
         with self._reading:
-            self._published.append(published)
+            if follower.times_replaced != self._times_replaced:  # those are of the other version
+                self._times_replaced = follower.times_replaced
+                self._held += self._published
+                self._published = deque([published])
+            else:
+                self._published.append(published)
             while len(self._published) > self._views_max:
                 self._held.append(self._published.popleft())
         with self._changed:
@@ -233,8 +275,7 @@ class Replica(Closing):
         with self._reading:
             held, self._held = self._held, []
             for published in held:
-                age_s = stopwatch_s() - published.published_s
-                if published.views and age_s < self._view_timeout_s:
+                if published.is_viewed(self._view_timeout_s):
                     self._held.append(published)
                     continue
                 published.close(
@@ -256,11 +297,10 @@ class Replica(Closing):
             QueryError: nothing is committed yet, or the replica does not have the epoch.
         """
         with self._reading:
-            return View(self._epoch(epoch))
+            return View(self._epoch(epoch), self)
 
     def _epoch(self, epoch: int | None) -> PublishedEpoch:
-        if self._ends.is_set():
-            raise QueryError(_CLOSED)
+        self._check_open()
         if not self._published:
             raise QueryError(
                 f"{self._url} has no committed epoch: wait until the job has committed one"
@@ -272,7 +312,7 @@ class Replica(Closing):
                 return published
         numbers = ", ".join(str(published.manifest.epoch) for published in self._published)
         raise QueryError(
-            f"the replica of {self._url} cannot read epoch {epoch}: it has the epochs {numbers}. "
+            f"the replica of {self._url} cannot read epoch {epoch!r}: it has the epochs {numbers}. "
             "Pass one of them; to keep more, pass views=; for older ones use statekit.read"
         )
 
@@ -286,7 +326,7 @@ class Replica(Closing):
         published = self._newest()
         return Answer(published.state(operator, state).get(key), published.manifest.epoch)
 
-    def get_many(self, operator: str, state: str, keys: Sequence[Any]) -> Answer[list[Any]]:
+    def get_many(self, operator: str, state: str, keys: Iterable[Any]) -> Answer[list[Any]]:
         """Return what a state has for each key in the last epoch: see `StateView.get_many`.
 
         Raises:
@@ -297,18 +337,22 @@ class Replica(Closing):
 
     def _newest(self) -> PublishedEpoch:
         try:
-            published = self._published[-1]
+            return self._published[-1]
         except IndexError:
             with self._reading:
                 return self._epoch(None)
+
+    def _check_open(self) -> None:
         if self._ends.is_set():
             raise QueryError(_CLOSED)
-        return published
 
     @property
     def epoch(self) -> int | None:
-        """The last epoch that can be read; None before the first."""
-        return self._published[-1].manifest.epoch if self._published else None
+        """The last epoch that can be read; None before the first, and after the end."""
+        try:
+            return self._published[-1].manifest.epoch
+        except IndexError:
+            return None
 
     def status(self) -> ReplicaStatus:
         """Return what the replica is doing."""
@@ -329,15 +373,18 @@ class Replica(Closing):
             timeout: the longest wait; a timedelta or text.
 
         Raises:
-            QueryError: it cannot be read in time.
+            QueryError: it cannot be read in time, or the replica was closed.
         """
+        if type(epoch) is not int:
+            raise StateTypeError(f"epoch={epoch!r}: give the number of an epoch")
         limit_s = duration_to_micros(timeout, "timeout") / 1e6
         with self._changed:
             is_there = self._changed.wait_for(
                 lambda: self._ends.is_set() or (self.epoch is not None and self.epoch >= epoch),
                 limit_s,
             )
-        if not is_there or self._ends.is_set():
+        self._check_open()
+        if not is_there:
             raise QueryError(
                 f"the replica of {self._url} is at epoch {self.epoch}, and not at {epoch} after "
                 f"{limit_s:g} s: {self._error or 'check that the job commits epochs'}"
@@ -350,11 +397,13 @@ class Replica(Closing):
         self._ends.set()
         with self._changed:
             self._changed.notify_all()
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():
             self._thread.join()
         with self._advancing, self._reading:
             for published in (*self._published, *self._held):
                 published.close(_CLOSED)
+            self._published.clear()
+            self._held.clear()
             self._follower.close()
         if self._is_temporary:
             shutil.rmtree(self.directory, ignore_errors=True)

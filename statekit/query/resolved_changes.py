@@ -16,25 +16,22 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from statekit.backend.interface import prefix_end
-from statekit.backend.mutation import BATCH_ROWS_MAX, Batch, DeleteRange
+from statekit.backend.mutation import Batch, DeleteRange, in_batches
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.own_files import follows_by_files, own_files
 from statekit.checkpoint.repository import group_bounds
-from statekit.keygroup import MAX_GROUPS, pack_group
+from statekit.keygroup import GROUP_BYTES, MAX_GROUPS, pack_group
 from statekit.query.change import Change
 from statekit.query.change_sources import ChangeSource, is_same, regrouped
 from statekit.query.epochs import EpochReader
 from statekit.query.follower import Follower
 from statekit.query.net_changes import NetChanges, joined
 from statekit.query.operator_copy import EpochRows
-from statekit.query.operator_keys import GROUP_BYTES
 from statekit.query.state_rows import Row, StateRows, expiry_time_us
 from statekit.timestamp import MAX_MICROS, MIN_MICROS, sortable_micros
 
@@ -134,13 +131,12 @@ class Resolver:
         """Add rows that expire to the index."""
         if rows.state.ttl is None:
             return
-        waiting = iter(written)
-        while some := list(islice(waiting, BATCH_ROWS_MAX)):
-            batch = Batch()
-            for row_key, row in some:
-                deadline = rows.deadline_us(row)
-                if deadline is not None and deadline <= MAX_MICROS:
-                    batch.put(DUE, due_key(deadline) + row_key, b"")
+        deadlines = ((row_key, rows.deadline_us(row)) for row_key, row in written)
+        for batch in in_batches(
+            (DUE, due_key(deadline) + row_key, b"")
+            for row_key, deadline in deadlines
+            if deadline is not None and deadline <= MAX_MICROS
+        ):
             self._due.write(batch)
 
     def close(self) -> None:
@@ -185,8 +181,7 @@ class ComparedRows(_Resolved):
         before = iter(()) if self.before is None else self.before.scan(*_ALL)
         with contextlib.ExitStack() as closing:
             if self.before is not None and self.before.manifest.key_groups != self.after.key_groups:
-                place = closing.enter_context(scratch_directory("feed"))
-                before = regrouped(before, self.rows, place, closing)
+                before = regrouped(before, self.rows, closing)
             for row_key, old, new in joined(before, self.now.scan(*_ALL)):
                 yield from self._change(row_key, old, new)
 

@@ -22,7 +22,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statekit.checkpoint.job_file import ROW_MARK, TIMERS, WAITING, OperatorRecord, StateRecord
+from statekit.checkpoint.state_kinds import POSITION_BYTES
 from statekit.codec.schema import Schema
+from statekit.keygroup import GROUP_BYTES
 from statekit.query.columns import TIMESTAMP
 from statekit.query.key_columns import PartsOfKey, checked_ends
 from statekit.query.packed_bytes import Offsets, PackedBytes, RowBatch
@@ -30,14 +32,11 @@ from statekit.state.event_time_buffer import record_of_row
 from statekit.state.row_versions import generation_of
 from statekit.state.timers import CLOCKS
 from statekit.state.ttl import PERMANENT, unstamped
-from statekit.timestamp import MAX_MICROS, MIN_MICROS
+from statekit.timestamp import MAX_MICROS, MIN_MICROS, TIME_BYTES
 
 Times = npt.NDArray[np.int64]
 """Microseconds since 1970 UTC."""
 
-GROUP_BYTES = 2
-TIME_BYTES = 8
-_POSITION_BYTES = 12
 _STAMP_BYTES = 2 + TIME_BYTES
 _SIGN = np.uint64(1 << 63)
 
@@ -155,7 +154,7 @@ class RowParts:
         if self._family.is_local:
             prefixes = [shard.to_bytes(4, "big") for shard in self.rows.shards or ()]
         else:
-            prefixes = [key[GROUP_BYTES:-_POSITION_BYTES] for key in keys]
+            prefixes = [key[GROUP_BYTES:-POSITION_BYTES] for key in keys]
         return pa.array(self._positions.of(prefixes))
 
     @property

@@ -20,12 +20,13 @@ from statekit.checkpoint.restore_plan import local_rows
 from statekit.checkpoint.retention import still_kept
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.errors import CorruptCheckpointError, QueryError
+from statekit.keygroup import GROUP_BYTES
 from statekit.query.change_sources import Comparison, FileChanges, change_source, have_other_shards
 from statekit.query.change_table import ChangeTable, EpochFacts
 from statekit.query.epochs import EpochReader, next_manifest
 from statekit.query.net_changes import NetChanges
 from statekit.query.packed_bytes import RowBatch, row_batches
-from statekit.query.row_parts import GROUP_BYTES, Family
+from statekit.query.row_parts import Family
 from statekit.query.state_rows import StateRows
 from statekit.query.table import TooWide
 
@@ -38,7 +39,7 @@ class Piece:
 
     Parameters:
         facts: what its changes have in common.
-        job_file: the path of the job file in force.
+        job_file: the job file in force.
         shard: the number of the shard that changed.
         files: its change files, in order; empty if there are none to read.
         before: the epoch that is compared with this one; None for all rows.
@@ -48,7 +49,7 @@ class Piece:
     """
 
     facts: EpochFacts
-    job_file: str
+    job_file: FileRef
     shard: int = 0
     files: tuple[FileRef, ...] = ()
     before: int | None = None
@@ -90,6 +91,7 @@ class StateChanges:
         self._operator, self._state = operator, state
         self._wanted = wanted
         self._wide, self._allow_pickle = wide_ints, allow_pickle
+        # By the checksum of the job file.
         self._tables: dict[str, ChangeTable] = {}
         self._rows_by_file: dict[str, StateRows] = {}
 
@@ -99,29 +101,29 @@ class StateChanges:
         Raises:
             QueryError: there is no such operator or state; or its values are pickled.
         """
-        return self._table(manifest.job_file.path, manifest.epoch)
+        return self._table(manifest.job_file, manifest.epoch)
 
-    def _table(self, job_file: str, epoch: int) -> ChangeTable:
-        if job_file not in self._tables:
+    def _table(self, job_file: FileRef, epoch: int) -> ChangeTable:
+        if job_file.checksum not in self._tables:
             rows = self._rows(job_file, epoch)
-            self._tables[job_file] = ChangeTable(
+            self._tables[job_file.checksum] = ChangeTable(
                 Family(rows.operator, self._state),
                 wanted=self._wanted,
                 wide=self._wide,
                 allow_pickle=self._allow_pickle,
             )
-        return self._tables[job_file]
+        return self._tables[job_file.checksum]
 
-    def _rows(self, job_file: str, epoch: int) -> StateRows:
-        if job_file not in self._rows_by_file:
+    def _rows(self, job_file: FileRef, epoch: int) -> StateRows:
+        if job_file.checksum not in self._rows_by_file:
             job = self.epochs.job_file_at(job_file, epoch)
-            self._rows_by_file[job_file] = StateRows(
+            self._rows_by_file[job_file.checksum] = StateRows(
                 job, self._operator, self._state, allow_pickle=self._allow_pickle
             )
-        return self._rows_by_file[job_file]
+        return self._rows_by_file[job_file.checksum]
 
     def _rows_of(self, manifest: EpochManifest) -> StateRows:
-        return self._rows(manifest.job_file.path, manifest.epoch)
+        return self._rows(manifest.job_file, manifest.epoch)
 
     # --------------------------------------------------------------------------------- planning
 
@@ -172,21 +174,23 @@ class StateChanges:
         facts = EpochFacts(
             after.epoch, after.cause, source.kind, watermark_us, after.processing_time_us
         )
-        path = after.job_file.path
+        job_file = after.job_file
         if isinstance(source, Comparison):
             before = None if source.before is None else source.before.epoch
             if source.rows.is_local:
-                yield Piece(facts, path)
+                yield Piece(facts, job_file)
                 return
             for groups_before, groups in source.pieces():
-                yield Piece(facts, path, before=before, groups_before=groups_before, groups=groups)
+                yield Piece(
+                    facts, job_file, before=before, groups_before=groups_before, groups=groups
+                )
         elif source.rows.is_local and have_other_shards(source.before, after, operator):
-            yield Piece(facts, path)
+            yield Piece(facts, job_file)
         else:
             shards = after.operators[operator].shards
             numbers = {shard.first_group: number for number, shard in enumerate(shards)}
             for shard, refs in source.files_of_shards():
-                yield Piece(facts, path, numbers[shard.first_group], tuple(refs))
+                yield Piece(facts, job_file, numbers[shard.first_group], tuple(refs))
 
     # ---------------------------------------------------------------------------------- reading
 

@@ -14,24 +14,22 @@ from typing import Any
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import JobFile, OperatorRecord, StateRecord
 from statekit.checkpoint.manifest import EpochManifest
-from statekit.checkpoint.state_kinds import RowShape
+from statekit.checkpoint.state_kinds import POSITION_BYTES, RowShape
 from statekit.codec.key_codec import KeyCodec, schema_key_codec
 from statekit.codec.schema import Schema
-from statekit.codec.schema_codec import generic_key_decoder, generic_key_encoder
+from statekit.codec.schema_codec import generic_key_decoder, generic_key_encoder, is_shown_as_text
 from statekit.codec.value_codec import PickleCodec
 from statekit.errors import QueryError, StateTypeError
 from statekit.functions.process import Process
 from statekit.job.plan import Operator
 from statekit.job.state_succession import succession
-from statekit.query.operator_keys import GROUP_BYTES, OperatorKeys
+from statekit.keygroup import GROUP_BYTES
+from statekit.query.operator_keys import OperatorKeys, hashable
 from statekit.state.base import StateSpec
 from statekit.state.key_scope import KeyScope
 from statekit.state.row_versions import generation_codec, row_decoder
 from statekit.state.ttl import PERMANENT, has_expired, unstamped
 from statekit.watermark import BEGINNING
-
-POSITION_BYTES = 12
-"""The length of the position at the end of the row key of a list element."""
 
 Row = tuple[bytes, bytes]
 """A row key and a row."""
@@ -105,6 +103,7 @@ class StateRows:
         self.result: Callable[[Any], Any] | None = None
         """Turns a decoded accumulator into its result; None if values are read as they are."""
         self._default_row: bytes | None = None
+        self._has_dicts = True
         self._era, self._ttl = self.state.era, self.state.ttl
         if not self.is_local:
             self.keys = OperatorKeys(self.operator, job.key_groups, function)
@@ -122,6 +121,7 @@ class StateRows:
             self._place_codec: KeyCodec[Any] = schema_key_codec(tree)
             self._place_of_json = generic_key_encoder(tree)
             self._decode_place = generic_key_decoder(tree)
+            self._has_dicts = is_shown_as_text(tree)
 
     def _typed(self, function: Process[Any, Any, Any], allow_pickle: bool) -> None:
         spec = next((spec for spec in function.states if spec.name == self.state.name), None)
@@ -193,7 +193,7 @@ class StateRows:
             for a state with one row per key.
         """
         if self.shape is RowShape.ENTRIES:
-            return self._decode_place(row_key, end)[0]
+            return hashable(self._decode_place(row_key, end)[0])
         return row_key[end:].hex() if self.shape is RowShape.ELEMENTS else None
 
     def value(self, row: bytes) -> Any:
@@ -227,8 +227,9 @@ class StateRows:
             end: where the key ends in their row keys.
 
         Returns:
-            A value, a list, or the entries of a map as a dict, or as pairs if JSON has no such
-            keys. An absent value is None, or the default that the function declares.
+            A value, a list, or the entries of a map as a dict; for plain data as a list of pairs,
+            unless all keys of that type are text. An absent value is None, or the default that the
+            function declares.
         """
         if self.shape is RowShape.ELEMENTS:
             return [self.value(row) for _, row in rows]
@@ -236,9 +237,7 @@ class StateRows:
             first = next(iter(rows), None)
             return self.absent if first is None else self.value(first[1])
         entries = [(self._decode_place(row_key, end)[0], self.value(row)) for row_key, row in rows]
-        if self.is_typed or all(isinstance(key, str | int | None) for key, _ in entries):
-            return dict(entries)
-        return [list(entry) for entry in entries]
+        return dict(entries) if self._has_dicts else [list(entry) for entry in entries]
 
     def by_key(self, rows: Iterable[Row]) -> Iterator[tuple[bytes, list[Row]]]:
         """Yield what the row keys of each key start with, and its rows, of rows in order."""

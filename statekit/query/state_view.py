@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from heapq import merge
-from itertools import groupby, islice
-from typing import Any, Generic, NamedTuple, TypeVar
+from itertools import islice
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from statekit.backend.interface import prefix_end
+from statekit.backend.interface import Rows, prefix_end
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import group_bounds
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.errors import QueryError
-from statekit.keygroup import group_of_row, pack_group
-from statekit.query.operator_copy import EpochRows
-from statekit.query.operator_keys import GROUP_BYTES
+from statekit.keygroup import GROUP_BYTES, group_of_row, pack_group
+from statekit.query.replica_arguments import listed_keys
 from statekit.query.state_rows import Row, StateRows, expiry_time_us
+from statekit.timestamp import instant
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -38,8 +40,27 @@ class Page(NamedTuple, Generic[K, V]):
     cursor: str | None
 
 
+class ReadableRows(Protocol):
+    """The rows of an operator after one epoch, until they are released."""
+
+    def get(self, state: str, key: bytes) -> bytes | None:
+        """Return the row at `key`, or None."""
+
+    def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the rows at `keys`, in that order."""
+
+    def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
+        """Yield rows with `start <= key < end` in key order."""
+
+    def check_open(self) -> None:
+        """Raise QueryError if the rows were released."""
+
+
 class StateView(Generic[K, V]):
     """Reads of one keyed state after one epoch. Created by `View.state`.
+
+    It keeps its view open, as do its iterators. After the `with` block of the view, or `close`, all
+    reads raise QueryError, and so do iterators that have begun.
 
     Without the process function, keys and values are what JSON can hold, and a key may be given as
     the operator has it, as JSON, or as its text. With the function they have its types.
@@ -52,7 +73,11 @@ class StateView(Generic[K, V]):
     """
 
     def __init__(
-        self, rows: StateRows, source: EpochRows, manifest: EpochManifest, groups: tuple[int, int]
+        self,
+        rows: StateRows,
+        source: ReadableRows,
+        manifest: EpochManifest,
+        groups: tuple[int, int],
     ) -> None:
         self.epoch = manifest.epoch
         """The epoch that all reads are of."""
@@ -66,15 +91,21 @@ class StateView(Generic[K, V]):
         # A value that is read by one call: no default, no result, and no row that may expire.
         self._is_plain = rows.shape is RowShape.VALUE and rows.state.ttl is None
 
+    def through(self, source: ReadableRows) -> Self:
+        """Return the same reads of the same rows, which another object releases."""
+        own = copy(self)
+        own._source = source
+        return own
+
     # ------------------------------------------------------------------------------ single keys
 
     def get(self, key: K) -> V | None:
         """Return what the state has for a key.
 
         Returns:
-            A value, a list, or a map's entries as a dict, or as pairs if JSON has no such keys. A
-            list or map without rows is empty. An absent value is None, or the default that the
-            function declares.
+            A value, a list, or a map's entries as a dict; without the function as a list of pairs,
+            unless all keys of that type are text in JSON. A list or map without rows is empty. An
+            absent value is None, or the default that the function declares.
 
         Raises:
             StateTypeError: it is not a key of the operator.
@@ -87,13 +118,14 @@ class StateView(Generic[K, V]):
         whole: V = self._rows.whole(self._stored(prefix), len(prefix))
         return whole
 
-    def get_many(self, keys: Sequence[K]) -> list[V | None]:
+    def get_many(self, keys: Iterable[K]) -> list[V | None]:
         """Return what the state has for each key, in that order.
 
         Raises:
-            StateTypeError: one of them is not a key of the operator.
+            StateTypeError: one of them is not a key of the operator, or it is one key.
             QueryError: the replica does not have the key group of one, or the view was closed.
         """
+        keys = listed_keys(keys)
         if self._rows.shape is not RowShape.VALUE:
             return [self.get(key) for key in keys]
         values: list[V | None] = []
@@ -150,25 +182,43 @@ class StateView(Generic[K, V]):
         prefix = self._prefix(key)
         return [self._rows.value(row) for _, row in islice(self._stored(prefix), start, stop)]
 
-    def expires(self, key: K, place: Any = None) -> int | None:
-        """Return when a row expires by the clock of its TTL, in microseconds since 1970 UTC.
+    def expires(self, key: K, place: Any = None) -> dt.datetime | None:
+        """Return when a row expires by the clock of its TTL.
 
         Parameters:
-            place: the map key; None for states with one row per key.
+            place: the map key; the index of a list element, from 0 on; None for states with one row
+                per key.
 
         Returns:
             None if the row is absent, or does not expire.
 
         Raises:
-            StateTypeError, QueryError: as for `get`.
+            StateTypeError: it is not a key of the operator, or of the map.
+            QueryError: the state has no such places, or as for `get`.
         """
-        row_key = self._prefix(key)
-        if self._rows.shape is RowShape.ENTRIES:
-            row_key += self._rows.encode_place(place)
-        row = self._source.get(self._name, row_key)
+        row = self._row(self._prefix(key), place)
         if row is None or self._rows.is_expired(row, self._now_us):
             return None
-        return self._rows.deadline_us(row)
+        deadline_us = self._rows.deadline_us(row)
+        return None if deadline_us is None else instant(deadline_us)
+
+    def _row(self, prefix: bytes, place: Any) -> bytes | None:
+        """Return the row at a place of a key, as for `expires`."""
+        shape = self._rows.shape
+        if shape is RowShape.ELEMENTS:
+            if type(place) is not int or place < 0:
+                raise QueryError(
+                    f"place={place!r} of the list state {self._name!r}: give the index of an "
+                    "element, from 0 on"
+                )
+            return next((row for _, row in islice(self._stored(prefix), place, None)), None)
+        if shape is RowShape.ENTRIES:
+            prefix += self._rows.encode_place(place)
+        elif place is not None:
+            raise QueryError(
+                f"place={place!r} of state {self._name!r}, which has one row per key: leave it out"
+            )
+        return self._source.get(self._name, prefix)
 
     # ----------------------------------------------------------------------------- all the keys
 
@@ -178,7 +228,9 @@ class StateView(Generic[K, V]):
         Raises:
             QueryError: the view was closed.
         """
-        return self._items(self._unexpired(*group_bounds(*self._groups)))
+        rows = self._rows
+        for prefix, own in rows.by_key(self._unexpired(*group_bounds(*self._groups))):
+            yield rows.keys.split(prefix)[0], rows.whole(own, len(prefix))
 
     def count(self) -> int:
         """Return the number of rows: values, elements or entries. It reads no row if none expires.
@@ -186,6 +238,7 @@ class StateView(Generic[K, V]):
         Raises:
             QueryError: the view was closed.
         """
+        self._source.check_open()
         if self._rows.state.ttl is None and self._has_all_groups:
             return self._manifest.operators[self._rows.operator.name].rows.get(self._name, 0)
         return sum(1 for _ in self._unexpired(*group_bounds(*self._groups)))
@@ -212,9 +265,9 @@ class StateView(Generic[K, V]):
 
         Raises:
             StateTypeError: a bound is not a key of the operator.
-            QueryError: the view was closed.
-
+            QueryError: the limit is not a number from 0 on, or the view was closed.
         """
+        _check_limit(limit, 0)
         return (
             (key, value)
             for _, key, value in islice(self._scanned(start, end, reverse, after), limit)
@@ -237,11 +290,11 @@ class StateView(Generic[K, V]):
             cursor: of the part before; None for the first part.
 
         Raises:
-            QueryError: the cursor is of another epoch or is not valid, or the view was closed.
+            QueryError: the limit is below 1, the cursor is of another epoch or is not valid, or the
+                view was closed.
             StateTypeError: a bound is not a key of the operator.
         """
-        if limit < 1:
-            raise QueryError(f"limit={limit} of a page: give at least 1")
+        _check_limit(limit, 1)
         after = None if cursor is None else self._key_of_cursor(cursor)
         found = list(islice(self._scanned(start, end, reverse, None, after), limit + 1))
         items = [(key, value) for _, key, value in found[:limit]]
@@ -303,16 +356,10 @@ class StateView(Generic[K, V]):
         elif after is not None:
             start = max(start, prefix_end(group + after))
         stored = self._unexpired(start, end, reverse=reverse)
-        for prefix, own in groupby(stored, lambda row: row[0][: self._rows.key_end(row[0])]):
-            in_order = list(own)
-            yield prefix[GROUP_BYTES:], in_order[::-1] if reverse else in_order
+        for prefix, own in self._rows.by_key(stored):
+            yield prefix[GROUP_BYTES:], own[::-1] if reverse else own
 
     # ----------------------------------------------------------------------------------- helpers
-
-    def _items(self, stored: Iterable[Row]) -> Iterator[tuple[K, V]]:
-        rows = self._rows
-        for prefix, own in rows.by_key(stored):
-            yield rows.keys.split(prefix)[0], rows.whole(own, len(prefix))
 
     def _prefix(self, key: K) -> bytes:
         prefix = self._rows.keys.prefix(key)
@@ -347,3 +394,8 @@ class StateView(Generic[K, V]):
                 f"state {self._name!r} is a {self._rows.state.kind} state and has no {parts}: use "
                 "get"
             )
+
+
+def _check_limit(limit: Any, least: int) -> None:
+    if limit is not None and (type(limit) is not int or limit < least):
+        raise QueryError(f"limit={limit!r}: give a number of keys, at least {least}")

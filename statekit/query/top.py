@@ -11,16 +11,18 @@ import pyarrow as pa
 
 from statekit.backend.mutation import DELETE_RANGE, read_keys
 from statekit.checkpoint.job_file import WAITING, OperatorRecord
+from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.own_files import follows_by_files, own_files
 from statekit.checkpoint.retention import still_kept
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.codec.schema_codec import generic_key_decoder
-from statekit.errors import QueryError
+from statekit.errors import QueryError, StateTypeError
 from statekit.keygroup import group_of_row
 from statekit.query.packed_bytes import RowBatch
+from statekit.query.reader import CheckpointReader
 from statekit.query.row_parts import Family, Positions, RowParts
 from statekit.query.stored_batches import keyed_batches
-from statekit.reader import CheckpointReader, key_schema
+from statekit.stored_types import key_schema
 
 Measure = Literal["size", "rows", "writes"]
 
@@ -50,6 +52,7 @@ class Top(NamedTuple):
         keys: the first ones first.
         groups: rows of the fullest key groups; empty in a ranking by writes.
         epochs: the first and the last epoch whose writes were counted; None in other rankings.
+            Of the first kept epoch they are unknown, unless it is the first of all.
     """
 
     keys: list[TopKey]
@@ -90,9 +93,13 @@ def top(
         limit: the number of keys and of key groups.
 
     Raises:
-        QueryError: there is no such operator, or no such keyed state.
+        QueryError: there is no such operator, or no such keyed state; or the writes of no epoch are
+            known, or an epoch was collected while it was counted.
         CorruptCheckpointError: a file is missing or altered.
+        StateTypeError: the limit is not a number above 0.
     """
+    if type(limit) is not int or limit < 1:
+        raise StateTypeError(f"limit={limit!r}: give the number of keys, at least 1")
     record = checkpoint.operator(operator)
     if state is not None and state not in record.holds_by_key:
         raise QueryError(
@@ -103,36 +110,21 @@ def top(
     with still_kept(checkpoint.repository, checkpoint.manifest.epoch, QueryError):
         if by == "writes":
             return _most_written(checkpoint, record, families, limit)
-        return _largest(checkpoint, record, families, by, limit)
+        groups: Counter[int] = Counter()
+        batches = keyed_batches(checkpoint.repository, record, checkpoint.manifest, families)
+        largest = heapq.nlargest(limit, _sizes(batches, record, groups, by))
+    decode = generic_key_decoder(key_schema(record)) if record.key else None
+    keys = [
+        TopKey(size.state, decode(size.key)[0] if decode else None, size.rows, size.row_bytes)
+        for size in largest
+    ]
+    return Top(keys, groups.most_common(limit))
 
 
 def _keys_of(family: Family, rows: RowBatch) -> list[bytes]:
     """Return the encoded key of each row."""
     keys: list[bytes] = RowParts(family, rows, Positions()).key_bytes.to_pylist()
     return keys
-
-
-def _largest(
-    checkpoint: CheckpointReader,
-    record: OperatorRecord,
-    families: tuple[str, ...],
-    by: Measure,
-    limit: int,
-) -> Top:
-    groups: Counter[int] = Counter()
-    largest: list[_Size] = []
-    source = checkpoint.repository, record, checkpoint.manifest
-    for size in _sizes(keyed_batches(*source, families), record, groups, by):
-        if len(largest) < limit:
-            heapq.heappush(largest, size)
-        elif size > largest[0]:
-            heapq.heapreplace(largest, size)
-    decode = generic_key_decoder(key_schema(record)) if record.key else None
-    keys = [
-        TopKey(size.state, decode(size.key)[0] if decode else None, size.rows, size.row_bytes)
-        for size in sorted(largest, reverse=True)
-    ]
-    return Top(keys, groups.most_common(limit))
 
 
 def _sizes(
@@ -178,6 +170,7 @@ def _sizes(
 def _most_written(
     checkpoint: CheckpointReader, record: OperatorRecord, families: tuple[str, ...], limit: int
 ) -> Top:
+    first = _first_counted(checkpoint)
     writes: Counter[tuple[str, bytes]] = Counter()
     kept = {family: Family(record, family) for family in families}
     for ref in _files_of_epochs(checkpoint, record.name):
@@ -190,7 +183,7 @@ def _most_written(
         TopKey(state, decode(key)[0] if decode else None, writes=count)
         for (state, key), count in writes.most_common(limit)
     ]
-    return Top(keys, [], (checkpoint.epochs[0], checkpoint.manifest.epoch))
+    return Top(keys, [], (first, checkpoint.manifest.epoch))
 
 
 def _written_keys(family: Family, batch: pa.RecordBatch) -> list[bytes]:
@@ -205,17 +198,50 @@ def _written_keys(family: Family, batch: pa.RecordBatch) -> list[bytes]:
     return _keys_of(family, RowBatch(row_keys, [])) if row_keys else []
 
 
+def _history(checkpoint: CheckpointReader) -> list[int]:
+    """Return the kept epochs that the epoch continues, and itself."""
+    last = checkpoint.manifest
+    return [n for n in checkpoint.epochs if n <= last.epoch and not last.has_abandoned(n)]
+
+
+def _manifest(checkpoint: CheckpointReader, number: int) -> EpochManifest:
+    with still_kept(checkpoint.repository, number, QueryError):
+        return checkpoint.repository.manifest(number)
+
+
+def _first_counted(checkpoint: CheckpointReader) -> int:
+    """Return the first epoch whose writes are known.
+
+    Raises:
+        QueryError: there is none up to the epoch.
+    """
+    first, *later = _history(checkpoint)
+    if _manifest(checkpoint, first).previous is None:
+        return first
+    if not later:
+        raise QueryError(
+            f"the writes of epoch {first} of {checkpoint.repository.url} cannot be counted: it is "
+            "the first kept one, and the epoch before it was collected. Count up to a later epoch, "
+            "or keep more epochs with retention="
+        )
+    return later[0]
+
+
 def _files_of_epochs(checkpoint: CheckpointReader, operator: str) -> Iterator[FileRef]:
     """Yield the change files of keyed state that the kept epochs have added.
 
     If earlier epochs were collected, it is not known which files the first kept one has added.
     Epochs that change files do not lead to, as after a rollback, count as epochs without writes.
+
+    Raises:
+        CorruptCheckpointError: a manifest between them is missing.
+        QueryError: an epoch was collected meanwhile.
     """
     repository, before = checkpoint.repository, None
-    for number in checkpoint.epochs:
-        if number > checkpoint.manifest.epoch or checkpoint.manifest.has_abandoned(number):
-            continue
-        after = repository.manifest(number)
+    for number in _history(checkpoint):
+        after = _manifest(checkpoint, number)
+        if before is not None and after.previous not in (None, before.epoch):
+            _manifest(checkpoint, after.previous)  # raises that it is missing
         is_first = before is None and after.previous is None
         if is_first or (before is not None and follows_by_files(before, after)):
             for _, refs in own_files(repository, before, after, operator):

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import datetime as dt
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from statekit.backend.interface import prefix_end
+from statekit.backend.interface import Rows, prefix_end
 from statekit.checkpoint.job_file import TIMERS, JobFile
 from statekit.checkpoint.manifest import Cause, EpochManifest
 from statekit.checkpoint.repository import group_bounds
+from statekit.clock import stopwatch_s
 from statekit.errors import QueryError
 from statekit.functions.process import Process
-from statekit.keygroup import pack_group
+from statekit.keygroup import GROUP_BYTES, pack_group
 from statekit.query.closing import Closing
 from statekit.query.operator_copy import EpochRows
-from statekit.query.operator_keys import GROUP_BYTES, OperatorKeys
+from statekit.query.operator_keys import OperatorKeys
 from statekit.query.state_rows import StateRows, record_of_operator
 from statekit.query.state_view import StateView
 from statekit.state.timers import Timer, timer_of_row
@@ -36,8 +37,7 @@ class PublishedEpoch:
         groups: the key groups that it has.
         functions: process functions, by the name of their operator.
         allow_pickle: unpickle values.
-        published_s: when it was published, by a monotonic clock.
-        views: those of it that were not closed.
+        views: those of it that were taken, and that somebody still has.
     """
 
     manifest: EpochManifest
@@ -46,7 +46,6 @@ class PublishedEpoch:
     groups: tuple[int, int]
     functions: Mapping[str, Process[Any, Any, Any]]
     allow_pickle: bool
-    published_s: float
     views: weakref.WeakSet[View] = field(default_factory=weakref.WeakSet)
     _states: dict[tuple[str, str], StateView[Any, Any]] = field(default_factory=dict)
 
@@ -54,13 +53,7 @@ class PublishedEpoch:
         """Return the reads of a state."""
         view = self._states.get((operator, state))
         if view is None:
-            rows = StateRows(
-                self.job,
-                operator,
-                state,
-                self.functions.get(operator),
-                allow_pickle=self.allow_pickle,
-            )
+            rows = self.state_rows(operator, state)
             if rows.is_local:
                 raise QueryError(
                     f"state {state!r} of operator {operator!r} belongs to shards, and not to keys: "
@@ -69,6 +62,11 @@ class PublishedEpoch:
             view = StateView(rows, self.rows_of(operator), self.manifest, self.groups)
             self._states[operator, state] = view
         return view
+
+    def state_rows(self, operator: str, state: str) -> StateRows:
+        """Return how the rows of a state are read."""
+        function = self.functions.get(operator)
+        return StateRows(self.job, operator, state, function, allow_pickle=self.allow_pickle)
 
     def rows_of(self, operator: str) -> EpochRows:
         """Return the rows of an operator."""
@@ -81,6 +79,16 @@ class PublishedEpoch:
             )
         return rows
 
+    def is_viewed(self, timeout_s: float) -> bool:
+        """Return whether an open view of it was taken less than a timeout ago."""
+        now_s = stopwatch_s()
+        return any(view.is_open and now_s - view.opened_s < timeout_s for view in self.views)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether local files that its rows are in are damaged."""
+        return any(rows.is_damaged for rows in self.rows.values())
+
     def close(self, why: str) -> None:
         """Release the rows."""
         for rows in self.rows.values():
@@ -91,13 +99,19 @@ class View(Closing):
     """All states after one epoch: any number of reads, across operators, that belong together.
 
     Created by `Replica.at`. Use it in a `with` block, or close it: a view that is kept open keeps
-    disk space.
+    disk space. What it returned keeps it open, and cannot be read any more after it was closed.
+
+    Attributes:
+        is_open: whether it was not closed.
+        opened_s: when it was taken, by a monotonic clock.
     """
 
-    def __init__(self, published: PublishedEpoch) -> None:
+    def __init__(self, published: PublishedEpoch, replica: object) -> None:
         self._published = published
+        self._replica = replica  # which has the directory with the rows
+        self.is_open = True
+        self.opened_s = stopwatch_s()
         published.views.add(self)
-        self._is_open = True
 
     @property
     def epoch(self) -> int:
@@ -133,39 +147,37 @@ class View(Closing):
             StateSchemaError: the process function declares a type that would misread stored rows.
         """
         self._check_open()
-        return self._published.state(operator, state)
+        published = self._published
+        return published.state(operator, state).through(self._rows_of(operator))
 
-    def operator_state(self, operator: str, state: str) -> list[Any]:
-        """Return what a state of shards has: for each shard that the replica has, in order.
+    def operator_state(self, operator: str, state: str) -> dict[int, Any]:
+        """Return operator state or broadcast state, by the number of the shard.
+
+        A replica of a part of the key groups has that of each shard with key groups in the part.
+        Broadcast state is the same in all shards.
 
         Raises:
             QueryError: there is no such operator or state, or the state belongs to keys.
         """
         self._check_open()
         published = self._published
-        rows = StateRows(
-            published.job,
-            operator,
-            state,
-            published.functions.get(operator),
-            allow_pickle=published.allow_pickle,
-        )
+        rows = published.state_rows(operator, state)
         if not rows.is_local:
             raise QueryError(
                 f"state {state!r} of operator {operator!r} belongs to keys, and not to shards: "
                 "read it with state"
             )
-        source, (first, last) = published.rows_of(operator), published.groups
-        found = []
-        for shard in published.manifest.operators[operator].shards:
-            if first <= shard.first_group <= last:
+        source, found = self._rows_of(operator), dict[int, Any]()
+        for number, shard in enumerate(published.manifest.operators[operator].shards):
+            if shard.overlaps(*published.groups):
                 prefix = pack_group(shard.first_group)
                 stored = source.scan(state, prefix, prefix_end(prefix))
-                found.append(rows.whole(stored, GROUP_BYTES))
+                found[number] = rows.whole(stored, GROUP_BYTES)
         return found
 
     def timers(self, operator: str, key: Any = None) -> Iterator[tuple[Any, Timer]]:
-        """Yield the pending timers of a key, or of all keys, in the order of keys.
+        """Yield pending timers: those of a key by clock and time, or all by key group, key, clock
+        and time.
 
         Parameters:
             key: None for all keys.
@@ -179,7 +191,7 @@ class View(Closing):
         if not record.timers:
             raise QueryError(f"operator {operator!r} has no timers: it declares no callback")
         published = self._published
-        source = published.rows_of(operator)
+        source = self._rows_of(operator)
         keys = OperatorKeys(record, published.job.key_groups, published.functions.get(operator))
         bounds = group_bounds(*published.groups)
         if key is not None:
@@ -191,12 +203,37 @@ class View(Closing):
 
     def close(self) -> None:
         """Release the view. A second call does nothing."""
-        self._is_open = False
-        self._published.views.discard(self)
+        self.is_open = False
+
+    def _rows_of(self, operator: str) -> _ViewedRows:
+        return _ViewedRows(self, self._published.rows_of(operator))
 
     def _check_open(self) -> None:
-        if not self._is_open:
+        if not self.is_open:
             raise QueryError(f"this view of epoch {self.epoch} was closed: take another one")
 
     def __repr__(self) -> str:
         return f"<View of epoch {self.epoch}>"
+
+
+class _ViewedRows:
+    """The rows of an operator, while a view is open. It keeps the view."""
+
+    def __init__(self, view: View, rows: EpochRows) -> None:
+        self._view = view
+        self._rows = rows
+
+    def get(self, state: str, key: bytes) -> bytes | None:
+        self._view._check_open()
+        return self._rows.get(state, key)
+
+    def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        self._view._check_open()
+        return self._rows.get_many(state, keys)
+
+    def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
+        return self._rows.scan(state, start, end, reverse=reverse, check=self.check_open)
+
+    def check_open(self) -> None:
+        self._view._check_open()
+        self._rows.check_open()

@@ -15,6 +15,7 @@ import contextlib
 import datetime as dt
 import decimal
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Optional, cast
 
@@ -65,6 +66,7 @@ _WIDER = {float: pa.float64(), decimal.Decimal: pa.decimal128(DIGITS, 0)}
 """The Arrow type of these fields if their column has integers."""
 
 
+@dataclass(eq=False, repr=False)
 class Combiner:
     """Combines records of a type by key.
 
@@ -92,18 +94,14 @@ class Combiner:
 Combined(customer='bob', number=1, part_1=1, part_2=1)]
     """
 
-    def __init__(
-        self,
-        record: RecordType,
-        key: tuple[str, ...],
-        parts: Sequence[PartialAggregate],
-        panes: Panes | None = None,
-    ) -> None:
-        self._record = record
-        self._key = key
+    record: RecordType
+    key: tuple[str, ...]
+    parts: Sequence[PartialAggregate]
+    panes: Panes | None = None
+
+    def __post_init__(self) -> None:
+        record, key, parts, panes = self.record, self.key, self.parts, self.panes
         self.key_size = len(key)
-        self._parts = tuple(parts)
-        self._panes = panes
         times = () if panes is None else (panes.event_time,)
         fields = dict.fromkeys((*key, *(part.field for part in parts if part.field), *times))
         types = {name: _annotation(record, name) for name in fields}
@@ -112,16 +110,16 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             record.name if record.name.isidentifier() else "Record"
         )  # that of a generic model is not
         self._projected = _named_tuple(name, types, record.where)
-        pane, self.number, *values, time = _free_names(key, len(self._parts))
+        pane, self.number, *values, time = _free_names(key, len(self.parts))
         self._group_names = key if panes is None else (*key, pane)
         self.number_at = len(self._group_names)
         # The function that merges each value of a row, by the value's name.
         self._merges = {
-            name: _MERGE_VERBS[part.verb] for name, part in zip(values, self._parts, strict=True)
+            name: _MERGE_VERBS[part.verb] for name, part in zip(values, self.parts, strict=True)
         }
         row_types = {name: types[name] for name in key}
         row_types |= dict.fromkeys((*self._group_names[len(key) :], self.number), int)
-        for name, part in zip(values, self._parts, strict=True):
+        for name, part in zip(values, self.parts, strict=True):
             is_count = part.verb == "count" or part.field is None
             row_types[name] = int if is_count else Optional[types[part.field]]  # noqa: UP045
         if panes is not None:
@@ -132,7 +130,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
     @property
     def description(self) -> list[str]:
         """The aggregates of a key, in words."""
-        parts = dict.fromkeys(self._parts) or (PartialAggregate("count", None),)
+        parts = dict.fromkeys(self.parts) or (PartialAggregate("count", None),)
         return [part.verb + ("" if part.field is None else f" of {part.field}") for part in parts]
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
@@ -146,7 +144,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         Parameters:
             columns: of the source; None if it has a column for each field.
         """
-        return self._record if self.makes_records(columns) else self._projected
+        return self.record if self.makes_records(columns) else self._projected
 
     def makes_records(self, columns: Collection[str] | None = None) -> bool:
         """Return whether records must be made before they are combined: the class computes fields.
@@ -154,8 +152,8 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         Parameters:
             columns: of the source; None if it has a column for each field.
         """
-        fields = self._record.fields or {}
-        if self._record.may_change_fields:
+        fields = self.record.fields or {}
+        if self.record.may_change_fields:
             return True
         names = self._projected.field_names
         is_absent = columns is not None and not set(columns).issuperset(names)
@@ -209,7 +207,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
     def _checked(self, table: pa.Table) -> pa.Table:
         """Return the columns that are aggregated, after checking them."""
         if self.makes_records(table.column_names):
-            return self._columns(_read(self._record, table))
+            return self._columns(_read(self.record, table))
         if any(table.column(name).null_count for name in self._required):
             _read(self._projected, table)  # raises an error that names the record
         return table
@@ -244,7 +242,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
                 if last:
                     yield pending.slice(0, last)
                 rows = pa.concat_tables([pending.slice(last), rows])  # its key may continue
-            outer = rows.select(range(rows.column_names.index(self._key[0])))
+            outer = rows.select(range(rows.column_names.index(self.key[0])))
             pending = self._in_order(outer, self._groups(rows), self._merging(rows))
         if pending is not None:
             yield pending
@@ -284,21 +282,21 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         group.
         """
         aggregates: _Aggregates = [("count_all", None)]
-        for part in self._parts:
+        for part in self.parts:
             column = None if part.field is None else self._values(table, part.field)
             aggregates.append((part.verb if part.field else "count_all", column))
-        groups = {name: table.column(name) for name in self._key}
-        if self._panes is not None:
-            times = self._times(table, self._panes.event_time)
+        groups = {name: table.column(name) for name in self.key}
+        if self.panes is not None:
+            times = self._times(table, self.panes.event_time)
             keys = list(groups.values())
-            groups[self._group_names[-1]] = panes = self._panes.of(keys, times, late_us)
+            groups[self._group_names[-1]] = panes = self.panes.of(keys, times, late_us)
             aggregates = _without_late(aggregates, panes)
             aggregates.append(("max", times))
         return groups, aggregates
 
     def _values(self, table: pa.Table, field: str) -> pa.ChunkedArray:
         """Return the values of a field. Integers are cast to the declared type."""
-        column, (kinds, *_) = table.column(field), peel(_annotation(self._record, field))
+        column, (kinds, *_) = table.column(field), peel(_annotation(self.record, field))
         if pa.types.is_integer(column.type) and kinds[0] in _WIDER:
             return column.cast(_WIDER[kinds[0]], safe=False)
         return column
@@ -312,7 +310,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             records = _read(self._projected, table)
             timeless = next(record for record in records if getattr(record, name) is None)
             raise ProcessError(
-                f"{self._record.where}: event time {name!r} of {shorten(timeless)} is no instant: "
+                f"{self.record.where}: event time {name!r} of {shorten(timeless)} is no instant: "
                 "give each record one, or leave such records out"
             )
         return times
@@ -361,9 +359,9 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             return cast_stored(result, target)
         except pa.ArrowInvalid as error:
             row = next(n for n in range(len(result)) if not fits(result.slice(n, 1), target))
-            key = ", ".join(f"{name}={keys[name][row].as_py()!r}" for name in self._key)
+            key = ", ".join(f"{name}={keys[name][row].as_py()!r}" for name in self.key)
             raise ProcessError(
-                f"{self._record.where}: a sum of {input_type} values, that of the key {key}, does "
+                f"{self.record.where}: a sum of {input_type} values, that of the key {key}, does "
                 f"not fit {target}: {error}; sum a field of Decimal, or of float"
             ) from error
 
@@ -374,15 +372,15 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
 
     @cached_property
     def _outputs(self) -> OutputType:
-        return OutputType(self._projected.cls, self._record.where, noun="record")
+        return OutputType(self._projected.cls, self.record.where, noun="record")
 
     @cached_property
     def _project(self) -> Callable[[Any], Any]:
         """A function from a record to its aggregated fields."""
         names, cls = self._projected.field_names, self._projected.cls
-        if self._record.flavour == "typeddict":
+        if self.record.flavour == "typeddict":
             return lambda record: cls._make(map(record.get, names))  # a key may be absent
-        get = self._record.getter(names)
+        get = self.record.getter(names)
         return (lambda record: cls(get(record))) if len(names) == 1 else lambda r: cls._make(get(r))
 
 

@@ -444,7 +444,9 @@ def _job_file(
     job: Job, repository: Repository, last: EpochManifest | None, allow_dropped_state: bool
 ) -> tuple[JobFile, FileRef]:
     """Compare the job file with the code; write one if there is none or the code changed."""
-    stored_job = repository.job_file(None if last is None else last.job_file.path)
+    stored_job = repository.newest_job_file()
+    if last is not None:
+        stored_job = repository.job_file(last.job_file.path), last.job_file
     operators = tuple(operator.record() for operator in job.operators)
     if stored_job is None:
         groups = job.key_groups or DEFAULT_GROUPS

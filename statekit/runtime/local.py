@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import InitVar, dataclass
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Literal
@@ -160,6 +161,7 @@ class RecordStreams:
         return uses > 1
 
 
+@dataclass(eq=False, repr=False)
 class LocalRunner:
     """Runs epochs of a job in this process.
 
@@ -170,17 +172,14 @@ class LocalRunner:
         options: of the run.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        repository: Repository,
-        copies: WorkingCopies,
-        options: RunOptions | None = None,
-    ) -> None:
-        self.job = job
-        self.copies = copies
-        self._sources = {source.name: SourceForm(source.record_type) for source in job.sources}
-        self.coordinator = Coordinator.open(job, repository, options)
+    job: Job
+    repository: InitVar[Repository]
+    copies: WorkingCopies
+    options: InitVar[RunOptions | None] = None
+
+    def __post_init__(self, repository: Repository, options: RunOptions | None) -> None:
+        self._sources = {of.name: SourceForm(of.record_type) for of in self.job.sources}
+        self.coordinator = Coordinator.open(self.job, repository, options)
 
     def epoch(
         self,

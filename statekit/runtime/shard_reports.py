@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
+from dataclasses import InitVar, dataclass
 
 from statekit.checkpoint.manifest import OperatorEpoch, ShardReport, ShardState
 from statekit.errors import IncompleteEpochError
 from statekit.job.plan import Operator
 
 
+@dataclass(eq=False, repr=False)
 class OperatorReports:
     """The reports of all shards of an operator, one per shard.
 
@@ -23,15 +25,12 @@ class OperatorReports:
         IncompleteEpochError: a shard is missing, or attempts at it had different effects.
     """
 
-    def __init__(
-        self,
-        operator: Operator,
-        epoch: int,
-        bases: Sequence[ShardState],
-        reports: Sequence[ShardReport],
-    ) -> None:
-        self._operator = operator
-        self._epoch = epoch
+    operator: Operator
+    epoch: int
+    bases: InitVar[Sequence[ShardState]]
+    reports: InitVar[Sequence[ShardReport]]
+
+    def __post_init__(self, bases: Sequence[ShardState], reports: Sequence[ShardReport]) -> None:
         by_shard: dict[tuple[int, int], list[ShardReport]] = defaultdict(list)
         for report in reports:
             by_shard[report.shard.groups].append(report)
@@ -47,8 +46,8 @@ class OperatorReports:
             faults += [f"shards {repeated} ran more than once, and differ"] if repeated else []
             faults += [f"key groups {strange} are of no shard of this run"] if strange else []
             raise IncompleteEpochError(
-                f"epoch {epoch}, operator {operator.name!r}: {' and '.join(faults)}. The sink "
-                "must read the whole output exactly once; use a callback sink if it may not. "
+                f"epoch {self.epoch}, operator {self.operator.name!r}: {' and '.join(faults)}. The "
+                "sink must read the whole output exactly once; use a callback sink if it may not. "
                 "Nothing of this epoch is committed: correct the sink, then start the job again"
             )
         self._by_shard = [by_shard[base.groups][0] for base in bases]
@@ -66,7 +65,7 @@ class OperatorReports:
         Raises:
             IncompleteEpochError: shards got different broadcast records.
         """
-        reports_by_shard, operator = self._by_shard, self._operator
+        reports_by_shard, operator = self._by_shard, self.operator
         read = {stream: self._read(number) for number, stream in enumerate(operator.streams)}
         largest = {}
         for number, stream in enumerate(operator.streams):
@@ -79,7 +78,14 @@ class OperatorReports:
         undivided = {}
         for field in ("undivided_rows", "undivided_bytes"):
             counted = [getattr(report, field) for report in reports_by_shard]
-            undivided[field] = _remaining(getattr(before, field, {}), counted, holds)
+            remaining = {
+                name: count - sum(part.get(name, 0) for part in counted)
+                for name, count in getattr(before, field, {}).items()
+                if name in holds
+            }
+            # Never below zero: if the counts of an older manifest are wrong, `verify` reports that,
+            # and no epoch fails.
+            undivided[field] = {name: count for name, count in remaining.items() if count > 0}
         return OperatorEpoch(
             shards=tuple(report.shard for report in reports_by_shard),
             records_in=sum(read[stream] for stream in operator.inputs),
@@ -99,32 +105,17 @@ class OperatorReports:
         stream.
         """
         counts = [report.records_by_input.get(number, 0) for report in self._by_shard]
-        if number < len(self._operator.inputs):
+        if number < len(self.operator.inputs):
             return sum(counts)
         if len(set(counts)) > 1:
             raise IncompleteEpochError(
-                f"epoch {self._epoch}, operator {self._operator.name!r}: its shards were given "
+                f"epoch {self.epoch}, operator {self.operator.name!r}: its shards were given "
                 f"{sorted(set(counts))} records of the broadcast stream "
-                f"{self._operator.streams[number]!r}, and each must be given all: the input "
+                f"{self.operator.streams[number]!r}, and each must be given all: the input "
                 "changed while it was read. Nothing of this epoch is committed: give an input "
                 "that reads the same again, then start the job"
             )
         return counts[0]
-
-
-def _remaining(
-    counts: Mapping[str, int], counted: Sequence[Mapping[str, int]], holds: Container[str]
-) -> dict[str, int]:
-    """Return the sizes of parts that are not counted yet, of the states that an operator holds;
-    names without any are left out.
-
-    Never below zero: if the counts of an older manifest are wrong, `verify` reports that, and no
-    epoch fails.
-    """
-    remaining = {
-        name: n - sum(count.get(name, 0) for count in counted) for name, n in counts.items()
-    }
-    return {name: n for name, n in remaining.items() if n > 0 and name in holds}
 
 
 def _are_one(reports: list[ShardReport], base: ShardState) -> bool:

@@ -418,14 +418,6 @@ def _calls(
     """Yield what the function returns for each input, except None."""
     if inspect.isgeneratorfunction(call):  # never returns None, and fails only when it is iterated
         return map(call, inputs, *map(repeat, arguments))
-    return _plain_calls(call, arguments, inputs)
-
-
-def _plain_calls(
-    call: Callable[..., Any], arguments: tuple[Any, ...], inputs: Iterator[Any]
-) -> Iterator[Iterable[Any]]:
     # A generator, as `map` would end silently if the function raised StopIteration.
-    for one in inputs:
-        emitted = call(one, *arguments)
-        if emitted is not None:
-            yield emitted
+    emitted = (call(one, *arguments) for one in inputs)
+    return (outputs for outputs in emitted if outputs is not None)

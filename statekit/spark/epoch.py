@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import InitVar, dataclass
 from functools import cache, partial, reduce
 from pathlib import Path
 
@@ -62,6 +63,7 @@ _FEW_RECORDS = 10_000
 _LOCAL_MASTER = re.compile(r"local(\[|$)")  # and not local-cluster[…], which has executors
 
 
+@dataclass(eq=False, repr=False)
 class EpochRunner:
     """Runs epochs of a job over frames.
 
@@ -73,36 +75,32 @@ class EpochRunner:
         context: Spark's.
     """
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        outputs: Mapping[str, Sink],
-        options: StartOptions,
-        first_inputs: Mapping[str, FirstInput],
-        context: SparkContext,
-    ) -> None:
-        self._coordinator = coordinator
-        self._first_inputs = first_inputs
-        self._outputs = outputs
-        self._context = context
-        self._directory = directory_for_copies(context, options.working_directory)
+    _coordinator: Coordinator
+    _outputs: Mapping[str, Sink]
+    options: InitVar[StartOptions]
+    _first_inputs: Mapping[str, FirstInput]
+    _context: SparkContext
+
+    def __post_init__(self, options: StartOptions) -> None:
+        job, outputs = self._coordinator.job, self._outputs
+        self._directory = directory_for_copies(self._context, options.working_directory)
         self._rocksdb = options.rocksdb or RocksOptions()
         self._bases = options.bases or BaseOptions()
         self._functions: dict[str, Pickled[AnyProcess]] = {
-            operator.name: pickled(operator.declared) for operator in coordinator.job.operators
+            operator.name: pickled(operator.declared) for operator in job.operators
         }
-        self._transforms = Transforms(coordinator.job)
+        self._transforms = Transforms(job)
         self._frames: dict[tuple[Chain, bool], OperatorFrames | UnionFrames] = {}
         self._strayed: set[str] = set()
         self._unsorted: set[str] = set()
         self._plans_again = all(sink.reads_once for sink in outputs.values())
-        self._chains = chains(coordinator.job)
+        self._chains = chains(job)
         self._inputs: Mapping[str, DataFrame] = {}
         self._is_small: Callable[[], bool] = lambda: False
         self._written: set[str] = set()
-        self._reports = Reports(context)
+        self._reports = Reports(self._context)
         self._reporter = self._reports.begin()
-        self._single_read = _is_single_read(coordinator.job, outputs)
+        self._single_read = _is_single_read(job, outputs)
         self._can_try = not any(sink.may_duplicate for sink in outputs.values())
 
     def run(self, inputs: Mapping[str, DataFrame], *, what: str, batch: int | None = None) -> None:

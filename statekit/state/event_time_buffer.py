@@ -24,6 +24,7 @@ from statekit.backend.interface import Backend, StateSize, first_of_groups
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import WAITING
 from statekit.checkpoint.manifest import ShardPlan
+from statekit.checkpoint.state_kinds import POSITION_BYTES
 from statekit.codec.key_codec import KeyCodec
 from statekit.codec.value_codec import ValueCodec
 from statekit.keygroup import group_of_row, pack_group
@@ -37,8 +38,6 @@ DUE_MAX = 20_000
 INPUTS_MAX = 255
 """The largest number of inputs that an operator may have had while it buffered records."""
 
-_POSITION_BYTES = 12
-
 
 def record_of_row(row_end: bytes) -> bytes:
     """Return the encoded record of a row.
@@ -46,7 +45,7 @@ def record_of_row(row_end: bytes) -> bytes:
     Parameters:
         row_end: the part of the row after the key.
     """
-    return row_end[:-_POSITION_BYTES]
+    return row_end[:-POSITION_BYTES]
 
 
 class BufferedRecord(NamedTuple):
@@ -180,7 +179,7 @@ class EventTimeBuffer:
             for item in items:
                 _, records = keys.setdefault(prefix, (item.key, []))
                 if item.row:
-                    place = item.row[6 - _POSITION_BYTES]
+                    place = item.row[6 - POSITION_BYTES]
                     ties.append(BufferedRecord(item.time, self.codec.decode(item.content), place))
             records += ties if len(ties) < 2 else sorted(ties, key=self.tie_order)
         if rows := [item.row for item in due if item.row]:  # the first ones of the key group

@@ -16,7 +16,6 @@ their results are checked. All of it happens before anything is written.
 
 from __future__ import annotations
 
-import io
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,13 +25,12 @@ from types import MappingProxyType
 from typing import Any
 
 from statekit.backend.interface import StateSize
-from statekit.backend.mutation import DELETE_RANGE, Batch, ChangeFileWriter
+from statekit.backend.mutation import DELETE_RANGE, Batch
 from statekit.checkpoint.job_file import OperatorRecord, StateRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.checkpoint.repository import TRANSFERS, Repository
 from statekit.checkpoint.repository import LocalRows as Rows
 from statekit.checkpoint.restore_plan import local_rows
-from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.schema_evolution import is_same_type
 from statekit.codec.value_codec import ValueCodec
@@ -129,15 +127,10 @@ class _Moved:
         for name, size in put.items():
             rows[name], sizes[name] = size
         # In the place of what waited: that may have rows of groups that are another shard's now.
-        files = (self._file(repository, batch),) if len(batch) else ()
+        batches = [batch] if len(batch) else []
+        file = repository.store_changes(self.name, self.states, batches, local=True)
+        files = () if file is None else (file,)
         return shard.model_copy(update={"redistributed": files, "rows": rows, "bytes": sizes})
-
-    def _file(self, repository: Repository, batch: Batch) -> FileRef:
-        file = io.BytesIO()
-        writer = ChangeFileWriter(file, list(self.states))
-        writer.append(batch)
-        writer.close()
-        return repository.put_changes(self.name, file, writer.rows, local=True)
 
 
 def _emptied(

@@ -112,7 +112,7 @@ class Hook:
         """Return a decoder from rows of one generation to the hook's argument."""
         if self.codec is not None:
             return self.codec.decode
-        return generic_decoder(value_schema(rows[-1]), rows[-1].codec)
+        return generic_decoder(value_schema(rows[-1]), rows[-1].codec, as_stored=True)
 
 
 def hook_for(hooks: Sequence[Hook], rows: Sequence[PastState]) -> Hook | None:

@@ -298,7 +298,7 @@ class Harness:
     def checkpoint(self, path: str | Path) -> None:
         """Write all committed epochs to a directory, from which `restore` can start."""
         target = Repository(path)
-        if target.job_file() is not None:
+        if target.newest_job_file() is not None:
             raise StatekitError(f"{path} contains a checkpoint already: choose an empty directory")
         self._repository.copy_to(target)
 
@@ -318,7 +318,7 @@ class Harness:
         """
         repository = Repository.in_memory()
         stored = Repository(path, create=False)
-        if stored.job_file() is not None:
+        if stored.newest_job_file() is not None:
             stored.copy_to(repository)
         elif stored.is_savepoint:
             declared = _declared(process)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from statekit.backend.change_file import Changes
 from statekit.backend.interface import Backend
-from statekit.backend.mutation import Batch
+from statekit.backend.mutation import in_batches
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.checkpoint.references import base_snapshot
@@ -307,14 +307,9 @@ class BaseLifecycle:
 def _write_local(backend: Backend, shard: ShardState, states: Collection[str], target: Path) -> int:
     """Write the state of the shard to a change file, and return the number of mutations."""
     bounds = group_bounds(*shard.groups)
-    changes, batch = Changes(tuple(backend.states)), Batch()
-    for state in backend.states:
-        for key, row in backend.scan(state, *bounds) if state in states else ():
-            batch.put(state, key, row)
-            if batch.full:
-                changes.append(batch)
-                batch.clear()
-    if len(batch):
+    changes = Changes(tuple(backend.states))
+    local = [state for state in backend.states if state in states]
+    for batch in in_batches((s, *row) for s in local for row in backend.scan(s, *bounds)):
         changes.append(batch)
     finished = changes.finish()
     if finished is None:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from statekit.backend.interface import Backend
-from statekit.backend.mutation import BATCH_ROWS_MAX, Batch, DeleteRange, Put
+from statekit.backend.mutation import Batch, DeleteRange, in_batches
 from statekit.backend.range_partitioned import FragmentedBackend
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.rocksdb_options import RocksOptions
@@ -192,5 +191,5 @@ def _copy(piece: Piece, target: RocksBackend, options: RocksOptions) -> None:
             if piece.size >= COPIED_BYTES:
                 target.load(state, rows)
                 continue
-            while few := list(islice(rows, BATCH_ROWS_MAX)):
-                target.write(Batch([Put(state, key, row) for key, row in few]))
+            for batch in in_batches((state, *row) for row in rows):
+                target.write(batch)

@@ -1,7 +1,7 @@
 """Upload in the background: one thread per process, which no epoch waits for.
 
-An epoch submits work and continues. Failed work is logged and counted. It is recorded on the disk,
-and the next epoch of its shard submits it again. When a process ends or forks, its work stays on
+An epoch submits work and continues. Failed work is logged. It is recorded on the disk, and the
+next epoch of its shard submits it again. When a process ends or forks, its work stays on
 the disk: the next process that runs the shard resumes it.
 """
 
@@ -32,18 +32,9 @@ class _Ending(Exception):  # noqa: N818 - no failure
 
 
 class Uploader:
-    """One thread that does the submitted work in order.
-
-    Attributes:
-        done: number of completed pieces of work.
-        failed: number of failed attempts.
-        failure: the last error; None if there was none.
-    """
+    """One thread that does the submitted work in order."""
 
     def __init__(self) -> None:
-        self.done = 0
-        self.failed = 0
-        self.failure: Exception | None = None
         self._pid = os.getpid()
         self._changed = threading.Condition()
         self._work: dict[str, Work] = {}
@@ -121,13 +112,10 @@ class Uploader:
         begun_s = stopwatch_s()
         try:
             work(self._going)
-            self.done += 1
             _logger.debug("%s took %.3f s", name, stopwatch_s() - begun_s)
         except _Ending:
             return
         except Exception as error:  # noqa: BLE001 - the epoch that handed it in is over
-            self.failed += 1
-            self.failure = error
             _logger.warning(
                 "%s failed and is tried again with a later epoch; until then a restore applies "
                 "more change files: %s",

@@ -68,7 +68,7 @@ def _reads_of(replica: sk.Replica, name: str) -> Iterator[Row]:
     keys = [chosen.randrange(KEYS) * 7919 for _ in range(READS)]
     with replica.at() as view:
         state = view.state("sales", name)
-        get = state._source._copy.getters[name]
+        get = view._published.rows["sales"]._copy.getters[name]
         row_keys = [state._rows.keys.prefix(key) for key in keys]
         ways: dict[str, tuple[Callable[[], object], str]] = {
             "get": (lambda: list(map(state.get, keys)), "150,000 a second"),

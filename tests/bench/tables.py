@@ -30,9 +30,9 @@ from statekit.job.options import RunOptions
 from statekit.keygroup import key_group, pack_group
 from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.query.packed_bytes import row_batches
+from statekit.query.reader import CheckpointReader
 from statekit.query.row_parts import Family
 from statekit.query.table import table_for_reading
-from statekit.reader import CheckpointReader
 from statekit.runtime.coordinator import Coordinator
 from statekit.working_copy.unpacked_shard import ShardRows
 from tests.bench.report import Arm, Row, statekit

@@ -36,7 +36,7 @@ from statekit.maintenance.verify.file_checks import NamedFile, NamedFiles, check
 from statekit.maintenance.verify.repair import repair
 from statekit.maintenance.verify.spark_checks import spark_faults
 from statekit.maintenance.verify.verify import verify
-from statekit.reader import CheckpointReader
+from statekit.query.reader import CheckpointReader
 from tests.support.full_checkpoint import LOST, Files, make, make_with_bases
 from tests.support.loaded_rows import load
 from tests.support.places import DOCS
@@ -335,9 +335,8 @@ def rows_after(files: Files, epoch: int) -> Rows:
     """Everything that an epoch holds, as a restore reads it."""
     manifest = files.manifest(epoch)
     found = files.job_file(manifest.job_file.path)
-    assert found is not None
     held: Rows = {}
-    for operator in found[0].operators:
+    for operator in found.operators:
         backend = MemoryBackend(operator.holds)
         for shard in manifest.operators[operator.name].shards:
             load(files, backend, operator.name, *shard.groups, epoch)

@@ -24,7 +24,7 @@ from statekit.maintenance.rescale import rescale_offline
 from statekit.maintenance.rewrite import rewrite_checkpoint
 from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.maintenance.verify.verify import verify
-from statekit.reader import CheckpointReader
+from statekit.query.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.base_snapshot import StagedSnapshot
 from statekit.working_copy.copies import DiskCopies

@@ -370,7 +370,7 @@ def test_a_job_description_with_a_type_that_is_none_is_corrupt(
         state.update(kind=kind, types=types)
         forger.write(path, sealed(body))
         with pytest.raises(CorruptCheckpointError, match=re.escape(why)):
-            Repository(root).job_file()
+            Repository(root).newest_job_file()
         for read in READERS.values():
             read(root, working)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from statekit.reader import CheckpointReader
+from statekit.query.reader import CheckpointReader
 from tests.support import local_process, timed_process
 from tests.support.killable_processes import pipe, start
 from tests.support.spark_job import Counted, Event, by_word, counted, counting_job, events

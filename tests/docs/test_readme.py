@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +10,8 @@ import pytest
 import typer
 
 from statekit.cli.app import app
+from tests.support.command_line import statekit
 from tests.support.places import ROOT
-from tests.support.timeouts import PATIENCE_S
 
 README = (ROOT / "README.md").read_text()
 _RUN = re.compile(r"<!-- run -->\n```python\n(.*?)```", re.DOTALL)
@@ -82,13 +80,7 @@ def test_every_command_of_the_guide_exists() -> None:
     commands = {name for block in blocks for name in re.findall(r"^statekit (\w+)", block, re.M)}
     assert commands
     for command in commands:
-        done = subprocess.run(
-            [sys.executable, "-m", "statekit.cli", command, "--help"],
-            capture_output=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-        assert done.returncode == 0
+        assert statekit(command, "--help").returncode == 0
 
 
 def test_every_command_is_in_a_document() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -11,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from statekit.maintenance.migrate import Migration
-from statekit.reader import CheckpointReader
+from statekit.maintenance.sizes import counted_sizes
+from statekit.query.reader import CheckpointReader
 from statekit.testing import Harness
 from tests.support.evolution_driver import TYPES, Act, Kind, evolving, meant
 
@@ -144,8 +144,7 @@ class Evolving(RuleBasedStateMachine):
             return
         reader = CheckpointReader(self.place.name)
         counted = reader.manifest.operators["evolve"]
-        with tempfile.TemporaryDirectory() as place:
-            sizes, _ = reader.sizes("evolve", Path(place))
+        sizes = counted_sizes(reader, "evolve").states
         for name in STATES:
             assert sizes[name].rows == counted.rows.get(name, 0)
             assert sizes[name].bytes == counted.bytes.get(name, 0)

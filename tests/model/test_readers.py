@@ -8,10 +8,7 @@ process has left on the disk.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +18,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 import statekit as sk
-from statekit.backend.mutation import Batch
-from statekit.backend.rocksdb import RocksBackend
 from statekit.query.replica import Replica
 from tests.model.test_protocol_fuzz import Branch, Protocol
 from tests.support.change_rows import rows_of_feed, rows_of_tables
 from tests.support.feed_tables import FeedTable
 from tests.support.inventory_job import Held
+from tests.support.killed_replicas import kill
 
 SOAK = bool(os.environ.get("STATEKIT_SOAK"))
 KEYED = ("note", "places", "log", "total", "weight")
@@ -36,11 +32,7 @@ RESOLVED = ("log", "weight", "numbers")
 IN_COLUMNS = ("places", "weight", "numbers")
 
 
-SHAPES = {"places": "map", "log": "list", "numbers": "list"}
-
-
-class _Killed(Exception):
-    """Stands for the end of a process."""
+SHAPES = {"places": "pairs", "log": "list", "numbers": "list"}
 
 
 class Readers(Protocol):
@@ -119,19 +111,12 @@ class Readers(Protocol):
             replica = self.replicas[branch.root] = self.replica(branch)
         writes, self.writes_before_kill = self.writes_before_kill, None
         if writes is not None:
-            with contextlib.suppress(_Killed), _killed_after(writes):
-                replica.refresh()
-            replica = self.replicas[branch.root] = self.reopened(replica, branch)
+            self.copied += 1
+            left = self.home / f"left-{self.copied}"
+            kill(replica, writes, left)
+            replica = self.replicas[branch.root] = self.replica(branch, left)
         replica.refresh()
         self.check_views(replica, branch)
-
-    def reopened(self, killed: Replica, branch: Branch) -> Replica:
-        """A replica on a copy of the files of another one, as they are while that one is open."""
-        self.copied += 1
-        left = self.home / f"left-{self.copied}"
-        shutil.copytree(killed.directory, left)
-        killed.close()
-        return self.replica(branch, left)
 
     def check_views(self, replica: Replica, branch: Branch) -> None:
         assert replica.epoch == branch.last
@@ -149,7 +134,7 @@ class Readers(Protocol):
                     rows = sum(len(v) if isinstance(v, list | dict) else 1 for v in found.values())
                     assert state.count() == rows
                 shards = view.operator_state("inventory", "numbers")
-                assert sorted(n for own in shards for n in own) == sorted(expected.numbers)
+                assert sorted(n for own in shards.values() for n in own) == sorted(expected.numbers)
 
     @rule(writes=st.integers(0, 3))
     def kill_the_next_replica(self, writes: int) -> None:
@@ -167,24 +152,9 @@ class Readers(Protocol):
 def values_of(held: Held, name: str) -> dict[int, Any]:
     """What a state has for each item that has anything, according to the model."""
     values = {number: getattr(item, name) for number, item in held.items.items()}
+    if SHAPES.get(name) == "pairs":
+        values = {n: [[*entry] for entry in sorted(own.items())] for n, own in values.items()}
     return {number: value for number, value in values.items() if value not in (None, [], {})}
-
-
-@contextlib.contextmanager
-def _killed_after(writes: int) -> Iterator[None]:
-    """Let a number of writes to databases succeed, and the next one fail."""
-    write, done = RocksBackend.write, 0
-
-    def failing(backend: RocksBackend, batch: Batch) -> None:
-        nonlocal done
-        if done == writes:
-            raise _Killed
-        done += 1
-        write(backend, batch)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RocksBackend, "write", failing)
-        yield
 
 
 TestReaders = pytest.mark.slow(Readers.TestCase)

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import statekit as sk
 from statekit.errors import StateSchemaError, StateTypeError
-from statekit.reader import CheckpointReader
+from statekit.query.reader import CheckpointReader
 from statekit.state import base
 from statekit.state import ttl as expiry
 from statekit.testing import Harness

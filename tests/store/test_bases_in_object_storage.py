@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -18,14 +16,14 @@ from statekit.checkpoint.repository import Repository
 from statekit.errors import CorruptCheckpointError
 from statekit.job.options import RunOptions
 from statekit.maintenance.verify.verify import verify
-from statekit.reader import CheckpointReader
+from statekit.query.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies, MemoryCopies
 from statekit.working_copy.uploader import uploader
+from tests.support.command_line import statekit
 from tests.support.counting_job import committed_rows, comparable, copied_rows, entries, tally_job
 from tests.support.s3_server import FAULTS, FaultyProxy
-from tests.support.timeouts import PATIENCE_S
 
 GROUPS = 8
 EAGER = BaseOptions(replay_seconds=0, uploaded_per_changed=100)
@@ -80,10 +78,9 @@ def test_a_job_with_bases_and_retention_on_a_faulty_store_has_the_results_of_one
     assert not [secret for secret in SECRETS if secret.encode() in text]
 
 
-def statekit(*words: object) -> str:
+def printed(*words: object) -> str:
     """What a command says. It works, and shows no credentials."""
-    command = [sys.executable, "-m", "statekit.cli", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    done = statekit(*words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not [secret for secret in SECRETS if secret in done.stdout + done.stderr]
     return done.stdout
@@ -92,18 +89,18 @@ def statekit(*words: object) -> str:
 def test_the_commands_take_urls_of_checkpoints_with_bases(s3: str, tmp_path: Path) -> None:
     run(s3, tmp_path, 4)
     Repository(s3).create("data/tally/lost.changes.arrow", b"of an attempt that lost")
-    assert statekit("verify", s3, "--all").splitlines()[-1] == "intact"
-    planned = json.loads(statekit("gc", s3, "--epochs", 1, "--grace", "0", "--dry-run", "--json"))
+    assert printed("verify", s3, "--all").splitlines()[-1] == "intact"
+    planned = json.loads(printed("gc", s3, "--epochs", 1, "--grace", "0", "--dry-run", "--json"))
     assert Repository(s3).exists("data/tally/lost.changes.arrow")
-    done = json.loads(statekit("gc", s3, "--epochs", 1, "--grace", "0", "--json"))
+    done = json.loads(printed("gc", s3, "--epochs", 1, "--grace", "0", "--json"))
     assert (planned["deleted"], planned["kept"]) == (done["deleted"], done["kept"])
     assert done["kept"]["epochs"] == 1
     assert not Repository(s3).exists("data/tally/lost.changes.arrow")
-    assert "nothing to delete" in statekit("gc", s3, "--epochs", 1, "--grace", "0")
-    assert json.loads(statekit("verify", s3, "--json"))["orphans"] == []
-    assert "tally" in statekit("inspect", s3)
-    assert "tally" in statekit("copies", tmp_path)
-    assert "2 copies" in statekit("copies", tmp_path, "--clean").splitlines()[-1]
+    assert "nothing to delete" in printed("gc", s3, "--epochs", 1, "--grace", "0")
+    assert json.loads(printed("verify", s3, "--json"))["orphans"] == []
+    assert "tally" in printed("inspect", s3)
+    assert "tally" in printed("copies", tmp_path)
+    assert "2 copies" in printed("copies", tmp_path, "--clean").splitlines()[-1]
 
 
 class Block(NamedTuple):

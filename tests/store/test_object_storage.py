@@ -32,7 +32,8 @@ from statekit.errors import (
     StorageError,
 )
 from statekit.maintenance.savepoint.write import write_savepoint
-from statekit.reader import CheckpointReader
+from statekit.query.reader import CheckpointReader
+from tests.support.command_line import statekit
 from tests.support.counting_job import entries, plain_outputs, plain_state, tally_job
 from tests.support.manual_checkpoints import manifest
 from tests.support.s3_server import ANSWER_LOST, FAULTS, FaultyProxy
@@ -285,8 +286,7 @@ def test_the_command_line_takes_urls(s3: str) -> None:
         ("diff", s3, f"{s3}/savepoints/kept"),
         ("inspect", f"{s3}/savepoints/kept"),
     ):
-        command = [sys.executable, "-m", "statekit.cli", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+        done = statekit(*words)
         wanted = 3 if words[0] == "diff" else 0  # they differ
         assert done.returncode == wanted, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
@@ -451,7 +451,7 @@ def test_a_reader_keeps_its_epochs_although_answers_are_lost(proxy: FaultyProxy,
     with pytest.raises(QueryError, match="was collected"):
         ReaderLease.take(repository, "late", 4)
     proxy.rate = 0.0
-    lease.release()
+    lease.delete()
     assert not list(repository.names("readers"))
     assert proxy.done
 
@@ -474,4 +474,5 @@ def test_a_lease_in_an_object_store_is_refused_to_another_process(s3: str) -> No
     assert "FencedError: reader 'index'" in refused.stderr
     assert f"is process {os.getpid()} on" in refused.stderr
     assert (taken.returncode, taken.stderr) == (0, "")
-    lease.commit(4)  # the same reader
+    with pytest.raises(FencedError, match="was taken over"):
+        lease.commit(4)

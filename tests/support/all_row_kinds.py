@@ -114,9 +114,7 @@ def stored(repository: Repository) -> dict[str, str]:
     latest = repository.latest_epoch()
     assert latest is not None
     manifest = repository.manifest(latest)
-    found = repository.job_file(manifest.job_file.path)
-    assert found is not None
-    (operator,) = found[0].operators
+    (operator,) = repository.job_file(manifest.job_file.path).operators
     contents = {name: RowChecksum() for name in operator.holds}
     for family, parts, row in stored_rows(repository, operator, manifest):
         contents[family].add(parts.before + parts.key + parts.after, row)

@@ -40,7 +40,22 @@ __all__ = [
 NOBODY = 65534
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["pytest", "hypothesis.stateful", "tests.support.counting_job"])
+_PRELOADED = [
+    "pytest",
+    "hypothesis.stateful",
+    "tests.support.counting_job",
+    # What commands import; the commands themselves read the environment when they are imported.
+    "rich.progress",
+    "rich.table",
+    "statekit.maintenance.diff.compare",
+    "statekit.maintenance.migrate",
+    "statekit.maintenance.savepoint.write",
+    "statekit.maintenance.verify.verify",
+    "statekit.query.export",
+    "statekit.query.replica",
+    "typer",
+]
+_context.set_forkserver_preload(_PRELOADED)
 
 
 def pipe() -> tuple[Connection, Connection]:

@@ -28,7 +28,7 @@ RANKS = [
     "checkpoint/gc",
     "working_copy",
     "state",
-    "reader",
+    "stored_types",
     "functions",
     "job/windows",
     "job",

@@ -167,7 +167,8 @@ class Collector:
         last = self.repository.manifest(numbers.kept[-1])
         self._check_job_file(last)
         committed = {number: numbers.committed[number].modified for number in numbers.kept}
-        readers = ReaderBound(self.repository, self.retention, committed, last)
+        oldest = self.retention.first_for_readers(committed, last)
+        readers = ReaderBound(self.repository, committed, oldest)
         first = max(numbers.first, readers.first(self.retention.first(committed, last)))
         if first not in numbers.firsts and first > numbers.kept[0] and not self.dry_run:
             first = readers.agree(first)

@@ -23,79 +23,71 @@ bound of the retention; or its epoch was collected, and the reader must resynchr
 """
 
 
+@dataclass
 class ReaderBound:
     """The first epoch that a collection must keep for readers.
 
     Parameters:
         repository: the checkpoint.
-        retention: its `readers` is the bound.
         committed: the commit time of each kept epoch, by the store's clock.
-        last: the last epoch.
+        oldest: the oldest epoch that a reader can keep; None if readers keep none.
     """
 
-    def __init__(
-        self,
-        repository: Repository,
-        retention: Retention,
-        committed: Mapping[int, dt.datetime],
-        last: EpochManifest,
-    ) -> None:
-        self._repository = repository
-        self._committed = committed
-        self._oldest = retention.first_for_readers(committed, last)
-        self._last_commit = max(committed.values())
-        self._now: dt.datetime | None = None
+    repository: Repository
+    committed: Mapping[int, dt.datetime]
+    oldest: int | None
+    _now: dt.datetime | None = None
 
     def first(self, wanted: int) -> int:
         """Return the first epoch to keep: `wanted`, or an earlier one that a reader keeps.
 
         Nothing is listed if readers could not keep an earlier epoch.
         """
-        if self._oldest is None or self._oldest >= wanted:
+        if self.oldest is None or self.oldest >= wanted:
             return wanted
-        leases, others = stored_leases(self._repository)
+        leases, others = stored_leases(self.repository)
         first = wanted
         for lease in leases:
-            number = self._first_of(lease.lease.epoch, self._oldest)
+            number = self._first_of(lease.lease.epoch, self.oldest)
             if number < first and self._is_valid(lease):
                 first = number
         is_unknown = any(map(self._is_valid, others))
-        return self._oldest if is_unknown else first
+        return self.oldest if is_unknown else first
 
     def _first_of(self, epoch: int, oldest: int) -> int:
         """Return the first epoch that a lease keeps: its own, or the oldest that readers can keep.
 
         A reader that is too far behind keeps what is left: it may be about to move its lease there.
         """
-        if epoch < min(self._committed):
-            return max(self._committed)  # it was collected: the lease keeps nothing
-        later = (number for number in self._committed if number >= max(epoch, oldest))
+        if epoch < min(self.committed):
+            return max(self.committed)  # it was collected: the lease keeps nothing
+        later = (number for number in self.committed if number >= max(epoch, oldest))
         return min(later, default=epoch)
 
     def _is_valid(self, lease: StoredLease | UnreadableLease) -> bool:
         """Return whether a lease has not expired. The last commit may be long ago, so the store's
         clock decides.
         """
-        if not lease.is_valid(self._last_commit):
+        if not lease.is_valid(max(self.committed.values())):
             return False
         if self._now is None:
-            self._now = self._repository.store_time()
+            self._now = self.repository.store_time()
         return lease.is_valid(self._now)
 
     def agree(self, wanted: int) -> int:
         """Close the epochs before `wanted` to new leases, mark them as collected, and return the
         first kept epoch: an earlier one if a reader has taken a lease meanwhile.
         """
-        if self._oldest is None or self._oldest >= wanted:
-            _mark(self._repository, wanted)
+        if self.oldest is None or self.oldest >= wanted:
+            _mark(self.repository, wanted)
             return wanted
         closed = paths.closed_path(wanted)
         with contextlib.suppress(FencedError):  # another collector removed it: its mark is later
-            self._repository.create(closed, EpochMark(epoch=wanted).to_bytes())
+            self.repository.create(closed, EpochMark(epoch=wanted).to_bytes())
         first = self.first(wanted)
-        if first > min(self._committed):
-            _mark(self._repository, first)
-        self._repository.discard(closed)
+        if first > min(self.committed):
+            _mark(self.repository, first)
+        self.repository.discard(closed)
         return first
 
 

@@ -294,7 +294,8 @@ class SlidingRows:
             accumulator = windows.get(start, _NEW)
             rows = iter(() if accumulator is _NEW else ((start, accumulator),))
         opened = (
-            OpenWindow(start, start, self._end(start), accumulator) for start, accumulator in rows
+            OpenWindow(start, start, _plus(start, self._size - self._into(start)), accumulator)
+            for start, accumulator in rows
         )
         return takewhile(lambda w: self._deadlines.of(w.end, timer.name) == timer.at, opened)
 
@@ -321,9 +322,6 @@ class SlidingRows:
     def _into(self, at: dt.datetime) -> dt.timedelta:
         """Return the time from the latest start of a window to an instant."""
         return (at - self._origin) % self._every
-
-    def _end(self, start: dt.datetime) -> dt.datetime:
-        return _plus(start, self._size - self._into(start))
 
 
 class SessionRows:

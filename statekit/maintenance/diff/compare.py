@@ -17,11 +17,11 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from statekit.backend.interface import Backend
 from statekit.backend.scratch import scratch_directory
-from statekit.checkpoint.job_file import JobFile, OperatorRecord
+from statekit.checkpoint.job_file import OperatorRecord
 from statekit.checkpoint.repository import group_bounds
 from statekit.checkpoint.shard_layout import standing
 from statekit.keygroup import group_range, pack_group
@@ -29,7 +29,8 @@ from statekit.maintenance.diff.rows import Family, Groups, InAnyKeyGroups, Row, 
 from statekit.maintenance.row_keys import KeyedRows
 from statekit.maintenance.savepoint.format import Savepoint
 from statekit.query.net_changes import joined
-from statekit.reader import CheckpointReader, key_text
+from statekit.query.reader import CheckpointReader
+from statekit.stored_types import key_text
 
 Change = Literal["added", "removed", "changed"]
 
@@ -44,30 +45,6 @@ class ShardVersion(NamedTuple):
 
     name: str
     rows: dict[str, int] | None
-
-
-class StateSource(Protocol):
-    """A state that can be compared."""
-
-    @property
-    def title(self) -> str:
-        """The name for people."""
-
-    @property
-    def job(self) -> JobFile:
-        """Operators, states and their types."""
-
-    def pieces(self, operator: str) -> Sequence[Groups]:
-        """Return key groups that are unpacked together, in order; all of them, each once."""
-
-    def shards(self, operator: str) -> Sequence[Groups]:
-        """Return the key groups of each shard. Operator state is stored with the first of them."""
-
-    def held(self, operator: str, groups: Groups) -> ShardVersion | None:
-        """Return the version of these key groups, if it is known without reading them."""
-
-    def unpack(self, operator: str, groups: Groups, directory: Path) -> Backend:
-        """Return the rows of these key groups. The caller closes the backend."""
 
 
 class EpochSource:
@@ -87,23 +64,27 @@ class EpochSource:
         self.title = f"{url}@{self._reader.manifest.epoch}"
 
     def pieces(self, operator: str) -> Sequence[Groups]:
+        """Return key groups that are unpacked together, in order; all of them, each once."""
         return self.shards(operator)
 
     def shards(self, operator: str) -> Sequence[Groups]:
+        """Return the key groups of each shard. Operator state is stored with the first of them."""
         return [shard.groups for shard in self._reader.manifest.operators[operator].shards]
 
     def held(self, operator: str, groups: Groups) -> ShardVersion | None:
+        """Return the version of these key groups, if it is known without reading them."""
         shard = standing(self._reader.manifest, operator, *groups)
         # Attempts and files have names that are never given twice, in whichever checkpoint.
         version = " ".join((shard.attempt or "", *(ref.path for ref in shard.redistributed)))
         return ShardVersion(version, None if shard.is_part else shard.rows)
 
     def unpack(self, operator: str, groups: Groups, directory: Path) -> Backend:
+        """Return the rows of these key groups. The caller closes the backend."""
         return self._reader.unpack(operator, directory, groups)
 
 
 class SavepointSource:
-    """The state of a savepoint.
+    """The state of a savepoint, with the methods of `EpochSource`.
 
     Parameters:
         url: its directory, or its URL in an object store.
@@ -142,6 +123,10 @@ class SavepointSource:
             for (first, _), rows in zip(self.shards(record.name), shards, strict=True):
                 if groups[0] <= first <= groups[1]:
                     yield from ((family, pack_group(first) + subkey, row) for subkey, row in rows)
+
+
+StateSource = EpochSource | SavepointSource
+"""A state that can be compared."""
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from statekit.backend.interface import Backend
+from statekit.backend.mutation import in_batches
 from statekit.backend.rocksdb import RocksBackend
 from statekit.checkpoint.job_file import TIMERS, WAITING, OperatorRecord, StateRecord
 from statekit.checkpoint.repository import group_bounds
-from statekit.checkpoint.state_kinds import RowShape
+from statekit.checkpoint.state_kinds import POSITION_BYTES, RowShape
 from statekit.codec.schema_codec import generic_decoder, generic_key_decoder
 from statekit.codec.value_codec import PickleCodec
-from statekit.keygroup import group_of_row, pack_group
-from statekit.maintenance.rewrite import in_batches
-from statekit.reader import key_schema, state_text
+from statekit.keygroup import GROUP_BYTES, group_of_row, pack_group
 from statekit.state.row_versions import row_decoder
 from statekit.state.timers import timer_of_row
 from statekit.state.ttl import unstamped
-from statekit.timestamp import instant, micros_of_sortable
+from statekit.stored_types import key_schema, state_text
+from statekit.timestamp import TIME_BYTES, instant, micros_of_sortable
 
 Groups = tuple[int, int]
 """The first and the last of some key groups."""
@@ -29,9 +29,6 @@ Groups = tuple[int, int]
 Row = tuple[bytes, bytes]
 """The identity of a row in its family, and its content."""
 
-_GROUP_BYTES = len(pack_group(0))
-_TIME_BYTES = 8
-_POSITION_BYTES = 12
 _INDEX_BYTES = 8
 _SORTED = "sorted"
 
@@ -88,7 +85,7 @@ class Family:
             return ((row_key, unstamped(row, 0)[0]) for row_key, row in stored)
         return (
             (before + index.to_bytes(_INDEX_BYTES, "big"), unstamped(row, 0)[0])
-            for before, same in groupby(stored, key=lambda pair: pair[0][:-_POSITION_BYTES])
+            for before, same in groupby(stored, key=lambda pair: pair[0][:-POSITION_BYTES])
             for index, (_, row) in enumerate(same)
         )
 
@@ -97,9 +94,9 @@ class Family:
         if self.name == WAITING:
             return self._identity_of_waiting(row_key)
         if self.is_local:
-            key, end = f"shard from key group {group_of_row(row_key)}", _GROUP_BYTES
+            key, end = f"shard from key group {group_of_row(row_key)}", GROUP_BYTES
         else:
-            key, end = self._decode_key(row_key, _GROUP_BYTES)
+            key, end = self._decode_key(row_key, GROUP_BYTES)
         if self._shape is RowShape.ELEMENTS:
             return key, int.from_bytes(row_key[end:], "big")
         if self._shape is RowShape.ENTRIES:
@@ -110,8 +107,8 @@ class Family:
         return key, None
 
     def _identity_of_waiting(self, row_key: bytes) -> tuple[Any, Any]:
-        time = instant(micros_of_sortable(row_key, _GROUP_BYTES)).isoformat()
-        key, end = self._decode_key(row_key, _GROUP_BYTES + _TIME_BYTES)
+        time = instant(micros_of_sortable(row_key, GROUP_BYTES)).isoformat()
+        key, end = self._decode_key(row_key, GROUP_BYTES + TIME_BYTES)
         record = self._decode(row_key[end:-_INDEX_BYTES])
         return key, [time, record, int.from_bytes(row_key[-_INDEX_BYTES:], "big")]
 
@@ -186,7 +183,7 @@ class InAnyKeyGroups:
 
     def _key(self, family: Family, row_key: bytes) -> bytes:
         if self._are_bytes:
-            return row_key if family.is_local else row_key[_GROUP_BYTES:]
+            return row_key if family.is_local else row_key[GROUP_BYTES:]
         return json.dumps(_identity(family, row_key), sort_keys=True).encode()
 
     def identity(self, key: bytes) -> Sequence[Any]:
@@ -211,4 +208,4 @@ def _of_shard(row_key: bytes, first_groups: Mapping[int, int]) -> bytes:
     >>> _of_shard(pack_group(8) + b"element", {0: 0, 8: 1})
     b'\\x00\\x01element'
     """
-    return pack_group(first_groups[group_of_row(row_key)]) + row_key[_GROUP_BYTES:]
+    return pack_group(first_groups[group_of_row(row_key)]) + row_key[GROUP_BYTES:]

@@ -207,7 +207,7 @@ class Savepoint:
             with self._open(ref) as file:
                 for saved in saved_rows(file, f"{self.url}/{ref.path}"):
                     parts = RowParts.of_subkey(family, saved.key, saved.subkey)
-                    checksum.add(parts.without_group, saved.row)
+                    checksum.add(parts.before + parts.key + parts.after, saved.row)
                     yield parts, saved.row
         if (checksum.rows, checksum.checksum) != (contents.rows, contents.checksum):
             raise CorruptCheckpointError(

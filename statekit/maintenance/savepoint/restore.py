@@ -86,8 +86,7 @@ def is_made_of(repository: Repository, origin: str, url: str, advice: str) -> bo
         repository.check_checkpoint()
         return False
     stored = repository.job_file(repository.manifest(latest).job_file.path)
-    assert stored is not None, "the manifest references it"
-    if origin in (stored[0].savepoint, stored[0].imported):
+    if origin in (stored.savepoint, stored.imported):
         return True
     raise RestoreError(
         f"{repository.url} has epochs up to {latest}, which do not come from {url}: {advice}"
@@ -139,7 +138,7 @@ def import_savepoint(
         epoch=file.epoch,
         parallelism=shards,
     )
-    stored = repository.job_file()  # of a start that never committed
+    stored = repository.newest_job_file()  # of a start that never committed
     checkpoint_id = unique_id() if stored is None else stored[0].id
     _, reference = repository.ensure_job_file(job.model_copy(update={"id": checkpoint_id}))
     replace_spark_files(repository, savepoint.spark())

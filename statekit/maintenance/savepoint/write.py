@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from statekit.checkpoint.job_file import WAITING, JobFile, OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
-from statekit.checkpoint.paths import SAVEPOINT, SPARK
+from statekit.checkpoint.paths import SAVEPOINT, SAVEPOINTS, SPARK
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import held
 from statekit.checkpoint.rollback import check_batch
@@ -28,6 +28,7 @@ from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.spark_log import files_at
 from statekit.clock import now_us, unique_id
 from statekit.errors import FencedError, QueryError, RestoreError, StorageError
+from statekit.keygroup import GROUP_BYTES
 from statekit.maintenance.rewrite import Progress, RowChecksum, RowCount, rows_to_read
 from statekit.maintenance.savepoint.format import (
     POSITION,
@@ -44,10 +45,11 @@ from statekit.maintenance.savepoint.table import (
 )
 from statekit.names import path_fault
 from statekit.query.packed_bytes import RowBatch
-from statekit.query.row_parts import GROUP_BYTES, TIME_BYTES, Family
+from statekit.query.reader import CheckpointReader
+from statekit.query.row_parts import Family
 from statekit.query.stored_batches import keyed_batches, local_batches
 from statekit.query.table import TooWide
-from statekit.reader import CheckpointReader
+from statekit.timestamp import TIME_BYTES
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
@@ -78,7 +80,7 @@ def savepoint_folder(name: str) -> str:
     >>> savepoint_folder("before-upgrade")
     'savepoints/before-upgrade'
     """
-    return f"savepoints/{check_name(name)}"
+    return f"{SAVEPOINTS}/{check_name(name)}"
 
 
 def write_savepoint(

@@ -16,8 +16,8 @@ from statekit.codec.schema_codec import generic_key_decoder
 from statekit.errors import CorruptCheckpointError, StatekitError, StorageError
 from statekit.maintenance.verify.findings import Finding, FindingKind, Verification, kind_of
 from statekit.maintenance.verify.row_checks import RowChecks, RowFault
-from statekit.reader import key_schema
 from statekit.state.timers import DUE
+from statekit.stored_types import key_schema
 from statekit.timestamp import instant
 from statekit.working_copy.unpacked_shard import ShardRows
 

@@ -166,11 +166,10 @@ def _mend(repository: Repository, last: EpochManifest) -> Repaired:
     """Compute indexes, counts and wake times again."""
     check_at_rest(repository, last)
     stored = repository.job_file(last.job_file.path)
-    assert stored is not None, "it was verified"
     mending = _Mending(repository, last)
     operators = {}
     for name, epoch in last.operators.items():
-        record = stored[0].operator(name)
+        record = stored.operator(name)
         assert record is not None, "the manifest was checked against the job file"
         operators[name] = mending.operator(record, epoch)
     check_at_rest(repository, last)  # mending takes its time

@@ -24,7 +24,7 @@ from statekit.checkpoint.job_file import (
     OperatorRecord,
     StateRecord,
 )
-from statekit.checkpoint.state_kinds import RowShape
+from statekit.checkpoint.state_kinds import POSITION_BYTES, RowShape
 from statekit.codec.key_codec import KeyCodec, schema_key_codec
 from statekit.codec.schema import Schema
 from statekit.codec.schema_codec import generic_decoder
@@ -43,7 +43,6 @@ INDEXED = "_indexed"
 
 _PIECE = 1_000  # so many rows are looked up at a time
 _ALL = b"", b"\xff\xff\xff"
-_POSITION_BYTES = 12
 
 
 class RowFault(NamedTuple):
@@ -244,7 +243,7 @@ def _subkey_check(state: StateRecord) -> Callable[[bytes], object]:
     if state.shape is RowShape.ENTRIES:
         codec = schema_key_codec(Schema.from_json(state.types["key"]))
         return lambda subkey: _canonical(codec, subkey)
-    length = _POSITION_BYTES if state.shape is RowShape.ELEMENTS else 0
+    length = POSITION_BYTES if state.shape is RowShape.ELEMENTS else 0
 
     def check(subkey: bytes) -> None:
         if len(subkey) != length:

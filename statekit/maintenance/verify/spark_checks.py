@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.paths import SPARK
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.rollback import spark_fault
+from statekit.checkpoint.rollback import checked_file, spark_fault
 from statekit.checkpoint.spark_log import files_at
 from statekit.errors import CorruptCheckpointError, RestoreError
 
@@ -30,7 +30,7 @@ def spark_faults(repository: Repository, last: EpochManifest) -> Iterator[tuple[
     for path in paths:
         fault = _checksum_fault(repository, path, paths) if path.endswith(".crc") else None
         if fault is not None:
-            yield f"{SPARK}/{_subject(path)}", fault
+            yield f"{SPARK}/{checked_file(path)}", fault
     done = -1 if last.batch is None else last.batch
     if not paths and done < 0:
         return
@@ -46,15 +46,9 @@ def spark_faults(repository: Repository, last: EpochManifest) -> Iterator[tuple[
         yield None, str(error)
 
 
-def _subject(path: str) -> str:
-    """Return the file that a checksum is about."""
-    above, _, name = path.rpartition("/")
-    return f"{above}/{name[1:-4]}".lstrip("/")
-
-
 def _checksum_fault(repository: Repository, path: str, paths: list[str]) -> str | None:
     """Return the fault of a file that Hadoop keeps a checksum of per block of bytes."""
-    subject = _subject(path)
+    subject = checked_file(path)
     if subject not in paths:
         return None  # Spark removes the file first
     data = repository.read_if_there(f"{SPARK}/{subject}")

@@ -443,8 +443,7 @@ class _Pass:
         path = manifest.job_file.path
         if path not in self._jobs:
             try:
-                stored = self.repository.job_file(path)
+                self._jobs[path] = self.repository.job_file(path)
             except _UNREADABLE:
-                stored = None
-            self._jobs[path] = None if stored is None else stored[0]
+                self._jobs[path] = None
         return self._jobs[path]

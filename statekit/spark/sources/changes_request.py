@@ -15,8 +15,8 @@ from statekit.checkpoint.repository import Repository
 from statekit.errors import QueryError
 from statekit.names import name_fault
 from statekit.query.epochs import EpochReader
+from statekit.query.reader import CheckpointReader
 from statekit.query.state_changes import Piece, StateChanges
-from statekit.reader import CheckpointReader
 from statekit.spark.sources.frame import Frame
 from statekit.spark.sources.options import Given, Options
 from statekit.spark.sources.state_source import OPERATOR, PATH, STATE

@@ -207,7 +207,7 @@ class _Driver:
         """
         manifest = self._epochs.manifest(offset.start.epoch)
         if manifest.writer != offset.writer:
-            raise replaced(self._epochs.repository, manifest)
+            raise replaced(self._epochs.repository, manifest.epoch)
 
     def _latest(self) -> int:
         """Return the last epoch. Spark asks without a pause, the store is asked now and then."""

@@ -12,7 +12,7 @@ from statekit.checkpoint.job_file import OperatorRecord
 from statekit.codec.key_codec import schema_key_codec
 from statekit.codec.schema import Schema
 from statekit.errors import StatekitError
-from statekit.reader import key_schema
+from statekit.stored_types import key_schema
 
 _TYPES: dict[str, type] = {
     "bool": bool,

@@ -11,10 +11,11 @@ from pyspark.sql.types import StructType
 
 from statekit.checkpoint.repository import Repository
 from statekit.query.read import StateTable
-from statekit.reader import CheckpointReader, encoded_keys
+from statekit.query.reader import CheckpointReader
 from statekit.spark.sources.frame import Frame, spark_schema
 from statekit.spark.sources.key_filter import encoded_key
 from statekit.spark.sources.options import Given, Options
+from statekit.stored_types import encoded_keys
 
 FORMAT = "statekit"
 _OPTIONS = ("path", "operator", "state", "epoch", "key", "wideInts", "allowPickle")

@@ -19,13 +19,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.job_file import JobFile
-from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardPlan, ShardState
+from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardPlan
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.shard_layout import blank_shards
 from statekit.clock import now_us, unique_id
 from statekit.errors import FencedError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.plan import Operator
-from statekit.keygroup import DEFAULT_GROUPS, check_groups, check_parallelism, group_range
+from statekit.keygroup import DEFAULT_GROUPS, check_groups, check_parallelism
 from statekit.maintenance.savepoint.restore import is_made_of, replace_spark_files
 from statekit.runtime.shard_reports import OperatorReports
 from statekit.spark.commit_records import Reports
@@ -161,7 +162,7 @@ class SparkImport:
         return manifest
 
     def _job_file(self) -> JobFile:
-        stored = self.repository.job_file()  # of a start or an import that never committed
+        stored = self.repository.newest_job_file()  # of a start or an import that never committed
         return JobFile(
             id=unique_id() if stored is None else stored[0].id,
             name=self._job.name,
@@ -190,12 +191,8 @@ class SparkImport:
                 base_epoch=None,
                 eras={state.name: state.era for state in record.states if state.era},
             )
-            for number, base in enumerate(self._blank())
+            for number, base in enumerate(blank_shards(self._shards, self._groups))
         ]
-
-    def _blank(self) -> list[ShardState]:
-        ranges = [group_range(shard, self._shards, self._groups) for shard in range(self._shards)]
-        return [ShardState(first_group=first, last_group=last) for first, last in ranges]
 
     def _run(self, step: ShardStep) -> None:
         """Make Spark shuffle all rows to their shards, and each shard write its own to state."""
@@ -213,10 +210,8 @@ class SparkImport:
 
     def _operators(self, reports: OperatorReports) -> dict[str, OperatorEpoch]:
         """Return all operators after the import: the one with the state, and empty ones."""
-        operators = {
-            operator.name: OperatorEpoch(shards=tuple(self._blank()))
-            for operator in self._job.operators
-        }
+        blank = OperatorEpoch(shards=tuple(blank_shards(self._shards, self._groups)))
+        operators = {operator.name: blank for operator in self._job.operators}
         after = reports.combined(None, self._operator.record().holds, None)
         position = after.at_rest(after.shards, **self._event_time())
         return {**operators, self._operator.name: position}

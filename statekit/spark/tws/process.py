@@ -11,7 +11,7 @@ import datetime as dt
 import inspect
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import InitVar, dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Annotated, Any
@@ -123,6 +123,7 @@ class StateFunction:
         self.__signature__ = inspect.Signature([inspect.Parameter(each, kind) for each in names])
 
 
+@dataclass(eq=False, repr=False)
 class ProcessorCalls(StateFunction):
     """Calls a processor with the rows of a key, and with its timers.
 
@@ -144,30 +145,24 @@ class ProcessorCalls(StateFunction):
         StateTypeError: a state, or the key of the initial state, is not valid.
     """
 
-    def __init__(
-        self,
-        processor: spark.StatefulProcessor,
-        outputs: sql.StructType,
-        time_mode: TimeMode,
-        key: GroupingKey,
-        initial: GroupingKey | None = None,
-        frames: FrameOptions | None = None,
-    ) -> None:
-        if initial is not None:
-            initial.as_of(key)
+    processor: InitVar[spark.StatefulProcessor]
+    outputs: sql.StructType
+    time_mode: TimeMode
+    key: GroupingKey
+    initial: GroupingKey | None = None
+    frames: FrameOptions | None = None
+
+    def __post_init__(self, processor: spark.StatefulProcessor) -> None:
+        if self.initial is not None:
+            self.initial.as_of(self.key)
         self.packed = cloudpickle.dumps(processor)
-        handle = _DeclaredStates(time_mode)
+        handle = _DeclaredStates(self.time_mode)
         first = pickle.loads(self.packed)  # noqa: S301 (what was just packed)
         first.init(handle)
         first.close()
         self.declared = handle.declared
         self.deleted = frozenset(handle.deleted - handle.declared.keys())
         super().__init__(type(processor).__name__, "_rows", self.declared)
-        self.outputs = outputs
-        self.time_mode = time_mode
-        self.key = key
-        self.initial = initial
-        self.frames = frames
         self._running: Running | None = None
 
     @property

@@ -9,8 +9,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -32,8 +30,9 @@ from statekit.checkpoint.sealed_json import FileRef
 from statekit.cli.gc import gc
 from statekit.errors import CorruptCheckpointError, StateTypeError, StorageError
 from statekit.maintenance.savepoint.write import write_savepoint
-from statekit.reader import CheckpointReader
+from statekit.query.reader import CheckpointReader
 from tests.support.checkpoint_ledger import OPERATOR, Ledger, Power, TimedRepository
+from tests.support.command_line import statekit
 from tests.support.counting_job import entries, plain_outputs, plain_state, tally_job
 from tests.support.killable_processes import exit_code, start
 from tests.support.timeouts import PATIENCE_S
@@ -432,11 +431,6 @@ def tallied(place: Path, epochs: int, **options: Any) -> list[Any]:
         {"records": given}, checkpoint=place, parallelism=2, epoch_size=5, drain=False, **options
     )
     return given
-
-
-def statekit(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "statekit.cli", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def test_a_job_keeps_the_declared_number_of_epochs_and_its_state(tmp_path: Path) -> None:

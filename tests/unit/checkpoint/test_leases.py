@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 import statekit as sk
-from statekit.checkpoint import leases, paths
+from statekit.checkpoint import lease_holder, paths
 from statekit.checkpoint.gc.collector import Collected, Collector
 from statekit.checkpoint.gc.readers import readers_of
 from statekit.checkpoint.lease_files import LEASE_BYTES_MAX, SKEW, Lease, stored_leases
+from statekit.checkpoint.lease_holder import Holder
 from statekit.checkpoint.leases import ReaderLease, resync_error
 from statekit.checkpoint.object_store import Objects
 from statekit.checkpoint.repository import Repository
@@ -28,6 +29,7 @@ from statekit.checkpoint.sealed_json import checksum_of
 from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.maintenance.verify.repair import repair
 from statekit.maintenance.verify.verify import verify
+from tests.support import killable_processes
 from tests.support.checkpoint_ledger import Ledger, Power, TimedRepository
 from tests.support.counting_job import entries, tally_job
 from tests.unit.checkpoint.test_garbage_collection import BURSTS, Turns, ledger_of
@@ -41,7 +43,7 @@ SOAK = bool(os.environ.get("STATEKIT_SOAK"))
 def process(name: str) -> Iterator[None]:
     """Act as another process."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(leases, "_session", lambda _: checksum_of(name.encode()))
+        patched.setattr(lease_holder, "_session", lambda _: checksum_of(name.encode()))
         yield
 
 
@@ -76,9 +78,10 @@ def test_a_reader_keeps_its_epoch_and_all_later_ones_until_it_moves_on(
     lease.commit(7)
     collect(repository)
     assert (lease.epoch, repository.epochs()) == (7, [7, 8, 9])
-    lease.release()
+    lease.delete()
     collect(repository)
     assert repository.epochs() == [9]
+    assert not stored_leases(repository)[0]
 
 
 def test_of_several_readers_the_one_furthest_behind_decides(repository: TimedRepository) -> None:
@@ -107,11 +110,12 @@ def test_an_expired_lease_is_taken_over_and_its_holder_gets_an_error(
     repository: TimedRepository,
 ) -> None:
     first = ReaderLease.take(repository, "index", 4, ttl=TTL)
-    repository.now += TTL + SKEW
+    repository.now += TTL
     with process("other"):
         with pytest.raises(sk.FencedError, match="its lease is valid until"):
             ReaderLease.take(repository, "index", 6)
-        repository.now += MINUTE
+        repository.now += dt.timedelta(seconds=1)
+        assert collect(repository).first == 4, "a collector waits longer"
         second = ReaderLease.take(repository, "index", 6)
         for act in (first.renew, lambda: first.commit(9)):
             with pytest.raises(sk.FencedError, match="taken over by process"):
@@ -128,10 +132,12 @@ def test_a_run_with_the_token_of_the_lease_or_in_the_same_process_takes_it_over_
     first = ReaderLease.take(repository, "index", 4, token="query-7")
     with process("other"):
         again = ReaderLease.take(repository, "index", 5, token=first.token)
+        with pytest.raises(sk.FencedError, match="taken over"):
+            first.commit(6)
         again.commit(6)
         third = ReaderLease.take(repository, "index", 6)
     with pytest.raises(sk.FencedError):
-        first.renew()
+        again.renew()
     assert third.token != first.token
 
 
@@ -247,15 +253,96 @@ def test_a_lease_that_somebody_deleted_is_written_again(repository: TimedReposit
     assert repository.epochs()[0] == 5
 
 
-def test_a_lease_is_released_at_the_end_of_its_block_and_stays_after_an_error(
+def test_a_lease_that_was_released_is_taken_at_once_and_keeps_its_epochs_until_it_expires(
     repository: TimedRepository,
 ) -> None:
-    with ReaderLease.take(repository, "index", 4):
-        assert len(stored_leases(repository)[0]) == 1
-    assert not stored_leases(repository)[0]
-    with contextlib.suppress(ZeroDivisionError), ReaderLease.take(repository, "index", 4):
+    with ReaderLease.take(repository, "index", 4, ttl=TTL) as lease:
+        lease.commit(5)
+        repository.now += MINUTE
+    repository.now += TTL
+    assert collect(repository).first == 5
+    with (
+        process("other"),
+        contextlib.suppress(ZeroDivisionError),
+        ReaderLease.take(repository, "index", 5, ttl=TTL),
+    ):
         raise ZeroDivisionError
-    assert len(stored_leases(repository)[0]) == 1
+    with process("third"):
+        ReaderLease.take(repository, "index", 5, ttl=TTL).release()
+    repository.now += TTL + SKEW + MINUTE
+    assert collect(repository).first == 9
+
+
+def test_a_reader_whose_lease_was_taken_over_releases_nothing(repository: TimedRepository) -> None:
+    first = ReaderLease.take(repository, "index", 4)
+    ReaderLease.take(repository, "index", 5)
+    first.release()
+    first.delete()
+    (stored,) = stored_leases(repository)[0]
+    assert (stored.lease.epoch, stored.lease.released) == (5, False)
+
+
+def test_the_lease_of_a_killed_process_of_this_machine_is_taken_at_once(root: Path) -> None:
+    repository = written(root)
+    assert killable_processes.exit_code(_take_and_die, root) == -9
+    (stored,) = stored_leases(repository)[0]
+    assert stored.lease.holder.has_ended
+    ReaderLease.take(repository, "index", 3)
+
+
+def written(root: Path) -> Repository:
+    """Five epochs on a disk."""
+    tally_job().run({"records": entries(0, 15)}, checkpoint=root, epoch_size=3)
+    return Repository(root)
+
+
+def _take_and_die(root: Path) -> None:
+    ReaderLease.take(Repository(root), "index", 2)
+    killable_processes.die()
+
+
+def test_the_lease_of_a_process_that_runs_is_refused_to_others_of_its_machine(root: Path) -> None:
+    written(root)
+    lease = ReaderLease.take(Repository(root), "index", 2)
+    assert killable_processes.exit_code(_is_refused, root) == 0
+    lease.commit(3)
+
+
+def _is_refused(root: Path) -> None:
+    with pytest.raises(sk.FencedError, match=r"reader 'index' of .* is process"):
+        ReaderLease.take(Repository(root), "index", 2)
+
+
+@pytest.mark.parametrize(
+    ("changed", "has_ended"),
+    [
+        ({}, False),
+        ({"started": 1}, True),  # the process id was used again
+        ({"started": 0}, False),  # the system did not report it
+        ({"process": 1 << 40}, True),
+        ({"place": "another boot"}, False),
+        ({"place": ""}, False),
+    ],
+)
+def test_a_process_has_ended_only_if_this_machine_knows_it(
+    changed: dict[str, Any], has_ended: bool
+) -> None:
+    holder = Holder.of_this_process().model_copy(update=changed)
+    assert holder.has_ended == has_ended
+
+
+def test_a_run_that_takes_over_a_valid_lease_is_not_refused_by_the_note_of_a_killed_collector(
+    repository: TimedRepository,
+) -> None:
+    ReaderLease.take(repository, "index", 4, token="query")
+    _killed_at(repository, "closed")
+    with process("other"):
+        lease = ReaderLease.take(repository, "index", 5, token="query")
+        with pytest.raises(sk.QueryError, match="was collected"):
+            ReaderLease.take(repository, "index", 3, token="query")
+    assert collect(repository).first == 9, "the refused run has removed its lease"
+    with pytest.raises(sk.QueryError, match="was collected"):
+        lease.commit(6)
 
 
 def test_a_reader_of_epochs_that_were_rolled_back_keeps_them() -> None:
@@ -420,6 +507,7 @@ class Model:
 
     lease: ReaderLease
     owner: str
+    """The process that holds it; empty if it was released."""
     epoch: int
     written: dt.datetime
     ttl: dt.timedelta
@@ -428,8 +516,8 @@ class Model:
 
 
 class Leases(RuleBasedStateMachine):
-    """Epochs, readers of two processes that take, move, renew, release and die, and collectors that
-    are killed.
+    """Epochs, readers of two processes that take, move, renew, release, delete and die, and
+    collectors that are killed.
     """
 
     def __init__(self) -> None:
@@ -467,8 +555,12 @@ class Leases(RuleBasedStateMachine):
     def take(self, name: str, owner: str, back: int, minutes: int) -> None:
         epoch = max(0, max(self.times) - back)
         model = self.models.get(name)
-        is_fenced = model is not None and model.owner != owner and self._is_valid(model, skew=SKEW)
-        is_closed = epoch < max(self._closed(), default=0)
+        is_fenced = model is not None and model.owner not in (owner, "") and self._is_valid(model)
+        is_closed = epoch < max(self._closed(), default=0) and not (
+            model is not None
+            and self._is_valid(model)
+            and self.repository.epochs()[0] <= model.epoch <= epoch
+        )
         with process(owner):
             try:
                 lease = ReaderLease.take(self.repository, name, epoch, ttl=minutes * MINUTE)
@@ -489,7 +581,7 @@ class Leases(RuleBasedStateMachine):
     @rule(name=st.sampled_from("ab"), ahead=st.integers(0, 3))
     def commit(self, name: str, ahead: int) -> None:
         model = self.models.get(name)
-        if model is None:
+        if model is None or not model.owner:
             return
         epoch = min(model.epoch + ahead, max(self.times))
         has_lapsed = not self._is_valid(model)
@@ -505,10 +597,23 @@ class Leases(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from("ab"))
     def release(self, name: str) -> None:
-        model = self.models.pop(name, None)
-        if model is not None:
-            model.lease.release()
+        model = self.models.get(name)
+        if model is None or not model.owner:
+            return
+        model.lease.release()
+        if self._is_stored(name):
+            model.owner, model.written = "", self.repository.now
+        else:
+            assert not model.is_kept or not self._is_valid(model)
+            del self.models[name]
+
+    @rule(name=st.sampled_from("ab"))
+    def delete(self, name: str) -> None:
+        model = self.models.get(name)
+        if model is not None and model.owner:
+            model.lease.delete()
             assert not self._is_stored(name)
+            del self.models[name]
 
     @rule()
     def earlier_holders_get_errors(self) -> None:
@@ -597,7 +702,7 @@ def test_files_that_are_no_leases_stop_neither_job_nor_collector_and_are_reporte
     place = tmp_path / "c"
     tally_job().run({"records": entries(0, 15)}, checkpoint=place, epoch_size=3)
     repository = Repository(place)
-    ReaderLease.take(repository, "other", 1).release()
+    ReaderLease.take(repository, "other", 1).delete()
     intact = ReaderLease.take(repository, "intact", 2)
     lease = (place / "readers" / "intact.json").read_bytes()
     foreign = {

@@ -22,11 +22,12 @@ from statekit.checkpoint.repository import Repository
 from statekit.cli.app import app
 from statekit.errors import QueryError, StateTypeError
 from statekit.job.options import RunOptions
-from statekit.reader import CheckpointReader
+from statekit.query.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
 from statekit.testing import Harness
 from statekit.working_copy.copies import DiskCopies
 from statekit.working_copy.uploader import uploader
+from tests.support.command_line import statekit
 from tests.support.counting_job import entries, tally_job
 from tests.support.places import STORED
 from tests.support.timeouts import PATIENCE_S
@@ -69,20 +70,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def statekit(*words: object, columns: int = 160) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "statekit.cli", *map(str, words)]
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        env={"COLUMNS": str(columns), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
-    )
-
-
 def test_the_version_is_that_of_the_package() -> None:
-    done = statekit("--version")
+    command = [sys.executable, "-m", "statekit.cli", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stdout) == (0, f"statekit {version('statekit')}\n")
 
 

@@ -14,6 +14,7 @@ from statekit.checkpoint.leases import ReaderLease
 from statekit.checkpoint.repository import Repository
 from statekit.cli.gc import gc
 from statekit.cli.inspect import inspect
+from statekit.maintenance.verify.verify import verify
 from tests.support.counting_job import entries, tally_job
 from tests.support.printed import printed
 
@@ -81,14 +82,33 @@ def test_files_that_are_no_leases_are_shown(repository: Repository) -> None:
     assert [reader.lease.lease.name for reader in found.readers] == ["index"]
 
 
-def test_a_name_that_no_store_takes_is_shown_and_readers_keep_what_they_can(
-    repository: Repository,
+@pytest.mark.parametrize("name", ["a\x1b[2J", "a\nb.json", "index.json\n", b"\xff.json"])
+def test_a_file_whose_name_no_store_takes_is_shown_and_keeps_nothing(
+    repository: Repository, name: str | bytes
 ) -> None:
     root = repository.root
     assert root is not None
-    (root / "readers" / "a\x1b[2J").write_bytes(b"x")
+    with open(os.path.join(os.fsencode(root / "readers"), os.fsencode(name)), "wb") as file:
+        file.write(b"x")
     given = options(repository)
     text = printed(lambda: gc(**given, readers="1 day", dry_run=True, as_json=False))  # type: ignore[arg-type]
-    assert "kept: epochs 0 to 15 (16)" in text
-    assert "cannot list" in text
+    assert "kept: epochs 2 to 15 (14)" in text
+    assert "is no lease of a reader" in text
+    assert "epochs 2–15 until" in text
     assert "\x1b" not in text
+    text = printed(lambda: inspect(str(root), fast=True))
+    assert "epochs 2–15 until" in text
+    assert "is no lease of a reader" in text
+    verification = verify(repository)
+    assert [finding.kind for finding in verification.findings] == []
+
+
+def test_a_lease_that_was_released_is_shown_as_free(
+    repository: Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ReaderLease.take(repository, "index", 2).release()
+    text = printed(lambda: inspect(str(repository.root), fast=True))
+    assert "free, was process" in text
+    inspect(str(repository.root), fast=True, as_json=True)
+    (reader,) = json.loads(capsys.readouterr().out)["readers"]
+    assert (reader["status"], reader["released"]) == ("valid", True)

@@ -5,6 +5,7 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import json
 import math
 import os
 import pickle
@@ -851,3 +852,49 @@ def test_a_struct_in_a_union_with_a_dict_of_pairs_is_shown_as_a_struct() -> None
     assert show(codec.encode(Seat(12))) == {"row": 12}
     assert show(codec.encode({(12, "A"): 1})) == [[[12, "A"], 1]]
     assert show(codec.encode(None)) is None
+
+
+# ------------------------------------------------------------------------ plain data as JSON
+
+
+class Weighed(NamedTuple):
+    grams: float
+    label: str = "none"
+
+
+class Boxed(NamedTuple):
+    inner: Weighed
+    tags: frozenset[str] = frozenset()
+
+
+@pytest.mark.parametrize("annotation", [float, list[float], Weighed, Boxed, dict[float, float]])
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 1.5, 2.0**1023])
+def test_numbers_that_json_does_not_have_are_text_in_plain_data(
+    annotation: Any, number: float
+) -> None:
+    value = {float: number, Weighed: Weighed(number), Boxed: Boxed(Weighed(number))}.get(
+        annotation, {number: number} if annotation == dict[float, float] else [number]
+    )
+    stored = value_codec(annotation).encode(value)
+    shown = generic_decoder(schema_of(annotation))(stored)
+    text = json.dumps(shown, allow_nan=False)
+    assert str(number) in text if not math.isfinite(number) else json.dumps(number) in text
+    as_stored = generic_decoder(schema_of(annotation), as_stored=True)(stored)
+    assert repr(as_stored).count(repr(number)) >= 1
+
+
+def test_fields_that_an_older_row_does_not_have_are_null_in_plain_data() -> None:
+    for schema, row, shown, stored in (
+        (Weighed, {"grams": 1.0}, {"grams": 1.0, "label": None}, {"grams": 1.0}),
+        (
+            Boxed,
+            {"inner": {"grams": 2.0}},
+            {"inner": {"grams": 2.0, "label": None}, "tags": None},
+            {"inner": {"grams": 2.0}},
+        ),
+    ):
+        data = msgspec.msgpack.encode(row)
+        assert generic_decoder(schema_of(schema))(data) == shown
+        assert generic_decoder(schema_of(schema), as_stored=True)(data) == stored
+    with pytest.raises(CorruptCheckpointError, match="Expected `float`, got `str`"):
+        generic_decoder(schema_of(Weighed))(msgspec.msgpack.encode({"grams": "much"}))

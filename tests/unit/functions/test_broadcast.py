@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,8 +20,8 @@ from statekit.checkpoint.repository import Repository
 from statekit.job.options import RunOptions
 from statekit.runtime.coordinator import Coordinator
 from statekit.testing import Harness, bind
+from tests.support.command_line import statekit
 from tests.support.instants import after, at
-from tests.support.timeouts import PATIENCE_S
 
 Backend = Literal["memory", "rocksdb"]
 BACKENDS: list[Backend] = ["memory", "rocksdb"]
@@ -404,13 +402,12 @@ def test_the_manifest_counts_records_by_stream(tmp_path: Path) -> None:
     told = repository.manifest(0).operators["in_dollars"]
     assert told.records_by_input == {"prices": 2, "rates": 3}
     assert told.records_in == 2
-    stored = repository.job_file()
+    stored = repository.newest_job_file()
     assert stored is not None
     record = stored[0].operator("in_dollars")
     assert record is not None
     assert (record.inputs, record.broadcasts) == (("prices",), ("rates",))
-    command = [sys.executable, "-m", "statekit.cli", "inspect", str(tmp_path)]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    shown = statekit("inspect", tmp_path, columns=80)
     title = "operator in_dollars by item: str ← prices; broadcast: rates"
     assert title in " ".join(shown.stdout.split()), "in a narrow terminal it is wrapped"
 

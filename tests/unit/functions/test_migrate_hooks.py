@@ -15,7 +15,7 @@ from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.repository import Repository
 from statekit.errors import ProcessError, StateSchemaError, StateTypeError
 from statekit.job.state_succession import GENERATIONS_MAX
-from statekit.reader import CheckpointReader
+from statekit.query.reader import CheckpointReader
 from statekit.state.row_versions import generation_of, marked
 from statekit.testing import Harness
 
@@ -50,9 +50,7 @@ def seen(declared: Any, place: Path, key: str = "a", backend: Any = "memory") ->
 
 def job_file(place: Path) -> JobFile:
     repository = Repository(place)
-    found = repository.job_file(repository.manifest(repository.latest_epoch() or 0).job_file.path)
-    assert found is not None
-    return found[0]
+    return repository.job_file(repository.manifest(repository.latest_epoch() or 0).job_file.path)
 
 
 class Leg(NamedTuple):
@@ -96,7 +94,7 @@ def test_sp25_fields_come_and_go_and_ints_become_floats_without_a_rewrite(
         with pytest.raises(StateSchemaError, match=rf"value\.{why}"):
             started(keeping(declared), tmp_path, backend)
     reader = CheckpointReader(tmp_path)
-    assert reader.get("keep", "held", "a") == {"minutes": 5.0}
+    assert reader.get("keep", "held", "a") == {"minutes": 5.0, "gate": None}
     assert reader.get("keep", "held", "b") == {"minutes": 6.5, "gate": "B"}
 
 

@@ -21,12 +21,13 @@ from statekit.errors import FencedError, RestoreError, StateSchemaError, StateTy
 from statekit.job.job import Job
 from statekit.job.loader import load_job
 from statekit.maintenance.migrate import Migration
-from statekit.reader import CheckpointReader
+from statekit.maintenance.sizes import counted_sizes
+from statekit.query.reader import CheckpointReader
 from statekit.testing import Harness
+from tests.support.command_line import statekit
 from tests.support.evolution_driver import Act, Kind, evolving, meant
 from tests.support.killable_processes import die_at, exit_code
 from tests.support.places import ROOT
-from tests.support.timeouts import PATIENCE_S
 
 KEYS = [f"k{number}" for number in range(40)]
 
@@ -85,10 +86,6 @@ def files_of(place: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in place.rglob("*") if path.is_file()}
 
 
-def statekit(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*words), **environment(), **RUN, **options)
-
-
 def command(*words: object) -> list[str]:
     return [sys.executable, "-m", "statekit.cli", *map(str, words)]
 
@@ -96,9 +93,6 @@ def command(*words: object) -> list[str]:
 def environment() -> dict[str, Any]:
     found = {"COLUMNS": "160", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT)}
     return {"env": found, "cwd": ROOT}
-
-
-RUN: dict[str, Any] = {"capture_output": True, "text": True, "timeout": PATIENCE_S, "check": False}
 
 
 def nothing(*_: object) -> None: ...
@@ -128,7 +122,7 @@ def test_rows_and_bytes_are_counted_exactly(tmp_path: Path) -> None:
     filled(tmp_path / "c")
     Migration(job_of_text(), tmp_path / "c").run(nothing)
     reader = CheckpointReader(tmp_path / "c")
-    sizes, _ = reader.sizes("evolve", tmp_path / "unpacked")
+    sizes = counted_sizes(reader, "evolve").states
     counted = reader.manifest.operators["evolve"]
     for name, size in sizes.items():
         assert size.rows == counted.rows.get(name, 0)

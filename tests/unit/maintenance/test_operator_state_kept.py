@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -19,8 +17,9 @@ from statekit.maintenance.migrate import Migration
 from statekit.maintenance.rescale import rescale_offline
 from statekit.maintenance.rewrite import rewrite_checkpoint
 from statekit.maintenance.savepoint.write import write_savepoint
-from statekit.reader import CheckpointReader
+from statekit.query.reader import CheckpointReader
 from statekit.testing import Harness
+from tests.support.command_line import statekit
 
 
 class Event(NamedTuple):
@@ -173,12 +172,10 @@ def test_rescaling_at_rest_needs_the_functions_of_the_job(tmp_path: Path) -> Non
         rescale_offline(Repository(tmp_path / "a"), 2)
     assert held(tmp_path / "a") == before
     words = ["rescale", str(tmp_path / "a"), "--to", "2"]
-    command = [sys.executable, "-m", "statekit.cli", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = statekit(*words)
     assert done.returncode == 1
     assert "--app module:job" in done.stderr
-    named = [*command, "--app", "tests.unit.maintenance.test_operator_state_kept:job"]
-    done = subprocess.run(named, capture_output=True, text=True, check=False)
+    done = statekit(*words, "--app", "tests.unit.maintenance.test_operator_state_kept:job")
     assert done.returncode == 0, done.stderr
     assert "parallelism 3 → 2, committed as epoch 2" in done.stdout
     check(tmp_path / "a", before, 2)
@@ -288,8 +285,7 @@ def test_the_error_for_an_object_without_a_rule_names_the_missing_methods() -> N
 def test_other_key_groups_are_planned_written_and_verified_by_the_command(tmp_path: Path) -> None:
     before = made(tmp_path)
     words = ["rescale", str(tmp_path), "--to", "2", "--key-groups", "32"]
-    command = [sys.executable, "-m", "statekit.cli", *words]
-    planned = subprocess.run([*command, "--plan"], capture_output=True, text=True, check=False)
+    planned = statekit(*words, "--plan")
     assert planned.returncode == 0, planned.stderr
     for told in (
         "3 shards of 16 key groups → 2 of 32: all rows are written again",
@@ -300,12 +296,8 @@ def test_other_key_groups_are_planned_written_and_verified_by_the_command(tmp_pa
     ):
         assert told in planned.stdout
     assert held(tmp_path) == before
-    fast = subprocess.run(
-        [*command, "--plan", "--fast"], capture_output=True, text=True, check=False
-    )
-    assert fast.returncode == 2
-    named = [*command, "--app", "tests.unit.maintenance.test_operator_state_kept:job"]
-    done = subprocess.run(named, capture_output=True, text=True, check=False)
+    assert statekit(*words, "--plan", "--fast").returncode == 2
+    done = statekit(*words, "--app", "tests.unit.maintenance.test_operator_state_kept:job")
     assert done.returncode == 0, done.stderr
     assert "follow.total: 9 rows with checksum" in done.stdout
     assert "committed as epoch 2" in done.stdout

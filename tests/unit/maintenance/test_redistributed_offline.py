@@ -19,7 +19,8 @@ from statekit.maintenance.migrate import Migration
 from statekit.maintenance.rescale import rescale_offline
 from statekit.maintenance.rewrite import rewrite_checkpoint
 from statekit.maintenance.savepoint.write import write_savepoint
-from statekit.reader import CheckpointReader
+from statekit.maintenance.sizes import counted_sizes
+from statekit.query.reader import CheckpointReader
 from statekit.testing import Harness
 from tests.unit.maintenance.test_operator_state_kept import (
     EVENTS,
@@ -38,8 +39,7 @@ from tests.unit.maintenance.test_operator_state_kept import (
 
 def counted(checkpoint: Path) -> dict[str, int]:
     """Rows per state by counting them all."""
-    with tempfile.TemporaryDirectory() as directory:
-        sizes, _ = CheckpointReader(checkpoint).sizes("follow", directory)
+    sizes = counted_sizes(CheckpointReader(checkpoint), "follow").states
     return {name: size.rows for name, size in sizes.items()}
 
 

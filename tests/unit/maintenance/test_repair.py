@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from itertools import chain
@@ -36,6 +34,7 @@ from statekit.timestamp import datetime_to_micros
 from statekit.working_copy.copies import MemoryCopies
 from statekit.working_copy.unpacked_shard import ShardRows
 from tests.support.all_row_kinds import START
+from tests.support.command_line import statekit
 from tests.support.full_checkpoint import GROUPS, Files, job, make, steps
 from tests.support.full_checkpoint import run as run_epochs
 from tests.unit.checkpoint.test_rollback import sparks_part, streamed
@@ -54,7 +53,7 @@ def kinds(found: Verification) -> list[str]:
 
 
 def record_of(repository: Repository, name: str) -> OperatorRecord:
-    found = repository.job_file()
+    found = repository.newest_job_file()
     assert found is not None
     operator = found[0].operator(name)
     assert operator is not None
@@ -397,11 +396,6 @@ def test_a_wrong_position_of_sparks_part_is_found(tmp_path: Path) -> None:
 
 
 # --------------------------------------------------------------------------------- the command
-
-
-def statekit(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "statekit.cli", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_the_command_reports_damage_and_the_result_of_a_repair(repository: Repository) -> None:

@@ -32,9 +32,10 @@ from statekit.job.loader import load_job
 from statekit.job.options import RunOptions
 from statekit.maintenance.rescale import rescale_offline
 from statekit.maintenance.rescale_plan import Load, Move, OperatorPlan, plan_of_rescale, skew_of
-from statekit.reader import CheckpointReader
+from statekit.query.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.copies import DiskCopies
+from tests.support.command_line import statekit
 from tests.support.counting_job import committed_rows, comparable, copied_rows, entries, tally_job
 from tests.support.killable_processes import start
 from tests.support.printed import printed
@@ -48,17 +49,6 @@ def advanced(home: Path, parallelism: int | None = None, epochs: int = 1) -> Loc
     for _ in range(epochs):
         made.epoch({"records": entries(made.coordinator.epoch, 80)})
     return made
-
-
-def statekit(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "statekit.cli", *map(str, words)]
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"COLUMNS": "200", "PYTHONPATH": ":".join(sys.path)},
-    )
 
 
 def files(home: Path) -> dict[str, str]:
@@ -79,7 +69,7 @@ def held(home: Path) -> dict[str, Any]:
 def test_it_commits_an_epoch_that_only_changes_the_shards(tmp_path: Path) -> None:
     before = advanced(tmp_path, 3, epochs=3).coordinator.last
     state, stored = held(tmp_path), files(tmp_path / "checkpoint" / "data")
-    done = statekit("rescale", tmp_path / "checkpoint", "--to", 5)
+    done = statekit("rescale", tmp_path / "checkpoint", "--to", 5, columns=200)
     assert done.returncode == 0, done.stderr
     assert "parallelism 3 → 5, committed as epoch 3" in done.stdout
     after = Repository(tmp_path / "checkpoint").manifest(3)
@@ -112,7 +102,7 @@ def test_an_offline_rescale_reports_mutations_and_checksums_of_each_state(tmp_pa
 def test_it_does_nothing_where_there_is_nothing_to_do(tmp_path: Path) -> None:
     advanced(tmp_path, 3)
     before = files(tmp_path)
-    done = statekit("rescale", tmp_path / "checkpoint", "--to", 3)
+    done = statekit("rescale", tmp_path / "checkpoint", "--to", 3, columns=200)
     assert (done.returncode, files(tmp_path)) == (0, before)
     assert "parallelism is 3 already" in done.stdout
 
@@ -141,7 +131,7 @@ def test_copies_are_shared_after_any_number_of_offline_changes(
 def test_a_plan_shows_moves_and_changes_nothing(tmp_path: Path) -> None:
     made = advanced(tmp_path, 2, epochs=2)
     before = files(tmp_path)
-    done = statekit("rescale", tmp_path / "checkpoint", "--to", 4, "--plan")
+    done = statekit("rescale", tmp_path / "checkpoint", "--to", 4, "--plan", columns=200)
     assert done.returncode == 0, done.stderr
     assert files(tmp_path) == before
     assert "operator tally: 2 → 4 shards" in done.stdout
@@ -176,9 +166,12 @@ def test_a_fast_plan_uses_the_manifest(tmp_path: Path) -> None:
     (divided,) = plan_of_rescale(reader, 8, fast=True)
     assert any(load.size is None for load in divided.after)
     assert skew_of(divided.after) is None
-    done = statekit("rescale", tmp_path / "checkpoint", "--to", 8, "--plan", "--fast")
+    done = statekit("rescale", tmp_path / "checkpoint", "--to", 8, "--plan", "--fast", columns=200)
     assert "leave out --fast to count" in done.stdout
-    assert statekit("rescale", tmp_path / "checkpoint", "--to", 8, "--fast").returncode == 2
+    assert (
+        statekit("rescale", tmp_path / "checkpoint", "--to", 8, "--fast", columns=200).returncode
+        == 2
+    )
 
 
 def test_skew_is_the_fullest_shard_against_the_mean() -> None:
@@ -202,7 +195,7 @@ def test_a_plan_of_ten_thousand_shards_is_a_page() -> None:
 def test_a_checkpoint_without_an_epoch_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RestoreError, match="has no committed epoch"):
         rescale_offline(Repository(tmp_path), 2)
-    done = statekit("rescale", tmp_path / "nowhere", "--to", 2)
+    done = statekit("rescale", tmp_path / "nowhere", "--to", 2, columns=200)
     assert done.returncode == 1
     assert "there is no checkpoint at" in done.stderr
 
@@ -425,7 +418,7 @@ def test_the_command_killed_at_random_points_can_be_run_again(tmp_path: Path) ->
         process.wait()
         assert held(tmp_path) == state
         assert Repository(tmp_path / "checkpoint").latest_epoch() in (last, last + 1)
-        again = statekit("rescale", tmp_path / "checkpoint", "--to", to)
+        again = statekit("rescale", tmp_path / "checkpoint", "--to", to, columns=200)
         assert again.returncode == 0, again.stderr
         assert Repository(tmp_path / "checkpoint").latest_epoch() == last + 1
         assert held(tmp_path) == state

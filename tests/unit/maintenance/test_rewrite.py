@@ -22,7 +22,8 @@ from statekit.checkpoint.sealed_json import FileRef
 from statekit.errors import CorruptCheckpointError, FencedError, RescaleError, RestoreError
 from statekit.maintenance import rewrite
 from statekit.maintenance.rewrite import RowChecksum, rewrite_checkpoint
-from statekit.reader import CheckpointReader
+from statekit.maintenance.sizes import counted_sizes
+from statekit.query.reader import CheckpointReader
 from statekit.testing import Harness
 from tests.support.all_row_kinds import PROCESSES, epochs, held, reopened, run, stored
 from tests.support.counting_job import STATES, entries, plain_state, state_of, tally
@@ -96,7 +97,7 @@ def test_old_epochs_stay_readable_in_their_own_key_groups(tmp_path: Path) -> Non
 def test_counts_of_the_new_shards_are_exact(tmp_path: Path) -> None:
     harness = tallied(tmp_path)
     manifest = rewrite_checkpoint(harness._repository, parallelism=4, key_groups=7)
-    counted, _ = CheckpointReader(tmp_path).sizes("tally", tmp_path / "unpacked")
+    counted = counted_sizes(CheckpointReader(tmp_path), "tally").states
     shards = manifest.operators["tally"].shards
     for name in STATES:
         assert sum(shard.rows.get(name, 0) for shard in shards) == counted[name].rows

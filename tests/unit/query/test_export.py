@@ -15,12 +15,16 @@ import pyarrow.parquet as pq
 import pytest
 
 import statekit as sk
+from statekit.checkpoint.gc.collector import Collector
+from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.query.export import FORMATS, export
+from statekit.query.reader import CheckpointReader
 from statekit.query.top import top
-from statekit.reader import CheckpointReader
+from statekit.testing import Harness
 from tests.support import full_checkpoint
 from tests.support.all_row_kinds import KEYS
+from tests.support.counting_job import Entry, tally
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +108,15 @@ def test_without_duckdb_the_other_formats_are_named(
         export(pa.table({"n": [1]}).to_reader(), tmp_path / "a", "duckdb")
 
 
+@pytest.mark.parametrize("to", ["parquet", "csv", "arrow"])
+def test_a_file_name_may_be_as_long_as_the_disk_takes(tmp_path: Path, to: Any) -> None:
+    table = pa.table({"n": [1]})
+    assert export(table.to_reader(), tmp_path / ("a" * 255), to) == 1
+    with pytest.raises(sk.StorageError, match="at most 255 bytes long"):
+        export(table.to_reader(), tmp_path / ("a" * 256), to)
+    assert [path.name for path in tmp_path.iterdir()] == ["a" * 255]
+
+
 # ------------------------------------------------------------------------------------ top
 
 
@@ -136,8 +149,6 @@ def test_buffered_records_of_a_key_are_counted_together(repository: Repository) 
 
 
 def test_the_most_written_keys_are_counted_over_the_kept_epochs() -> None:
-    from statekit.testing import Harness
-
     @sk.process(key="word")
     def count(record: dict[str, Any], seen: sk.ValueState[int]) -> None:
         seen.update(record["n"])
@@ -149,6 +160,41 @@ def test_the_most_written_keys_are_counted_over_the_kept_epochs() -> None:
     found = top(CheckpointReader(harness._repository), "count", by="writes")
     assert [(key.key, key.writes) for key in found.keys] == [("often", 12), ("never", 1)]
     assert found.epochs == (0, 11)
+
+
+def written_again_and_again(place: Path) -> Repository:
+    """Twelve epochs that write one key."""
+    harness = Harness(tally, checkpoint=place)
+    for number in range(12):
+        harness.send(Entry("a", number))
+    return Repository(place)
+
+
+def test_a_ranking_by_writes_names_the_epochs_that_it_counts(tmp_path: Path) -> None:
+    repository = written_again_and_again(tmp_path)
+    Collector(repository, sk.Retention(epochs=5)).collect(sweep=False)
+    reader = CheckpointReader(repository)
+    assert reader.epochs[0] == 7
+    found = top(reader, "tally", "total", by="writes")
+    assert ([key.writes for key in found.keys], found.epochs) == ([4], (8, 11))
+    with pytest.raises(sk.QueryError, match=r"epoch 7 .* cannot be counted"):
+        top(CheckpointReader(repository, epoch=7), "tally", by="writes")
+
+
+def test_a_ranking_by_writes_fails_if_a_manifest_between_is_missing(tmp_path: Path) -> None:
+    repository = written_again_and_again(tmp_path)
+    reader = CheckpointReader(repository)
+    (tmp_path / epoch_path(5)).unlink()
+    with pytest.raises(sk.CorruptCheckpointError, match=epoch_path(5)):
+        top(reader, "tally", by="writes")
+    with pytest.raises(sk.CorruptCheckpointError, match=epoch_path(5)):
+        top(CheckpointReader(repository), "tally", by="writes")
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5])
+def test_a_ranking_of_no_keys_is_refused(repository: Repository, limit: Any) -> None:
+    with pytest.raises(sk.StateTypeError, match="limit="):
+        top(CheckpointReader(repository), "keep", limit=limit)
 
 
 def test_a_ranking_of_unknown_or_operator_state_is_refused(repository: Repository) -> None:

@@ -23,7 +23,7 @@ from statekit.checkpoint.retention import EpochMark
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.query.packed_bytes import row_batches
 from statekit.query.plain import plain
-from statekit.reader import CheckpointReader
+from statekit.query.reader import CheckpointReader
 from statekit.testing import Harness
 from tests.support import full_checkpoint
 from tests.support.all_row_kinds import (
@@ -331,3 +331,17 @@ def test_batches_are_of_bounded_size() -> None:
     assert max(batch.size for batch in batches) < 4_000_000
     assert [len(b.keys) for b in row_batches(rows(10, 1), rows_max=4)] == [4, 4, 2]
     assert list(row_batches(rows(0, 0))) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"epoch": "3"}, {"epoch": -1}, {"epoch": True}, {"columns": "value"}, {"columns": [1]}],
+)
+def test_arguments_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    @sk.process(key="key")
+    def hold(record: Seen, held: sk.ValueState[int]) -> None:
+        held.update(record.n)
+
+    repository, (name,) = _sent(Harness(hold), Seen("a", 1)), wrong
+    with pytest.raises(sk.StateTypeError, match=f"{name}="):
+        sk.read(repository, "hold", "held", **wrong)

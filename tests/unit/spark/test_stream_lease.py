@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -49,15 +50,20 @@ def test_a_query_takes_over_the_lease_of_its_killed_run_at_once(
 def test_a_lease_of_another_kind_of_reader_is_left_alone(
     repository: Repository, root: Path
 ) -> None:
-    assert killable_processes.exit_code(_take_as_other, root) == 0
+    ours, theirs = killable_processes.pipe()
+    other = killable_processes.start(_take_as_other, root, theirs)
+    assert ours.poll(PATIENCE_S)
     lease = StreamLease(repository, "mirror", "10 minutes")
     assert lease.held_epoch is None
     with pytest.raises(sk.FencedError, match="reader 'mirror'"):
         lease.pin(lambda: Start(3, is_snapshot=True))
+    other.kill()
 
 
-def _take_as_other(root: Path) -> None:
+def _take_as_other(root: Path, end: Connection) -> None:
     ReaderLease.take(Repository(root), "mirror", 1)
+    end.send("taken")
+    end.recv()
 
 
 def test_a_new_query_chooses_another_epoch_if_its_first_was_just_collected(
@@ -92,7 +98,8 @@ def test_a_lease_is_renewed_while_spark_is_busy(repository: Repository) -> None:
 def test_a_query_whose_lease_was_taken_is_told_at_its_next_call(repository: Repository) -> None:
     lease = StreamLease(repository, "mirror", "10 minutes")
     lease.hold(1)
-    ReaderLease.take(repository, "mirror", 3)
+    other = ReaderLease.take(repository, "mirror", 3)
     with pytest.raises(sk.FencedError, match="was taken over"):
         lease.commit(4)
     lease.stop()
+    other.commit(4)

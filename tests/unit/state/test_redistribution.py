@@ -20,7 +20,8 @@ from statekit.codec.value_codec import value_codec
 from statekit.functions.state_parameters import state_spec
 from statekit.keygroup import key_group
 from statekit.maintenance.rescale import rescale_offline
-from statekit.reader import CheckpointReader
+from statekit.maintenance.sizes import counted_sizes
+from statekit.query.reader import CheckpointReader
 from statekit.state.redistribution import moved_rows
 from statekit.testing import Harness, check_redistribution
 
@@ -449,7 +450,7 @@ def test_pending_redistributed_state_is_moved_without_touching_other_shards(tmp_
         Harness(gather, checkpoint=tmp_path).send(by_shard[shard])
     reader = CheckpointReader(tmp_path)
     assert reader.operator_state("gather", "count") == [2, 2, 2, 2]
-    counted, _ = reader.sizes("gather", tmp_path / "unpacked")
+    counted = counted_sizes(reader, "gather").states
     rows = reader.manifest.operators["gather"].rows
     assert {name: size.rows for name, size in counted.items()} == rows
 
@@ -523,7 +524,7 @@ def test_operator_state_is_that_of_a_model_after_any_sequence_of_starts(
             assert harness.operator_state("count") == [count or 0 for count in counts]
         if committed is not None:
             held_by_manifest = Repository(home).manifest(harness.epoch or 0).operators["gather"]
-            counted, _ = CheckpointReader(home).sizes("gather", Path(home) / "unpacked")
+            counted = counted_sizes(CheckpointReader(home), "gather").states
             assert {
                 name: (held_by_manifest.rows.get(name, 0), held_by_manifest.bytes.get(name, 0))
                 for name in counted

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from statekit.cli import copies as cli_copies
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.copies import DiskCopies, MemoryCopies
 from statekit.working_copy.disk_space import CopySpace
+from tests.support.command_line import statekit
 from tests.support.counting_job import Entry, comparable, copied_rows
 from tests.support.counting_job_runs import advance, check_rows, obtain, rows_after, runner
 from tests.support.killable_processes import start
@@ -305,14 +305,8 @@ def test_a_job_whose_copies_are_always_removed_continues(root: Path, copies: Dis
 # ------------------------------------------------------------------------------------ command line
 
 
-def statekit(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "statekit.cli", "copies", *map(str, words)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "200"},
-        check=False,
-    )
+def copies_command(*words: object) -> subprocess.CompletedProcess[str]:
+    return statekit("copies", *words, columns=200)
 
 
 def test_the_command_shows_copies_and_removes_those_of_checkpoints_that_are_gone(
@@ -324,23 +318,23 @@ def test_the_command_shows_copies_and_removes_those_of_checkpoints_that_are_gone
     advance(lost)
     held = obtain(made, 1)
     shutil.rmtree(root.with_name("lost"))
-    shown = statekit(copies.root)
+    shown = copies_command(copies.root)
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.count("checkpoint is gone") == 3
     (line,) = (line for line in shown.stdout.splitlines() if "4–7" in line and "yes" in line)
     assert made.coordinator.job_file.id[:10] in line
     assert "5 copies" in shown.stdout
-    cleaned = statekit(copies.root, "--clean")
+    cleaned = copies_command(copies.root, "--clean")
     assert "removed 3 copies" in cleaned.stdout
     assert ranges(copies) == {(0, 3), (4, 7)}
-    assert "removed 1 copy of" in statekit(copies.root, "--clean", "--all").stdout
+    assert "removed 1 copy of" in copies_command(copies.root, "--clean", "--all").stdout
     assert ranges(copies) == {(4, 7)}  # in use
     held.abandon()
     check_rows(made)
 
 
 def test_the_command_gives_advice_for_a_missing_directory(tmp_path: Path) -> None:
-    done = statekit(tmp_path / "nowhere")
+    done = copies_command(tmp_path / "nowhere")
     assert done.returncode == 1
     assert "pass a job's working_directory" in done.stderr.replace("\n", " ")
     with pytest.raises(typer.BadParameter, match="--all goes with --clean"):
@@ -355,7 +349,7 @@ def test_the_command_leaves_directories_alone_that_are_only_called_like_ours(
     for directory in (photos, private):
         directory.mkdir(parents=True)
     (private.parent / "lock").touch()
-    refused = statekit(tmp_path / "home", "--clean", "--all")
+    refused = copies_command(tmp_path / "home", "--clean", "--all")
     assert refused.returncode == 1
     assert "home is no working directory" in refused.stderr.replace("\n", " ")
     advance(runner(root, copies))
@@ -368,8 +362,11 @@ def test_the_command_leaves_directories_alone_that_are_only_called_like_ours(
     ours = [copies.root / f"removed.{LEFT}" / "a", copy.home / f"private.{LEFT}"]
     for directory in (*theirs, *ours):
         directory.mkdir(parents=True)
-    assert "removed 0 copies of 0 bytes, and 2 leftovers" in statekit(copies.root, "--clean").stdout
-    assert "removed 1 copy of" in statekit(copies.root, "--clean", "--all").stdout
+    assert (
+        "removed 0 copies of 0 bytes, and 2 leftovers"
+        in copies_command(copies.root, "--clean").stdout
+    )
+    assert "removed 1 copy of" in copies_command(copies.root, "--clean", "--all").stdout
     assert all(map(Path.is_dir, [photos, private, *theirs]))
     assert not any(map(Path.exists, ours))
 
@@ -388,6 +385,6 @@ def test_the_command_asks_dead_stores_in_parallel(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
     began = time.monotonic()
-    shown = statekit(copies.root, "--clean")
+    shown = copies_command(copies.root, "--clean")
     assert time.monotonic() - began < 60  # one after the other, and as jobs do, it is 24 minutes
     assert shown.stdout.count("unknown") == len(ids), shown.stderr

@@ -31,8 +31,9 @@ from statekit.checkpoint.sealed_json import FileRef
 from statekit.errors import CorruptCheckpointError, StorageError
 from statekit.job.options import RunOptions
 from statekit.keygroup import key_group
+from statekit.maintenance.sizes import counted_sizes
 from statekit.maintenance.verify.verify import verify
-from statekit.reader import CheckpointReader
+from statekit.query.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy import base_lifecycle as base_keeping
 from statekit.working_copy import base_options
@@ -349,7 +350,7 @@ def test_commands_read_shards_through_the_databases_of_their_bases(
     on_bases(root, tmp_path / "local", 2)
     advance(runner(root, tmp_path / "local", NONE, parallelism=3))
     reader = CheckpointReader(root)
-    sizes, _ = reader.sizes("tally", tmp_path / "unpacked")
+    sizes = counted_sizes(reader, "tally").states
     assert sizes["total"].rows == len(committed_rows(Repository(root), GROUPS)["total"])
     assert verify(Repository(root)).is_intact
     assert copied == []

@@ -24,7 +24,6 @@ def test_work_is_done_in_order_and_drain_waits_for_it() -> None:
         assert made.submit(f"work {number}", partial(note, done, number))
     assert made.drain(30)
     assert done == list(range(20))
-    assert made.done == 20
     made.close()
 
 
@@ -50,8 +49,8 @@ def test_a_failure_is_reported_and_the_next_work_runs(caplog: pytest.LogCaptureF
         made.submit("second", lambda going: done.append("second"))
         assert made.drain(30)
     assert done == ["second"]
-    assert (made.done, made.failed, str(made.failure)) == (1, 1, "the store is gone")
     assert "first failed and is tried again with a later epoch" in caplog.text
+    assert "the store is gone" in caplog.text
     made.close()
 
 
@@ -68,7 +67,6 @@ def test_closing_ends_work_that_takes_long() -> None:
     made.submit("never", lambda going: pytest.fail("it was to be left"))
     assert begun.wait(PATIENCE_S)
     made.close()
-    assert (made.done, made.failed) == (0, 0)
     assert not made.submit("late", lambda going: None)
     assert made.drain(0)
 
@@ -130,5 +128,5 @@ def test_work_in_a_removed_directory_is_dropped() -> None:
     assert done == [1]
     assert made.submit("/a/1", partial(note, done, 2))
     assert made.drain(30)
-    assert (done, made.failed) == ([1, 2], 0)
+    assert done == [1, 2]
     made.close()

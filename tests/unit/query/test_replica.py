@@ -682,7 +682,7 @@ def test_the_shape_of_plain_values_follows_from_the_types_alone(tmp_path: Path) 
         ]
         for state, value in (
             ("by_tuple", [[["a", 1], 3]]),
-            ("by_int", [[2, 3]]),
+            ("by_int", {2: 3}),
             ("by_day", {"2013-01-01": 3}),
         ):
             answers = replica.get_many("op", state, ["a", "d"]).value

@@ -349,8 +349,10 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 def test_foreign_files_in_the_directory_stay(home: Path, tmp_path: Path) -> None:
     (tmp_path / "r" / "notes").mkdir(parents=True)
     (tmp_path / "r" / "notes" / "text").write_text("mine")
+    (tmp_path / "r" / ("0" * 32) / "data").mkdir(parents=True)  # maybe a checkpoint
     for _ in range(2):
         with sk.Replica(home, directory=tmp_path / "r", follow=False):
+            assert (tmp_path / "r" / ("0" * 32) / "data").exists()
             assert (tmp_path / "r" / "notes" / "text").read_text() == "mine"
 
 

@@ -518,6 +518,20 @@ def test_a_function_of_an_operator_that_the_job_does_not_have_is_refused(home: P
         sk.Replica(home, functions={"sales": accounts})
 
 
+def test_a_function_that_fits_no_operator_of_the_first_epoch_is_reported_until_it_is_closed(
+    tmp_path: Path,
+) -> None:
+    Repository(tmp_path / "c")
+    with sk.Replica(tmp_path / "c", functions={"sales": accounts}, poll="1 ms") as replica:
+        run(tmp_path / "c", 5)
+        for _ in range(2):
+            with pytest.raises(sk.QueryError, match="no such operator: it has accounts"):
+                replica.refresh()
+        wait_until(lambda: "no such operator" in (replica.status().error or ""))
+        with pytest.raises(sk.QueryError, match="no such operator: it has accounts"):
+            replica.wait_for(0, "1 ms")
+
+
 def test_several_keys_are_read_from_any_iterable_but_a_text(replica: sk.Replica) -> None:
     expected = list(totals(20).values())
     for keys in (range(7), tuple(range(7)), dict.fromkeys(range(7)), (key for key in range(7))):

@@ -207,18 +207,11 @@ def _show_dict(schema: Schema, wire: Any, show: Callable[[Schema, Any], Json]) -
 _TEXTS = frozenset({"str", "bytes", "date", "datetime", "timedelta", "decimal", "uuid", "enum"})
 
 
-def is_shown_as_text(schema: Schema) -> bool:
-    """Return whether all keys of a schema are text in JSON."""
-    if schema.kind == "literal":
-        return all(isinstance(value, str) for _, value in schema.values)
-    return schema.kind in _TEXTS
-
-
 def is_shown_as_scalar(schema: Schema) -> bool:
     """Return whether all keys of a schema are text, ints, bools or None in JSON."""
     if schema.kind == "optional":
         return is_shown_as_scalar(schema.items[0])
-    return schema.kind in {"int", "bool", "null", "literal"} or is_shown_as_text(schema)
+    return schema.kind in _TEXTS | {"int", "bool", "null", "literal"}
 
 
 def expect(wire: Any, cls: type) -> Any:

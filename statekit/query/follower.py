@@ -337,8 +337,8 @@ class Follower:
             forget_stored_below(self._copies[name].home.parent)
         last = self.manifest if self.is_at_an_epoch else None
         with contextlib.suppress(QueryError):  # it was collected
-            if last is not None and self.reader.manifest(last.epoch) == last:
-                self.restore(last, intact)
+            if last is not None and (kept := self.reader.manifest(last.epoch)) == last:
+                self.restore(kept, intact)
                 return
         latest = self.reader.latest()
         if latest is not None:

@@ -189,7 +189,9 @@ class Replica(Closing):
         with self._advancing:
             if follower.damaged:
                 applied += self._repair()
-            if follower.manifest is None and follower.start():
+            if follower.manifest is None:
+                follower.start()
+            if not self._published or self._published[-1].manifest is not follower.manifest:
                 applied += self._publish()
             while not self._ends.is_set() and follower.manifest is not None:
                 if not follower.advance(thorough=thorough):

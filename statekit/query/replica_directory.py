@@ -105,3 +105,4 @@ def end(
         if thread is not None:
             thread.join(_LAST_WAIT_S)
         shutil.rmtree(directory, ignore_errors=True)
+        lock.release()

@@ -17,7 +17,7 @@ from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.state_kinds import POSITION_BYTES, RowShape
 from statekit.codec.key_codec import KeyCodec, schema_key_codec
 from statekit.codec.schema import Schema
-from statekit.codec.schema_codec import generic_key_decoder, generic_key_encoder, is_shown_as_text
+from statekit.codec.schema_codec import generic_key_decoder, generic_key_encoder, is_shown_as_scalar
 from statekit.codec.value_codec import PickleCodec
 from statekit.errors import QueryError, StateTypeError
 from statekit.functions.process import Process
@@ -121,7 +121,7 @@ class StateRows:
             self._place_codec: KeyCodec[Any] = schema_key_codec(tree)
             self._place_of_json = generic_key_encoder(tree)
             self._decode_place = generic_key_decoder(tree)
-            self._has_dicts = is_shown_as_text(tree)
+            self._has_dicts = is_shown_as_scalar(tree)
 
     def _typed(self, function: Process[Any, Any, Any], allow_pickle: bool) -> None:
         spec = next((spec for spec in function.states if spec.name == self.state.name), None)
@@ -228,8 +228,8 @@ class StateRows:
 
         Returns:
             A value, a list, or the entries of a map as a dict; for plain data as a list of pairs,
-            unless all keys of that type are text. An absent value is None, or the default that the
-            function declares.
+            unless all keys of that type are scalars in JSON. An absent value is None, or the
+            default that the function declares.
         """
         if self.shape is RowShape.ELEMENTS:
             return [self.value(row) for _, row in rows]

@@ -32,7 +32,7 @@ RESOLVED = ("log", "weight", "numbers")
 IN_COLUMNS = ("places", "weight", "numbers")
 
 
-SHAPES = {"places": "pairs", "log": "list", "numbers": "list"}
+SHAPES = {"places": "map", "log": "list", "numbers": "list"}
 
 
 class Readers(Protocol):
@@ -152,8 +152,6 @@ class Readers(Protocol):
 def values_of(held: Held, name: str) -> dict[int, Any]:
     """What a state has for each item that has anything, according to the model."""
     values = {number: getattr(item, name) for number, item in held.items.items()}
-    if SHAPES.get(name) == "pairs":
-        values = {n: [[*entry] for entry in sorted(own.items())] for n, own in values.items()}
     return {number: value for number, value in values.items() if value not in (None, [], {})}
 
 

@@ -14,7 +14,7 @@ class FeedTable:
 
     Parameters:
         source: the feed.
-        shape: "value", "list", "map", or "pairs" for a map whose keys are no text.
+        shape: "value", "list" or "map".
         clock: of the TTL of the state; None if it has none.
         resolved: whether the feed has values before the changes, and deletes what expires.
     """
@@ -73,6 +73,4 @@ class FeedTable:
     def _whole(self, places: dict[Any, Any]) -> Any:
         if self._shape == "list":
             return [places[place] for place in sorted(places)]
-        if self._shape == "pairs":
-            return [[place, places[place]] for place in sorted(places)]
         return places if self._shape == "map" else places[None]

@@ -187,6 +187,18 @@ def test_names_that_are_taken_get_a_prefix_and_json_text_is_marked() -> None:
     assert hour == dt.timedelta(hours=1)
 
 
+def test_numbers_that_json_does_not_have_are_text_in_json_text() -> None:
+    @sk.process(key="key")
+    def ratios(record: Seen, ratio: sk.ValueState[float | str]) -> None:
+        ratio.update(float("nan") if record.n else float("-inf"))
+
+    repository = _sent(Harness(ratios), Seen("a"), Seen("b", 1))
+    rows = rows_of(repository, "ratios", "ratio")
+    assert {row["key"]: row["value"] for row in rows} == {"a": '"-inf"', "b": '"nan"'}
+    reader = CheckpointReader(repository)
+    assert [reader.get("ratios", "ratio", key) for key in "ab"] == ["-inf", "nan"]
+
+
 def _sent(harness: Harness, *records: Any) -> Repository:
     harness.send(*records)
     return harness._repository

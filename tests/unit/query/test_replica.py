@@ -349,8 +349,10 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 def test_foreign_files_in_the_directory_stay(home: Path, tmp_path: Path) -> None:
     (tmp_path / "r" / "notes").mkdir(parents=True)
     (tmp_path / "r" / "notes" / "text").write_text("mine")
+    (tmp_path / "r" / ("0" * 32) / "data").mkdir(parents=True)  # maybe a checkpoint
     for _ in range(2):
         with sk.Replica(home, directory=tmp_path / "r", follow=False):
+            assert (tmp_path / "r" / ("0" * 32) / "data").exists()
             assert (tmp_path / "r" / "notes" / "text").read_text() == "mine"
 
 
@@ -514,6 +516,20 @@ def test_an_argument_of_another_type_is_refused_with_the_form_to_give(
 def test_a_function_of_an_operator_that_the_job_does_not_have_is_refused(home: Path) -> None:
     with pytest.raises(sk.QueryError, match="no such operator: it has accounts"):
         sk.Replica(home, functions={"sales": accounts})
+
+
+def test_a_function_that_fits_no_operator_of_the_first_epoch_is_reported_until_it_is_closed(
+    tmp_path: Path,
+) -> None:
+    Repository(tmp_path / "c")
+    with sk.Replica(tmp_path / "c", functions={"sales": accounts}, poll="1 ms") as replica:
+        run(tmp_path / "c", 5)
+        for _ in range(2):
+            with pytest.raises(sk.QueryError, match="no such operator: it has accounts"):
+                replica.refresh()
+        wait_until(lambda: "no such operator" in (replica.status().error or ""))
+        with pytest.raises(sk.QueryError, match="no such operator: it has accounts"):
+            replica.wait_for(0, "1 ms")
 
 
 def test_several_keys_are_read_from_any_iterable_but_a_text(replica: sk.Replica) -> None:
@@ -682,7 +698,7 @@ def test_the_shape_of_plain_values_follows_from_the_types_alone(tmp_path: Path) 
         ]
         for state, value in (
             ("by_tuple", [[["a", 1], 3]]),
-            ("by_int", [[2, 3]]),
+            ("by_int", {2: 3}),
             ("by_day", {"2013-01-01": 3}),
         ):
             answers = replica.get_many("op", state, ["a", "d"]).value

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pickle
+import shutil
+from pathlib import Path
 from typing import Annotated, Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import statekit as sk
+from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository
 from statekit.functions.process import Process
 from statekit.query.state_changes import StateChanges
@@ -92,3 +96,33 @@ def test_an_unknown_state_is_named_with_those_that_exist() -> None:
     changes = StateChanges(odd_checkpoint({"op": "a", "n": 1}), "odd_names", "lost")
     with pytest.raises(sk.QueryError, match="no state 'lost': it has last, count, words"):
         changes.table(changes.epochs.manifest(0))
+
+
+def test_the_columns_are_those_of_the_job_that_replaced_another_one_at_its_path(
+    tmp_path: Path,
+) -> None:
+    def send(harness: Harness) -> EpochManifest:
+        harness.send({"key": "a"})
+        return Repository(tmp_path / "c").manifest(0)
+
+    @sk.process(key="key")
+    def op(record: dict[str, Any], last: sk.ValueState[int]) -> None:
+        last.update(1)
+
+    first = send(Harness(op, checkpoint=tmp_path / "c"))
+    changes = StateChanges(tmp_path / "c", "op", "last")
+    assert changes.table(first).schema.field("value").type == pa.int64()
+    shutil.rmtree(tmp_path / "c")
+
+    @sk.process(key="key")
+    def other(record: dict[str, Any], last: sk.ValueState[str]) -> None:
+        last.update("text")
+
+    other.name = "op"
+    second = send(Harness(other, checkpoint=tmp_path / "c"))
+    assert second.job_file.path == first.job_file.path
+    assert changes.table(second).schema.field("value").type == pa.string()
+    (piece,) = changes.pieces(None, [second])
+    assert [batch["value"].to_pylist() for batch in changes.batches(piece)] == [["text"]]
+    with pytest.raises(sk.QueryError, match="was replaced"):
+        StateChanges(tmp_path / "c", "op", "last").table(first)

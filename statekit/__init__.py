@@ -29,6 +29,7 @@ from statekit.query.read import read
 from statekit.query.replica import Answer, Replica, ReplicaStatus
 from statekit.query.state_view import Page, StateView
 from statekit.query.view import View
+from statekit.records.arrow_scalars import Decimals
 from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState
 from statekit.state.operator_state import (
@@ -54,6 +55,7 @@ __all__ = [
     "Context",
     "CorruptCheckpointError",
     "Count",
+    "Decimals",
     "Default",
     "EpochChanges",
     "Feed",

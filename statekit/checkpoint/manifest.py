@@ -217,6 +217,8 @@ class OperatorEpoch(Record):
             that each shard handled.
         largest_by_input: the largest event time of all epochs, by input; none for an input without
             records.
+        active_us: the processing time of the last epoch with records, by input; only for inputs
+            that may be idle. Until its first record it is the time of the first epoch.
     """
 
     shards: tuple[ShardState, ...]
@@ -242,6 +244,7 @@ class OperatorEpoch(Record):
 
     records_by_input: dict[StoredText, Count] = Field(default={})
     largest_by_input: dict[StoredText, int] = Field(default={})
+    active_us: dict[StoredText, int] = Field(default={})
 
     def shards_over(self, first_group: int, last_group: int) -> Sequence[ShardState]:
         """Return the shards with rows of these key groups."""

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, overload
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import DEFAULT_RETENTION, Retention
+from statekit.errors import StateTypeError
 from statekit.job.chaining import explained
 from statekit.job.options import RunOptions, StartOptions
 from statekit.job.plan import Plan, Source, check_name
@@ -18,6 +19,7 @@ from statekit.job.progress import OutputCallback, Run, RunningJob
 from statekit.job.stream import Stream
 from statekit.keygroup import check_groups
 from statekit.records.union import records_of
+from statekit.timestamp import duration_to_micros
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import WorkingCopies
 
@@ -64,22 +66,59 @@ class Job(Plan):
         return f"<Job {self.name!r}: sources {sources}; operators {operators}>"
 
     @overload
-    def source(self, name: str, record_type: type[T]) -> Stream[T]: ...
-    @overload
-    def source(self, name: str, record_type: type[T], other: type[U], /) -> Stream[T | U]: ...
+    def source(
+        self, name: str, record_type: type[T], *, idle_after: dt.timedelta | str | None = None
+    ) -> Stream[T]: ...
     @overload
     def source(
-        self, name: str, record_type: type[T], other: type[U], another: type[V], /
+        self,
+        name: str,
+        record_type: type[T],
+        other: type[U],
+        /,
+        *,
+        idle_after: dt.timedelta | str | None = None,
+    ) -> Stream[T | U]: ...
+    @overload
+    def source(
+        self,
+        name: str,
+        record_type: type[T],
+        other: type[U],
+        another: type[V],
+        /,
+        *,
+        idle_after: dt.timedelta | str | None = None,
     ) -> Stream[T | U | V]: ...
-    def source(self, name: str, record_type: Any, *others: Any) -> Stream[Any]:
+    def source(
+        self,
+        name: str,
+        record_type: Any,
+        *others: Any,
+        idle_after: dt.timedelta | str | None = None,
+    ) -> Stream[Any]:
         """Declare an input of records of a type.
 
         Without Spark it may have records of several types, in the order in which they are given. On
         Spark the rows of a frame have one type: declare a source for each type, and `union` them.
+
+        Parameters:
+            idle_after: an input without records for so long, in processing time, no longer holds
+                back the event time of operators that have other inputs; a timedelta or a text such
+                as "5 minutes". The decision is made when an epoch begins and is the same in a
+                replay. Records that arrive later may be late. None: it always holds it back.
+
+        Raises:
+            StateTypeError: the name is taken or not valid, or the type is none of records.
         """
         where = f"job {self.name!r}, source {name!r}"
         records = records_of(record_type, *others, where=where)
-        self.sources.append(Source(self.free_name("source", name), records))
+        idle_us = None
+        if idle_after is not None:
+            idle_us = duration_to_micros(idle_after, "idle_after")
+            if idle_us <= 0:
+                raise StateTypeError(f"{where}: idle_after={idle_after!r} must be longer than 0")
+        self.sources.append(Source(self.free_name("source", name), records, idle_us))
         return Stream(self, name)
 
     def explain(self) -> str:

@@ -26,10 +26,16 @@ RESERVED = "__statekit"
 
 @dataclass(frozen=True)
 class Source:
-    """An input of records, by name."""
+    """An input of records, by name.
+
+    Parameters:
+        idle_after_us: after so much processing time without records, it does not hold back event
+            time; None if it always does.
+    """
 
     name: str
     record_type: Records
+    idle_after_us: int | None = None
 
 
 @dataclass(frozen=True)
@@ -184,6 +190,12 @@ class Plan:
         if transform is not None:
             return transform.function.output_type
         return self.operator(stream).declared.output_type
+
+    def idle_after_us(self, stream: str) -> int | None:
+        """Return when a stream is idle: when its source is. Others follow what feeds them."""
+        origin = self.origin_of(stream)
+        of_sources = (each.idle_after_us for each in self.sources if each.name == origin)
+        return next(of_sources, None)
 
     def transform(self, name: str) -> Transform | None:
         """Return the transform of that name; None if the stream is none."""

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from statekit.errors import StateTypeError
 from statekit.records.arrow_reader import EPOCH
 from statekit.records.declaration import ValueMismatch, shorten
 
@@ -135,6 +136,42 @@ def _all_in_utc(values: list[Any]) -> bool:
 def _in_utc(value: dt.datetime) -> dt.datetime:
     """Return the same instant in UTC; one outside of the years 1 to 9999 is an OverflowError."""
     return value if value.tzinfo is dt.UTC else value.astimezone(dt.UTC)
+
+
+@dataclasses.dataclass(frozen=True)
+class Decimals:
+    """The precision of a Decimal field: `Annotated[Decimal, Decimals(12, 2)]`.
+
+    It is the type of the column on Spark. Without it, it is `decimal(38, 18)`. A value that has
+    more digits is an error, and one that has fewer gets all of its places.
+
+    Parameters:
+        max_digits: in all, 1 to 38.
+        decimal_places: after the point, 0 to `max_digits`.
+
+    Raises:
+        StateTypeError: there is no such column type.
+
+    >>> from typing import Annotated
+    >>> from statekit.records.output_type import OutputType
+    >>> amounts = OutputType(Annotated[decimal.Decimal, Decimals(12, 2)], where="bills, output")
+    >>> amounts.arrow_schema.field("value").type
+    Decimal128Type(decimal128(12, 2))
+    >>> amounts.stored([decimal.Decimal("131.5")])
+    [Decimal('131.50')]
+    """
+
+    max_digits: int
+    decimal_places: int
+
+    def __post_init__(self) -> None:
+        numbers = (self.max_digits, self.decimal_places)
+        if {type(number) for number in numbers} != {int} or not (
+            1 <= self.max_digits <= 38 and 0 <= self.decimal_places <= self.max_digits
+        ):
+            raise StateTypeError(
+                f"Decimals{numbers}: give 1 to 38 digits, and at most as many places of these"
+            )
 
 
 def _decimal_type(metadata: tuple[Any, ...]) -> pa.DataType:

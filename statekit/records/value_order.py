@@ -38,7 +38,7 @@ def order_of_value(value: Any) -> tuple[Any, ...]:
     if isinstance(value, enum.Enum):
         return order_of_value(value.value)
     if isinstance(value, bool | int | float | Decimal):
-        return (2,) if isnan(value) else (1, value)
+        return (2,) if _is_nan(value) else (1, value)
     if isinstance(value, str):
         return (3, value)
     if isinstance(value, bytes | bytearray | memoryview):
@@ -54,6 +54,12 @@ def order_of_value(value: Any) -> tuple[Any, ...]:
     if isinstance(value, uuid.UUID):
         return (10, value.bytes)
     return _order_of_parts(value)
+
+
+def _is_nan(value: float | Decimal) -> bool:
+    return (
+        value.is_nan() if isinstance(value, Decimal) else isinstance(value, float) and isnan(value)
+    )
 
 
 def _order_of_parts(value: Any) -> tuple[Any, ...]:

@@ -81,7 +81,10 @@ class Coordinator:
         """The note of an earlier attempt at the next epoch; None if there is none."""
         self.processing_time_us = BEGINNING
         self.watermarks_us: dict[str, int] = {}
-        self.notes_beginnings = any(op.declared.reads_clocks for op in job.operators)
+        may_be_idle = any(source.idle_after_us is not None for source in job.sources)
+        self.notes_beginnings = may_be_idle or any(
+            operator.declared.reads_clocks for operator in job.operators
+        )
         """Whether an epoch is noted before it runs, so that a replay sees the same instant."""
         self._now_us = options.clock or now_us
         self._collection: BackgroundCollection | None = None
@@ -142,10 +145,13 @@ class Coordinator:
                 "ended, and all further records would be late. Start with a new checkpoint; to "
                 "continue after a bounded run, run it with drain=False"
             )
-        self.watermarks_us = self._watermarks(drain, to or {})
-        processing_time_us = self._instant(what) if at_us is None else at_us
+        self.processing_time_us = self._not_before(self._instant(what) if at_us is None else at_us)
+        self.watermarks_us = self._watermarks(drain, to or {}, self.processing_time_us)
+
+    def _not_before(self, processing_time_us: int) -> int:
+        """Return a processing time that is not before the last one: the clock may be set back."""
         before = BEGINNING if self.last is None else self.last.processing_time_us
-        self.processing_time_us = max(processing_time_us, before)  # the wall clock may be set back
+        return max(processing_time_us, before)
 
     def _instant(self, what: str) -> int:
         """Return the time of the wall clock; in a replay, the time of the first attempt."""
@@ -163,7 +169,9 @@ class Coordinator:
             )
         return self.note.processing_time_us
 
-    def _watermarks(self, drain: bool, to: Mapping[str, int]) -> dict[str, int]:
+    def _watermarks(
+        self, drain: bool, to: Mapping[str, int], processing_time_us: int
+    ) -> dict[str, int]:
         watermarks: dict[str, int] = {}
         for operator in self.job.operators:
             declared = operator.declared
@@ -172,13 +180,39 @@ class Coordinator:
             before = self._operator_epoch(operator.name)
             current = self._watermark(operator.name)
             current = BEGINNING if current is None else current
-            seen = min(
+            times = (
                 self._event_time_of(name, before.largest_of(name) if before else None, drain=drain)
                 for name in operator.inputs
+                if drain or not self._is_idle(name, before, processing_time_us)
             )
-            reached = advanced(current, seen, declared.lateness_us)
+            reached = advanced(current, min(times, default=None), declared.lateness_us)
             watermarks[operator.name] = max(reached, to.get(operator.name, BEGINNING))
         return watermarks
+
+    def _is_idle(self, stream: str, before: OperatorEpoch | None, processing_time_us: int) -> bool:
+        """Return whether an input has had no records for so long that it is idle."""
+        idle_after_us = self.job.idle_after_us(stream)
+        active_us = None if before is None else before.active_us.get(stream)
+        if idle_after_us is None or active_us is None:
+            return False
+        return processing_time_us - active_us >= idle_after_us
+
+    def _active_us(
+        self, operator: Operator, before: OperatorEpoch | None, read: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Return when each input that may be idle had records last.
+
+        Parameters:
+            before: the operator before the epoch.
+            read: the records of this epoch by input.
+        """
+        active_us = {}
+        for stream in operator.inputs:
+            if self.job.idle_after_us(stream) is not None:
+                now_us = self.processing_time_us
+                last_us = now_us if before is None else before.active_us.get(stream, now_us)
+                active_us[stream] = now_us if read.get(stream) else last_us
+        return active_us
 
     def _event_time_of(self, stream: str, read: int | None, *, drain: bool) -> int:
         """Return how far event time has advanced on an input of an operator.
@@ -225,7 +259,8 @@ class Coordinator:
     @property
     def would_advance(self) -> bool:
         """Whether an epoch without records would have a later watermark than the last one."""
-        watermarks = self._watermarks(drain=False, to={})
+        now_us = self._not_before(self._now_us())
+        watermarks = self._watermarks(drain=False, to={}, processing_time_us=now_us)
         before = {name: self._watermark(name) for name in watermarks}
         return any(us > (before[name] or BEGINNING) for name, us in watermarks.items())
 
@@ -396,7 +431,9 @@ class Coordinator:
         bases = [self._base(operator.name, shard) for shard in range(self.parallelism)]
         checked = OperatorReports(operator, self.epoch, bases, reports)
         watermark_us = self.watermarks_us.get(operator.name)
-        return checked.combined(before, self._record(operator.name).holds, watermark_us)
+        after = checked.combined(before, self._record(operator.name).holds, watermark_us)
+        active_us = self._active_us(operator, before, after.records_by_input)
+        return after.model_copy(update={"active_us": active_us}) if active_us else after
 
 
 def open_checkpoint(job: Job, repository: Repository, options: RunOptions) -> StartPoint:

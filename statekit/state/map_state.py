@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, KeysView, MutableMapping, ValuesView
 from itertools import takewhile
+from operator import gt, lt
 from typing import Any, TypeVar, cast, overload
 
 from statekit.backend.interface import Backend, Rows, prefix_end
@@ -122,9 +123,49 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
     def values(self) -> ValuesView[V]:
         return _StreamedValues(self)
 
-    def scan(self, lo: K | None = None, hi: K | None = None) -> Iterator[tuple[K, V]]:
-        """Yield entries with `lo <= key < hi` in key order; None leaves that side open."""
-        return self._pairs(lo, hi)
+    def scan(
+        self, lo: K | None = None, hi: K | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[K, V]]:
+        """Yield entries with `lo <= key < hi` in key order; None leaves that side open.
+
+        Parameters:
+            reverse: from the greatest key to the smallest.
+
+        >>> from collections.abc import Iterator
+        >>> import statekit as sk
+        >>> from statekit.testing import Harness
+        >>> @sk.process(key="tail")
+        ... def last_two(record: dict, delays: sk.MapState[int, float]) -> Iterator[list]:
+        ...     delays[record["day"]] = record["delay"]
+        ...     yield [day for day, _ in delays.scan(reverse=True)][:2]
+        >>> days = [{"tail": "N1", "day": day, "delay": 0.5} for day in (3, 1, 2)]
+        >>> Harness(last_two).send(*days)[-1]
+        [3, 2]
+        """
+        return self._pairs(lo, hi, reverse=reverse)
+
+    def floor(self, key: K) -> tuple[K, V] | None:
+        """Return the entry with the greatest key that is at or below `key`; None without one.
+
+        Only that row is read, however many the map has.
+
+        >>> from collections.abc import Iterator
+        >>> import statekit as sk
+        >>> from statekit.testing import Harness
+        >>> @sk.process(key="currency")
+        ... def rate_at(record: dict, rates: sk.MapState[int, float]) -> Iterator[tuple | None]:
+        ...     if record["rate"]:
+        ...         rates[record["day"]] = record["rate"]
+        ...     else:
+        ...         yield rates.floor(record["day"])
+        >>> given = [(1, 1.5), (4, 1.2), (3, None), (4, None), (0, None)]
+        >>> records = [{"currency": "EUR", "day": day, "rate": rate} for day, rate in given]
+        >>> Harness(rate_at).send(*records)
+        [(1, 1.5), (4, 1.2), None]
+        """
+        start, at = self._bounds(None, key)
+        rows = self._rows_between(start, at + b"\x00", reverse=True)
+        return next(self._decoded(rows, len(self._scope.prefix), decode=True), None)
 
     def __repr__(self) -> str:
         return f"MapState({dict(self.items())!r})"
@@ -163,10 +204,15 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         return start, end
 
     def _pairs(
-        self, lo: K | None = None, hi: K | None = None, *, decode: bool = True
+        self,
+        lo: K | None = None,
+        hi: K | None = None,
+        *,
+        decode: bool = True,
+        reverse: bool = False,
     ) -> Iterator[tuple[K, Any]]:
         # Not a generator itself: the rows are fixed at the call, not at the first `next`.
-        rows = self._rows_between(*self._bounds(lo, hi))
+        rows = self._rows_between(*self._bounds(lo, hi), reverse=reverse)
         return self._decoded(rows, len(self._scope.prefix), decode=decode)
 
     def _decoded(
@@ -183,18 +229,23 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
                 self._read_on(row_key)
             yield key, value if self._immutable and not is_stored else self._decode(value)
 
-    def _rows_between(self, start: bytes, end: bytes) -> Iterator[_Entry]:
+    def _rows_between(self, start: bytes, end: bytes, *, reverse: bool = False) -> Iterator[_Entry]:
         """Yield stored and pending rows merged in key order. A pending row replaces a stored
         one.
         """
-        pending = sorted(key for key in self._own(self._changed) if start <= key < end)
+        own = (key for key in self._own(self._changed) if start <= key < end)
+        pending = sorted(own, reverse=reverse)
         cached = {row_key: self._look(row_key) for row_key in pending}
         stored: Rows = iter(())
         if self._cleared is not self._scope.prefix:
-            stored = iter(self._scan(start, end))
+            stored = (
+                self._backend.scan(self._name, start, end, reverse=True)
+                if reverse
+                else iter(self._scan(start, end))
+            )
         if self.expiry is not None:
             stored = _unexpired(stored, self.expiry)
-        return _merged(stored, pending, cached)
+        return _merged(stored, pending, cached, gt if reverse else lt)
 
     def _read_on(self, row_key: bytes) -> None:
         """Restart the TTL of an entry that an iterator read, if it still exists."""
@@ -250,11 +301,16 @@ def _unexpired(rows: Rows, expiry: Expiry) -> Rows:
             yield row_key, value
 
 
-def _merged(stored: Rows, pending: list[bytes], cached: dict[bytes, Any]) -> Iterator[_Entry]:
+def _merged(
+    stored: Rows,
+    pending: list[bytes],
+    cached: dict[bytes, Any],
+    precedes: Callable[[bytes, bytes], bool],
+) -> Iterator[_Entry]:
     waiting = iter(pending)
     upcoming = next(waiting, None)
     for row_key, row in stored:
-        while upcoming is not None and upcoming < row_key:
+        while upcoming is not None and precedes(upcoming, row_key):
             if cached[upcoming] is not ABSENT:
                 yield upcoming, cached[upcoming], False
             upcoming = next(waiting, None)

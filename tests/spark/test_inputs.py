@@ -456,11 +456,6 @@ def test_a_frame_that_does_not_fit_is_refused_before_anything_runs(
     mixed.source("events", Left, Right).process(seen).sink("seen")
     with pytest.raises(sk.StateTypeError, match=r"'events' has Left \| Right, .*union\(\)"):
         runs.start(mixed, {"events": frame}, outputs={"seen": collect})
-    late = sk.Job("late")
-    stream = late.source("left", Left).union(late.source("right", Right)).process(seen)
-    stream.late.process(seen, name="again")
-    with pytest.raises(sk.StateTypeError, match=r"late records of 'seen' are Left \| Right"):
-        runs.start(late, {"left": frame, "right": frame})
     job = sk.Job("timed")
     job.source("left", Left).union(job.source("right", Right)).process(seen).sink("seen")
     inputs = {"left": frame, "right": frame.drop("at")}

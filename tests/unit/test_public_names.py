@@ -24,6 +24,7 @@ PUBLIC = [
     "Context",
     "CorruptCheckpointError",
     "Count",
+    "Decimals",
     "Default",
     "EpochChanges",
     "Feed",

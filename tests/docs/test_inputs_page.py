@@ -38,6 +38,16 @@ class Match(NamedTuple):
     clicked: Clicked | None
 
 
+class Reading(NamedTuple):
+    sensor: str
+    value: float
+
+
+class Difference(NamedTuple):
+    sensor: str
+    value: float
+
+
 class Price(NamedTuple):
     item: str
     amount: float
@@ -58,8 +68,9 @@ class Dollars(NamedTuple):
 def names() -> dict[str, Any]:
     """What the examples are run with, and what they define."""
     job = sk.Job("page")
+    classes = (Balance, Reading, Difference, Shown, Clicked, Match, Price, Rate, Dollars)
     names: dict[str, Any] = {
-        **{cls.__name__: cls for cls in (Balance, Shown, Clicked, Match, Price, Rate, Dollars)},
+        **{cls.__name__: cls for cls in classes},
         "sk": sk,
         "dt": dt,
         "Iterator": Iterator,
@@ -71,12 +82,14 @@ def names() -> dict[str, Any]:
         "__name__": "page",
     }
     for example in EXAMPLES:
+        # That of idle inputs declares a source once more.
+        names["job"] = sk.Job("idle") if "idle_after" in example else job
         exec(compile(example, "inputs.md", "exec", dont_inherit=True), names)
     return names
 
 
 def test_every_example_of_the_page_runs(names: dict[str, Any]) -> None:
-    assert len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 5
     order, payment = names["Order"], names["Payment"]
     done = names["job"].run(
         {
@@ -84,8 +97,11 @@ def test_every_example_of_the_page_runs(names: dict[str, Any]) -> None:
             "payments": [payment("ada", 200, at(2))],
             "prices": [Price("tea", 2.0, "EUR")],
             "rates": [Rate("EUR", 1.5)],
+            "inside": [Reading("s", 20.5)],
+            "outside": [Reading("s", 3.0)],
         }
     )
+    assert done["differences"] == [Difference("s", 17.5)]
     assert done["balances"] == [Balance("ada", 500), Balance("ada", 300)]
     assert done["dollars"] == [Dollars("tea", 3.0)]
 

@@ -80,6 +80,7 @@ def test_a_second_start_in_the_same_process_is_fenced(runs: Runs) -> None:
     _check(runs, given)
 
 
+@pytest.mark.slow
 def test_of_two_processes_on_one_checkpoint_one_is_fenced(runs: Runs) -> None:
     given = events(seed=3, size=16 * 4)
     stream = _feed(runs, given, size=4)

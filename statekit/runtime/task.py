@@ -298,7 +298,7 @@ class ShardTask:
 
     def _add_to_buffer(self, buffer: EventTimeBuffer, batch: KeyedBatch) -> None:
         names = self._plan.buffered_inputs
-        places = [1 + names.index(name) for name in self._plan.inputs]
+        places = [1 + names.index(name) for name in self._plan.inputs] or [0]
         of_records = map(places.__getitem__, batch.inputs) if batch.inputs else repeat(places[0])
         columns = (batch.groups, batch.keys, batch.records, batch.times, of_records)
         for group, key, record, time, place in zip(*columns, strict=False):

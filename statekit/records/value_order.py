@@ -56,10 +56,10 @@ def order_of_value(value: Any) -> tuple[Any, ...]:
     return _order_of_parts(value)
 
 
-def _is_nan(value: float | Decimal) -> bool:
-    return (
-        value.is_nan() if isinstance(value, Decimal) else isinstance(value, float) and isnan(value)
-    )
+def _is_nan(value: Any) -> bool:
+    if isinstance(value, Decimal):
+        return value.is_nan()
+    return isinstance(value, float) and isnan(value)
 
 
 def _order_of_parts(value: Any) -> tuple[Any, ...]:

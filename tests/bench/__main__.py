@@ -30,6 +30,7 @@ from tests.bench import (
     tables,
     time_on_spark,
     timers_alone,
+    transforms_on_spark,
 )
 from tests.bench.nexmark import on_spark as nexmark_on_spark
 from tests.bench.pages import publish
@@ -62,6 +63,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     **states_on_spark.BENCHMARKS,
     "timers": time_on_spark.session_timeouts,
     "ordered": time_on_spark.ordered_against_unordered,
+    "transforms": transforms_on_spark.transforms,
     **nexmark_on_spark.BENCHMARKS,
     **replica.BENCHMARKS,
 }

@@ -85,7 +85,7 @@ def test_they_are_those_of_single_records_and_of_one_process(runs: Runs, partiti
     """Of one partition few records are combined in their shards, of three before the shuffle."""
     made, records = job(), given(300)
     outputs = {sink.name: sk.sinks.parquet(runs.home / sink.name) for sink in made.sinks}
-    for piece in pieces(records, 60):
+    for piece in pieces(records, 100):
         runs.feed("events", [record._asdict() for record in piece])
     inputs = {"events": runs.stream("events", SCHEMA).repartition(partitions)}
     runs.finish(made, inputs, outputs=outputs, parallelism=2, drain=True)
@@ -96,7 +96,7 @@ def test_they_are_those_of_single_records_and_of_one_process(runs: Runs, partiti
         assert _counts(epoch["rows"]) == _counts(epoch["single"])
     assert 0 < operators(runs)[-1]["rows"].late_so_far < len(records)
 
-    here = job().run({"events": records}, epoch_size=60)
+    here = job().run({"events": records}, epoch_size=100)
     assert found == {name: _sorted(here[name]) for name in outputs}
 
 

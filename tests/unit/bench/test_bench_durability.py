@@ -37,7 +37,7 @@ def test_restored_state_is_complete_on_any_disk() -> None:
 
 
 def test_more_is_stored_where_more_epochs_are_kept() -> None:
-    few, many = durability.at_rest(rows=200, epochs=150)
+    few, many = durability.at_rest(rows=200, epochs=100)
     assert 1 < _number(few) < _number(many)
 
 

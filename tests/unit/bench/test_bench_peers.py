@@ -51,6 +51,7 @@ def test_the_start_of_a_job_is_not_measured() -> None:
         FUNCTION.arm([(start, start) for _, start in spent], events=EVENTS)
 
 
+@pytest.mark.slow
 def test_a_system_that_pip_cannot_install_is_a_row_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -203,13 +203,13 @@ def machines(examples: int) -> settings:
 
 def test_state_after_any_rollbacks_is_that_of_the_records_in_its_history() -> None:
     run_state_machine_as_test(
-        Rollbacks, settings=settings(max_examples=50, stateful_step_count=30, deadline=None)
+        Rollbacks, settings=settings(max_examples=35, stateful_step_count=30, deadline=None)
     )
 
 
 def test_working_copies_on_disk_are_never_of_an_abandoned_history() -> None:
     run_state_machine_as_test(
-        RollbacksOnDisk, settings=settings(max_examples=8, stateful_step_count=25, deadline=None)
+        RollbacksOnDisk, settings=settings(max_examples=6, stateful_step_count=25, deadline=None)
     )
 
 

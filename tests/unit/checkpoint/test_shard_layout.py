@@ -442,7 +442,7 @@ def test_ten_steps_with_crashes_are_as_one_shard_that_was_never_interrupted(
 
 
 @PROCESSES
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(steps=STEPS)
 def test_ten_steps_on_rocksdb_are_as_one_shard_in_memory(
     process: Any, steps: list[tuple[str, Any]]

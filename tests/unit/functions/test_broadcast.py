@@ -472,7 +472,7 @@ def plain_rates(told: list[Rate]) -> dict[str, float]:
     return {currency: dollars for currency, dollars in held.items() if dollars}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=18, deadline=None)
 @given(steps, st.integers(1, 5), st.sampled_from(BACKENDS))
 def test_all_shards_have_the_same_state_as_plain_python(
     steps: list[tuple[list[Rate], list[str], bool]], parallelism: int, backend: Backend

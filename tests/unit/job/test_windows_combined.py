@@ -123,7 +123,7 @@ DURATIONS = st.sampled_from([0, 1, 7, 30])
 # ---------------------------------------------------------------------------------------- panes
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     st.integers(1, 40),
     st.integers(0, 60),

@@ -43,7 +43,7 @@ def counted(checkpoint: Path) -> dict[str, int]:
     return {name: size.rows for name, size in sizes.items()}
 
 
-@settings(max_examples=10, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=7, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(
     steps=st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=5),
     key_groups=st.sampled_from([None, 7, 32]),

@@ -88,9 +88,10 @@ def chains(plan: Plan, strayed: Collection[str] = ()) -> list[Chain]:
             joined = Chain((*fed_by.operators, operator), transforms, apart=fed_by.apart)
             chained[chained.index(fed_by)] = joined
         else:
-            if before and feeders and stream == feeders[0].last.name:
-                before = ()  # they run after the operator that feeds them
-            chained.append(Chain((operator,), (before,), apart=apart))
+            # Transforms that run after an operator do not run once more before the next one.
+            after = {each for fed in feeders for each in _transforms_after(plan, fed.last)}
+            own = tuple(transform for transform in before if transform not in after)
+            chained.append(Chain((operator,), (own,), apart=apart))
     return [replace(each, after=_transforms_after(plan, each.last)) for each in chained]
 
 

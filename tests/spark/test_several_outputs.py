@@ -60,6 +60,13 @@ def alerts_of(alert: Alert, count: sk.ValueState[int]) -> Iterator[Total]:
     yield Total(alert.customer, (count.get() or 0) * len(alert.reasons), alert.at)
 
 
+@sk.process(key="customer")
+def sums_of_keys(orders: Iterator[Order], total: sk.ValueState[int]) -> Iterator[tuple[str, int]]:
+    for order in orders:
+        total.update((total.get() or 0) + order.cents)
+        yield order.customer, total.get() or 0
+
+
 def large(order: Order) -> bool:
     return order.cents >= 100
 
@@ -119,6 +126,14 @@ def with_unions() -> sk.Job:
     return job
 
 
+def with_functions_that_a_whole_key_prevents() -> sk.Job:
+    job = sk.Job("shop")
+    watched = job.source("orders", Order).process(watch)
+    orders = watched.of(Total).map(label).filter(large)
+    orders.process(sums_of_keys).sink("out")
+    return job
+
+
 def orders(batch: int) -> list[Order]:
     return [
         Order(
@@ -150,7 +165,13 @@ def in_process(job: sk.Job) -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize(
     "made",
-    [in_one_chain, with_many_readers, with_other_keys, with_unions],
+    [
+        in_one_chain,
+        with_many_readers,
+        with_other_keys,
+        with_unions,
+        with_functions_that_a_whole_key_prevents,
+    ],
     ids=lambda f: f.__name__,
 )
 def test_outputs_of_every_type_are_those_of_one_process(
@@ -189,6 +210,13 @@ def test_functions_run_in_the_tasks_of_operators_where_their_key_is_kept() -> No
     assert [each.name for each in chain.after] == ["label"]
     (apart,) = chains(with_other_keys(), strayed={"watch"})
     assert apart.transforms == ((),)
+
+
+def test_no_function_runs_in_the_tasks_of_two_operators() -> None:
+    before, behind = chains(with_functions_that_a_whole_key_prevents())
+    assert [each.name for each in before.after] == ["watch.Total", "label", "large"]
+    assert behind.transforms == ((),)
+    assert behind.streams == (before.output,) == ("large",)
 
 
 def test_a_function_that_fails_on_spark_names_its_stream_and_the_record(runs: Runs) -> None:

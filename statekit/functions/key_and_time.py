@@ -61,6 +61,16 @@ def check_event_time(records: Records, name: str | None) -> None:
         )
 
 
+def check_order_by(records: Records, names: tuple[str, ...]) -> None:
+    """Check that the fields that break ties are fields of all records, each of one type.
+
+    Raises:
+        StateTypeError: they are not.
+    """
+    for name in names:
+        _annotation_in_all(records, name, f"order_by={name!r}")
+
+
 def codec_of_waiting(records: Records) -> ValueCodec[Any]:
     """Return the codec of buffered records, which wait for the watermark.
 

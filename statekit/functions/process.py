@@ -35,7 +35,12 @@ from statekit.codec.value_codec import ValueCodec
 from statekit.errors import ProcessError, StateTypeError
 from statekit.functions.broadcast import Handlers
 from statekit.functions.context import Context
-from statekit.functions.key_and_time import check_event_time, codec_of_keys, codec_of_waiting
+from statekit.functions.key_and_time import (
+    check_event_time,
+    check_order_by,
+    codec_of_keys,
+    codec_of_waiting,
+)
 from statekit.functions.migrate_hooks import Hooks, MigrateOption, checked_hooks, hooks_of
 from statekit.functions.signature import Bound, Signature, hints_of
 from statekit.functions.state_parameters import annotation_text
@@ -152,8 +157,7 @@ class Process(Generic[R, P, U]):
         if ordered:
             _check_takes_one(self)
             self.ordered = codec_of_waiting(self.record_type)
-            if order_by:
-                self.record_type.getter(order_by)  # raises if a type has no such field
+            check_order_by(self.record_type, order_by)
         of_state = hooks_of(self.name, [spec.name for spec in signature.states], hooks or {})
         self.states: tuple[StateSpec, ...] = tuple(
             replace(spec, hooks=of_state[spec.name]) for spec in signature.states

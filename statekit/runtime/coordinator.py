@@ -481,8 +481,9 @@ def _job_file(
     job: Job, repository: Repository, last: EpochManifest | None, allow_dropped_state: bool
 ) -> tuple[JobFile, FileRef]:
     """Compare the job file with the code; write one if there is none or the code changed."""
-    stored_job = repository.newest_job_file()
-    if last is not None:
+    if last is None:
+        stored_job = repository.newest_job_file()
+    else:
         stored_job = repository.job_file(last.job_file.path), last.job_file
     operators = tuple(operator.record() for operator in job.operators)
     if stored_job is None:

@@ -245,7 +245,6 @@ class ShardTask:
         if due := [c for c in clocks if c in plan.due_clocks or c in timers.set_due]:
             self._keys.apply_changes()
             self.scope.clocks.end_records(plan.watermark_us)
-            self.scope.input = None
             codec = self._process.key_codec
             keys = due_keys(self._backend, plan, codec, due, self._wakes_at)
             for group, key in chain.from_iterable(keys):
@@ -299,9 +298,10 @@ class ShardTask:
     def _add_to_buffer(self, buffer: EventTimeBuffer, batch: KeyedBatch) -> None:
         names = self._plan.buffered_inputs
         places = [1 + names.index(name) for name in self._plan.inputs] or [0]
-        of_records = map(places.__getitem__, batch.inputs) if batch.inputs else repeat(places[0])
+        inputs = batch.inputs or repeat(0, len(batch.records))
+        of_records = map(places.__getitem__, inputs)
         columns = (batch.groups, batch.keys, batch.records, batch.times, of_records)
-        for group, key, record, time, place in zip(*columns, strict=False):
+        for group, key, record, time, place in zip(*columns, strict=True):
             if self.batch.full:
                 self.scope.spill()
             prefix = self._keys.prefix(group, key, record)

@@ -281,12 +281,7 @@ class Stream(Generic[T]):
             )
         names: list[str] = []
         for stream in self._names:
-            records = self._job.record_of(stream)
-            if records is None:
-                raise StateTypeError(
-                    f"stream {stream!r} has {self._misfit(stream)}: there is nothing to {kind}"
-                )
-            function = Stateless.of(kind, fn, records, into)
+            function = Stateless.of(kind, fn, self._records(stream, kind), into)
             single = len(self._names) == 1
             new = self._job.free_name("stream", chosen if single else f"{chosen}.{stream}")
             self._job.transforms.append(Transform(new, function, stream))
@@ -433,6 +428,18 @@ class Stream(Generic[T]):
         declared = aggregation(record, key=key, aggregates=aggregates, ttl=ttl, into=into)
         return self.process(declared, name=name)
 
+    def _records(self, stream: str, doing: str) -> Records:
+        """Return the type, or types, of the records of a stream.
+
+        Parameters:
+            doing: the method that needs records.
+        """
+        records = self._job.record_of(stream)
+        if records is None:
+            misfit = self._misfit(stream)
+            raise StateTypeError(f"stream {stream!r} has {misfit}: there is nothing to {doing}")
+        return records
+
     def _record_type(self, doing: str) -> RecordType:
         """Return the one type of these records.
 
@@ -441,11 +448,7 @@ class Stream(Generic[T]):
         """
         types: dict[Any, RecordType] = {}
         for name in self._names:
-            given = self._job.record_of(name)
-            if given is None:
-                misfit = self._misfit(name)
-                raise StateTypeError(f"stream {name!r} has {misfit}: there is nothing to {doing}")
-            types |= {member.cls: member for member in given.members}
+            types |= {member.cls: member for member in self._records(name, doing).members}
         first, *others = types.values()
         if others:
             misfit = " | ".join(member.name for member in types.values())

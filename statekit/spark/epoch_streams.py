@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Self
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
@@ -14,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from statekit.job.job import Job
 from statekit.job.plan import Transform
+from statekit.query.closing import Closing
 from statekit.spark.pickling import pickled
 from statekit.spark.plan import quoted
 from statekit.spark.worker import PickledTransform, TransformStep, output_schema
@@ -56,7 +55,7 @@ class Transforms:
         return self._schemas[transform.name]
 
 
-class EpochStreams:
+class EpochStreams(Closing):
     """The frames of the streams of one epoch, by name. Use it in a with block.
 
     Transforms of sources and of outputs become frames when they are read. Transforms of one another
@@ -114,14 +113,7 @@ class EpochStreams:
             transforms.insert(0, before)
         return self._transforms.frame(tuple(transforms), self[transforms[0].input])
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for frame in self._persisted:
-            frame.unpersist()
+    def close(self) -> None:
+        """Give up the frames that were persisted."""
+        while self._persisted:
+            self._persisted.pop().unpersist()

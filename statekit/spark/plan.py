@@ -325,11 +325,14 @@ class UnionFrames(ShardFrames):
         rows = [
             spark_types.StructField(row_of(number), own.schema) for number, own in enumerate(owns)
         ]
+        prepared_likes = [
+            owns[self._slots[number][0][0]]
+            if self._is_plain(number)
+            else self._prepared(number, like)
+            for number, like in enumerate(likes)
+        ]
         self.selected: list[list[Column]] = []
-        for number, like in enumerate(likes):
-            prepared = self._prepared(number, like)
-            if self._is_plain(number):
-                prepared = owns[self._slots[number][0][0]]
+        for number, prepared in enumerate(prepared_likes):
             columns = [F.lit(number).alias(INPUT)]
             if has_parts:
                 columns.append(self._slot_of_row(number).alias(SLOT))
@@ -344,8 +347,7 @@ class UnionFrames(ShardFrames):
             if number < inputs:
                 columns[:0] = _group_and_key(prepared, options)
             self.selected.append(columns)
-        first = owns[0] if self._is_plain(0) else self._prepared(0, likes[0])
-        keyed = first.select(*self.selected[0])
+        keyed = prepared_likes[0].select(*self.selected[0])
         no_key = [nothing_as(field) for field in keyed.schema.fields[: len(options.key) + 1]]
         for columns in self.selected[inputs:]:
             columns[:0] = no_key

@@ -287,19 +287,24 @@ class TransformStep:
     def __call__(self, batches: Batches) -> Batches:
         _acknowledge_at_once()
         reader = StreamReader(self.transforms[0].record_type.members)
-        output_type = self.transforms[-1].output_type
-        for batch in batches:
-            if all(unpickled(each.function).keeps_records for each in self.transforms):
+        if all(unpickled(each.function).keeps_records for each in self.transforms):
+            for batch in batches:
                 yield self._kept(batch, reader.read(batch))
-                continue
-            records = reader.read(batch)
-            for transform in self.transforms[:-1]:
-                records = transform.apply(records)
-            last = self.transforms[-1]
-            outputs = unpickled(last.function).apply(records, last.name)
-            for start in range(0, len(outputs), _BATCH_ROWS):
-                some = outputs[start : start + _BATCH_ROWS]
-                yield _output_batch(output_type, output_schema(output_type), some)
+        else:
+            for batch in batches:
+                yield from self._emitted(reader.read(batch))
+
+    def _emitted(self, records: list[Any]) -> Batches:
+        """Yield the outputs of the last transform."""
+        *others, last = self.transforms
+        for transform in others:
+            records = transform.apply(records)
+        outputs, schema = (
+            unpickled(last.function).apply(records, last.name),
+            output_schema(last.output_type),
+        )
+        for start in range(0, len(outputs), _BATCH_ROWS):
+            yield _output_batch(last.output_type, schema, outputs[start : start + _BATCH_ROWS])
 
     def _kept(self, batch: pa.RecordBatch, records: list[Any]) -> pa.RecordBatch:
         """Return the rows whose records all transforms keep."""

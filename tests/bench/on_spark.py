@@ -118,7 +118,10 @@ class Engine:
         started = job.start(
             spark,
             frames,
-            outputs={"out": sk.sinks.writer(self.writes, path=str(self.home / "out"))},
+            outputs={
+                sink.name: sk.sinks.writer(self.writes, path=str(self.home / sink.name))
+                for sink in job.sinks
+            },
             checkpoint=self.home / "checkpoint",
             parallelism=self.shards,
             working_directory=self.home / "working",

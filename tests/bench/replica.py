@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -194,17 +194,15 @@ def beside() -> list[Row]:
 def _job_cpu(home: Path, *, has_replica: bool) -> float:
     """CPU seconds of this process for a job of some epochs."""
     _epochs(home / "c", 1, lambda _: None)
-    following = _following(home) if has_replica else None
-    start = time.process_time()
-    _epochs(home / "c", EPOCHS // 2, lambda _: None)
-    spent = time.process_time() - start
-    if following is not None:
-        following.set()
-    return spent
+    with _following(home) if has_replica else contextlib.nullcontext():
+        start = time.process_time()
+        _epochs(home / "c", EPOCHS // 2, lambda _: None)
+        return time.process_time() - start
 
 
-def _following(home: Path) -> threading.Event:
-    """Follow the checkpoint in another process until the event is set."""
+@contextlib.contextmanager
+def _following(home: Path) -> Iterator[None]:
+    """Follow the checkpoint in another process, which has ended afterwards."""
     program = (
         "import sys, statekit as sk\n"
         f"with sk.Replica({str(home / 'c')!r}, directory={str(home / 'r')!r}):\n"
@@ -216,14 +214,10 @@ def _following(home: Path) -> threading.Event:
     )
     assert process.stdout is not None
     process.stdout.readline()
-    ends = threading.Event()
-
-    def end() -> None:
-        ends.wait()
+    try:
+        yield
+    finally:
         process.communicate()
-
-    threading.Thread(target=end).start()
-    return ends
 
 
 BENCHMARKS = {

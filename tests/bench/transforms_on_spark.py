@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import statekit as sk
 from tests.bench.on_spark import Engine, in_turn
 from tests.bench.report import STATEKIT_DURABLE, Row, faster
-from tests.bench.workload import Count, Event, events
+from tests.bench.workload import Count, Event, events, running_count
 
 PER_BATCH, WARM, ROUNDS = 100_000, 5, 15
 
@@ -38,14 +38,6 @@ def is_wanted(event: Event) -> bool:
 
 def doubled(event: Event) -> Event:
     return Event(event.key, 2 * event.value)
-
-
-@sk.process(key="key")
-def count(event: Event, held: sk.ValueState[tuple[int, int]]) -> Iterator[Count]:
-    events, total = held.get() or (0, 0)
-    events, total = events + 1, total + event.value
-    held.update((events, total))
-    yield Count(event.key, events, total)
 
 
 @sk.process(key="key")
@@ -86,17 +78,7 @@ class JobEngine(Engine):
         raise NotImplementedError
 
     def start(self, spark: SparkSession, df: DataFrame) -> StreamingQuery:
-        job = self.job()
-        started = job.start(
-            spark,
-            {"events": df},
-            outputs={sink.name: sk.sinks.writer("noop") for sink in job.sinks},
-            checkpoint=self.home / "checkpoint",
-            parallelism=self.shards,
-            working_directory=self.home / "working",
-        )
-        query: StreamingQuery = started.query
-        return query
+        return self.started_job(self.job(), spark, {"events": df})
 
 
 class Separate(JobEngine):
@@ -105,7 +87,7 @@ class Separate(JobEngine):
     def job(self) -> sk.Job:
         job = sk.Job("bench")
         source = job.source("events", Event).filter(is_wanted).map(doubled)
-        source.process(count).sink("out")
+        source.process(running_count).sink("out")
         return job
 
 

@@ -3,6 +3,7 @@
 from statekit import sinks
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.retention import Retention
+from statekit.codec.digest import digest
 from statekit.codec.value_codec import PickleCodec
 from statekit.errors import (
     CorruptCheckpointError,
@@ -23,6 +24,7 @@ from statekit.job.job import Job
 from statekit.job.stream import Stream, Windowed
 from statekit.job.windows.definitions import session, sliding, tumbling
 from statekit.job.windows.field_aggregates import Count, FieldAggregate, Max, Mean, Min, Sum
+from statekit.kv.store import KVStore
 from statekit.query.change import Change
 from statekit.query.feed import EpochChanges, Feed, feed
 from statekit.query.read import read
@@ -63,6 +65,7 @@ __all__ = [
     "FieldAggregate",
     "IncompleteEpochError",
     "Job",
+    "KVStore",
     "ListState",
     "MapState",
     "Max",
@@ -96,6 +99,7 @@ __all__ = [
     "ValueState",
     "View",
     "Windowed",
+    "digest",
     "feed",
     "process",
     "read",

@@ -1,4 +1,5 @@
-"""Stateless functions: `map`, `filter` and `flat_map` of a stream, and `of`, which selects a type.
+"""Stateless functions: `map`, `filter`, `flat_map` and `select` of a stream, and `of`, which keeps
+the records of one type.
 
 A stateless function takes one record and sees no state, no context and no clock. So it may run
 anywhere between the operators of a job, and any number of times.
@@ -15,13 +16,14 @@ from operator import length_hint
 from typing import Any, Literal, Self
 
 from statekit.errors import ProcessError, StatekitError, StateTypeError
+from statekit.functions.projection import Projection
 from statekit.functions.signature import hints_of, outputs_annotation
 from statekit.functions.state_parameters import annotation_text
 from statekit.records.declaration import shorten
 from statekit.records.output_union import AnyOutput, output_type_of
 from statekit.records.union import Records, records_of
 
-Kind = Literal["of", "map", "filter", "flat_map"]
+Kind = Literal["of", "select", "map", "filter", "flat_map"]
 
 
 class Stateless:
@@ -30,7 +32,8 @@ class Stateless:
     Parameters:
         kind: what the function returns: a record ("map"), whether to keep the record ("filter"), an
             iterable of records ("flat_map"). "of" has no function and keeps the records of a class.
-        fn: the function; the class for "of".
+            "select" makes records of the fields of others.
+        fn: the function; the class for "of"; a `Projection` for "select".
         takes: the classes of the records it takes.
         emits: the annotation of the records it emits.
         where: the declaration, for messages.
@@ -46,7 +49,7 @@ class Stateless:
         self._where = where
 
     @classmethod
-    def selection(cls, records: Records, member: type) -> Self:
+    def selection(cls, records: Records, member: Any) -> Self:
         """Return the selection of the records of one class.
 
         Parameters:
@@ -54,6 +57,11 @@ class Stateless:
             member: one of their classes.
         """
         return cls("of", member, _classes(records), member, records.where)
+
+    @classmethod
+    def projection(cls, projection: Projection, where: str) -> Self:
+        """Return the function that applies a projection."""
+        return cls("select", projection, (projection.taken.cls,), projection.into.cls, where)
 
     @classmethod
     def of(cls, kind: Kind, fn: Any, records: Records, into: Any = None) -> Self:
@@ -94,6 +102,13 @@ class Stateless:
     def keeps_records(self) -> bool:
         """Whether it emits records of its input unchanged."""
         return self.kind in ("of", "filter")
+
+    @property
+    def selects_columns(self) -> bool:
+        """Whether its outputs are columns of its input: no function sees a record."""
+        if isinstance(self.fn, Projection):
+            return not self.fn.runs_a_class
+        return self.kind == "of"
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what it was made from: types are compiled again where they are used."""

@@ -113,6 +113,8 @@ def _transforms_before(
         is_chained = plan.is_operator(transform.input) and plan.reads_of(transform.input) == 1
         if len(members) > 1 and not is_chained:
             break  # Spark splits a frame of several types
+        if transform.function.kind == "select":
+            break  # a field of the same name may have another value
         if declared.takes_runs and not transform.function.keeps_records:
             break  # the records of a key would not follow each other if it had another key
         if not all(_has_fields(member, declared.key) for member in members):

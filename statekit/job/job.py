@@ -6,7 +6,7 @@ import datetime as dt
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, Protocol, TypeVar, overload, runtime_checkable
 
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.repository import Repository
@@ -26,6 +26,17 @@ from statekit.working_copy.copies import WorkingCopies
 T = TypeVar("T")
 U = TypeVar("U")
 V = TypeVar("V")
+
+
+@runtime_checkable
+class JobPart(Protocol):
+    """A part of a job that declares operators of its own."""
+
+    def added_to(self, job: Job) -> None:
+        """Take the job that the part belongs to. Called by `Job.add`."""
+
+
+P = TypeVar("P", bound=JobPart)
 
 
 class Job(Plan):
@@ -120,6 +131,19 @@ class Job(Plan):
                 raise StateTypeError(f"{where}: idle_after={idle_after!r} must be longer than 0")
         self.sources.append(Source(self.free_name("source", name), records, idle_us))
         return Stream(self, name)
+
+    def add(self, part: P) -> P:
+        """Add a part that declares operators of its own, such as a `KVStore`. Return the part.
+
+        Raises:
+            StateTypeError: it belongs to a job already, or is no such part.
+        """
+        if not isinstance(part, JobPart):
+            raise StateTypeError(
+                f"job {self.name!r}: add() takes a part of a job, such as a KVStore, not {part!r}"
+            )
+        part.added_to(self)
+        return part
 
     def explain(self) -> str:
         """Describe what Spark reads, shuffles, combines and calls, and why.

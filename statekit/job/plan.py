@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -173,6 +173,76 @@ class Plan:
                 )
         return name
 
+    def put_operator(self, operator: Operator) -> None:
+        """Add an operator, or replace the one of its name.
+
+        Raises:
+            StateTypeError: it would be fed by its own outputs, or they do not fit what reads those
+                of the replaced one.
+        """
+        former, names = self.operators, [each.name for each in self.operators]
+        place = names.index(operator.name) if operator.name in names else len(names)
+        operators = self._in_order([*former[:place], operator, *former[place + 1 :]])
+        replaced = former[place : place + 1]
+        self.operators = operators
+        try:
+            self.transforms = [self._selecting_again(each, operator) for each in self.transforms]
+            for before in replaced:
+                self._check_readers(before, operator)
+        except StateTypeError:
+            self.operators = former
+            raise
+
+    def _selecting_again(self, transform: Transform, operator: Operator) -> Transform:
+        """Return a transform of a replaced operator, which may have records of other types."""
+        function, streams = transform.function, (operator.name, operator.late)
+        records = self.record_of(transform.input) if transform.input in streams else None
+        if records is None or function.kind != "of":
+            return transform
+        return replace(transform, function=Stateless.selection(records, function.fn))
+
+    def _check_readers(self, before: Operator, operator: Operator) -> None:
+        """Check that what reads the outputs and late records of a replaced operator can read those
+        of the new one: the same classes, and others that nobody selects.
+
+        Raises:
+            StateTypeError: it cannot.
+        """
+        old, new = before.declared, operator.declared
+        for stream, was, now in (
+            (operator.name, _classes(old.output_type), _classes(new.output_type)),
+            (operator.late, _classes(old.record_type), _classes(new.record_type)),
+        ):
+            selections = sum(each.function.kind == "of" for each in self.transforms_of(stream))
+            reads = self.reads_of(stream)
+            if (reads and not was <= now) or (reads > selections and was != now):
+                raise StateTypeError(
+                    f"job {self.name!r}: stream {stream!r} is read, and the operator that replaces "
+                    f"{operator.name!r} has other types there. Nothing was changed. Read single "
+                    "types with of(), and keep these types"
+                )
+
+    def _in_order(self, operators: Iterable[Operator]) -> list[Operator]:
+        """Return operators, each behind those that feed it, and otherwise as they are.
+
+        Raises:
+            StateTypeError: some feed each other.
+        """
+        ordered, waiting = [], list(operators)
+        while waiting:
+            missing = {stream for each in waiting for stream in (each.name, each.late)}
+            fed = (op for op in waiting if missing.isdisjoint(map(self.origin_of, op.streams)))
+            following = next(fed, None)
+            if following is None:
+                raise StateTypeError(
+                    f"job {self.name!r}: {' and '.join(op.name for op in waiting)} would be fed by "
+                    "what they emit themselves, and a job has no cycles: keep what comes back in "
+                    "the state of the operator"
+                )
+            ordered.append(following)
+            waiting.remove(following)
+        return ordered
+
     def record_of(self, stream: str) -> Records | None:
         """Return the type, or types, of a stream's records; None if it has none."""
         for source in self.sources:
@@ -288,6 +358,12 @@ class Plan:
         if of is not None and self.wants_late(of):
             yield f"late records of {of.name}"
             yield from self._below(of.late)
+
+
+def _classes(records: Any) -> set[Any]:
+    """Return the classes of records or of outputs; none for other outputs."""
+    records = records if records is None or isinstance(records, Records) else records.record_type
+    return set() if records is None else {member.cls for member in records.members}
 
 
 def _streams_of(operator: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing_extensions import TypeVar
 
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
+from statekit.functions.projection import Projection
 from statekit.functions.stateless import Stateless, name_of
 from statekit.job.plan import Operator, Output, Plan, Transform, check_name
 from statekit.job.windows.definitions import Window
@@ -35,6 +36,21 @@ class Stream(Generic[T]):
     def __repr__(self) -> str:
         types = " | ".join(dict.fromkeys(map(self._type_name, self._names)))
         return f"<Stream {self.name!r} of {types}>"
+
+    @property
+    def job(self) -> Plan:
+        """The job that it belongs to."""
+        return self._job
+
+    @property
+    def record_class(self) -> type[T]:
+        """The class of its records.
+
+        Raises:
+            StateTypeError: it has records of several classes, or none.
+        """
+        cls: type[T] = self._record_type("record_class").cls
+        return cls
 
     @property
     def name(self) -> str:
@@ -94,6 +110,7 @@ class Stream(Generic[T]):
         *,
         name: str | None = None,
         broadcast: Stream[Any] | Sequence[Stream[Any]] = (),
+        replace: bool = False,
     ) -> Stream[U]:
         """Feed these records to a process function.
 
@@ -102,9 +119,12 @@ class Stream(Generic[T]):
                 name.
             broadcast: streams whose records every shard handles, with the functions decorated with
                 `@….on_broadcast`; within an epoch they come before all others, in the order given.
+            replace: replace the operator of this name, if there is one. What read its outputs reads
+                the new ones. So a library can add inputs to an operator while a job is declared.
 
         Raises:
-            StateTypeError: the function takes other records, or the name is taken.
+            StateTypeError: the function takes other records, the name is taken, or the operator
+                would be fed by its own outputs.
         """
         if not isinstance(declared, Process):
             raise StateTypeError(
@@ -119,19 +139,25 @@ class Stream(Generic[T]):
             )
         self._check_fed(declared.name, declared.record_type, self._names)
         self._check_broadcast(declared, broadcasts)
-        name = self._job.free_name("operator", name or declared.name)
-        self._job.operators.append(Operator(name, declared, self._names, broadcasts))
+        name = name or declared.name
+        if not (replace and self._job.is_operator(name)):
+            name = self._job.free_name("operator", name)
+        self._job.put_operator(Operator(name, declared, self._names, broadcasts))
         return Stream(self._job, name)
 
-    def of(self, cls: type[V]) -> Stream[V]:
+    def of(self, cls: type[V], *, name: str | None = None) -> Stream[V]:
         """Return the records of one class, of a stream that has several.
 
         A process function declared `-> Iterator[A | B]` emits records of both classes, in one
         stream. Each class is a stream of its own, too, with its own columns on Spark. The function
         runs once, whatever reads them.
 
+        Parameters:
+            name: of the stream; by default the names of this one and of the class. A stream of one
+                class alone is returned as it is, unless there is a name.
+
         Raises:
-            StateTypeError: no record of this stream is of that class.
+            StateTypeError: no record of this stream is of that class, or the name is taken.
 
         >>> from collections.abc import Iterator
         >>> from typing import NamedTuple
@@ -161,7 +187,9 @@ class Stream(Generic[T]):
         ([Total(customer='ada', cents=500), Total(customer='ada', cents=2500)], \
 [Alert(customer='ada')])
         """
-        names = [name for stream in self._names for name in self._part(stream, cls)]
+        if name is not None:
+            self._check_single("of(…, name=…)")
+        names = [own for stream in self._names for own in self._part(stream, cls, name)]
         if not names:
             types = " | ".join(dict.fromkeys(map(self._type_name, self._names)))
             raise StateTypeError(
@@ -170,17 +198,17 @@ class Stream(Generic[T]):
             )
         return Stream(self._job, *names)
 
-    def _part(self, stream: str, cls: type) -> Iterator[str]:
+    def _part(self, stream: str, cls: type, name: str | None) -> Iterator[str]:
         """Yield the name of the stream with the records of one class of a stream, if it has any."""
         records = self._job.record_of(stream)
         if records is None or all(member.cls is not cls for member in records.members):
             return
-        if len(records.members) == 1:
+        if len(records.members) == 1 and name is None:
             yield stream
             return
-        name = f"{stream}.{cls.__name__}"
+        name = name or f"{stream}.{cls.__name__}"
         transform = self._job.transform(name)
-        if transform is None or transform.function.fn is not cls:
+        if transform is None or transform.function.fn is not cls or transform.input != stream:
             name = self._job.free_name("stream", name)
             selection = Stateless.selection(records, cls)
             self._job.transforms.append(Transform(name, selection, stream))
@@ -271,6 +299,44 @@ class Stream(Generic[T]):
         <Stream 'words' of Word>
         """
         return self._transformed("flat_map", fn, into, name)
+
+    def select(self, into: type[V], *, name: str | None = None, **fields: str) -> Stream[V]:
+        """Replace each record by one of another class that has fields of it.
+
+        No function is called: on Spark, columns are selected.
+
+        Parameters:
+            into: the class of the new records.
+            name: of the stream; by default the names of this one and of the class.
+            fields: for fields of the new records, the field that they get, or "*" for the whole
+                record. Every other one gets the field of its own name.
+
+        Raises:
+            StateTypeError: there is no such field, it has another type, or the name is taken; or
+                this stream has records of several types.
+
+        >>> from typing import NamedTuple
+        >>> from statekit.job.job import Job
+        >>> class Order(NamedTuple):
+        ...     customer: str
+        ...     cents: int
+        >>> class Bill(NamedTuple):
+        ...     payer: str
+        ...     cents: int
+        >>> job = Job("shop")
+        >>> _ = job.source("orders", Order).select(Bill, payer="customer").sink("bills")
+        >>> job.run({"orders": [Order("ada", 500)]})["bills"]
+        [Bill(payer='ada', cents=500)]
+        """
+        self._check_single("select")
+        where = f"select({getattr(into, '__name__', into)})"
+        taken = self._record_type("select")
+        projection = Projection(taken.cls, into, fields, where)
+        chosen = name or f"{self.name}.{projection.into.name}"
+        function = Stateless.projection(projection, where)
+        new = self._job.free_name("stream", chosen)
+        self._job.transforms.append(Transform(new, function, self.name))
+        return Stream(self._job, new)
 
     def _transformed(self, kind: Any, fn: Any, into: Any, name: str | None) -> Stream[Any]:
         """Add a transform of each of these streams."""
@@ -453,8 +519,8 @@ class Stream(Generic[T]):
         if others:
             misfit = " | ".join(member.name for member in types.values())
             raise StateTypeError(
-                f"stream {self.name!r} has {misfit}, and {doing}s need records of one type: use a "
-                "process function"
+                f"{doing}: stream {self.name!r} has {misfit}, and this needs records of one type: "
+                "select one with of(), or use a process function"
             )
         return first
 

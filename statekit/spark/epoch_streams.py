@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -14,7 +13,7 @@ from statekit.job.job import Job
 from statekit.job.plan import Transform
 from statekit.query.closing import Closing
 from statekit.spark.pickling import pickled
-from statekit.spark.plan import quoted
+from statekit.spark.plan import selected
 from statekit.spark.worker import PickledTransform, TransformStep, output_schema
 
 
@@ -40,9 +39,8 @@ class Transforms:
     def frame(self, transforms: tuple[Transform, ...], df: DataFrame) -> DataFrame:
         """Return the outputs of transforms, each of the one before, over a frame."""
         last = transforms[-1]
-        if last.function.kind == "of":
-            name = quoted(last.function.output_type.name)
-            return df.where(F.col(name).isNotNull()).select(f"{name}.*")
+        if last.function.selects_columns:
+            return selected(last, df)
         schema = df.schema
         if not all(each.function.keeps_records for each in transforms):
             schema = self._schema(last)
@@ -84,8 +82,8 @@ class EpochStreams(Closing):
                 return self._inputs[name]
             frame = self._transformed(transform)
             reads = self._transforms.job.reads_of(name)
-            is_selection = transform.function.kind == "of"  # costs nothing that was computed
-            several = self._persists and reads > 1 and not is_selection
+            # A selection of columns costs nothing that was computed.
+            several = self._persists and reads > 1 and not transform.function.selects_columns
             self._frames[name] = self.persist(frame) if several else frame
         return self._frames[name]
 
@@ -101,9 +99,9 @@ class EpochStreams(Closing):
     def _transformed(self, last: Transform) -> DataFrame:
         """Return the frame of a transform, with those before it that nothing else reads."""
         job, transforms = self._transforms.job, [last]
-        while last.function.kind != "of":
+        while not last.function.selects_columns:
             before = job.transform(transforms[0].input)
-            if before is None or before.function.kind == "of" or before.name in self._frames:
+            if before is None or before.function.selects_columns or before.name in self._frames:
                 break
             if job.reads_of(before.name) > 1:
                 break

@@ -12,8 +12,9 @@ from pyspark.sql import types as spark_types
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from statekit.errors import ProcessError, StateTypeError
+from statekit.functions.projection import WHOLE, Projection
 from statekit.job.job import Job
-from statekit.job.plan import Operator, Source
+from statekit.job.plan import Operator, Source, Transform
 from statekit.records.output_union import AnyOutput
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
@@ -76,7 +77,9 @@ def _check_consumers(df: DataFrame, stream: str, job: Job) -> None:
     A function may emit other records; those have the columns of their type.
     """
     for transform in job.transforms_of(stream):
-        if transform.function.keeps_records:
+        if transform.function.selects_columns:
+            _check_consumers(selected(transform, df), transform.name, job)
+        elif transform.function.keeps_records:
             _check_consumers(df, transform.name, job)
     for operator in job.consumers_of(stream):
         if stream not in operator.inputs:
@@ -504,6 +507,31 @@ def with_derived(record_type: RecordType, df: DataFrame) -> DataFrame:
     if isinstance(record_type, ColumnRecords) and record_type.derived:
         return projected_to(record_type, df)
     return df
+
+
+def selected(transform: Transform, df: DataFrame) -> DataFrame:
+    """Return the frame of a transform that selects columns.
+
+    Raises:
+        ProcessError: a column is missing.
+    """
+    projection = transform.function.fn
+    if not isinstance(projection, Projection):
+        if len(transform.function.record_type.members) == 1:
+            return df
+        name = quoted(transform.function.output_type.name)
+        return df.where(F.col(name).isNotNull()).select(f"{name}.*")
+    own = projected_to(projection.taken, df)
+    columns = []
+    for name, field in projection.fields.items():
+        if field != WHOLE and field not in own.columns:
+            raise ProcessError(
+                f"stream {transform.name!r} selects {field!r}, and the input has no such column "
+                f"(it has {', '.join(df.columns)}): add it"
+            )
+        whole = F.struct(*map(F.col, map(quoted, own.columns)))
+        columns.append((whole if field == WHOLE else F.col(quoted(field))).alias(name))
+    return own.select(*columns)
 
 
 def quoted(name: str) -> str:

@@ -32,6 +32,7 @@ RANKS = [
     "functions",
     "job/windows",
     "job",
+    "kv",
     "sinks",
     "query",
     "maintenance",

@@ -186,7 +186,7 @@ def test_a_union_can_only_be_processed() -> None:
         union.sink("out")
     with pytest.raises(sk.StateTypeError, match=r"is a union, .*use \.late of each stream"):
         _ = union.late
-    with pytest.raises(sk.StateTypeError, match=r"Order \| Payment, and windows need records"):
+    with pytest.raises(sk.StateTypeError, match=r"Order \| Payment, and this needs records"):
         union.window(sk.tumbling("1 hour"), key="account", event_time="at")
 
 

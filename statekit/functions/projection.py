@@ -1,0 +1,118 @@
+"""Projections: new records from the fields of others, without a function. For `Stream.select`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from statekit.codec.annotations import peel, show
+from statekit.errors import StateTypeError
+from statekit.records.record_type import RecordType
+
+WHOLE = "*"
+"""Stands for a whole record in place of one of its fields."""
+
+
+class Projection:
+    """Makes records of one class from the fields of records of another.
+
+    Parameters:
+        taken: the class of the records.
+        into: the class of the new records.
+        given: for fields of `into`, the field of `taken` that they get, or "*" for the record.
+            Every other field of `into` gets the field of its own name, if there is one.
+        where: the declaration, for messages.
+
+    Raises:
+        StateTypeError: a field is not there, or has another type.
+    """
+
+    def __init__(self, taken: Any, into: Any, given: Mapping[str, str], where: str) -> None:
+        self._classes = (taken, into)
+        self._where = where
+        self.fields = self._checked(given)
+
+    def __call__(self, record: Any) -> Any:
+        return self._make(record)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return it without what is compiled from the classes again."""
+        compiled = ("taken", "into", "_make")
+        return {name: of for name, of in self.__dict__.items() if name not in compiled}
+
+    @functools.cached_property
+    def taken(self) -> RecordType:
+        """The type of the records that it takes."""
+        return RecordType.of(self._classes[0], where=self._where)
+
+    @functools.cached_property
+    def into(self) -> RecordType:
+        """The type of the records that it makes."""
+        return RecordType.of(self._classes[1], where=self._where)
+
+    @property
+    def runs_a_class(self) -> bool:
+        """Whether a class may change values while a record is made, so that columns are not
+        enough.
+        """
+        takes_fields = any(of != WHOLE for of in self.fields.values())
+        return self.into.may_change_fields or (takes_fields and self.taken.may_change_fields)
+
+    @functools.cached_property
+    def _make(self) -> Callable[[Any], Any]:
+        """Return a function from a record to the new one."""
+        cls, getters = self.into.cls, tuple(map(self._getter, self.fields.values()))
+        if self.into.flavour == "namedtuple" and len(self.fields) == len(self.into.field_names):
+            return lambda record: cls(*[get(record) for get in getters])
+        names = tuple(self.fields)
+        return lambda record: cls(
+            **{name: get(record) for name, get in zip(names, getters, strict=True)}
+        )
+
+    def _getter(self, name: str) -> Callable[[Any], Any]:
+        return (lambda record: record) if name == WHOLE else self.taken.getter((name,))
+
+    def _checked(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Return which field each field of the new records gets, in their order."""
+        into, taken = self.into, self.taken
+        if into.fields is None or taken.fields is None:
+            raise StateTypeError(
+                f"{self._where}: a dict does not say which fields it has: use a record class"
+            )
+        if unknown := [name for name in given if name not in into.fields]:
+            raise StateTypeError(
+                f"{self._where}: {into.name} has no field {', '.join(map(repr, unknown))}: choose "
+                f"from {', '.join(into.field_names)}"
+            )
+        return dict(self._pairs(given))
+
+    def _pairs(self, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        taken = self.taken.fields or {}
+        for name, field in (self.into.fields or {}).items():
+            of = given.get(name, name)
+            if of == WHOLE:
+                self._check_type(name, field.annotation, self.taken.cls, "the record")
+            elif of in taken:
+                found = self.taken.column_annotation(taken[of])
+                self._check_type(name, field.annotation, found, f"{self.taken.name}.{of}")
+            elif name not in given and not field.required:
+                continue
+            else:
+                raise StateTypeError(
+                    f"{self._where}: {self.taken.name} has no field {of!r} for "
+                    f"{self.into.name}.{name} (it has {', '.join(taken)}): name the field that it "
+                    f"gets, as in select({self.into.name}, {name}=...)"
+                )
+            yield name, of
+
+    def _check_type(self, name: str, wanted: Any, found: Any, what: str) -> None:
+        """Check that a field may have all values of another one."""
+        members, nullable, _ = peel(found)
+        accepted, may_be_none, _ = peel(wanted)
+        if set(members) <= set(accepted) and (may_be_none or not nullable):
+            return
+        raise StateTypeError(
+            f"{self._where}: {self.into.name}.{name} is {show(wanted)}, and {what} is "
+            f"{show(found)}: declare both with the same type, or convert it with map()"
+        )

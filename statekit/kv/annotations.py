@@ -1,0 +1,32 @@
+"""Annotations and classes that are made while a job is declared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Union
+
+
+def named_class(name: str, fields: Mapping[str, Any]) -> Any:
+    """Return a NamedTuple with fields of these types."""
+    identifier = "".join(letter if letter.isalnum() else "_" for letter in name)
+    return NamedTuple(identifier, list(fields.items()))
+
+
+def one_of(classes: Iterable[Any]) -> Any:
+    """Return the union of some classes."""
+    return Union[tuple(classes)]  # noqa: UP007  built at run time
+
+
+def optional(of: Any) -> Any:
+    """Return a type, or None."""
+    return Union[of, None]  # noqa: UP007  also for texts and types of other libraries
+
+
+def list_of(of: Any) -> Any:
+    """Return the type of lists of a type."""
+    return list[of]
+
+
+def iterator_of(of: Any) -> Any:
+    """Return the type of iterators over a type."""
+    return Iterator[of]

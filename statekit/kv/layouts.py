@@ -1,0 +1,149 @@
+"""How a store keeps what belongs to a key: one value, a sorted map, or a value with its past.
+
+A layout is a function of the operator's states, which are its other parameters. `read`, `write` and
+`remove` are about the value that a request names.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Annotated, Any, Protocol
+
+from statekit.kv.annotations import optional
+from statekit.state.map_state import MapState
+from statekit.state.options import TTL
+from statekit.state.single_row_states import ValueState
+
+Handle = Callable[[Any, Any], Any]
+"""Handles a request with the states of its key, and returns its answer."""
+
+
+class Layout(Protocol):
+    """What a store does with the states of a key."""
+
+    def function(self, handlers: Mapping[type, Handle]) -> Callable[..., Any]:
+        """Return the process function that handles each request with the handler of its class, with
+        its states as parameters, annotated.
+        """
+
+    def read(self, request: Any, states: Any) -> Any:
+        """Return the value that a request names; None if it is absent."""
+
+    def write(self, request: Any, states: Any, value: Any) -> None:
+        """Set it."""
+
+    def remove(self, request: Any, states: Any) -> None:
+        """Remove it."""
+
+
+class OneValue:
+    """One value per key.
+
+    Parameters:
+        value: its type.
+        ttl: how long it is kept; None for ever.
+    """
+
+    def __init__(self, value: Any, ttl: TTL | None) -> None:
+        self._state = _kept(ValueState[value], ttl)
+
+    def function(self, handlers: Mapping[type, Handle]) -> Callable[..., Any]:
+        def handled(request: Any, value: Any) -> tuple[Any]:
+            return (handlers[type(request)](request, value),)
+
+        handled.__annotations__["value"] = self._state
+        return handled
+
+    def read(self, request: Any, states: Any) -> Any:
+        return states.get()
+
+    def write(self, request: Any, states: Any, value: Any) -> None:
+        states.update(value)
+
+    def remove(self, request: Any, states: Any) -> None:
+        states.clear()
+
+
+class SortedValues:
+    """A map per partition of the keys, by their ordered part.
+
+    Parameters:
+        sort, value: the types of the ordered part and of the values.
+        ttl: how long a value is kept; None for ever.
+    """
+
+    def __init__(self, sort: Any, value: Any, ttl: TTL | None) -> None:
+        self._state = _kept(MapState[sort, value], ttl)
+
+    def function(self, handlers: Mapping[type, Handle]) -> Callable[..., Any]:
+        def handled(request: Any, values: Any) -> tuple[Any]:
+            return (handlers[type(request)](request, values),)
+
+        handled.__annotations__["values"] = self._state
+        return handled
+
+    def read(self, request: Any, states: Any) -> Any:
+        return states.get(request.sort)
+
+    def write(self, request: Any, states: Any, value: Any) -> None:
+        states[request.sort] = value
+
+    def remove(self, request: Any, states: Any) -> None:
+        states.pop(request.sort, None)
+
+
+class ValueWithPast:
+    """One value per key, and those that it replaced within a time.
+
+    A former value is kept under the time at which it was replaced, and None for a time without a
+    value. So the value at a time is the first one that was replaced later, or the present one. It
+    expires once it was replaced for longer than the history.
+
+    Parameters:
+        value: the type of the values.
+        history: how long a replaced value is kept.
+    """
+
+    def __init__(self, value: Any, history: dt.timedelta | str) -> None:
+        ttl = TTL(history, clock="event")
+        self.history = dt.timedelta(microseconds=ttl.record.duration_us)
+        self._value = ValueState[value]
+        self._former = _kept(MapState[dt.datetime, optional(value)], ttl)  # type: ignore[misc]
+
+    def function(self, handlers: Mapping[type, Handle]) -> Callable[..., Any]:
+        def handled(request: Any, value: Any, former: Any) -> tuple[Any]:
+            return (handlers[type(request)](request, (value, former)),)
+
+        handled.__annotations__ |= {"value": self._value, "former": self._former}
+        return handled
+
+    def read(self, request: Any, states: Any) -> Any:
+        return states[0].get()
+
+    def read_at(self, time: dt.datetime, states: Any) -> Any:
+        """Return the value at a time within the history; None if it was absent."""
+        value, former = states
+        later = time + dt.timedelta(microseconds=1)
+        for _, replaced in islice(former.scan(later), 1):
+            return replaced
+        return value.get()
+
+    def write(self, request: Any, states: Any, value: Any) -> None:
+        self._keep(request, states)
+        states[0].update(value)
+
+    def remove(self, request: Any, states: Any) -> None:
+        self._keep(request, states)
+        states[0].clear()
+
+    def _keep(self, request: Any, states: Any) -> None:
+        """Keep the present value, unless it is from the same time."""
+        value, former = states
+        if request.at not in former:
+            former[request.at] = value.get()
+
+
+def _kept(state: Any, ttl: TTL | None) -> Any:
+    return state if ttl is None else Annotated[state, ttl]

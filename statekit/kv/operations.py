@@ -1,0 +1,127 @@
+"""What a store does for each kind of request.
+
+A request has the key and the time, where the store has them, and its own parts. An answer repeats
+these and adds the results. So each operation is a function from a request and the states of its key
+to its results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, Literal
+
+from statekit.kv.layouts import Layout, ValueWithPast
+
+Results = Callable[[Any, Any], tuple[Any, ...]]
+"""Handles a request with the states of its key, and returns its results."""
+
+Status = Literal["found", "absent", "too old", "not yet"]
+"""Whether there was a value at a time. "too old" is before the history, and "not yet" is later than
+the request itself.
+"""
+
+
+def put(layout: Layout) -> Results:
+    write = layout.write
+
+    def results(request: Any, states: Any) -> tuple[()]:
+        write(request, states, request.value)
+        return ()
+
+    return results
+
+
+def remove(layout: Layout) -> Results:
+    def results(request: Any, states: Any) -> tuple[Any]:
+        removed = layout.read(request, states)
+        if removed is not None:
+            layout.remove(request, states)
+        return (removed,)
+
+    return results
+
+
+def get(layout: Layout) -> Results:
+    read = layout.read
+    return lambda request, states: (read(request, states),)
+
+
+def get_as_of(layout: ValueWithPast) -> Results:
+    def results(request: Any, states: Any) -> tuple[Any, Status]:
+        if request.as_of > request.at:
+            return None, "not yet"
+        if request.as_of < request.at - layout.history:
+            return None, "too old"
+        value = layout.read_at(request.as_of, states)
+        return value, "absent" if value is None else "found"
+
+    return results
+
+
+def get_one_of_many(layout: Layout) -> Results:
+    """Get a value for `multi_get`. A request without keys is sent to some key that it does not
+    read.
+    """
+    return lambda request, states: (
+        layout.read(request, states) if request.position >= 0 else None,
+    )
+
+
+def update(layout: Layout, changed: Callable[[Any, Any], Any]) -> Results:
+    """Replace the value by what a function makes of it and the record; None removes it."""
+
+    def results(request: Any, states: Any) -> tuple[Any, Any]:
+        before = layout.read(request, states)
+        after = changed(layout.read(request, states), request.record)  # it may change its own
+        if after is not None:
+            layout.write(request, states, after)
+        elif before is not None:
+            layout.remove(request, states)
+        return before, after
+
+    return results
+
+
+def put_if_absent(layout: Layout, value_of: Callable[[Any], Any]) -> Results:
+    def results(request: Any, states: Any) -> tuple[bool, Any]:
+        held = layout.read(request, states)
+        if held is not None:
+            return False, held
+        value = value_of(request.record)
+        layout.write(request, states, value)
+        return True, value
+
+    return results
+
+
+def compare_and_set(
+    layout: Layout, expected_of: Callable[[Any], Any], value_of: Callable[[Any], Any]
+) -> Results:
+    def results(request: Any, states: Any) -> tuple[bool, Any]:
+        held = layout.read(request, states)
+        if held != expected_of(request.record):
+            return False, held
+        value = value_of(request.record)
+        if value is not None:
+            layout.write(request, states, value)
+        elif held is not None:
+            layout.remove(request, states)
+        return True, value
+
+    return results
+
+
+def scan(entry: Any, *, reverse: bool, limit: int | None) -> Results:
+    """Return the entries between the bounds of a request, in order.
+
+    Parameters:
+        entry: their class.
+    """
+
+    def results(request: Any, states: Any) -> tuple[list[Any]]:
+        start, end = getattr(request, "start", None), getattr(request, "end", None)
+        entries = states.scan(start, end, reverse=reverse)
+        return ([entry(*found) for found in islice(entries, limit)],)
+
+    return results

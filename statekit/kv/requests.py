@@ -1,0 +1,69 @@
+"""Requests: the records that reach a store, made of the records of a stream."""
+
+from __future__ import annotations
+
+import operator
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from statekit.errors import StateTypeError
+from statekit.job.stream import Stream
+from statekit.kv.annotations import named_class
+
+WHOLE = "*"
+"""Stands for the record itself in place of one of its fields."""
+
+Given = str | Callable[[Any], Any]
+"""Where a part of a request comes from: a field of the record, or a function of it."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a request.
+
+    Parameters:
+        name: of its field.
+        type: of its values.
+        given: where it comes from.
+    """
+
+    name: str
+    type: Any
+    given: Given
+
+
+def requests_of(stream: Stream[Any], name: str, parts: list[Part]) -> Stream[Any]:
+    """Return the requests of an operation, one for each record of a stream.
+
+    On Spark, requests whose parts are all fields are columns of the stream.
+
+    Parameters:
+        name: of the stream of requests.
+    """
+    cls = named_class(name, {part.name: part.type for part in parts})
+    fields = {part.name: part.given for part in parts if isinstance(part.given, str)}
+    if len(fields) == len(parts):
+        return stream.select(cls, name=name, **fields)
+    getters = [getter(stream, part.given) for part in parts]
+    return stream.map(lambda record: cls(*[get(record) for get in getters]), into=cls, name=name)
+
+
+def getter(stream: Stream[Any], given: Given) -> Callable[[Any], Any]:
+    """Return a function from a record of a stream to a part of a request.
+
+    Raises:
+        StateTypeError: the records have no such field.
+    """
+    if callable(given):
+        return given
+    if given == WHOLE:
+        return lambda record: record
+    cls = stream.record_class
+    if given not in (fields := typing.get_type_hints(cls)):
+        raise StateTypeError(
+            f"stream {stream.name!r}: {cls.__name__} has no field {given!r} (it has "
+            f"{', '.join(fields)})"
+        )
+    return operator.itemgetter(given) if issubclass(cls, dict) else operator.attrgetter(given)

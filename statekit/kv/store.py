@@ -1,0 +1,549 @@
+"""`KVStore`: a key-value store in a job, whose operations are streams."""
+
+from __future__ import annotations
+
+import datetime as dt
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
+
+from statekit.errors import StateTypeError
+from statekit.functions.process import process
+from statekit.job.job import Job
+from statekit.job.stream import Stream
+from statekit.kv import operations
+from statekit.kv.annotations import iterator_of, list_of, named_class, one_of, optional
+from statekit.kv.answers import AnswerClass
+from statekit.kv.layouts import Layout, OneValue, SortedValues, ValueWithPast
+from statekit.kv.multi_get import Assembly
+from statekit.kv.operations import Results
+from statekit.kv.requests import WHOLE, Given, Part, getter, requests_of
+from statekit.state.options import TTL
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+R = TypeVar("R", default=Any)
+
+Keys = Given | tuple[str, ...]
+"""Where a key comes from: a field, several fields for a key of several parts, or a function."""
+
+
+@dataclass(frozen=True)
+class _Operation:
+    """An operation of a store.
+
+    Parameters:
+        requests: the stream that feeds it.
+        request, answer: the classes of its requests and answers.
+        handle: handles a request with the states of its key.
+    """
+
+    requests: Stream[Any]
+    request: Any
+    answer: Any
+    handle: Callable[[Any, Any], Any]
+
+
+class KVStore(Generic[K, V]):
+    """A key-value store in a job. Its operations are streams, and its values are state.
+
+    Add it to a job, then call its operations with streams of that job, any number of times. Each
+    returns the stream of its answers. On a key, operations run in the order in which they were
+    declared, within an epoch; those of one stream in the order of its records. With `event_time`
+    they run in the order of time.
+
+    An answer is a record with the parts of its request, such as `key`, and the results, such as
+    `value`. `into=` is a class for the answers of one operation, with some of these fields.
+
+    Parameters:
+        name: of the operator, and a prefix of the names of its streams.
+        key: the type of keys: str, int, bytes, bool, a date or a datetime, or a tuple of these,
+            such as `tuple[str, int]`.
+        value: the type of values, as for `ValueState`. None stands for an absent value.
+        sort: the type of the ordered part of keys; `key` is then a partition, within which `scan`
+            reads entries in order.
+        event_time: the field with the time of the records of all operations. Operations of one key
+            and time run in the order of their declaration, then of the values of their records.
+            Answers have the time as `at`.
+        lateness: how far records may lag behind the largest event time before they are late.
+        history: how long replaced values are kept, for `as_of`; a timedelta or a text such as "7
+            days". It needs `event_time`.
+        ttl: how long a value is kept.
+        migrate: per state ("value", or "values" with `sort`) hooks as for `@process`.
+
+    Raises:
+        StateTypeError: an option is not valid, or they do not go together.
+
+    >>> from typing import NamedTuple
+    >>> import statekit as sk
+    >>> class Payment(NamedTuple):
+    ...     account: str
+    ...     cents: int
+    >>> class Query(NamedTuple):
+    ...     account: str
+    >>> job = sk.Job("bank")
+    >>> balances = job.add(sk.KVStore("balances", key=str, value=int))
+    >>> payments, queries = job.source("payments", Payment), job.source("queries", Query)
+    >>> def paid(balance: int | None, payment: Payment) -> int:
+    ...     return (balance or 0) + payment.cents
+    >>> _ = balances.update(payments, paid, key="account")
+    >>> _ = balances.get(queries, key="account").sink("answers")
+    >>> given = {"payments": [Payment("ada", 500), Payment("ada", 20)]}
+    >>> run = job.run({**given, "queries": [Query("ada"), Query("bob")]})
+    >>> sorted((answer.key, answer.value) for answer in run["answers"])
+    [('ada', 520), ('bob', None)]
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        key: type[K],
+        value: type[V],
+        sort: Any = None,
+        event_time: str | None = None,
+        lateness: dt.timedelta | str = dt.timedelta(0),
+        history: dt.timedelta | str | None = None,
+        ttl: TTL | None = None,
+        migrate: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.name = name
+        self._where = f"KVStore({name!r})"
+        self._keys = _key_parts(key)
+        self._value = value
+        self._sort = sort
+        self._event_time = event_time
+        self._migrate = migrate
+        self._times: dict[str, Any] = {}
+        self._layout = self._laid_out(history, ttl)
+        if event_time is not None:
+            self._times = {"event_time": "at", "lateness": lateness, "ordered": True}
+        elif lateness != dt.timedelta(0):
+            raise StateTypeError(f"{self._where}: lateness= needs event_time=")
+        self._operations: dict[str, _Operation] = {}
+        self._assemblies: dict[str, Assembly] = {}
+        self._job: Job | None = None
+
+    def __repr__(self) -> str:
+        return f"<KVStore {self.name!r}: {', '.join(self._operations) or 'no operations'}>"
+
+    def _laid_out(self, history: dt.timedelta | str | None, ttl: TTL | None) -> Layout:
+        if history is None:
+            if self._sort is None:
+                return OneValue(self._value, ttl)
+            return SortedValues(self._sort, self._value, ttl)
+        if self._event_time is None:
+            raise StateTypeError(
+                f"{self._where}: history= is in event time: give event_time=, the field that has it"
+            )
+        if self._sort is not None or ttl is not None:
+            raise StateTypeError(
+                f"{self._where}: history= keeps all versions of single values: leave out "
+                f"{'ttl=' if self._sort is None else 'sort='}"
+            )
+        return ValueWithPast(self._value, history)
+
+    def added_to(self, job: Job) -> None:
+        """Take the job that the store belongs to. Called by `Job.add`.
+
+        Raises:
+            StateTypeError: it belongs to a job.
+        """
+        if self._job is not None:
+            raise StateTypeError(
+                f"{self._where} belongs to job {self._job.name!r}: make a store for each job"
+            )
+        self._job = job
+
+    # ------------------------------------------------------------------------------ operations
+
+    def put(
+        self,
+        stream: Stream[T],
+        *,
+        key: Keys,
+        value: Given = WHOLE,
+        sort: Given | None = None,
+        into: type[R] | None = None,
+        name: str | None = None,
+    ) -> Stream[R]:
+        """Set a value for each record. Answers have `key` and `value`.
+
+        Parameters:
+            stream: the records.
+            key: the field with the key, several fields, or a function of a record.
+            value: the field with the value, or a function of a record; by default the record
+                itself.
+            sort: the field, or function, with the ordered part of the key, of a store that has one.
+            into: a class for the answers.
+            name: of the stream of answers; by default the names of the store, of the operation and
+                of the stream.
+
+        Raises:
+            StateTypeError: a part does not fit its type, or the name is taken.
+        """
+        parts = [*self._cell(key, sort), Part("value", self._value, value)]
+        return self._added("put", stream, parts, {}, operations.put(self._layout), into, name)
+
+    def remove(
+        self,
+        stream: Stream[T],
+        *,
+        key: Keys,
+        sort: Given | None = None,
+        into: type[R] | None = None,
+        name: str | None = None,
+    ) -> Stream[R]:
+        """Remove a value for each record. Answers have `key` and the `value` that was removed, or
+        None.
+
+        The parameters and errors are those of `put`.
+        """
+        results = {"value": optional(self._value)}
+        handle = operations.remove(self._layout)
+        return self._added("remove", stream, self._cell(key, sort), results, handle, into, name)
+
+    def get(
+        self,
+        stream: Stream[T],
+        *,
+        key: Keys,
+        sort: Given | None = None,
+        as_of: Given | None = None,
+        into: type[R] | None = None,
+        name: str | None = None,
+    ) -> Stream[R]:
+        """Get a value for each record. Answers have `key` and `value`, which may be None.
+
+        Parameters:
+            as_of: the field, or function, with the time of which the value is asked for, of a store
+                with a history. Answers have `as_of` and `status`, too: "found", "absent", "too old"
+                for a time before the history, or "not yet" for one after the request.
+
+        The other parameters, and the errors, are those of `put`.
+        """
+        return self._got("get", stream, self._cell(key, sort), as_of, into, name)
+
+    def get_with(
+        self,
+        stream: Stream[T],
+        *,
+        key: Keys,
+        sort: Given | None = None,
+        as_of: Given | None = None,
+        into: type[R] | None = None,
+        name: str | None = None,
+    ) -> Stream[R]:
+        """Get a value for each record. Answers have `key`, the `record` and `value`, which may be
+        None.
+
+        The parameters and errors are those of `get`.
+        """
+        parts = [*self._cell(key, sort), self._record(stream)]
+        return self._got("get_with", stream, parts, as_of, into, name)
+
+    def multi_get(
+        self,
+        stream: Stream[T],
+        *,
+        keys: Given,
+        into: type[R] | None = None,
+        name: str | None = None,
+    ) -> Stream[R]:
+        """Get the values of several keys for each record. Answers have the `record` and `values`, a
+        list in the order of the keys, with None for absent ones.
+
+        With `event_time`, all values are as of the time of the record.
+
+        Parameters:
+            keys: the field with a list of keys, or a function of a record that returns one. Keys
+                of several parts are tuples.
+
+        The other parameters, and the errors, are those of `put`.
+        """
+        if self._sort is not None:
+            raise StateTypeError(
+                f"{self._where}: multi_get is for stores without sort=: use scan, or several gets"
+            )
+        name = self._named("multi_get", stream, name)
+        times = {} if self._event_time is None else {"at": self._event_time}
+        assembly = Assembly(name, stream, self._keys, optional(self._value), times)
+        handle = operations.get_one_of_many(self._layout)
+        requests = assembly.requests(getter(stream, keys))
+        results = {"value": optional(self._value)}
+        found = self._declared(assembly.found, requests, results, handle, None)
+        answers = assembly.answers(found, into)
+        self._assemblies[answers.name] = assembly
+        return answers
+
+    def update(
+        self,
+        stream: Stream[T],
+        fn: Callable[[V | None, T], V | None],
+        *,
+        key: Keys,
+        sort: Given | None = None,
+        into: type[R] | None = None,
+        name: str | None = None,
+    ) -> Stream[R]:
+        """Replace a value by what a function makes of it, for each record. Answers have `key`, the
+        `record`, `before` and `value`, the new one.
+
+        Parameters:
+            fn: takes the value, or None if it is absent, and the record. It returns the new value,
+                or None to remove it.
+
+        The other parameters, and the errors, are those of `put`.
+        """
+        parts = [*self._cell(key, sort), self._record(stream)]
+        results = {"before": optional(self._value), "value": optional(self._value)}
+        handle = operations.update(self._layout, fn)
+        return self._added("update", stream, parts, results, handle, into, name)
+
+    def put_if_absent(
+        self,
+        stream: Stream[T],
+        *,
+        key: Keys,
+        value: Given = WHOLE,
+        sort: Given | None = None,
+        into: type[R] | None = None,
+        name: str | None = None,
+    ) -> Stream[R]:
+        """Set a value for each record unless there is one. Answers have `key`, the `record`, `won`,
+        which says whether it was set, and the `value` that there is now.
+
+        The parameters and errors are those of `put`.
+        """
+        parts = [*self._cell(key, sort), self._record(stream)]
+        results = {"won": bool, "value": self._value}
+        handle = operations.put_if_absent(self._layout, getter(stream, value))
+        return self._added("put_if_absent", stream, parts, results, handle, into, name)
+
+    def compare_and_set(
+        self,
+        stream: Stream[T],
+        *,
+        key: Keys,
+        expected: Given,
+        value: Given,
+        sort: Given | None = None,
+        into: type[R] | None = None,
+        name: str | None = None,
+    ) -> Stream[R]:
+        """Replace a value for each record if it equals an expected one. Answers have `key`, the
+        `record`, `won`, which says whether it was replaced, and the `value` that there is now.
+
+        Parameters:
+            expected: the field with the expected value, or a function of a record; None stands for
+                an absent value.
+            value: the field with the new value, or a function; None removes it.
+
+        The other parameters, and the errors, are those of `put`.
+        """
+        parts = [*self._cell(key, sort), self._record(stream)]
+        results = {"won": bool, "value": optional(self._value)}
+        new = getter(stream, value)
+        handle = operations.compare_and_set(self._layout, getter(stream, expected), new)
+        return self._added("compare_and_set", stream, parts, results, handle, into, name)
+
+    def scan(
+        self,
+        stream: Stream[T],
+        *,
+        key: Keys,
+        start: Given | None = None,
+        end: Given | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+        into: type[R] | None = None,
+        name: str | None = None,
+    ) -> Stream[R]:
+        """Read entries of a partition in order, for each record. Answers have `key`, the bounds
+        that were given, and `entries`, a list of records with `sort` and `value`.
+
+        Parameters:
+            key: the field, fields or function with the partition.
+            start, end: fields, or functions, with the smallest ordered part and the one at which
+                the scan ends, without it; None leaves that side open.
+            reverse: from the greatest ordered part to the smallest.
+            limit: how many entries at most; None for all.
+
+        The other parameters, and the errors, are those of `put`.
+        """
+        if not isinstance(self._layout, SortedValues):
+            raise StateTypeError(
+                f"{self._where}: scan needs an order within a key: declare the store with sort="
+            )
+        if limit is not None and limit < 1:
+            raise StateTypeError(f"{self._where}: scan(limit={limit!r}): give at least 1")
+        bound = optional(self._sort)
+        parts = self._key(key)
+        parts += [Part("start", bound, start)] if start is not None else []
+        parts += [Part("end", bound, end)] if end is not None else []
+        entry = named_class("Entry", {"sort": self._sort, "value": self._value})
+        handle = operations.scan(entry, reverse=reverse, limit=limit)
+        return self._added("scan", stream, parts, {"entries": list_of(entry)}, handle, into, name)
+
+    def late(self, answers: Stream[Any]) -> Stream[Any]:
+        """Return the late requests of an operation: records with `key`, `at` and its other parts;
+        for `multi_get`, the records themselves.
+
+        Late operations have no effect and no answers.
+
+        Parameters:
+            answers: what the operation returned.
+
+        Raises:
+            StateTypeError: the store has no `event_time`, or the stream is none of its answers.
+        """
+        assembly = self._assemblies.get(answers.name)
+        operation = self._operations.get(answers.name if assembly is None else assembly.found)
+        if operation is None or self._event_time is None:
+            raise StateTypeError(
+                f"{self._where}: {answers!r} has no late requests: give what an operation of a "
+                "store with event_time= returned"
+            )
+        name = f"{answers.name}.late"
+        if assembly is None:
+            return self._stream().late.of(operation.request, name=name)
+        late = self._stream().late.of(operation.request, name=f"{assembly.found}.late")
+        return assembly.records(late, name)
+
+    # ------------------------------------------------------------------------- requests, answers
+
+    def _key(self, key: Keys) -> list[Part]:
+        """Return the parts of a request that select the states of a key."""
+        types, given = list(self._keys.items()), list[Given]()
+        if isinstance(key, str):
+            given = [key]
+        elif not callable(key):
+            given = list(key)
+        elif len(types) > 1:
+            given = [partial(_item_of, key, place) for place in range(len(types))]
+        else:
+            given = [key]
+        if len(given) != len(types):
+            raise StateTypeError(
+                f"{self._where}: key={key!r} has {len(given)} parts, and keys of the store have "
+                f"{len(types)}: give as many fields"
+            )
+        return [Part(name, of, each) for (name, of), each in zip(types, given, strict=True)]
+
+    def _cell(self, key: Keys, sort: Given | None) -> list[Part]:
+        """Return the parts of a request that name one value."""
+        if (sort is None) != (self._sort is None):
+            raise StateTypeError(
+                f"{self._where}: a key of the store has {'an' if sort is None else 'no'} ordered "
+                f"part: {'give sort=' if sort is None else 'leave out sort='}"
+            )
+        ordered = [] if sort is None else [Part("sort", self._sort, sort)]
+        return [*self._key(key), *ordered]
+
+    def _record(self, stream: Stream[Any]) -> Part:
+        return Part("record", stream.record_class, WHOLE)
+
+    def _got(
+        self,
+        kind: str,
+        stream: Stream[Any],
+        parts: list[Part],
+        as_of: Given | None,
+        into: Any,
+        name: str | None,
+    ) -> Stream[Any]:
+        """Declare a `get` or `get_with`, of the present values or of those of a time."""
+        results: dict[str, Any] = {"value": optional(self._value)}
+        if as_of is None:
+            handle = operations.get(self._layout)
+            return self._added(kind, stream, parts, results, handle, into, name)
+        if not isinstance(self._layout, ValueWithPast):
+            raise StateTypeError(
+                f"{self._where}: as_of= needs values of the past: declare the store with history="
+            )
+        parts = [*parts, Part("as_of", dt.datetime, as_of)]
+        results["status"] = str
+        handle = operations.get_as_of(self._layout)
+        return self._added(kind, stream, parts, results, handle, into, name)
+
+    def _named(self, kind: str, stream: Stream[Any], name: str | None) -> str:
+        """Return the name of an operation's answers, after checking that it can be added."""
+        if self._job is None:
+            raise StateTypeError(
+                f"{self._where} belongs to no job: add it first, as in job.add(KVStore(...))"
+            )
+        if getattr(stream, "job", None) is not self._job:
+            raise StateTypeError(
+                f"{self._where}: {kind} takes a stream of job {self._job.name!r}, not {stream!r}"
+            )
+        return name or f"{self.name}.{kind}.{stream.name}"
+
+    def _added(
+        self,
+        kind: str,
+        stream: Stream[Any],
+        parts: list[Part],
+        results: dict[str, Any],
+        handle: Results,
+        into: Any,
+        name: str | None,
+    ) -> Stream[Any]:
+        """Declare an operation with the records of a stream, and return its answers."""
+        name = self._named(kind, stream, name)
+        if self._event_time is not None:
+            parts = [*parts, Part("at", dt.datetime, self._event_time)]
+        requests = requests_of(stream, f"{name}.requests", parts)
+        return self._declared(name, requests, results, handle, into)
+
+    def _declared(
+        self, name: str, requests: Stream[Any], results: dict[str, Any], handle: Results, into: Any
+    ) -> Stream[Any]:
+        """Declare an operation with its requests, and return its answers.
+
+        Parameters:
+            results: the names and types of the results of `handle`.
+        """
+        request: Any = requests.record_class
+        fields = typing.get_type_hints(request, include_extras=True) | results
+        answer = AnswerClass.of(name, fields, into)
+        if twice := [n for n, each in self._operations.items() if each.answer is answer.cls]:
+            raise StateTypeError(
+                f"{self._where}: the answers of {name} and {twice[0]} would have the class "
+                f"{answer.cls.__name__}: give each operation a class of its own"
+            )
+        operation = _Operation(requests, request, answer.cls, answer.of_results(handle))
+        before, self._operations = self._operations, {**self._operations, name: operation}
+        try:
+            return self._stream().of(answer.cls, name=name)
+        except StateTypeError:
+            self._operations = before
+            raise
+
+    def _stream(self) -> Stream[Any]:
+        """Declare the operator with all operations, and return the stream of all answers."""
+        every = self._operations.values()
+        handled = self._layout.function({each.request: each.handle for each in every})
+        handled.__name__ = self.name
+        handled.__annotations__["request"] = one_of(each.request for each in every)
+        handled.__annotations__["return"] = iterator_of(one_of(each.answer for each in every))
+        declared = process(key=tuple(self._keys), migrate=self._migrate, **self._times)(handled)
+        first, *others = [each.requests for each in every]
+        everything = first.union(*others) if others else first
+        return everything.process(declared, name=self.name, replace=True)
+
+
+def _key_parts(key: Any) -> dict[str, Any]:
+    """Return the names and types of the parts of a key."""
+    if typing.get_origin(key) is not tuple:
+        return {"key": key}
+    return {f"key_{place}": of for place, of in enumerate(typing.get_args(key), start=1)}
+
+
+def _item_of(key_of: Callable[[Any], Any], place: int, record: Any) -> Any:
+    return key_of(record)[place]

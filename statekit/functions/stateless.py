@@ -110,6 +110,11 @@ class Stateless:
             return not self.fn.runs_a_class
         return self.kind == "of"
 
+    @property
+    def selects_type(self) -> bool:
+        """Whether it drops the records of other types than one."""
+        return self.kind == "of" and len(self._takes) > 1
+
     def __getstate__(self) -> dict[str, Any]:
         """Return what it was made from: types are compiled again where they are used."""
         compiled = ("record_type", "output_type")

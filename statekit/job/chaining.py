@@ -133,8 +133,11 @@ def _transforms_after(plan: Plan, operator: Operator) -> tuple[Transform, ...]:
     found: list[Transform] = []
     stream = operator.name
     while plan.reads_of(stream) == 1 and (following := plan.transforms_of(stream)):
-        found += following
-        stream = found[-1].name
+        (transform,) = following
+        if transform.function.selects_columns and not transform.function.selects_type:
+            break  # columns are selected outside of the tasks, without reading a record
+        found.append(transform)
+        stream = transform.name
     return tuple(found)
 
 

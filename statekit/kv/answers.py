@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 
 from statekit.errors import StateTypeError
@@ -17,12 +18,13 @@ class AnswerClass:
     Parameters:
         cls: the class.
         fields: what an answer may have, in order: the parts of the request, then the results.
+        is_own: whether it is a NamedTuple of all fields that was made for the operation.
     """
 
-    def __init__(self, cls: Any, fields: dict[str, Any]) -> None:
+    def __init__(self, cls: Any, fields: dict[str, Any], *, is_own: bool) -> None:
         self.cls = cls
         self._places = [list(fields).index(name) for name in typing.get_type_hints(cls)]
-        self._has_all = self._places == list(range(len(fields)))
+        self._is_own = is_own
 
     @classmethod
     def of(cls, name: str, fields: dict[str, Any], into: Any) -> Self:
@@ -35,7 +37,7 @@ class AnswerClass:
             StateTypeError: the user's class has a field that answers do not have.
         """
         if into is None:
-            return cls(named_class(name, fields), fields)
+            return cls(named_class(name, fields), fields, is_own=True)
         if not isinstance(into, type):
             raise StateTypeError(f"{name}: into={into!r} must be a class of records")
         wanted = typing.get_type_hints(into, include_extras=True)
@@ -50,13 +52,14 @@ class AnswerClass:
                     f"{name}: {into.__name__}.{field} is {of}, and that of answers is "
                     f"{fields[field]}: declare it with the same type"
                 )
-        return cls(into, fields)
+        return cls(into, fields, is_own=False)
 
     def of_results(self, handle: Results) -> Callable[[Any, Any], Any]:
         """Return a function from a request and the states of its key to the answer."""
         cls, places = self.cls, self._places
-        if self._has_all and issubclass(cls, tuple):
-            return lambda request, states: cls(*request, *handle(request, states))
+        if self._is_own:
+            make = partial(tuple.__new__, cls)  # in half the time of the constructor
+            return lambda request, states: make(request + handle(request, states))
         names = list(typing.get_type_hints(cls))
 
         def answer(request: Any, states: Any) -> Any:

@@ -227,12 +227,27 @@ def _struct(rows: OutputRows, path: str, declared: str) -> OutputColumn:
         parts = map(OutputColumn.converted, rows.columns, rows.split(values))
         return [dict(zip(rows.names, row, strict=True)) for row in zip(*parts, strict=True)]
 
+    def structs(values: list[Any]) -> pa.Array:
+        # A quarter of the time of `pa.array` of dicts.
+        present = [value for value in values if value is not None]
+        parts = map(OutputColumn.build, rows.columns, rows.split(present))
+        made = pa.StructArray.from_arrays(list(parts), fields=rows.fields())
+        return made if len(present) == len(values) else _with_gaps(made, values)
+
     problem = rows.problem
     if not rows.columns:
         problem = f"{path} is declared as {declared}, which has no fields"
     if problem:
         return OutputColumn(path, declared, check, problem=problem)
-    return OutputColumn(path, declared, check, pa.struct(rows.fields()), to_arrow=to_arrow)
+    arrow = pa.struct(rows.fields())
+    return OutputColumn(path, declared, check, arrow, to_arrow=to_arrow, make_array=structs)
+
+
+def _with_gaps(made: pa.Array, values: list[Any]) -> pa.Array:
+    """Return the array of all values, made of that of those that are not None."""
+    places = itertools.count()
+    present = [None if value is None else next(places) for value in values]
+    return made.take(pa.array(present, pa.int64()))
 
 
 def _list(origin: Any, element: OutputColumn, path: str, declared: str) -> OutputColumn:
@@ -251,9 +266,26 @@ def _list(origin: Any, element: OutputColumn, path: str, declared: str) -> Outpu
 
     if element.problem:
         return OutputColumn(path, declared, check, problem=element.problem)
-    arrow = pa.list_(pa.field("element", element.arrow, nullable=element.nullable))
+    field = pa.field("element", element.arrow, nullable=element.nullable)
+
+    def lists(values: list[Any]) -> pa.Array:
+        present = [value for value in values if value is not None]
+        ordered = map(_ordered, present) if unordered else present
+        ends = itertools.accumulate(map(len, present), initial=0)
+        offsets = pa.array(ends, pa.int32())
+        elements = element.build(list(itertools.chain.from_iterable(ordered)))
+        made = pa.ListArray.from_arrays(offsets, elements, type=pa.list_(field))
+        return made if len(present) == len(values) else _with_gaps(made, values)
+
     needed = unordered or element.to_arrow is not None
-    return OutputColumn(path, declared, check, arrow, to_arrow=to_arrow if needed else None)
+    return OutputColumn(
+        path,
+        declared,
+        check,
+        pa.list_(field),
+        to_arrow=to_arrow if needed else None,
+        make_array=lists if element.make_array is not None else None,
+    )
 
 
 def _ordered(values: list[Any]) -> list[Any]:

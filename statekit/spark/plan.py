@@ -517,7 +517,7 @@ def selected(transform: Transform, df: DataFrame) -> DataFrame:
     """
     projection = transform.function.fn
     if not isinstance(projection, Projection):
-        if len(transform.function.record_type.members) == 1:
+        if not transform.function.selects_type:
             return df
         name = quoted(transform.function.output_type.name)
         return df.where(F.col(name).isNotNull()).select(f"{name}.*")

@@ -47,6 +47,7 @@ from statekit.spark.plan import (
     reader_of,
     slots_of,
 )
+from statekit.spark.shared_reads import StreamColumns, grouped, rows_of
 from statekit.spark.worker import ShardStep, Stage
 from statekit.spark.worker_rows import AnyProcess, UnionReader
 from statekit.working_copy.base_options import BaseOptions
@@ -160,10 +161,9 @@ class EpochRunner:
 
     def _frame(self, chain: Chain, streams: EpochStreams) -> DataFrame:
         operator, tasks = chain.first, self._tasks(chain.first)
-        dfs = [streams[name] for name in chain.streams]
         first = self._first_inputs.get(operator.name) if self._coordinator.last is None else None
         if first is not None:
-            dfs = [first.frame, *dfs]
+            dfs = [first.frame, streams[chain.streams[0]]]
             (record_type,) = operator.declared.record_type.members
             slots = [Slot(0, first.records), Slot(1, record_type)]
             initial = UnionFrames(dfs, slots, 2, self._frame_options(chain))
@@ -172,7 +172,7 @@ class EpochRunner:
         reader = None if chain.transforms[0] else reader_of(operator, job)
         frames = self._frames.get((chain, combines))
         if frames is None:
-            options = self._frame_options(chain)
+            options, dfs = self._frame_options(chain), [streams[name] for name in chain.streams]
             if reader is not None:
                 frames = UnionFrames(dfs, slots_of(operator, job), len(operator.inputs), options)
             else:
@@ -180,12 +180,10 @@ class EpochRunner:
                 frames = OperatorFrames(dfs[0], options, record_type, combines=combines)
             self._frames[chain, combines] = frames
         step = self._step(chain, reader, is_combined=combines)
-        if isinstance(frames, UnionFrames) and (
-            merged_inputs := self._merged_rows(operator, frames)
-        ):
-            columns = dict(zip(operator.streams, frames.selected, strict=True))
-            return frames.frame_of_merged(merged_inputs.selected(columns), step, tasks)
-        return frames.frame(dfs, step, tasks)
+        if isinstance(frames, UnionFrames) and frames.selects:
+            rows = self._shared_rows(operator, frames, streams)
+            return frames.frame_of_rows(rows, step, tasks)
+        return frames.frame([streams[name] for name in chain.streams], step, tasks)
 
     def _frame_options(self, chain: Chain) -> FrameOptions:
         return FrameOptions(
@@ -225,12 +223,22 @@ class EpochRunner:
         """Return whether Spark sorts the rows of an operator by one number only."""
         return self._can_try and operator not in self._unsorted
 
-    def _merged_rows(self, operator: Operator, frames: UnionFrames) -> MergedInputs | None:
-        """Return the merged inputs, if an operator can read all its rows from them at once."""
-        inputs, names = self._inputs, set(operator.streams)
-        if not isinstance(inputs, MergedInputs) or not frames.reads_merged:
-            return None
-        return inputs if names <= set(inputs) and len(names) == len(operator.streams) else None
+    def _shared_rows(
+        self, operator: Operator, frames: UnionFrames, streams: EpochStreams
+    ) -> list[DataFrame]:
+        """Return the rows of an operator, read once from each frame that they are columns of."""
+        job, inputs = self._coordinator.job, self._inputs
+        of_streams = zip(operator.streams, frames.selected, strict=True)
+        selected = [StreamColumns.of(job, stream, columns) for stream, columns in of_streams]
+        rows: list[DataFrame] = []
+        if isinstance(inputs, MergedInputs):
+            of_sources = [stream for stream in selected if job.is_source(stream.base)]
+            selected = [stream for stream in selected if stream not in of_sources]
+            if of_sources:
+                rows.append(rows_of(inputs.whole, of_sources, is_merged=True))
+        for together in grouped(selected):
+            rows.append(rows_of(streams[together[0].base], together, is_merged=False))
+        return rows
 
     def _tasks(self, operator: Operator) -> int | None:
         """Return the number of tasks for the shards of an operator; None for one task without a

@@ -2,7 +2,7 @@
 
 A row of the merged frame has the name of its source, and a struct for each source, which is null
 for all others. To read one source out of it means to read all of them. So an operator of several
-sources reads the merged frame once.
+sources reads the merged frame once: see `shared_reads`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from statekit.job.job import Job
 from statekit.spark.plan import quoted
 
 SOURCE = "__statekit_source"
-_FIELDS = "__statekit_fields"
-_MADE = "__statekit_made"
 
 
 def merged(inputs: Mapping[str, DataFrame]) -> DataFrame:
@@ -67,21 +65,3 @@ class MergedInputs(Mapping[str, DataFrame]):
 
     def __len__(self) -> int:
         return len(self._names)
-
-    def selected(self, columns: Mapping[str, Sequence[Column]]) -> DataFrame:
-        """Return the columns of some inputs in one frame that is read once.
-
-        Parameters:
-            columns: by the names of the inputs, with equal names and types for all.
-        """
-        places = range(len(columns))
-        fields = [f"{_FIELDS}_{place}" for place in places]
-        names = [f"{_MADE}_{place}" for place in places]
-        of_each = [F.col(quoted(name)).alias(of) for name, of in zip(columns, fields, strict=True)]
-        rows = self.whole.where(F.col(SOURCE).isin(*columns)).select(SOURCE, *of_each)
-        for place, (name, chosen) in enumerate(columns.items()):
-            # Its own fields, for a moment, are columns as they are in a frame of it alone.
-            rows = rows.select(SOURCE, *names[:place], *fields[place + 1 :], f"{fields[place]}.*")
-            own = F.when(F.col(SOURCE) == name, F.struct(*chosen)).alias(names[place])
-            rows = rows.select(SOURCE, *names[:place], own, *fields[place + 1 :])
-        return rows.select(F.coalesce(*names).alias(_MADE)).select(f"{_MADE}.*")

@@ -309,7 +309,7 @@ class UnionFrames(ShardFrames):
 
     Attributes:
         selected: the columns of rows, for each stream.
-        reads_merged: whether it can read rows of the merged inputs: not if columns must be derived
+        selects: whether `selected` are all columns of its rows: not if columns must be derived
             first, or a stream has several types.
     """
 
@@ -321,7 +321,7 @@ class UnionFrames(ShardFrames):
         numbered = list(enumerate(slots))
         self._slots = [[one for one in numbered if one[1].stream == at] for at in range(len(likes))]
         has_parts = any(slot.column is not None for slot in slots)
-        self.reads_merged = not has_parts and not any(
+        self.selects = not has_parts and not any(
             slot.type.derived for slot in slots if isinstance(slot.type, ColumnRecords)
         )
         owns = [slot.own(likes[slot.stream]) for slot in slots]
@@ -397,16 +397,18 @@ class UnionFrames(ShardFrames):
         copied = [df.withColumn(GROUP, F.explode(self._copies)) for df in broadcast]
         return self.run([*keyed, *copied], step, tasks)
 
-    def frame_of_merged(self, rows: DataFrame, step: ShardStep, tasks: int | None) -> DataFrame:
-        """Return the outputs over the rows of all streams in one frame, which is read once.
+    def frame_of_rows(
+        self, rows: Sequence[DataFrame], step: ShardStep, tasks: int | None
+    ) -> DataFrame:
+        """Return the outputs over the rows of all streams.
 
         Parameters:
-            rows: the merged inputs with the columns `selected`.
+            rows: frames with the columns `selected`, each with the rows of one or several streams.
         """
         if self._slots[self._inputs :]:
             copies = F.when(F.col(GROUP).isNull(), self._copies).otherwise(F.array(GROUP))
-            rows = rows.withColumn(GROUP, F.explode(copies))
-        return self.run([rows], step, tasks)
+            rows = [df.withColumn(GROUP, F.explode(copies)) for df in rows]
+        return self.run(rows, step, tasks)
 
 
 def _group_and_key(df: DataFrame, options: FrameOptions) -> list[Column]:
@@ -515,12 +517,22 @@ def selected(transform: Transform, df: DataFrame) -> DataFrame:
     Raises:
         ProcessError: a column is missing.
     """
+    if transform.function.kind == "select":
+        return df.select(*selected_columns(transform, df))
+    if not transform.function.selects_type:
+        return df
+    name = quoted(transform.function.output_type.name)
+    return df.where(F.col(name).isNotNull()).select(f"{name}.*")
+
+
+def selected_columns(transform: Transform, df: DataFrame) -> list[Column]:
+    """Return the columns that a `select` makes of those of a frame.
+
+    Raises:
+        ProcessError: a column is missing.
+    """
     projection = transform.function.fn
-    if not isinstance(projection, Projection):
-        if not transform.function.selects_type:
-            return df
-        name = quoted(transform.function.output_type.name)
-        return df.where(F.col(name).isNotNull()).select(f"{name}.*")
+    assert isinstance(projection, Projection), "it is a select"
     own = projected_to(projection.taken, df)
     columns = []
     for name, field in projection.fields.items():
@@ -531,7 +543,7 @@ def selected(transform: Transform, df: DataFrame) -> DataFrame:
             )
         whole = F.struct(*map(F.col, map(quoted, own.columns)))
         columns.append((whole if field == WHOLE else F.col(quoted(field))).alias(name))
-    return own.select(*columns)
+    return columns
 
 
 def quoted(name: str) -> str:

@@ -21,6 +21,7 @@ from tests.bench import (
     durability,
     hot_loop,
     keys_held,
+    kv_on_spark,
     on_spark,
     pandas_on_spark,
     replica,
@@ -64,6 +65,9 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "timers": time_on_spark.session_timeouts,
     "ordered": time_on_spark.ordered_against_unordered,
     "transforms": transforms_on_spark.transforms,
+    "store": kv_on_spark.against_spark,
+    "store-redis": kv_on_spark.against_redis,
+    "store-ordered": kv_on_spark.ordered_against_eager,
     **nexmark_on_spark.BENCHMARKS,
     **replica.BENCHMARKS,
 }

@@ -1,0 +1,355 @@
+"""The key-value store on Spark, beside the same store as one of Spark's processors, and Redis.
+
+A million keys are in each store. An epoch has 100,000 operations of one kind. Redis is on loopback
+and is called by the tasks of Spark, in pipelines of 500, without a shuffle.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Row as SparkRow
+from pyspark.sql import functions as F
+from pyspark.sql import types as sql
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+import statekit as sk
+from statekit.checkpoint.repository import Repository
+from statekit.maintenance.savepoint.write import write_savepoint
+from tests.bench.on_spark import SHARDS, Engine, in_turn, session
+from tests.bench.peers.environments import NotAvailable
+from tests.bench.processes_cpu import Spent, spent_by
+from tests.bench.redis_server import Redis, operations_of
+from tests.bench.report import SPARK_DURABLE, STATEKIT_DURABLE, Arm, Row, faster, times_as_fast
+from tests.bench.workload import SPAN, moments
+
+KEYS = 1_000_000
+OPERATIONS = 100_000
+KEYS_AT_ONCE = 10
+WARM, ROUNDS = 8, 9
+SPARK_WARM, SPARK_ROUNDS = 1, 3
+SPARK = "transformWithState"
+REDIS_DURABLE = "an append-only file, synced every second"
+
+
+class Value(NamedTuple):
+    number: int
+    text: str
+
+
+class Request(NamedTuple):
+    """An operation: of `key`, or of several `keys`."""
+
+    key: int
+    keys: list[int]
+    value: Value
+
+
+SCHEMA = "key long, keys array<long>, value struct<number:long,text:string>"
+
+
+def added(value: Value | None, request: Request) -> Value:
+    return Value((value.number if value else 0) + request.value.number, request.value.text)
+
+
+Declared = Callable[[sk.KVStore[int, Value], sk.Stream[Request]], sk.Stream[Any]]
+
+KINDS: dict[str, Declared] = {
+    "get": lambda store, requests: store.get(requests, key="key"),
+    "put": lambda store, requests: store.put(requests, key="key", value="value"),
+    "get_with": lambda store, requests: store.get_with(requests, key="key"),
+    "update": lambda store, requests: store.update(requests, added, key="key"),
+    "multi_get": lambda store, requests: store.multi_get(requests, keys="keys"),
+}
+"""The operations by name. `multi_get` gets ten values."""
+
+NOT_ABOVE_REDIS = ("put", "get_with")
+
+
+def requests(kind: str, number: int) -> pa.Table:
+    """The operations of epoch `number`, with keys drawn uniformly."""
+    draw = random.Random(number)
+    many, count = kind == "multi_get", OPERATIONS
+    keys = [draw.randrange(KEYS) for _ in range(count)]
+    lists = [[draw.randrange(KEYS) for _ in range(KEYS_AT_ONCE)] if many else [] for _ in keys]
+    values = pa.StructArray.from_arrays(
+        [pa.array(keys, pa.int64()), pa.array([f"text {key}" for key in keys])], ["number", "text"]
+    )
+    return pa.table({"key": keys, "keys": pa.array(lists, pa.list_(pa.int64())), "value": values})
+
+
+def all_keys() -> Iterator[Request]:
+    return (Request(key, [], Value(key, f"text {key}")) for key in range(KEYS))
+
+
+def store_job(*kinds: str) -> sk.Job:
+    job = sk.Job("bench")
+    store = job.add(sk.KVStore("store", key=int, value=Value))
+    source = job.source("requests", Request)
+    for kind in kinds:
+        KINDS[kind](store, source).sink(kind)
+    return job
+
+
+def savepoint(home: Path) -> str:
+    """A savepoint of a store with all keys."""
+    store_job("put").run(
+        {"requests": all_keys()},
+        outputs={"put": lambda records, epoch: None},
+        checkpoint=home / "filled",
+        parallelism=SHARDS,
+        epoch_size=KEYS // 4,
+        drain=False,
+    )
+    repository = Repository(home / "filled")
+    write_savepoint(repository, "all")
+    return f"{repository.url}/savepoints/all"
+
+
+class OurStore(Engine):
+    """A store of ours with all keys, and one kind of operation."""
+
+    schema = SCHEMA
+    kind: ClassVar[str]
+    filled: ClassVar[str]
+
+    def start(self, spark: SparkSession, df: DataFrame) -> StreamingQuery:
+        started = store_job(self.kind).start(
+            spark,
+            {"requests": df},
+            {self.kind: sk.sinks.writer("noop")},
+            checkpoint=self.home / "checkpoint",
+            from_savepoint=self.filled,
+            parallelism=SHARDS,
+            working_directory=self.home / "working",
+        )
+        query: StreamingQuery = started.query
+        return query
+
+
+class RedisStore(Engine):
+    """Redis with all keys, called by the tasks of Spark."""
+
+    schema = SCHEMA
+    kind: ClassVar[str]
+    port: ClassVar[int]
+
+    def start(self, spark: SparkSession, df: DataFrame) -> StreamingQuery:
+        step, out = operations_of(self.kind, self.port)
+
+        def batch(df: DataFrame, _: int) -> None:
+            df.mapInArrow(step, out).write.format("noop").mode("append").save()
+
+        writer = df.writeStream.foreachBatch(batch)
+        return writer.option("checkpointLocation", str(self.home / "checkpoint")).start()
+
+
+VALUE = sql.StructType().add("number", "long").add("text", "string")
+
+
+class StoreProcessor(StatefulProcessor):
+    """The same store in Spark's own idiom. It does not put the answers of a multi_get together."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.value = handle.getValueState("value", VALUE)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        for row in rows:
+            if row.kind == "put":
+                self.value.update((row.value.number, row.value.text))
+                held = row.value
+            else:
+                held = self.value.get()
+                if row.kind == "update":
+                    number = (held[0] if held else 0) + row.value.number
+                    self.value.update((number, row.value.text))
+            number, text = (held[0], held[1]) if held else (None, None)
+            yield SparkRow(key=key[0], kind=row.kind, number=number, text=text)
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        self.value.update((initialState.number, initialState.text))
+
+    def close(self) -> None:
+        pass
+
+
+class SparkStore(Engine):
+    """Spark's processor with all keys, and all kinds of operations."""
+
+    schema = f"kind string, {SCHEMA}"
+
+    def start(self, spark: SparkSession, df: DataFrame) -> StreamingQuery:
+        ids = F.col("id")
+        text = F.concat(F.lit("text "), ids)
+        everything = spark.range(KEYS).select(
+            ids.alias("key"), ids.alias("number"), text.alias("text")
+        )
+        is_many = F.size("keys") > 0
+        keys = F.when(is_many, F.col("keys")).otherwise(F.array("key"))
+        out = (
+            df.select("kind", F.explode(keys).alias("key"), "value")
+            .groupBy("key")
+            .transformWithState(
+                statefulProcessor=StoreProcessor(),
+                outputStructType="key long, kind string, number long, text string",
+                outputMode="Append",
+                timeMode="None",
+                initialState=everything.groupBy("key"),
+            )
+        )
+        return self.started(out)
+
+
+def against_redis() -> list[Row]:
+    """CPU time of an operation, of all processes, against Redis."""
+    try:
+        return _all_against_redis()
+    except NotAvailable as error:
+        return [Row("store: CPU of an operation on Spark", "not run", "", without=str(error))]
+
+
+def _all_against_redis() -> list[Row]:
+    with tempfile.TemporaryDirectory() as home, Redis(Path(home)) as redis:
+        redis.fill((request.key, request.value) for request in all_keys())
+        filled = savepoint(Path(home))
+        return [_against_redis(kind, filled, redis.port) for kind in KINDS]
+
+
+def _against_redis(kind: str, filled: str, port: int) -> Row:
+    options = {"kind": kind, "filled": filled, "port": port}
+    ours, redis = (type(of.__name__, (of,), options) for of in (OurStore, RedisStore))
+    tables = (requests(kind, number) for number in range(WARM + ROUNDS))
+    own, other = _turns([ours, redis], tables, WARM)
+    arms = (_cpu_arm("statekit", STATEKIT_DURABLE, own), _cpu_arm("Redis", REDIS_DURABLE, other))
+    each = [arm.seconds / OPERATIONS * 1e6 for arm in arms]
+    wall = statistics.median(b.seconds / a.seconds for a, b in zip(own, other, strict=True))
+    return Row(
+        f"store: CPU of {OPERATIONS:,} {kind} on Spark, of {KEYS:,} keys, against Redis",
+        f"{each[0]:.1f} µs each against {each[1]:.1f} µs; {wall:.2f} times as fast by the clock",
+        "no more than Redis" if kind in NOT_ABOVE_REDIS else "",
+        arms,
+        note="All processes count, Spark's and the server. Redis is not shuffled to, and may lose "
+        "a second of changes.",
+    )
+
+
+def _cpu_arm(name: str, durable: str, turns: Sequence[Spent]) -> Arm:
+    cpu = tuple(turn.cpu for turn in turns)
+    return Arm(name, statistics.median(cpu), durable, OPERATIONS, turns=cpu)
+
+
+class Timed(NamedTuple):
+    """An operation with its time."""
+
+    key: int
+    value: int
+    at: dt.datetime
+
+
+class EagerStore(Engine):
+    """A get and a put of each request, in the order of their arrival."""
+
+    name = "an eager store"
+    schema = "key long, value long, at timestamp"
+    options: ClassVar[dict[str, Any]] = {}
+
+    def start(self, spark: SparkSession, df: DataFrame) -> StreamingQuery:
+        job = sk.Job("bench")
+        store = job.add(sk.KVStore("store", key=int, value=int, **self.options))
+        timed = job.source("requests", Timed)
+        store.get(timed, key="key").sink("got")
+        store.put(timed, key="key", value="value").sink("put")
+        return self.started_job(job, spark, {"requests": df})
+
+
+class OrderedStore(EagerStore):
+    """The same in order of time."""
+
+    name = "an ordered store"
+    options: ClassVar[dict[str, Any]] = {"event_time": "at", "lateness": SPAN}
+
+
+def ordered_against_eager() -> list[Row]:
+    """A store whose operations run in order of time, against one in order of arrival."""
+    tables = (moments(OPERATIONS, number) for number in range(WARM + ROUNDS))
+    taken = in_turn((OrderedStore, EagerStore), tables, WARM)
+    arms = [
+        of.arm(engine.name, STATEKIT_DURABLE, 2 * OPERATIONS)
+        for engine, of in zip((OrderedStore, EagerStore), taken, strict=True)
+    ]
+    ratio = 1 / times_as_fast(*arms)
+    title = f"store: {OPERATIONS:,} gets and puts on Spark, in order of time and of arrival"
+    return [Row(title, f"{ratio:.2f} times the time", "at most 2.5", tuple(arms))]
+
+
+def against_spark() -> list[Row]:
+    """An epoch of each operation against the same store as one of Spark's processors."""
+    with tempfile.TemporaryDirectory() as home:
+        filled = savepoint(Path(home))
+        engines: list[type[Engine]] = [
+            type("OurStore", (OurStore,), {"kind": kind, "filled": filled}) for kind in KINDS
+        ]
+        spark = session()
+        try:
+            return list(_against_spark(spark, Path(home), engines))
+        finally:
+            spark.stop()
+
+
+def _against_spark(spark: SparkSession, home: Path, engines: list[type[Engine]]) -> Iterator[Row]:
+    theirs = SparkStore(spark, home / "spark")
+    for kind, made in zip(KINDS, engines, strict=True):
+        ours, seconds = made(spark, home / kind), []
+        for number in range(SPARK_WARM + SPARK_ROUNDS):
+            table = requests(kind, number)
+            labelled = table.add_column(0, "kind", pa.array([kind] * len(table)))
+            seconds.append((ours.feed(table), theirs.feed(labelled)))
+        ours.query.stop()
+        own, other = zip(*seconds[SPARK_WARM:], strict=True)
+        arms = (
+            Arm("statekit", statistics.median(own), STATEKIT_DURABLE, OPERATIONS, turns=own),
+            Arm(
+                "transformWithState",
+                statistics.median(other),
+                SPARK_DURABLE,
+                OPERATIONS,
+                turns=other,
+            ),
+        )
+        yield Row(
+            f"store: {OPERATIONS:,} {kind} on Spark, of {KEYS:,} keys, against a processor",
+            faster(*arms),
+            "at least 10",
+            arms,
+            note="The processor does not put the answers together." if kind == "multi_get" else "",
+        )
+    theirs.query.stop()
+
+
+def _turns(
+    engines: Sequence[type[Engine]], tables: Iterator[pa.Table], warm: int
+) -> list[list[Spent]]:
+    """What each engine took; each table is fed to one after the other, and the next in reverse."""
+    spark = session()
+    try:
+        with tempfile.TemporaryDirectory() as home:
+            running = [made(spark, Path(home) / f"{n}") for n, made in enumerate(engines)]
+            spent: list[list[Spent]] = [[] for _ in running]
+            for number, table in enumerate(tables):
+                places = range(len(running))
+                for place in reversed(places) if number % 2 else places:
+                    spent[place].append(spent_by(lambda: running[place].feed(table)))  # noqa: B023
+            for engine in running:
+                engine.query.stop()
+    finally:
+        spark.stop()
+    return [of[warm:] for of in spent]

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Union
 
 
 def named_class(name: str, fields: Mapping[str, Any]) -> Any:
     """Return a NamedTuple with fields of these types."""
+    return NamedTuple(identifier_of(name), list(fields.items()))
+
+
+def identifier_of(name: str) -> str:
+    """Return the name of a stream as the name of a class.
+
+    >>> identifier_of("balances.get.queries"), identifier_of("class")
+    ('balances_get_queries', 'class_')
+    """
     identifier = "".join(letter if letter.isalnum() else "_" for letter in name)
-    return NamedTuple(identifier, list(fields.items()))
+    return f"{identifier}_" if keyword.iskeyword(identifier) else identifier
 
 
 def one_of(classes: Iterable[Any]) -> Any:

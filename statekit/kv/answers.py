@@ -38,9 +38,9 @@ class AnswerClass:
         """
         if into is None:
             return cls(named_class(name, fields), fields, is_own=True)
-        if not isinstance(into, type):
+        wanted = typing.get_type_hints(into, include_extras=True) if isinstance(into, type) else {}
+        if not wanted:
             raise StateTypeError(f"{name}: into={into!r} must be a class of records")
-        wanted = typing.get_type_hints(into, include_extras=True)
         for field, of in wanted.items():
             if field not in fields:
                 raise StateTypeError(

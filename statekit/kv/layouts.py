@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping
-from itertools import islice
 from typing import Annotated, Any, Protocol
 
 from statekit.kv.annotations import optional
@@ -125,9 +124,9 @@ class ValueWithPast:
     def read_at(self, time: dt.datetime, states: Any) -> Any:
         """Return the value at a time within the history; None if it was absent."""
         value, former = states
-        later = time + dt.timedelta(microseconds=1)
-        for _, replaced in islice(former.scan(later), 1):
-            return replaced
+        for replaced_at, replaced in former.scan(time):
+            if replaced_at > time:
+                return replaced
         return value.get()
 
     def write(self, request: Any, states: Any, value: Any) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime as dt
 import typing
 from collections.abc import Callable, Iterator
-from operator import attrgetter
 from typing import Any
 
 from statekit.codec.digest import digest
@@ -18,6 +17,7 @@ from statekit.functions.process import process
 from statekit.job.stream import Stream
 from statekit.kv.annotations import iterator_of, list_of, named_class, optional
 from statekit.kv.answers import AnswerClass
+from statekit.kv.requests import Part, check_fields, getter, key_of_parts
 
 _EMPTY: dict[type, Any] = {
     bool: False,
@@ -51,8 +51,10 @@ class Assembly:
         self._value = value
         self._times = times
         timed = dict.fromkeys(times, dt.datetime)
+        check_fields(stream, name, [Part(field, dt.datetime, of) for field, of in times.items()])
         own = {"request": bytes, "position": int, "record": optional(self._record)}
         self._request = named_class(f"{name}.requests", {**key, **own, **timed})
+        self._late: Stream[Any] | None = None
         self._fields = {"record": self._record, **timed, "values": list_of(value)}
 
     def requests(self, keys_of: Callable[[Any], Any]) -> Stream[Any]:
@@ -60,14 +62,16 @@ class Assembly:
 
         Each has a digest of its record, by which they are found again: it is the same in a replay.
         """
-        make, record_class, is_single = self._request, self._record, len(self._key) == 1
+        make, record_class, parts = self._request, self._record, len(self._key)
+        where = self._name
         nowhere = tuple(_some_key(of) for of in self._key.values())
-        times_of = [attrgetter(field) for field in self._times.values()]
+        times_of = [getter(self._stream, field) for field in self._times.values()]
 
         def one_by_one(record: Any) -> Iterator[Any]:
             found = digest(record, record_class)
             times = [time_of(record) for time_of in times_of]
-            keys = [(key,) if is_single else key for key in keys_of(record)]
+            given = keys_of(record)
+            keys = [(key,) if parts == 1 else key_of_parts(key, parts, where) for key in given]
             for position, key in enumerate(keys):
                 yield make(*key, found, position, record if position == 0 else None, *times)
             if not keys:
@@ -81,10 +85,13 @@ class Assembly:
         """The name of the answers about single keys."""
         return f"{self._name}.values"
 
-    def records(self, requests: Stream[Any], name: str) -> Stream[Any]:
-        """Return the records that some requests were made of, once each."""
-        first = requests.filter(lambda request: request.record is not None, name=f"{name}.first")
-        return first.map(lambda request: request.record, into=self._record, name=name)
+    def late(self, requests: Stream[Any]) -> Stream[Any]:
+        """Return the records of late requests, once each."""
+        if self._late is None:
+            name = f"{self._name}.requests.late"  # the operator has a late stream of its own
+            first = requests.filter(lambda late: late.record is not None, name=f"{name}.first")
+            self._late = first.map(lambda late: late.record, into=self._record, name=name)
+        return self._late
 
     def answers(self, found: Stream[Any], into: Any) -> Stream[Any]:
         """Return an answer for each record, put together from those about single keys."""

@@ -51,7 +51,7 @@ def get_as_of(layout: ValueWithPast) -> Results:
     def results(request: Any, states: Any) -> tuple[Any, Status]:
         if request.as_of > request.at:
             return None, "not yet"
-        if request.as_of < request.at - layout.history:
+        if request.at - request.as_of > layout.history:
             return None, "too old"
         value = layout.read_at(request.as_of, states)
         return value, "absent" if value is None else "found"

@@ -10,7 +10,7 @@ from typing import Any
 
 from statekit.errors import StateTypeError
 from statekit.job.stream import Stream
-from statekit.kv.annotations import named_class
+from statekit.kv.annotations import named_class, optional
 
 WHOLE = "*"
 """Stands for the record itself in place of one of its fields."""
@@ -46,8 +46,51 @@ def requests_of(stream: Stream[Any], name: str, parts: list[Part]) -> Stream[Any
     fields = {part.name: part.given for part in parts if isinstance(part.given, str)}
     if len(fields) == len(parts):
         return stream.select(cls, name=name, **fields)
+    check_fields(stream, name, parts)
     getters = [getter(stream, part.given) for part in parts]
     return stream.map(lambda record: cls(*[get(record) for get in getters]), into=cls, name=name)
+
+
+def key_of_parts(key: Any, count: int, where: str) -> tuple[Any, ...]:
+    """Return a key of several parts that a function returned, after checking it.
+
+    Raises:
+        StateTypeError: it is no tuple of so many parts.
+    """
+    if not isinstance(key, tuple) or len(key) != count:
+        raise StateTypeError(
+            f"{where}: {key!r} is no key of {count} parts: the function of the keys must return a "
+            "tuple of them"
+        )
+    return key
+
+
+def check_fields(stream: Stream[Any], where: str, parts: list[Part]) -> None:
+    """Check that parts that are fields of a record, or the record, have their types.
+
+    Parameters:
+        where: the declaration, for messages.
+
+    Raises:
+        StateTypeError: a field is not there, or has another type.
+    """
+    record_class: Any = stream.record_class
+    if record_class is dict:
+        return
+    fields = typing.get_type_hints(record_class, include_extras=True) | {WHOLE: record_class}
+    for part in parts:
+        if not isinstance(part.given, str):
+            continue
+        if part.given not in fields:
+            raise StateTypeError(
+                f"{where}: {record_class.__name__} has no field {part.given!r} for {part.name} (it "
+                f"has {', '.join(typing.get_type_hints(record_class))})"
+            )
+        if part.type not in (fields[part.given], optional(fields[part.given])):
+            raise StateTypeError(
+                f"{where}: {part.name} is {part.type}, and {record_class.__name__}.{part.given} is "
+                f"{fields[part.given]}: declare both with the same type, or give a function"
+            )
 
 
 def getter(stream: Stream[Any], given: Given) -> Callable[[Any], Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -22,7 +23,7 @@ from statekit.kv.answers import AnswerClass
 from statekit.kv.layouts import Layout, OneValue, SortedValues, ValueWithPast
 from statekit.kv.multi_get import Assembly
 from statekit.kv.operations import Results
-from statekit.kv.requests import WHOLE, Given, Part, getter, requests_of
+from statekit.kv.requests import WHOLE, Given, Part, check_fields, getter, key_of_parts, requests_of
 from statekit.state.options import TTL
 
 K = TypeVar("K")
@@ -275,10 +276,11 @@ class KVStore(Generic[K, V]):
         times = {} if self._event_time is None else {"at": self._event_time}
         assembly = Assembly(name, stream, self._keys, optional(self._value), times)
         handle = operations.get_one_of_many(self._layout)
-        requests = assembly.requests(getter(stream, keys))
         results = {"value": optional(self._value)}
-        found = self._declared(assembly.found, requests, results, handle, None)
-        answers = assembly.answers(found, into)
+        with self._undone_if_refused():
+            requests = assembly.requests(getter(stream, keys))
+            found = self._declared(assembly.found, requests, results, handle, None)
+            answers = assembly.answers(found, into)
         self._assemblies[answers.name] = assembly
         return answers
 
@@ -322,6 +324,7 @@ class KVStore(Generic[K, V]):
         The parameters and errors are those of `put`.
         """
         parts = [*self._cell(key, sort), self._record(stream)]
+        check_fields(stream, f"{self._where}.put_if_absent", [Part("value", self._value, value)])
         results = {"won": bool, "value": self._value}
         handle = operations.put_if_absent(self._layout, getter(stream, value))
         return self._added("put_if_absent", stream, parts, results, handle, into, name)
@@ -348,6 +351,9 @@ class KVStore(Generic[K, V]):
         The other parameters, and the errors, are those of `put`.
         """
         parts = [*self._cell(key, sort), self._record(stream)]
+        given = {"expected": expected, "value": value}
+        compared = [Part(part, optional(self._value), of) for part, of in given.items()]
+        check_fields(stream, f"{self._where}.compare_and_set", compared)
         results = {"won": bool, "value": optional(self._value)}
         new = getter(stream, value)
         handle = operations.compare_and_set(self._layout, getter(stream, expected), new)
@@ -414,7 +420,7 @@ class KVStore(Generic[K, V]):
         if assembly is None:
             return self._stream().late.of(operation.request, name=name)
         late = self._stream().late.of(operation.request, name=f"{assembly.found}.late")
-        return assembly.records(late, name)
+        return assembly.late(late)
 
     # ------------------------------------------------------------------------- requests, answers
 
@@ -423,10 +429,15 @@ class KVStore(Generic[K, V]):
         types, given = list(self._keys.items()), list[Given]()
         if isinstance(key, str):
             given = [key]
-        elif not callable(key):
+        elif isinstance(key, tuple | list):
             given = list(key)
+        elif not callable(key):
+            raise StateTypeError(
+                f"{self._where}: key={key!r}: give a field, several fields, or a function"
+            )
         elif len(types) > 1:
-            given = [partial(_item_of, key, place) for place in range(len(types))]
+            own = partial(_item_of, key, len(types), self._where)
+            given = [partial(own, place) for place in range(len(types))]
         else:
             given = [key]
         if len(given) != len(types):
@@ -474,15 +485,24 @@ class KVStore(Generic[K, V]):
 
     def _named(self, kind: str, stream: Stream[Any], name: str | None) -> str:
         """Return the name of an operation's answers, after checking that it can be added."""
-        if self._job is None:
+        job = self._job
+        if job is None:
             raise StateTypeError(
                 f"{self._where} belongs to no job: add it first, as in job.add(KVStore(...))"
             )
-        if getattr(stream, "job", None) is not self._job:
+        own: object = getattr(stream, "job", None)
+        if own is not job:
             raise StateTypeError(
-                f"{self._where}: {kind} takes a stream of job {self._job.name!r}, not {stream!r}"
+                f"{self._where}: {kind} takes a stream of job {job.name!r}, not {stream!r}"
             )
-        return name or f"{self.name}.{kind}.{stream.name}"
+        if " | " in stream.name:
+            raise StateTypeError(
+                f"{self._where}: {kind} takes the records of one stream, and {stream.name} is a "
+                f"union: call {kind} with each stream"
+            )
+        if not self._operations:
+            job.free_name("operator", self.name)
+        return job.free_name("stream", name or f"{self.name}.{kind}.{stream.name}")
 
     def _added(
         self,
@@ -498,8 +518,9 @@ class KVStore(Generic[K, V]):
         name = self._named(kind, stream, name)
         if self._event_time is not None:
             parts = [*parts, Part("at", dt.datetime, self._event_time)]
-        requests = requests_of(stream, f"{name}.requests", parts)
-        return self._declared(name, requests, results, handle, into)
+        with self._undone_if_refused():
+            requests = requests_of(stream, f"{name}.requests", parts)
+            return self._declared(name, requests, results, handle, into)
 
     def _declared(
         self, name: str, requests: Stream[Any], results: dict[str, Any], handle: Results, into: Any
@@ -512,17 +533,33 @@ class KVStore(Generic[K, V]):
         request: Any = requests.record_class
         fields = typing.get_type_hints(request, include_extras=True) | results
         answer = AnswerClass.of(name, fields, into)
-        if twice := [n for n, each in self._operations.items() if each.answer is answer.cls]:
+        if issubclass(answer.cls, dict):
             raise StateTypeError(
-                f"{self._where}: the answers of {name} and {twice[0]} would have the class "
-                f"{answer.cls.__name__}: give each operation a class of its own"
+                f"{name}: into={answer.cls.__name__} is a class of dicts, which do not say their "
+                "class, and a store has answers of several: use a NamedTuple or a dataclass"
+            )
+        classes = {each.answer.__name__: name for name, each in self._operations.items()}
+        if twice := classes.get(answer.cls.__name__):
+            raise StateTypeError(
+                f"{self._where}: the answers of {name} and {twice} would have one class, or "
+                f"classes of one name, {answer.cls.__name__}: give each operation a class of its "
+                "own, or another name"
             )
         operation = _Operation(requests, request, answer.cls, answer.of_results(handle))
-        before, self._operations = self._operations, {**self._operations, name: operation}
+        self._operations = {**self._operations, name: operation}
+        return self._stream().of(answer.cls, name=name)
+
+    @contextmanager
+    def _undone_if_refused(self) -> Iterator[None]:
+        """Leave the job and the store as they are if an operation cannot be declared."""
+        assert self._job is not None
+        job, operations = self._job, self._operations
+        operators, transforms = [*job.operators], [*job.transforms]
         try:
-            return self._stream().of(answer.cls, name=name)
-        except StateTypeError:
-            self._operations = before
+            yield
+        except Exception:
+            self._operations = operations
+            job.operators, job.transforms = operators, transforms
             raise
 
     def _stream(self) -> Stream[Any]:
@@ -545,5 +582,6 @@ def _key_parts(key: Any) -> dict[str, Any]:
     return {f"key_{place}": of for place, of in enumerate(typing.get_args(key), start=1)}
 
 
-def _item_of(key_of: Callable[[Any], Any], place: int, record: Any) -> Any:
-    return key_of(record)[place]
+def _item_of(key_of: Callable[[Any], Any], parts: int, where: str, place: int, record: Any) -> Any:
+    """Return one part of the key that a function returns."""
+    return key_of_parts(key_of(record), parts, where)[place]

@@ -1,0 +1,127 @@
+"""A job with a `KVStore` that runs epoch by epoch, crashes and restarts, beside its model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from statekit.checkpoint.repository import Repository
+from statekit.job.options import RunOptions
+from statekit.runtime.local import LocalRunner
+from statekit.working_copy.copies import MemoryCopies
+from tests.support.kv_model import (
+    Answer,
+    Held,
+    HeldLater,
+    Op,
+    StoreModel,
+    TimedModel,
+    plain,
+    store_job,
+)
+
+Given = dict[str, list[Op]]
+"""The operations of an epoch, of each kind."""
+
+
+class Crash(Exception):
+    """Stands for a process that dies."""
+
+
+class StoreRun:
+    """A job and its model.
+
+    Parameters:
+        kinds: the operations, in the order of their declaration.
+        model: the model.
+        parallelism, key_groups: of the checkpoint.
+        options: of the store.
+    """
+
+    def __init__(
+        self,
+        kinds: Sequence[str],
+        model: StoreModel,
+        parallelism: int,
+        key_groups: int,
+        **options: Any,
+    ) -> None:
+        self.kinds = list(kinds)
+        self.model = model
+        self.options = options
+        self.value: Any = Held
+        self.repository = Repository.in_memory()
+        self.key_groups: int | None = key_groups
+        self.restart(parallelism)
+
+    def restart(self, parallelism: int) -> None:
+        """Start again from the checkpoint, which fixes the number of key groups."""
+        self.parallelism = parallelism
+        job = store_job(tuple(self.kinds), self.value, self.key_groups, **self.options)
+        self.key_groups = None
+        options = RunOptions(parallelism=parallelism)
+        self.runner = LocalRunner(job, self.repository, MemoryCopies(), options)
+
+    def evolve(self) -> None:
+        """Start again with a class of values that has one more field."""
+        self.value = HeldLater
+        self.restart(self.parallelism)
+
+    def declare(self, kind: str, place: int) -> None:
+        """Start again with one more operation."""
+        self.kinds.insert(place, kind)
+        self.restart(self.parallelism)
+
+    def epoch(self, given: Given) -> None:
+        """Run an epoch, and check its answers."""
+        self.check(self.runner.epoch(given), self.model.epoch(self.kinds, given))
+
+    def crash(self, given: Given, parallelism: int) -> None:
+        """Run an epoch that dies before its commit, then once more after a restart.
+
+        The answers of both attempts are the same.
+        """
+        sinks = {sink.name: sink for sink in self.runner.job.sinks}
+        seen: dict[str, list[Any]] = {}
+
+        def callback(name: str) -> Any:
+            def take(records: list[Any], epoch: int) -> None:
+                seen[name] = records
+                if len(seen) == len(sinks):
+                    raise Crash
+
+            return take
+
+        before = self.repository.latest_epoch()
+        try:
+            self.runner.epoch(given, outputs={name: callback(name) for name in sinks})
+        except Crash:
+            pass
+        else:
+            raise AssertionError("the callback raises")
+        assert self.repository.latest_epoch() == before
+        self.restart(parallelism)
+        expected = self.model.epoch(self.kinds, given)
+        self.check(seen, expected)
+        self.check(self.runner.epoch(given), expected)
+
+    def drain(self) -> None:
+        """End event time, and check the answers of all buffered operations."""
+        assert isinstance(self.model, TimedModel)
+        if self.repository.latest_epoch() is not None:
+            self.check(self.runner.epoch({}, what="drain"), self.model.drain(self.kinds))
+
+    def check(
+        self, found: Mapping[str, Sequence[Any]], expected: Mapping[str, Sequence[Answer]]
+    ) -> None:
+        assert set(found) == set(expected)
+        for name, answers in expected.items():
+            own = [
+                plain(tuple(answer)) if name != "late.multi_get" else plain(answer)
+                for answer in found[name]
+            ]
+            assert Counter(own) == Counter(answers), name
+            if name != "multi_get" and not name.startswith("late."):
+                for key in {answer[0] for answer in answers}:
+                    assert [a for a in own if a[0] == key] == [a for a in answers if a[0] == key]

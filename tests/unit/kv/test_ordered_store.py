@@ -1,0 +1,353 @@
+"""A store in event time: operations of a key are in the order of time, whenever they arrive."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections import Counter
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+import statekit as sk
+from statekit.checkpoint.repository import Repository
+from statekit.job.options import RunOptions
+from statekit.runtime.local import LocalRunner
+from statekit.state import event_time_buffer
+from statekit.working_copy.copies import MemoryCopies
+from tests.support.instants import after, at
+from tests.support.kv_job_runs import Given, StoreRun
+from tests.support.kv_model import KINDS, Held, Op, TimedModel, ops, plain, store_job
+
+SOAK = bool(os.environ.get("STATEKIT_SOAK"))
+ALL_KINDS = [*KINDS, "get_as_of"]
+LATENESS, HISTORY, SPAN = 4, 6, 20
+"""In seconds: how late operations may be, how long values are kept, and the times of operations."""
+
+# ------------------------------------------------------------------------------ against a model
+
+EPOCHS = st.lists(st.tuples(st.sampled_from(ALL_KINDS), ops(SPAN), st.integers(1, 2)), max_size=20)
+"""Operations of an epoch, some of them twice."""
+
+
+class OrderedStore(RuleBasedStateMachine):
+    """Operations with random times, many of them late, in epochs; restarts, crashes, and another
+    version of the job.
+    """
+
+    @initialize(
+        kinds=st.permutations(ALL_KINDS),
+        declared=st.integers(1, len(ALL_KINDS)),
+        parallelism=st.integers(1, 4),
+    )
+    def start(self, kinds: list[str], declared: int, parallelism: int) -> None:
+        self.missing = kinds[declared:]
+        self.passed = 0
+        model = TimedModel(LATENESS, HISTORY)
+        options: dict[str, Any] = {"lateness": after(LATENESS), "history": after(HISTORY)}
+        self.run = StoreRun(kinds[:declared], model, parallelism, 16, event_time="at", **options)
+
+    def given(self, operations: list[Any]) -> Given:
+        given: Given = {kind: [] for kind in self.run.kinds}
+        by = after(self.passed)
+        for kind, op, times in operations:
+            if kind in given:
+                given[kind] += [op._replace(at=op.at + by, as_of=op.as_of + by)] * times
+        return given
+
+    @rule(operations=EPOCHS)
+    def epoch(self, operations: list[Any]) -> None:
+        self.run.epoch(self.given(operations))
+
+    @rule(operations=EPOCHS, parallelism=st.integers(1, 4))
+    def crash(self, operations: list[Any], parallelism: int) -> None:
+        self.run.crash(self.given(operations), parallelism)
+
+    @rule(seconds=st.sampled_from([1, 5, 30]))
+    def time_passes(self, seconds: int) -> None:
+        self.passed += seconds
+
+    @rule()
+    def all_inputs_reach_the_same_time(self) -> None:
+        """The watermark is the minimum of all inputs."""
+        latest = Op("a", at(self.passed + SPAN + 1), as_of=at(self.passed))
+        self.run.epoch({kind: [latest] for kind in self.run.kinds})
+
+    @rule(parallelism=st.integers(1, 4))
+    def restart(self, parallelism: int) -> None:
+        self.run.restart(parallelism)
+
+    @rule()
+    def evolve(self) -> None:
+        self.run.evolve()
+
+    @precondition(lambda self: self.missing)
+    @rule(place=st.integers(1, len(ALL_KINDS)))
+    def declare_another_operation(self, place: int) -> None:
+        """Buffered requests of the first operation are stored without the name of their class."""
+        self.run.declare(self.missing.pop(), place)
+
+    def teardown(self) -> None:
+        if hasattr(self, "run"):
+            self.run.drain()
+
+
+def histories(examples: int) -> None:
+    run_state_machine_as_test(
+        OrderedStore,
+        settings=settings(max_examples=examples, stateful_step_count=10, deadline=None),
+    )
+
+
+def test_an_ordered_store_answers_as_a_model_that_sorts_all_operations_and_knows_all_versions() -> (
+    None
+):
+    histories(40)
+
+
+@pytest.mark.slow
+def test_it_does_so_in_many_more_histories() -> None:
+    histories(10_000 if SOAK else 1_000)
+
+
+# -------------------------------------------------------- any arrival, any cut, any parallelism
+
+
+class Arrival(NamedTuple):
+    """How operations reach a job.
+
+    Parameters:
+        delays: by how many seconds each one is behind its time, less than the lateness.
+        cuts: the numbers of operations of the epochs; the last one has the rest.
+        parallelism: of the epochs.
+        slice: how many due operations are handled at a time.
+    """
+
+    delays: list[int]
+    cuts: list[int]
+    parallelism: list[int]
+    slice: int
+
+
+ARRIVALS = st.builds(
+    Arrival,
+    delays=st.lists(st.integers(0, LATENESS - 1), min_size=30, max_size=30),
+    cuts=st.lists(st.integers(0, 10), max_size=5),
+    parallelism=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    slice=st.sampled_from([2, 20_000]),
+)
+OPERATIONS = st.lists(st.tuples(st.sampled_from(ALL_KINDS), ops(SPAN)), max_size=30)
+
+
+def answers(operations: list[tuple[str, Op]], arrival: Arrival, **options: Any) -> dict[str, Any]:
+    """All answers of a job, by operation, once event time has ended."""
+    order = sorted(
+        range(len(operations)),
+        key=lambda place: operations[place][1].at + after(arrival.delays[place]),
+    )
+    arriving = [operations[place] for place in order]
+    epochs = []
+    for cut in arrival.cuts:
+        epochs.append(arriving[:cut])
+        arriving = arriving[cut:]
+    found: dict[str, Counter[Any]] = {}
+    repository = Repository.in_memory()
+    for number, epoch in enumerate([*epochs, arriving, None]):
+        job = store_job(tuple(ALL_KINDS), Held, event_time="at", **options)
+        parallelism = arrival.parallelism[number % len(arrival.parallelism)]
+        runner = LocalRunner(job, repository, MemoryCopies(), RunOptions(parallelism=parallelism))
+        given: dict[str, list[Op]] = {}
+        for kind, op in epoch or []:
+            given.setdefault(kind, []).append(op)
+        emitted = runner.epoch(given, what="drain" if epoch is None else "records")
+        for name, own in emitted.items():
+            found.setdefault(name, Counter()).update(map(plain, map(tuple, own)))
+    assert not any(found[name] for name in found if name.startswith("late."))
+    return found
+
+
+@given(OPERATIONS, ARRIVALS)
+@settings(max_examples=150, deadline=None)
+def test_answers_are_the_same_for_every_arrival_within_the_lateness_every_cut_and_parallelism(
+    operations: list[tuple[str, Op]], arrival: Arrival
+) -> None:
+    check_arrival(operations, arrival)
+
+
+@pytest.mark.slow
+@given(OPERATIONS, ARRIVALS)
+@settings(max_examples=10_000 if SOAK else 3_000, deadline=None)
+def test_they_are_for_many_more_arrivals(
+    operations: list[tuple[str, Op]], arrival: Arrival
+) -> None:
+    check_arrival(operations, arrival)
+
+
+def check_arrival(operations: list[tuple[str, Op]], arrival: Arrival) -> None:
+    model = TimedModel(LATENESS, HISTORY)
+    given: Given = {kind: [op for of, op in operations if of == kind] for kind in ALL_KINDS}
+    expected = model.epoch(ALL_KINDS, given)
+    for name, own in model.drain(ALL_KINDS).items():
+        expected[name] += own
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(event_time_buffer, "DUE_MAX", arrival.slice)
+        found = answers(operations, arrival, lateness=after(LATENESS), history=after(HISTORY))
+    assert found == {name: Counter(own) for name, own in expected.items()}
+
+
+# ----------------------------------------------------------------------------------- by examples
+
+
+class Step(NamedTuple):
+    key: str
+    at: dt.datetime
+    amount: int
+
+
+class Ask(NamedTuple):
+    key: str
+    at: dt.datetime
+    as_of: dt.datetime
+
+
+def history_job(**options: Any) -> sk.Job:
+    job = sk.Job("history")
+    store = job.add(sk.KVStore("kv", key=str, value=int, event_time="at", **options))
+    steps, asks = job.source("steps", Step), job.source("asks", Ask)
+    store.put(steps, key="key", value="amount")
+    found = store.get(asks, key="key", as_of="as_of")
+    found.sink("found")
+    store.late(found).sink("late")
+    return job
+
+
+def found(steps: list[Step], asks: list[Ask], **options: Any) -> list[tuple[Any, str]]:
+    done = history_job(history="10 seconds").run({"steps": steps, "asks": asks}, **options)
+    return [(answer.value, answer.status) for answer in done["found"]]
+
+
+def test_a_value_of_the_past_is_found_absent_too_old_or_not_yet() -> None:
+    steps = [Step("k", at(10), 1), Step("k", at(20), 2)]
+    asked = [(20, 21), (20, 20), (20, 19), (20, 10), (20, 9), (15, 9), (30, 20), (30, 19)]
+    asks = [Ask("k", at(now), at(as_of)) for now, as_of in asked]
+    answers = {ask[1:]: said for ask, said in zip(sorted(asks), found(steps, asks), strict=True)}
+    assert [answers[at(now), at(as_of)] for now, as_of in asked] == [
+        (None, "not yet"),
+        (2, "found"),
+        (1, "found"),
+        (1, "found"),
+        (None, "too old"),
+        (None, "absent"),
+        (2, "found"),
+        (None, "too old"),
+    ]
+
+
+def test_of_writes_of_one_time_the_last_is_the_value_of_that_time_and_none_is_one_before_it() -> (
+    None
+):
+    steps = [Step("k", at(10), amount) for amount in (3, 1, 2)]
+    asks = [Ask("k", at(15), at(9)), Ask("k", at(15), at(10)), Ask("k", at(15), at(11))]
+    assert found(steps, asks) == [(None, "absent"), (3, "found"), (3, "found")]
+
+
+@pytest.mark.parametrize("epoch_size", [1, 2, 10])
+def test_history_expires_by_the_time_of_a_request_and_not_by_that_of_the_epoch(
+    epoch_size: int,
+) -> None:
+    """In one epoch the watermark is far ahead when the requests are handled, or it is not."""
+    steps = [Step("k", at(10), 1), Step("k", at(20), 2), Step("k", at(9000), 3)]
+    asks = [Ask("k", at(21), at(11)), Ask("k", at(30), at(20)), Ask("k", at(9001), at(8999))]
+    expected = [(1, "found"), (2, "found"), (2, "found")]
+    assert found(steps, asks, epoch_size=epoch_size) == expected
+
+
+@pytest.mark.parametrize("instant", [dt.datetime.max, dt.datetime(1, 1, 1, microsecond=1)])
+def test_the_first_and_the_last_instants_are_times_of_requests(instant: dt.datetime) -> None:
+    time = instant.replace(tzinfo=dt.UTC)
+    assert found([], [Ask("k", time, time)]) == [(None, "absent")]
+
+
+def test_late_operations_have_no_effect_and_are_a_stream() -> None:
+    job = sk.Job("late")
+    store = job.add(sk.KVStore("kv", key=str, value=int, event_time="at"))
+    steps = job.source("steps", Step)
+    put = store.put(steps, key="key", value="amount")
+    found = store.multi_get(steps, keys=lambda step: ["a", step.key, "absent"])
+    empty = store.multi_get(steps, keys=lambda step: [], name="empty")
+    found.sink("found")
+    for answers in (put, found, empty):
+        store.late(answers).sink(f"late.{answers.name}")
+        assert store.late(answers).name == store.late(answers).name
+    given = [Step("a", at(5), 1), Step("b", at(2), 7), Step("b", at(3), 8), Step("b", at(6), 2)]
+    done = job.run({"steps": given}, epoch_size=1)
+    late = [Step("b", at(2), 7), Step("b", at(3), 8)]
+    assert [(answer.record.at, answer.values) for answer in done["found"]] == [
+        (at(5), [1, 1, None]),
+        (at(6), [1, 2, None]),
+    ]
+    assert done["late.kv.multi_get.steps"] == late
+    assert done["late.empty"] == late
+    assert [tuple(request) for request in done["late.kv.put.steps"]] == [
+        ("b", 7, at(2)),
+        ("b", 8, at(3)),
+    ]
+
+
+def test_equal_requests_of_several_epochs_are_answered_together() -> None:
+    job = sk.Job("equal")
+    store = job.add(sk.KVStore("kv", key=str, value=int, event_time="at", lateness="5 seconds"))
+    steps = job.source("steps", Step)
+    store.put(steps, key="key", value="amount")
+    store.multi_get(steps, keys=lambda step: ["a", "b"]).sink("found")
+    one = Step("a", at(5), 1)
+    done = job.run({"steps": [one, Step("b", at(4), 2), one, one]}, epoch_size=1, parallelism=3)
+    assert [answer.values for answer in done["found"] if answer.at == at(5)] == [[1, 2]] * 3
+
+
+def test_an_operation_cannot_become_the_first_one_while_requests_are_buffered() -> None:
+    run = StoreRun(["put", "get"], TimedModel(0), 1, 16, event_time="at")
+    run.epoch({"put": [Op("a", at(2), 1)], "get": [Op("a", at(1))]})
+    with pytest.raises(sk.StateSchemaError, match="add members at the end"):
+        run.declare("remove", 0)
+    run.kinds.remove("remove")
+    run.declare("remove", 1)
+    run.epoch({kind: [Op("a", at(3), 2)] for kind in run.kinds})
+    run.drain()
+
+
+def test_answers_wait_for_the_watermark_when_a_run_is_not_drained() -> None:
+    job, repository = history_job(history="10 seconds"), Repository.in_memory()
+    steps, asks = [Step("k", at(5), 1)], [Ask("k", at(5), at(5)), Ask("k", at(6), at(6))]
+    inputs: dict[str, list[Any]] = {"steps": steps, "asks": asks}
+    assert not job.run(inputs, checkpoint=repository, drain=False)["found"]
+    inputs = {"steps": [*steps, Step("k", at(7), 2)], "asks": [*asks, Ask("k", at(7), at(7))]}
+    done = job.run(inputs, checkpoint=repository, drain=False)
+    assert [answer.at for answer in done["found"]] == [at(5)]
+    done = job.run(inputs, checkpoint=repository)
+    assert [(answer.at, answer.value) for answer in done["found"]] == [(at(6), 1), (at(7), 2)]
+
+
+@pytest.mark.parametrize("epoch_size", [1, 3])
+def test_a_value_with_a_ttl_expires_by_the_times_of_operations_however_epochs_are_cut(
+    epoch_size: int,
+) -> None:
+    job = sk.Job("expiring")
+    ttl = sk.TTL("10 seconds", clock="event")
+    store = job.add(sk.KVStore("kv", key=str, value=int, event_time="at", ttl=ttl))
+    steps = job.source("steps", Step)
+    store.get(steps, key="key").sink("found")
+    store.put(steps.filter(lambda step: step.amount > 0, name="puts"), key="key", value="amount")
+    given = [(1, 1), (10, 0), (11, 0), (12, 2), (21, 3), (30, 0), (31, 0), (9000, 0)]
+    records = [Step("k", at(seconds), amount) for seconds, amount in given]
+    done = job.run({"steps": records}, epoch_size=epoch_size)
+    assert [answer.value for answer in done["found"]] == [None, 1, None, None, 2, 3, None, None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Union
 
@@ -20,6 +21,16 @@ def identifier_of(name: str) -> str:
     """
     identifier = "".join(letter if letter.isalnum() else "_" for letter in name)
     return f"{identifier}_" if keyword.iskeyword(identifier) else identifier
+
+
+def shown(of: Any) -> str:
+    """Return an annotation as a person writes it.
+
+    >>> shown(int), shown(optional(int))
+    ('int', 'Optional[int]')
+    """
+    is_class = isinstance(of, type) and not typing.get_args(of)
+    return of.__name__ if is_class else str(of).replace("typing.", "")
 
 
 def one_of(classes: Iterable[Any]) -> Any:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Self
 
 from statekit.errors import StateTypeError
-from statekit.kv.annotations import named_class
+from statekit.kv.annotations import named_class, shown
 from statekit.kv.operations import Results
 
 
@@ -49,8 +49,8 @@ class AnswerClass:
                 )
             if of != fields[field]:
                 raise StateTypeError(
-                    f"{name}: {into.__name__}.{field} is {of}, and that of answers is "
-                    f"{fields[field]}: declare it with the same type"
+                    f"{name}: {into.__name__}.{field} is {shown(of)}, and that of answers "
+                    f"is {shown(fields[field])}: declare it with the same type"
                 )
         return cls(into, fields, is_own=False)
 

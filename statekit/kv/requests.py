@@ -10,7 +10,7 @@ from typing import Any
 
 from statekit.errors import StateTypeError
 from statekit.job.stream import Stream
-from statekit.kv.annotations import named_class, optional
+from statekit.kv.annotations import named_class, optional, shown
 
 WHOLE = "*"
 """Stands for the record itself in place of one of its fields."""
@@ -87,9 +87,11 @@ def check_fields(stream: Stream[Any], where: str, parts: list[Part]) -> None:
                 f"has {', '.join(typing.get_type_hints(record_class))})"
             )
         if part.type not in (fields[part.given], optional(fields[part.given])):
+            field = f"{record_class.__name__}.{part.given}"
+            what = "the record" if part.given == WHOLE else field
             raise StateTypeError(
-                f"{where}: {part.name} is {part.type}, and {record_class.__name__}.{part.given} is "
-                f"{fields[part.given]}: declare both with the same type, or give a function"
+                f"{where}: {part.name} is {shown(part.type)}, and {what} is "
+                f"{shown(fields[part.given])}: declare both with the same type, or give a function"
             )
 
 

@@ -11,6 +11,7 @@ import random
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -35,9 +36,8 @@ from tests.bench.workload import SPAN, moments
 KEYS = 1_000_000
 OPERATIONS = 100_000
 KEYS_AT_ONCE = 10
-WARM, ROUNDS = 8, 9
+WARM, ROUNDS = 8, 7
 SPARK_WARM, SPARK_ROUNDS = 1, 3
-SPARK = "transformWithState"
 REDIS_DURABLE = "an append-only file, synced every second"
 
 
@@ -183,9 +183,10 @@ class StoreProcessor(StatefulProcessor):
 
 
 class SparkStore(Engine):
-    """Spark's processor with all keys, and all kinds of operations."""
+    """Spark's processor with all keys, and one kind of operation."""
 
-    schema = f"kind string, {SCHEMA}"
+    schema = SCHEMA
+    kind: ClassVar[str]
 
     def start(self, spark: SparkSession, df: DataFrame) -> StreamingQuery:
         ids = F.col("id")
@@ -196,7 +197,7 @@ class SparkStore(Engine):
         is_many = F.size("keys") > 0
         keys = F.when(is_many, F.col("keys")).otherwise(F.array("key"))
         out = (
-            df.select("kind", F.explode(keys).alias("key"), "value")
+            df.select(F.lit(self.kind).alias("kind"), F.explode(keys).alias("key"), "value")
             .groupBy("key")
             .transformWithState(
                 statefulProcessor=StoreProcessor(),
@@ -209,26 +210,31 @@ class SparkStore(Engine):
         return self.started(out)
 
 
-def against_redis() -> list[Row]:
-    """CPU time of an operation, of all processes, against Redis."""
-    try:
-        return _all_against_redis()
-    except NotAvailable as error:
-        return [Row("store: CPU of an operation on Spark", "not run", "", without=str(error))]
+def operations(kind: str) -> list[Row]:
+    """One kind of operation against the same store as a processor of Spark's, and against Redis."""
+    with tempfile.TemporaryDirectory() as place:
+        home = Path(place)
+        filled = savepoint(home)
+        rows = [_against_spark(kind, filled)]
+        try:
+            with Redis(home) as redis:
+                redis.fill((request.key, request.value) for request in all_keys())
+                return [*rows, _against_redis(kind, filled, redis.port)]
+        except NotAvailable as error:
+            return [*rows, Row(f"store: CPU of {kind} on Spark", "not run", "", without=str(error))]
 
 
-def _all_against_redis() -> list[Row]:
-    with tempfile.TemporaryDirectory() as home, Redis(Path(home)) as redis:
-        redis.fill((request.key, request.value) for request in all_keys())
-        filled = savepoint(Path(home))
-        return [_against_redis(kind, filled, redis.port) for kind in KINDS]
+BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
+    f"store-{kind}": partial(operations, kind) for kind in KINDS
+}
 
 
 def _against_redis(kind: str, filled: str, port: int) -> Row:
     options = {"kind": kind, "filled": filled, "port": port}
     ours, redis = (type(of.__name__, (of,), options) for of in (OurStore, RedisStore))
-    tables = (requests(kind, number) for number in range(WARM + ROUNDS))
-    own, other = _turns([ours, redis], tables, WARM)
+    warm, rounds = (2, 3) if kind == "multi_get" else (WARM, ROUNDS)
+    tables = (requests(kind, number) for number in range(warm + rounds))
+    own, other = _turns([ours, redis], tables, warm)
     arms = (_cpu_arm("statekit", STATEKIT_DURABLE, own), _cpu_arm("Redis", REDIS_DURABLE, other))
     each = [arm.seconds / OPERATIONS * 1e6 for arm in arms]
     wall = statistics.median(b.seconds / a.seconds for a, b in zip(own, other, strict=True))
@@ -291,48 +297,27 @@ def ordered_against_eager() -> list[Row]:
     return [Row(title, f"{ratio:.2f} times the time", "at most 2.5", tuple(arms))]
 
 
-def against_spark() -> list[Row]:
-    """An epoch of each operation against the same store as one of Spark's processors."""
-    with tempfile.TemporaryDirectory() as home:
-        filled = savepoint(Path(home))
-        engines: list[type[Engine]] = [
-            type("OurStore", (OurStore,), {"kind": kind, "filled": filled}) for kind in KINDS
-        ]
-        spark = session()
-        try:
-            return list(_against_spark(spark, Path(home), engines))
-        finally:
-            spark.stop()
+def _against_spark(kind: str, filled: str) -> Row:
+    made = type("OurStore", (OurStore,), {"kind": kind, "filled": filled})
+    theirs = type("SparkStore", (SparkStore,), {"kind": kind})
+    tables = (requests(kind, number) for number in range(SPARK_WARM + SPARK_ROUNDS))
+    own, other = _turns([made, theirs], tables, SPARK_WARM)
+    arms = (
+        _clock_arm("statekit", STATEKIT_DURABLE, own),
+        _clock_arm("transformWithState", SPARK_DURABLE, other),
+    )
+    return Row(
+        f"store: {OPERATIONS:,} {kind} on Spark, of {KEYS:,} keys, against a processor",
+        faster(*arms),
+        "at least 10",
+        arms,
+        note="The processor does not put the answers together." if kind == "multi_get" else "",
+    )
 
 
-def _against_spark(spark: SparkSession, home: Path, engines: list[type[Engine]]) -> Iterator[Row]:
-    theirs = SparkStore(spark, home / "spark")
-    for kind, made in zip(KINDS, engines, strict=True):
-        ours, seconds = made(spark, home / kind), []
-        for number in range(SPARK_WARM + SPARK_ROUNDS):
-            table = requests(kind, number)
-            labelled = table.add_column(0, "kind", pa.array([kind] * len(table)))
-            seconds.append((ours.feed(table), theirs.feed(labelled)))
-        ours.query.stop()
-        own, other = zip(*seconds[SPARK_WARM:], strict=True)
-        arms = (
-            Arm("statekit", statistics.median(own), STATEKIT_DURABLE, OPERATIONS, turns=own),
-            Arm(
-                "transformWithState",
-                statistics.median(other),
-                SPARK_DURABLE,
-                OPERATIONS,
-                turns=other,
-            ),
-        )
-        yield Row(
-            f"store: {OPERATIONS:,} {kind} on Spark, of {KEYS:,} keys, against a processor",
-            faster(*arms),
-            "at least 10",
-            arms,
-            note="The processor does not put the answers together." if kind == "multi_get" else "",
-        )
-    theirs.query.stop()
+def _clock_arm(name: str, durable: str, turns: Sequence[Spent]) -> Arm:
+    seconds = tuple(turn.seconds for turn in turns)
+    return Arm(name, statistics.median(seconds), durable, OPERATIONS, turns=seconds)
 
 
 def _turns(

@@ -227,7 +227,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Act, str]] = {
     "a field that has another type in answers": (
         {},
         lambda d: d.store.put(d.payments, key="account", value="cents", into=Balance),
-        "Balance.value is .*, and that of answers is <class 'int'>: declare it with the same type",
+        "Balance.value is .*, and that of answers is int: declare it with the same type",
     ),
     "a class of answers that another operation has": (
         {},

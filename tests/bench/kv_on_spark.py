@@ -47,21 +47,24 @@ class Value(NamedTuple):
 
 
 class Request(NamedTuple):
-    """An operation: of `key`, or of several `keys`."""
+    """An operation on a key, with a value for those that write."""
 
     key: int
-    keys: list[int]
     value: Value
 
 
-SCHEMA = "key long, keys array<long>, value struct<number:long,text:string>"
+class Lookup(NamedTuple):
+    """An operation on several keys."""
+
+    id: int
+    keys: list[int]
 
 
 def added(value: Value | None, request: Request) -> Value:
     return Value((value.number if value else 0) + request.value.number, request.value.text)
 
 
-Declared = Callable[[sk.KVStore[int, Value], sk.Stream[Request]], sk.Stream[Any]]
+Declared = Callable[[sk.KVStore[int, Value], sk.Stream[Any]], sk.Stream[Any]]
 
 KINDS: dict[str, Declared] = {
     "get": lambda store, requests: store.get(requests, key="key"),
@@ -75,28 +78,43 @@ KINDS: dict[str, Declared] = {
 NOT_ABOVE_REDIS = ("put", "get_with")
 
 
+def is_lookup(kind: str) -> bool:
+    return kind == "multi_get"
+
+
+def schema_of(kind: str) -> str:
+    if is_lookup(kind):
+        return "id long, keys array<long>"
+    return "key long, value struct<number:long,text:string>"
+
+
 def requests(kind: str, number: int) -> pa.Table:
     """The operations of epoch `number`, with keys drawn uniformly."""
     draw = random.Random(number)
-    many, count = kind == "multi_get", OPERATIONS
-    keys = [draw.randrange(KEYS) for _ in range(count)]
-    lists = [[draw.randrange(KEYS) for _ in range(KEYS_AT_ONCE)] if many else [] for _ in keys]
+    if is_lookup(kind):
+        lists = [[draw.randrange(KEYS) for _ in range(KEYS_AT_ONCE)] for _ in range(OPERATIONS)]
+        return pa.table(
+            {
+                "id": pa.array(range(OPERATIONS), pa.int64()),
+                "keys": pa.array(lists, pa.list_(pa.int64())),
+            }
+        )
+    keys = [draw.randrange(KEYS) for _ in range(OPERATIONS)]
     values = pa.StructArray.from_arrays(
         [pa.array(keys, pa.int64()), pa.array([f"text {key}" for key in keys])], ["number", "text"]
     )
-    return pa.table({"key": keys, "keys": pa.array(lists, pa.list_(pa.int64())), "value": values})
+    return pa.table({"key": pa.array(keys, pa.int64()), "value": values})
 
 
 def all_keys() -> Iterator[Request]:
-    return (Request(key, [], Value(key, f"text {key}")) for key in range(KEYS))
+    return (Request(key, Value(key, f"text {key}")) for key in range(KEYS))
 
 
-def store_job(*kinds: str) -> sk.Job:
+def store_job(kind: str) -> sk.Job:
     job = sk.Job("bench")
     store = job.add(sk.KVStore("store", key=int, value=Value))
-    source = job.source("requests", Request)
-    for kind in kinds:
-        KINDS[kind](store, source).sink(kind)
+    source = job.source("requests", Lookup if is_lookup(kind) else Request)
+    KINDS[kind](store, source).sink(kind)
     return job
 
 
@@ -118,7 +136,6 @@ def savepoint(home: Path) -> str:
 class OurStore(Engine):
     """A store of ours with all keys, and one kind of operation."""
 
-    schema = SCHEMA
     kind: ClassVar[str]
     filled: ClassVar[str]
 
@@ -139,7 +156,6 @@ class OurStore(Engine):
 class RedisStore(Engine):
     """Redis with all keys, called by the tasks of Spark."""
 
-    schema = SCHEMA
     kind: ClassVar[str]
     port: ClassVar[int]
 
@@ -185,7 +201,6 @@ class StoreProcessor(StatefulProcessor):
 class SparkStore(Engine):
     """Spark's processor with all keys, and one kind of operation."""
 
-    schema = SCHEMA
     kind: ClassVar[str]
 
     def start(self, spark: SparkSession, df: DataFrame) -> StreamingQuery:
@@ -194,10 +209,10 @@ class SparkStore(Engine):
         everything = spark.range(KEYS).select(
             ids.alias("key"), ids.alias("number"), text.alias("text")
         )
-        is_many = F.size("keys") > 0
-        keys = F.when(is_many, F.col("keys")).otherwise(F.array("key"))
+        if is_lookup(self.kind):
+            df = df.select(F.explode("keys").alias("key"), F.lit(None).cast(VALUE).alias("value"))
         out = (
-            df.select(F.lit(self.kind).alias("kind"), F.explode(keys).alias("key"), "value")
+            df.withColumn("kind", F.lit(self.kind))
             .groupBy("key")
             .transformWithState(
                 statefulProcessor=StoreProcessor(),
@@ -230,7 +245,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
 
 
 def _against_redis(kind: str, filled: str, port: int) -> Row:
-    options = {"kind": kind, "filled": filled, "port": port}
+    options = {"kind": kind, "filled": filled, "port": port, "schema": schema_of(kind)}
     ours, redis = (type(of.__name__, (of,), options) for of in (OurStore, RedisStore))
     warm, rounds = (2, 3) if kind == "multi_get" else (WARM, ROUNDS)
     tables = (requests(kind, number) for number in range(warm + rounds))
@@ -298,8 +313,8 @@ def ordered_against_eager() -> list[Row]:
 
 
 def _against_spark(kind: str, filled: str) -> Row:
-    made = type("OurStore", (OurStore,), {"kind": kind, "filled": filled})
-    theirs = type("SparkStore", (SparkStore,), {"kind": kind})
+    options = {"kind": kind, "filled": filled, "schema": schema_of(kind)}
+    made, theirs = (type(of.__name__, (of,), options) for of in (OurStore, SparkStore))
     tables = (requests(kind, number) for number in range(SPARK_WARM + SPARK_ROUNDS))
     own, other = _turns([made, theirs], tables, SPARK_WARM)
     arms = (

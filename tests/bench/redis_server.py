@@ -104,41 +104,42 @@ def operations_of(kind: str, port: int) -> tuple[Step, str]:
             answers = []
             for start in range(0, len(rows), PIPELINE):
                 answers += run(client, rows[start : start + PIPELINE])
-            columns = [batch.column(0), batch.column(2), pa.array(answers, values)]
-            yield pa.record_batch(columns, names=["key", "record", "value"])
+            columns = [*batch.columns, pa.array(answers, values)]
+            yield pa.record_batch(columns, names=[*batch.schema.names, "answer"])
 
-    return step, f"key long, record {_VALUE_DDL}, value {ddl}"
+    given = "id long, keys array<long>" if kind == "multi_get" else f"key long, value {_VALUE_DDL}"
+    return step, f"{given}, answer {ddl}"
 
 
 def _put(client: Any, rows: Sequence[Any]) -> list[Any]:
     with client.pipeline(transaction=False) as pipeline:
-        for key, _, value in rows:
+        for key, value in rows:
             pipeline.set(key, _packed((value["number"], value["text"])))
         pipeline.execute()
-    return [value for _, _, value in rows]
+    return [value for _, value in rows]
 
 
 def _get(client: Any, rows: Sequence[Any]) -> list[Any]:
     with client.pipeline(transaction=False) as pipeline:
-        for key, _, _ in rows:
+        for key, _ in rows:
             pipeline.get(key)
         return list(map(_value, pipeline.execute()))
 
 
 def _update(client: Any, rows: Sequence[Any]) -> list[Any]:
     """Read, then write: nothing else may write these keys meanwhile."""
-    held = dict(zip((key for key, _, _ in rows), _get(client, rows), strict=True))
-    for key, _, value in rows:
+    held = dict(zip((key for key, _ in rows), _get(client, rows), strict=True))
+    for key, value in rows:
         before = held[key]
         number = (before["number"] if before else 0) + value["number"]
         held[key] = {"number": number, "text": value["text"]}
-    _put(client, [(key, None, value) for key, value in held.items()])
-    return [held[key] for key, _, _ in rows]
+    _put(client, list(held.items()))
+    return [held[key] for key, _ in rows]
 
 
 def _multi_get(client: Any, rows: Sequence[Any]) -> list[Any]:
     with client.pipeline(transaction=False) as pipeline:
-        for _, keys, _ in rows:
+        for _, keys in rows:
             pipeline.mget(keys)
         return [list(map(_value, found)) for found in pipeline.execute()]
 

@@ -155,10 +155,19 @@ class Collections(RuleBasedStateMachine):
         assert self.savepoints <= set(self.repository.tree("savepoints"))
 
 
-def test_whatever_happens_every_kept_epoch_can_be_read_and_no_garbage_is_left() -> None:
+def histories(examples: int) -> None:
     run_state_machine_as_test(
-        Collections, settings=settings(max_examples=60, stateful_step_count=25, deadline=None)
+        Collections, settings=settings(max_examples=examples, stateful_step_count=25, deadline=None)
     )
+
+
+def test_whatever_happens_every_kept_epoch_can_be_read_and_no_garbage_is_left() -> None:
+    histories(20)
+
+
+@pytest.mark.slow
+def test_it_is_so_in_more_histories() -> None:
+    histories(5_000 if os.environ.get("STATEKIT_SOAK") else 60)
 
 
 # ------------------------------------------------------------------------------- at the same time

@@ -74,9 +74,9 @@ def histories(examples: int) -> None:
 
 
 def test_a_store_answers_as_a_dict_does_whatever_epochs_restarts_and_crashes_there_are() -> None:
-    histories(50)
+    histories(12)
 
 
 @pytest.mark.slow
 def test_it_does_so_in_many_more_histories() -> None:
-    histories(10_000 if SOAK else 1_000)
+    histories(10_000 if SOAK else 60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 import statekit as sk
 from statekit.checkpoint.repository import Repository
 from tests.support.instants import at
+
+SOAK = bool(os.environ.get("STATEKIT_SOAK"))
 
 
 class Cell(NamedTuple):
@@ -129,14 +132,14 @@ EPOCHS = st.lists(st.lists(st.tuples(st.sampled_from(KINDS), CELLS), max_size=25
 
 
 @given(EPOCHS, st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_scans_equal_sorted_items(epochs: list[list[Any]], parallelism: int) -> None:
     check_scans(epochs, parallelism)
 
 
 @pytest.mark.slow
 @given(EPOCHS, st.integers(1, 3))
-@settings(max_examples=2_000, deadline=None)
+@settings(max_examples=2_000 if SOAK else 200, deadline=None)
 def test_many_more_scans_equal_sorted_items(epochs: list[list[Any]], parallelism: int) -> None:
     check_scans(epochs, parallelism)
 

@@ -35,7 +35,7 @@ from tests.bench.workload import SPAN, moments
 
 KEYS = 1_000_000
 OPERATIONS = 100_000
-KEYS_AT_ONCE = 10
+KEYS_AT_ONCE, LOOKUPS = 10, 10_000
 WARM, ROUNDS = 8, 7
 SPARK_WARM, SPARK_ROUNDS = 1, 3
 REDIS_DURABLE = "an append-only file, synced every second"
@@ -82,6 +82,11 @@ def is_lookup(kind: str) -> bool:
     return kind == "multi_get"
 
 
+def count_of(kind: str) -> int:
+    """How many operations an epoch has: of `multi_get` as many as read 100,000 keys."""
+    return LOOKUPS if is_lookup(kind) else OPERATIONS
+
+
 def schema_of(kind: str) -> str:
     if is_lookup(kind):
         return "id long, keys array<long>"
@@ -92,10 +97,10 @@ def requests(kind: str, number: int) -> pa.Table:
     """The operations of epoch `number`, with keys drawn uniformly."""
     draw = random.Random(number)
     if is_lookup(kind):
-        lists = [[draw.randrange(KEYS) for _ in range(KEYS_AT_ONCE)] for _ in range(OPERATIONS)]
+        lists = [[draw.randrange(KEYS) for _ in range(KEYS_AT_ONCE)] for _ in range(LOOKUPS)]
         return pa.table(
             {
-                "id": pa.array(range(OPERATIONS), pa.int64()),
+                "id": pa.array(range(LOOKUPS), pa.int64()),
                 "keys": pa.array(lists, pa.list_(pa.int64())),
             }
         )
@@ -181,13 +186,14 @@ class StoreProcessor(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
         for row in rows:
             if row.kind == "put":
-                self.value.update((row.value.number, row.value.text))
-                held = row.value
+                held = (row.value["number"], row.value["text"])
+                self.value.update(held)
             else:
                 held = self.value.get()
                 if row.kind == "update":
-                    number = (held[0] if held else 0) + row.value.number
-                    self.value.update((number, row.value.text))
+                    number = (held[0] if held else 0) + row.value["number"]
+                    held = (number, row.value["text"])
+                    self.value.update(held)
             number, text = (held[0], held[1]) if held else (None, None)
             yield SparkRow(key=key[0], kind=row.kind, number=number, text=text)
 
@@ -247,25 +253,25 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
 def _against_redis(kind: str, filled: str, port: int) -> Row:
     options = {"kind": kind, "filled": filled, "port": port, "schema": schema_of(kind)}
     ours, redis = (type(of.__name__, (of,), options) for of in (OurStore, RedisStore))
-    warm, rounds = (2, 3) if kind == "multi_get" else (WARM, ROUNDS)
-    tables = (requests(kind, number) for number in range(warm + rounds))
-    own, other = _turns([ours, redis], tables, warm)
-    arms = (_cpu_arm("statekit", STATEKIT_DURABLE, own), _cpu_arm("Redis", REDIS_DURABLE, other))
-    each = [arm.seconds / OPERATIONS * 1e6 for arm in arms]
+    tables = (requests(kind, number) for number in range(WARM + ROUNDS))
+    own, other = _turns([ours, redis], tables, WARM)
+    arms = tuple(
+        Arm(name, statistics.median(cpu), durable, count_of(kind), turns=tuple(cpu))
+        for name, durable, cpu in (
+            ("statekit", STATEKIT_DURABLE, [turn.cpu for turn in own]),
+            ("Redis", REDIS_DURABLE, [turn.cpu for turn in other]),
+        )
+    )
+    each = [arm.seconds / count_of(kind) * 1e6 for arm in arms]
     wall = statistics.median(b.seconds / a.seconds for a, b in zip(own, other, strict=True))
     return Row(
-        f"store: CPU of {OPERATIONS:,} {kind} on Spark, of {KEYS:,} keys, against Redis",
+        f"store: CPU of {count_of(kind):,} {kind} on Spark, of {KEYS:,} keys, against Redis",
         f"{each[0]:.1f} µs each against {each[1]:.1f} µs; {wall:.2f} times as fast by the clock",
         "no more than Redis" if kind in NOT_ABOVE_REDIS else "",
         arms,
         note="All processes count, Spark's and the server. Redis is not shuffled to, and may lose "
         "a second of changes.",
     )
-
-
-def _cpu_arm(name: str, durable: str, turns: Sequence[Spent]) -> Arm:
-    cpu = tuple(turn.cpu for turn in turns)
-    return Arm(name, statistics.median(cpu), durable, OPERATIONS, turns=cpu)
 
 
 class Timed(NamedTuple):
@@ -317,22 +323,20 @@ def _against_spark(kind: str, filled: str) -> Row:
     made, theirs = (type(of.__name__, (of,), options) for of in (OurStore, SparkStore))
     tables = (requests(kind, number) for number in range(SPARK_WARM + SPARK_ROUNDS))
     own, other = _turns([made, theirs], tables, SPARK_WARM)
-    arms = (
-        _clock_arm("statekit", STATEKIT_DURABLE, own),
-        _clock_arm("transformWithState", SPARK_DURABLE, other),
+    arms = tuple(
+        Arm(name, statistics.median(seconds), durable, count_of(kind), turns=tuple(seconds))
+        for name, durable, seconds in (
+            ("statekit", STATEKIT_DURABLE, [turn.seconds for turn in own]),
+            ("transformWithState", SPARK_DURABLE, [turn.seconds for turn in other]),
+        )
     )
     return Row(
-        f"store: {OPERATIONS:,} {kind} on Spark, of {KEYS:,} keys, against a processor",
+        f"store: {count_of(kind):,} {kind} on Spark, of {KEYS:,} keys, against a processor",
         faster(*arms),
         "at least 10",
         arms,
         note="The processor does not put the answers together." if kind == "multi_get" else "",
     )
-
-
-def _clock_arm(name: str, durable: str, turns: Sequence[Spent]) -> Arm:
-    seconds = tuple(turn.seconds for turn in turns)
-    return Arm(name, statistics.median(seconds), durable, OPERATIONS, turns=seconds)
 
 
 def _turns(

@@ -184,6 +184,7 @@ class StoreProcessor(StatefulProcessor):
         self.value = handle.getValueState("value", VALUE)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        held: tuple[Any, ...] | None
         for row in rows:
             if row.kind == "put":
                 held = (row.value["number"], row.value["text"])

@@ -1,4 +1,4 @@
-"""Digests of values: equal values of a type have equal digests, in every process."""
+"""Digests of values: values with the same stored form have equal digests, in every process."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 from typing import Any
 
 from statekit.codec.value_codec import ValueCodec, value_codec
+from statekit.errors import StateTypeError
 
 BYTES = 16
 
@@ -14,7 +15,9 @@ BYTES = 16
 def digest(value: Any, of: Any) -> bytes:
     """Return a digest of a value, 16 bytes of BLAKE2b over its stored form.
 
-    Equal values of one type have equal digests, on every machine and in every replay.
+    Values of one type with the same stored form have equal digests, on every machine and in every
+    replay. The order of a set is not stored. The order of a dict is, and so are the sign of a zero
+    and the last zeros of a Decimal, although Python compares such values as equal.
 
     Parameters:
         of: the type of the value.
@@ -27,7 +30,10 @@ def digest(value: Any, of: Any) -> bytes:
     >>> digest(1, int).hex()
     '4a9e6f9b8d43f6ad008f8c291929dee2'
     """
-    return hashlib.blake2b(_codec(of).encode(value), digest_size=BYTES).digest()
+    codec = _codec(of)
+    if not codec.accepts(value):
+        raise StateTypeError(f"digest(…, {codec.schema.brief}): {codec.reason(value)}")
+    return hashlib.blake2b(codec.encode(value), digest_size=BYTES).digest()
 
 
 @functools.lru_cache(maxsize=256)

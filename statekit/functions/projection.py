@@ -6,8 +6,9 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from statekit.codec.annotations import peel, show
+from statekit.codec.annotations import Field, peel, show
 from statekit.errors import StateTypeError
+from statekit.records.arrow_reader import record_builder
 from statekit.records.record_type import RecordType
 
 WHOLE = "*"
@@ -52,26 +53,40 @@ class Projection:
         return RecordType.of(self._classes[1], where=self._where)
 
     @property
-    def runs_a_class(self) -> bool:
-        """Whether a class may change values while a record is made, so that columns are not
-        enough.
+    def needs_records(self) -> bool:
+        """Whether records have to be made, as columns of the others are not enough.
+
+        A class may change values or add defaults while a record is made, and a field of another
+        type may store a value in another form.
         """
-        takes_fields = any(of != WHOLE for of in self.fields.values())
-        return self.into.may_change_fields or (takes_fields and self.taken.may_change_fields)
+        if self.into.may_change_fields or set(self.fields) != set(self.into.field_names):
+            return True
+        into, taken = self.into.fields or {}, self.taken.fields or {}
+        pairs = [(into[name], taken[of]) for name, of in self.fields.items() if of != WHOLE]
+        if pairs and self.taken.may_change_fields:
+            return True
+        return any(_stored_form(new) != _stored_form(given) for new, given in pairs)
 
     @functools.cached_property
     def _make(self) -> Callable[[Any], Any]:
         """Return a function from a record to the new one."""
         cls, getters = self.into.cls, tuple(map(self._getter, self.fields.values()))
-        if self.into.flavour == "namedtuple" and len(self.fields) == len(self.into.field_names):
+        names = list(self.fields)
+        if self.into.flavour == "namedtuple" and len(names) == len(self.into.field_names):
             return lambda record: cls(*[get(record) for get in getters])
-        names = tuple(self.fields)
+        if self.into.flavour in ("pydantic", "typeddict"):  # aliases, and keys that may be absent
+            build = record_builder(self.into, names)
+            return lambda record: build([[get(record)] for get in getters], 1)[0]
         return lambda record: cls(
             **{name: get(record) for name, get in zip(names, getters, strict=True)}
         )
 
     def _getter(self, name: str) -> Callable[[Any], Any]:
-        return (lambda record: record) if name == WHOLE else self.taken.getter((name,))
+        if name == WHOLE:
+            return lambda record: record
+        if self.taken.flavour == "typeddict":
+            return lambda record: record.get(name)  # as in a column, None for an absent key
+        return self.taken.getter((name,))
 
     def _checked(self, given: Mapping[str, str]) -> dict[str, str]:
         """Return which field each field of the new records gets, in their order."""
@@ -85,17 +100,25 @@ class Projection:
                 f"{self._where}: {into.name} has no field {', '.join(map(repr, unknown))}: choose "
                 f"from {', '.join(into.field_names)}"
             )
+        if computed := [name for name in given if not into.fields[name].init]:
+            raise StateTypeError(
+                f"{self._where}: {into.name} computes {', '.join(map(repr, computed))} itself "
+                "(init=False): leave it out"
+            )
         return dict(self._pairs(given))
 
     def _pairs(self, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         taken = self.taken.fields or {}
         for name, field in (self.into.fields or {}).items():
             of = given.get(name, name)
+            wanted = self.into.column_annotation(field)
+            if not field.init:
+                continue
             if of == WHOLE:
-                self._check_type(name, field.annotation, self.taken.cls, "the record")
+                self._check_type(name, wanted, self.taken.cls, "the record")
             elif of in taken:
                 found = self.taken.column_annotation(taken[of])
-                self._check_type(name, field.annotation, found, f"{self.taken.name}.{of}")
+                self._check_type(name, wanted, found, f"{self.taken.name}.{of}")
             elif name not in given and not field.required:
                 continue
             else:
@@ -116,3 +139,9 @@ class Projection:
             f"{self._where}: {self.into.name}.{name} is {show(wanted)}, and {what} is "
             f"{show(found)}: declare both with the same type, or convert it with map()"
         )
+
+
+def _stored_form(field: Field) -> tuple[set[Any], tuple[Any, ...]]:
+    """Return what the stored form of a field's values depends on."""
+    members, _, metadata = peel(field.annotation)
+    return set(members), metadata

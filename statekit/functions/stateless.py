@@ -107,7 +107,7 @@ class Stateless:
     def selects_columns(self) -> bool:
         """Whether its outputs are columns of its input: no function sees a record."""
         if isinstance(self.fn, Projection):
-            return not self.fn.runs_a_class
+            return not self.fn.needs_records
         return self.kind == "of"
 
     @property

@@ -180,17 +180,17 @@ class Plan:
             StateTypeError: it would be fed by its own outputs, or they do not fit what reads those
                 of the replaced one.
         """
-        former, names = self.operators, [each.name for each in self.operators]
+        former, names = (self.operators, self.transforms), [op.name for op in self.operators]
         place = names.index(operator.name) if operator.name in names else len(names)
-        operators = self._in_order([*former[:place], operator, *former[place + 1 :]])
-        replaced = former[place : place + 1]
-        self.operators = operators
+        replaced = self.operators[place : place + 1]
+        others = self.operators[:place], self.operators[place + 1 :]
+        self.operators = self._in_order([*others[0], operator, *others[1]])
         try:
             self.transforms = [self._selecting_again(each, operator) for each in self.transforms]
             for before in replaced:
                 self._check_readers(before, operator)
         except StateTypeError:
-            self.operators = former
+            self.operators, self.transforms = former
             raise
 
     def _selecting_again(self, transform: Transform, operator: Operator) -> Transform:
@@ -235,9 +235,9 @@ class Plan:
             following = next(fed, None)
             if following is None:
                 raise StateTypeError(
-                    f"job {self.name!r}: {' and '.join(op.name for op in waiting)} would be fed by "
-                    "what they emit themselves, and a job has no cycles: keep what comes back in "
-                    "the state of the operator"
+                    f"job {self.name!r}: the outputs of {' and '.join(op.name for op in waiting)} "
+                    "would be fed back to their own inputs, and a job has no cycles. Nothing was "
+                    "changed. Keep in state what an operator needs of its own outputs"
                 )
             ordered.append(following)
             waiting.remove(following)

@@ -81,11 +81,19 @@ class EpochStreams(Closing):
             if transform is None:
                 return self._inputs[name]
             frame = self._transformed(transform)
-            reads = self._transforms.job.reads_of(name)
             # A selection of columns costs nothing that was computed.
-            several = self._persists and reads > 1 and not transform.function.selects_columns
+            is_selection = transform.function.selects_columns
+            several = self._persists and not is_selection and self._reads(name) > 1
             self._frames[name] = self.persist(frame) if several else frame
         return self._frames[name]
+
+    def _reads(self, stream: str) -> int:
+        """Return how often a stream is read. Each reader of selected columns reads it, too."""
+        job = self._transforms.job
+        late = [op for op in job.consumers_of(stream) if job.wants_late(op)]
+        selections = [of for of in job.transforms_of(stream) if of.function.selects_columns]
+        others = job.reads_of(stream) - len(selections) + len(late)
+        return others + sum(self._reads(of.name) for of in selections)
 
     def __setitem__(self, name: str, frame: DataFrame) -> None:
         self._frames[name] = frame

@@ -52,7 +52,7 @@ class Projection:
         """The type of the records that it makes."""
         return RecordType.of(self._classes[1], where=self._where)
 
-    @property
+    @functools.cached_property
     def needs_records(self) -> bool:
         """Whether records have to be made, as columns of the others are not enough.
 

@@ -261,7 +261,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Act, str]] = {
             key="key",
             value=lambda own: 1,
         ),
-        "kv would be fed by what they emit themselves, and a job has no cycles",
+        "the outputs of kv would be fed back to their own inputs, and a job has no cycles",
     ),
     "late requests without time": (
         {},

@@ -197,8 +197,8 @@ def _check_operator(
     _check_widths(stored, declared)
     if stored.timers and not allow_dropped_state:
         _check_timers(stored, declared, f"@{operator.declared.name}.on_timer")
-    if stored.ordered is not None and not allow_dropped_state:
-        _check_buffered(stored, declared)
+    if stored.ordered is not None and not (allow_dropped_state and declared.ordered is None):
+        _check_buffered(stored, declared)  # they are read, whatever is given up
     names = {state.name for state in declared.states} | operator.declared.traits.dropped_states
     for state in stored.states:
         if state.name not in names and not allow_dropped_state:

@@ -36,6 +36,7 @@ def _in_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_delayed_flights_find_where_their_aircraft_came_from(spark: Any) -> None:
     write, stream = ON_SPARK

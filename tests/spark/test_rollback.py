@@ -84,6 +84,7 @@ def test_a_stream_reads_rolled_back_input_again_one_file_per_batch(stream: Runs,
     _check(stream, GIVEN)
 
 
+@pytest.mark.slow
 def test_a_start_after_a_killed_rollback_sets_spark_back_first(stream: Runs) -> None:
     """Right behind the commit, among the commits and offsets, and within the log of files."""
     repository = _repository(stream)

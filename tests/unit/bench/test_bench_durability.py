@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from statekit.working_copy.base_options import BaseOptions
 from tests.bench import durability
 from tests.bench.report import Row
@@ -29,6 +31,7 @@ def test_uploads_have_at_least_the_changed_bytes_and_include_bases() -> None:
         assert not row.result.endswith(" 0 bases")
 
 
+@pytest.mark.slow
 def test_restored_state_is_complete_on_any_disk() -> None:
     rows = durability.restores(rows=500, runs=1, bases=ALWAYS)
     assert all(row.measured.startswith("restore of 500 rows") for row in rows)

@@ -140,6 +140,7 @@ def rows(home: Path, sink: str) -> Iterator[tuple[int, list[int]]]:
             yield number, values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ordered", [False, True], ids=["eager", "ordered"])
 def test_no_cent_is_lost_or_made_whatever_is_killed(tmp_path: Path, ordered: bool) -> None:
     chosen = random.Random(11)

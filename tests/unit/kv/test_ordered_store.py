@@ -111,7 +111,7 @@ def histories(examples: int) -> None:
 def test_an_ordered_store_answers_as_a_model_that_sorts_all_operations_and_knows_all_versions() -> (
     None
 ):
-    histories(10)
+    histories(6)
 
 
 @pytest.mark.slow
@@ -323,6 +323,15 @@ def test_an_operation_cannot_become_the_first_one_while_requests_are_buffered() 
     run.declare("remove", 1)
     run.epoch({kind: [Op("a", at(3), 2)] for kind in run.kinds})
     run.drain()
+
+
+def test_buffered_requests_cannot_be_given_up_while_others_are_read() -> None:
+    run = StoreRun(["put", "get"], TimedModel(0), 1, 16, event_time="at")
+    run.epoch({"put": [Op("a", at(2), 1)], "get": [Op("a", at(1))]})
+    job = store_job(("get", "put"), Held, None, event_time="at")
+    options = RunOptions(parallelism=1, allow_dropped_state=True)
+    with pytest.raises(sk.StateSchemaError, match="give the operator another name"):
+        LocalRunner(job, run.repository, MemoryCopies(), options)
 
 
 def test_answers_wait_for_the_watermark_when_a_run_is_not_drained() -> None:

@@ -76,6 +76,7 @@ def latest_in(root: Path) -> int:
     return max((int(path.stem) for path in names), default=-1)
 
 
+@pytest.mark.slow
 def test_after_a_kill_at_any_instant_the_copies_have_the_committed_state(tmp_path: Path) -> None:
     root, local = tmp_path / "c", tmp_path / "local"
     chosen, seen = random.Random(5), -1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import functools
 import uuid
 from collections.abc import Iterable, Mapping, Set
 from decimal import Decimal
@@ -62,11 +63,19 @@ def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and isnan(value)
 
 
+@functools.lru_cache(maxsize=1024)
+def _fields_of(cls: type) -> tuple[str, ...] | None:
+    """Return the names of the fields of a class of records; None for any other."""
+    if struct_flavour(cls) is None:
+        return None
+    return tuple(field.name for field in struct_fields(cls))
+
+
 def _order_of_parts(value: Any) -> tuple[Any, ...]:
     """Return the key of a value that consists of others."""
-    if struct_flavour(type(value)) is not None:
-        fields = (getattr(value, field.name, None) for field in struct_fields(type(value)))
-        return (11, *map(order_of_value, fields))
+    names = _fields_of(type(value))  # type: ignore[arg-type]  classes can be hashed
+    if names is not None:
+        return (11, *(order_of_value(getattr(value, name, None)) for name in names))
     if isinstance(value, Mapping):
         return (13, *sorted((order_of_value(k), order_of_value(v)) for k, v in value.items()))
     if isinstance(value, Set):

@@ -62,8 +62,8 @@ class BufferedRecord(NamedTuple):
     input: int
 
 
-TieOrder = Callable[[BufferedRecord], Any]
-"""Returns what records of one key and time are sorted by."""
+TieOrder = Callable[[list[BufferedRecord]], list[BufferedRecord]]
+"""Puts records of one key and time into their order."""
 
 
 class DueGroup(NamedTuple):
@@ -103,7 +103,7 @@ class EventTimeBuffer:
         key_codec: of keys.
         wakes_at: called with records and timers that are not due.
         has_timers: whether the operator has timers, which fire between the records.
-        tie_order: of records of one key and time.
+        tie_order: puts records of one key and time into their order.
     """
 
     plan: ShardPlan
@@ -181,7 +181,7 @@ class EventTimeBuffer:
                 if item.row:
                     place = item.row[6 - POSITION_BYTES]
                     ties.append(BufferedRecord(item.time, self.codec.decode(item.content), place))
-            records += ties if len(ties) < 2 else sorted(ties, key=self.tie_order)
+            records += ties if len(ties) < 2 else self.tie_order(ties)
         if rows := [item.row for item in due if item.row]:  # the first ones of the key group
             self.batch.delete_range(WAITING, rows[0], rows[-1] + b"\x00")
             self._rows_added -= len(rows)

@@ -73,7 +73,8 @@ def _fields_of(cls: type) -> tuple[str, ...] | None:
 
 def _order_of_parts(value: Any) -> tuple[Any, ...]:
     """Return the key of a value that consists of others."""
-    names = _fields_of(type(value))  # type: ignore[arg-type]  classes can be hashed
+    cls: Any = type(value)
+    names = _fields_of(cls)
     if names is not None:
         return (11, *(order_of_value(getattr(value, name, None)) for name in names))
     if isinstance(value, Mapping):

@@ -70,7 +70,7 @@ class KVStore(Generic[K, V]):
         sort: the type of the ordered part of keys; `key` is then a partition, within which `scan`
             reads entries in order.
         event_time: the field with the time of the records of all operations. Operations of one key
-            and time run in the order of their declaration, then of the values of their records.
+            and time run in the order of their declaration, then of the values of their requests.
             Answers have the time as `at`.
         lateness: how far records may lag behind the largest event time before they are late.
         history: how long replaced values are kept, for `as_of`; a timedelta or a text such as "7

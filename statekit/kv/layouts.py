@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Protocol
 
-from statekit.kv.annotations import optional
+from statekit.kv.annotations import named_class, optional
 from statekit.state.map_state import MapState
 from statekit.state.options import TTL
 from statekit.state.single_row_states import ValueState
@@ -96,9 +96,10 @@ class SortedValues:
 class ValueWithPast:
     """One value per key, and those that it replaced within a time.
 
-    A former value is kept under the time at which it was replaced, and None for a time without a
-    value. So the value at a time is the first one that was replaced later, or the present one. It
-    expires once it was replaced for longer than the history.
+    A former value is kept under the time at which it was replaced, with the time since which it was
+    there. So the value at a time is the first one that was replaced later, or the present one. If
+    it was not there at that time yet, the one before has expired, or was replaced before there was
+    a history. A former value expires once it was replaced for longer than the history.
 
     Parameters:
         value: the type of the values.
@@ -108,40 +109,54 @@ class ValueWithPast:
     def __init__(self, value: Any, history: dt.timedelta | str) -> None:
         ttl = TTL(history, clock="event")
         self.history = dt.timedelta(microseconds=ttl.record.duration_us)
-        self._value = ValueState[value]
-        self._former = _kept(MapState[dt.datetime, optional(value)], ttl)  # type: ignore[misc]
+        parts = {"since": optional(dt.datetime), "value": optional(value)}
+        self._former = former = named_class("Former", parts)
+        self._states = {
+            "value": ValueState[value],
+            "since": ValueState[dt.datetime],
+            "former": _kept(MapState[dt.datetime, former], ttl),  # type: ignore[valid-type]
+        }
 
     def function(self, handlers: Mapping[type, Handle]) -> Callable[..., Any]:
-        def handled(request: Any, value: Any, former: Any) -> tuple[Any]:
-            return (handlers[type(request)](request, (value, former)),)
+        def handled(request: Any, value: Any, since: Any, former: Any) -> tuple[Any]:
+            return (handlers[type(request)](request, (value, since, former)),)
 
-        handled.__annotations__ |= {"value": self._value, "former": self._former}
+        handled.__annotations__ |= self._states
         return handled
 
     def read(self, request: Any, states: Any) -> Any:
         return states[0].get()
 
-    def read_at(self, time: dt.datetime, states: Any) -> Any:
-        """Return the value at a time within the history; None if it was absent."""
-        value, former = states
-        for replaced_at, replaced in former.scan(time):
-            if replaced_at > time:
-                return replaced
-        return value.get()
+    def read_at(self, request: Any, states: Any) -> tuple[bool, Any]:
+        """Return whether the value at `as_of` is known, and the value; None if it was absent."""
+        value, since, former = states
+        found = self._former(since.get(), value.get())
+        for replaced_at, replaced in former.scan(request.as_of):
+            if replaced_at > request.as_of:
+                found = replaced
+                break
+        else:
+            if request.as_of == request.at:
+                return True, found.value
+        if found.since is None:  # it was never there, or written before there was a history
+            return found.value is None, None
+        return (True, found.value) if found.since <= request.as_of else (False, None)
 
     def write(self, request: Any, states: Any, value: Any) -> None:
         self._keep(request, states)
         states[0].update(value)
+        states[1].update(request.at)
 
     def remove(self, request: Any, states: Any) -> None:
         self._keep(request, states)
         states[0].clear()
+        states[1].clear()
 
     def _keep(self, request: Any, states: Any) -> None:
         """Keep the present value, unless it is from the same time."""
-        value, former = states
+        value, since, former = states
         if request.at not in former:
-            former[request.at] = value.get()
+            former[request.at] = self._former(since.get(), value.get())
 
 
 def _kept(state: Any, ttl: TTL | None) -> Any:

@@ -17,8 +17,8 @@ Results = Callable[[Any, Any], tuple[Any, ...]]
 """Handles a request with the states of its key, and returns its results."""
 
 Status = Literal["found", "absent", "too old", "not yet"]
-"""Whether there was a value at a time. "too old" is before the history, and "not yet" is later than
-the request itself.
+"""Whether there was a value at a time. "too old" is before the history, or before the store kept
+one; "not yet" is later than the request itself.
 """
 
 
@@ -53,7 +53,9 @@ def get_as_of(layout: ValueWithPast) -> Results:
             return None, "not yet"
         if request.at - request.as_of > layout.history:
             return None, "too old"
-        value = layout.read_at(request.as_of, states)
+        is_known, value = layout.read_at(request, states)
+        if not is_known:
+            return None, "too old"
         return value, "absent" if value is None else "found"
 
     return results

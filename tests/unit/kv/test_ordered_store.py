@@ -334,6 +334,22 @@ def test_buffered_requests_cannot_be_given_up_while_others_are_read() -> None:
         LocalRunner(job, run.repository, MemoryCopies(), options)
 
 
+@pytest.mark.parametrize("before", [{}, {"history": "2 seconds"}], ids=["none", "shorter"])
+def test_a_time_that_an_earlier_version_did_not_keep_is_too_old(before: dict[str, Any]) -> None:
+    repository = Repository.in_memory()
+    steps = [Step("k", at(second), second) for second in range(20)]
+    job = sk.Job("history")
+    store = job.add(sk.KVStore("kv", key=str, value=int, event_time="at", **before))
+    store.put(job.source("steps", Step), key="key", value="amount")
+    job.run({"steps": steps}, checkpoint=repository, epoch_size=1, drain=False)
+    asks = [Ask("k", at(30), at(second)) for second in (12, 25, 30)]
+    given: dict[str, list[Any]] = {"steps": [*steps, Step("k", at(25), 25)], "asks": asks}
+    done = history_job(history="20 seconds").run(given, checkpoint=repository)
+    found = {answer.as_of: (answer.value, answer.status) for answer in done["found"]}
+    assert found[at(12)] == (None, "too old"), "its value was replaced before it was kept"
+    assert found[at(25)] == found[at(30)] == (25, "found")
+
+
 def test_answers_wait_for_the_watermark_when_a_run_is_not_drained() -> None:
     job, repository = history_job(history="10 seconds"), Repository.in_memory()
     steps, asks = [Step("k", at(5), 1)], [Ask("k", at(5), at(5)), Ask("k", at(6), at(6))]

@@ -303,6 +303,10 @@ class KVStore(Generic[K, V]):
 
         The other parameters, and the errors, are those of `put`.
         """
+        if not callable(fn):
+            raise StateTypeError(
+                f"{self._where}: update takes a function of a value and a record, not {fn!r}"
+            )
         parts = [*self._cell(key, sort), self._record(stream)]
         results = {"before": optional(self._value), "value": optional(self._value)}
         handle = operations.update(self._layout, fn)

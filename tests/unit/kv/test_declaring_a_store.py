@@ -299,6 +299,15 @@ def test_an_operation_that_does_not_fit_is_refused_and_leaves_nothing_behind(wha
         assert (done["first"], done["put"]) == ([Balance("a", None)], [("a", 5)])
 
 
+def test_an_update_takes_a_function() -> None:
+    job = sk.Job("bank")
+    store = job.add(sk.KVStore("kv", key=str, value=int))
+    payments = job.source("payments", Payment)
+    wrong: Any = 5
+    with pytest.raises(sk.StateTypeError, match="update takes a function of a value and a record"):
+        store.update(payments, wrong, key="account")
+
+
 def test_a_store_without_a_job_has_no_operations() -> None:
     store = sk.KVStore("kv", key=str, value=int)
     queries = sk.Job("bank").source("queries", Query)

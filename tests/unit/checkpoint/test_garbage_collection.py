@@ -167,7 +167,7 @@ def test_whatever_happens_every_kept_epoch_can_be_read_and_no_garbage_is_left() 
 
 @pytest.mark.slow
 def test_it_is_so_in_more_histories() -> None:
-    histories(5_000 if os.environ.get("STATEKIT_SOAK") else 60)
+    histories(5_000 if os.environ.get("STATEKIT_SOAK") else 25)
 
 
 # ------------------------------------------------------------------------------- at the same time

@@ -79,4 +79,4 @@ def test_a_store_answers_as_a_dict_does_whatever_epochs_restarts_and_crashes_the
 
 @pytest.mark.slow
 def test_it_does_so_in_many_more_histories() -> None:
-    histories(10_000 if SOAK else 60)
+    histories(10_000 if SOAK else 25)

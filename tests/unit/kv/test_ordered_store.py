@@ -116,7 +116,7 @@ def test_an_ordered_store_answers_as_a_model_that_sorts_all_operations_and_knows
 
 @pytest.mark.slow
 def test_it_does_so_in_many_more_histories() -> None:
-    histories(10_000 if SOAK else 50)
+    histories(10_000 if SOAK else 20)
 
 
 # -------------------------------------------------------- any arrival, any cut, any parallelism
@@ -185,7 +185,7 @@ def test_answers_are_the_same_for_every_arrival_within_the_lateness_every_cut_an
 
 @pytest.mark.slow
 @given(OPERATIONS, ARRIVALS)
-@settings(max_examples=10_000 if SOAK else 200, deadline=None)
+@settings(max_examples=10_000 if SOAK else 80, deadline=None)
 def test_they_are_for_many_more_arrivals(
     operations: list[tuple[str, Op]], arrival: Arrival
 ) -> None:

@@ -139,7 +139,7 @@ def test_scans_equal_sorted_items(epochs: list[list[Any]], parallelism: int) -> 
 
 @pytest.mark.slow
 @given(EPOCHS, st.integers(1, 3))
-@settings(max_examples=2_000 if SOAK else 200, deadline=None)
+@settings(max_examples=2_000 if SOAK else 80, deadline=None)
 def test_many_more_scans_equal_sorted_items(epochs: list[list[Any]], parallelism: int) -> None:
     check_scans(epochs, parallelism)
 

@@ -162,6 +162,8 @@ class OperatorRecord(Record):
         ordered_past: earlier types of records that may still be buffered, which it reads.
         buffered_inputs: the names of the inputs that buffered records may be from. A row has the
             place of its input in this list, so names are only added.
+        dropped_types: the names of types of buffered records that it no longer takes: those that
+            come due are dropped.
         definition: other facts that give its state its meaning, by name; None for most operators.
         widths: the largest number of bits of numbers in its states, by name, if types declare it.
         inputs: names of the keyed input streams.
@@ -179,6 +181,7 @@ class OperatorRecord(Record):
     ordered: TypeTree | None = None
     ordered_past: tuple[TypeTree, ...] = ()
     buffered_inputs: tuple[StoredText, ...] = ()
+    dropped_types: tuple[StoredText, ...] = ()
     definition: dict[StoredText, StoredText] | None = None
     widths: dict[StoredText, Count] = Field(default_factory=dict)
     broadcasts: tuple[StoredText, ...] = ()
@@ -190,6 +193,14 @@ class OperatorRecord(Record):
         if self.timers:
             names += (TIMERS,)
         return names if self.ordered is None else (*names, WAITING)
+
+    @property
+    def buffered_types(self) -> tuple[str, ...]:
+        """Names of the types that buffered records may be of, in the order of the stored union;
+        none if there is one type.
+        """
+        union = self.ordered if self.ordered is not None and self.ordered["kind"] == "union" else {}
+        return tuple(member["name"] for member in union.get("items", ()))
 
     @property
     def holds_by_key(self) -> tuple[str, ...]:

@@ -120,6 +120,7 @@ class ShardPlan:
         since: the epoch of the last rollback in its history; 0 without any.
         inputs: the names of the keyed inputs, in the order of their numbers.
         buffered_inputs: the names of all inputs that it may have buffered records of.
+        buffered_types: the names of the types that those may be of, if there are several.
     """
 
     checkpoint_id: str
@@ -136,6 +137,7 @@ class ShardPlan:
     since: int = 0
     inputs: tuple[str, ...] = ()
     buffered_inputs: tuple[str, ...] = ()
+    buffered_types: tuple[str, ...] = ()
 
     @property
     def now_us(self) -> dict[Clock, int]:
@@ -255,13 +257,14 @@ class OperatorEpoch(Record):
     def at_rest(self, shards: Iterable[ShardState], **changes: Any) -> OperatorEpoch:
         """Return the operator in an epoch without records, with these shards."""
         counts = ("records_in", "records_out", "bytes_written", "late")
-        handled = {**dict.fromkeys(counts, 0), "records_by_input": {}}
-        return self.model_copy(update={"shards": tuple(shards), **handled, **changes})
+        handled = dict.fromkeys(counts, 0)
+        read = {"records_by_input": dict.fromkeys(self.records_by_input, 0)}
+        return self.model_copy(update={"shards": tuple(shards), **handled, **read, **changes})
 
     def largest_of(self, stream: str) -> int | None:
         """Return the largest event time of a stream so far; None if it had no records."""
-        if not self.largest_by_input:  # an epoch imported from Spark has one time for all inputs
-            return self.largest_event_us
+        if not self.largest_by_input and not self.records_by_input:
+            return self.largest_event_us  # imported from Spark by an earlier version
         return self.largest_by_input.get(stream)
 
     @model_validator(mode="after")

@@ -137,7 +137,7 @@ class _Comparison:
 
     def union(self, stored: Schema, declared: Schema, path: str) -> str | None:
         """Compare unions: each member must stay tagged with its name, or untagged."""
-        before, now = _members(stored), _members(declared)
+        before, now = members(stored), members(declared)
         named_before, named_now = tagged_members(before), tagged_members(now)
         by_name = {member.brief: member for member in now}
         for member in before:
@@ -156,7 +156,8 @@ class _Comparison:
         return None
 
 
-def _members(schema: Schema) -> tuple[Schema, ...]:
+def members(schema: Schema) -> tuple[Schema, ...]:
+    """Return the members of a union; of another type, the type itself."""
     return schema.items if schema.kind == "union" else (schema,)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import typing
 from typing import Any
 
 from statekit.codec.annotations import peel, show
@@ -85,6 +87,26 @@ def codec_of_waiting(records: Records) -> ValueCodec[Any]:
         )
     codec: ValueCodec[Any] = explained(records.where, lambda: value_codec(records.cls))
     return codec
+
+
+def codec_of_stored_types(
+    records: Records, names: tuple[str, ...]
+) -> tuple[ValueCodec[Any], frozenset[type]]:
+    """Return a codec of buffered records whose types are in the order in which they were first
+    stored, since the first one is written without its name.
+
+    Parameters:
+        names: of the types. Those that are not declared any more are read as empty stand-ins.
+
+    Returns:
+        The codec, and the stand-ins.
+    """
+    declared = {schema_of(member.cls).brief: member.cls for member in records.members}
+    others = [name for name in names if name not in declared]
+    stand_ins = {name: dataclasses.make_dataclass(name, (), frozen=True) for name in others}
+    classes = declared | stand_ins
+    union: Any = typing.Union[tuple(classes[name] for name in names)]  # noqa: UP007
+    return value_codec(union), frozenset(stand_ins.values())
 
 
 def _are_untyped(records: Records) -> bool:

@@ -40,6 +40,7 @@ from statekit.functions.key_and_time import (
     check_event_time,
     check_order_by,
     codec_of_keys,
+    codec_of_stored_types,
     codec_of_waiting,
 )
 from statekit.functions.migrate_hooks import Hooks, MigrateOption, checked_hooks, hooks_of
@@ -154,6 +155,7 @@ class Process(Generic[R, P, U]):
         self.key_codec = codec_of_keys(self.name, self.record_type, key)
         check_event_time(self.record_type, event_time)
         self.ordered: ValueCodec[Any] | None = None
+        self._codecs_of_buffered: dict[Any, tuple[ValueCodec[Any], frozenset[type]]] = {}
         self.order_by = order_by
         if ordered:
             _check_takes_one(self)
@@ -461,6 +463,18 @@ class Process(Generic[R, P, U]):
             return ordered
 
         return in_order
+
+    def codec_of_buffered(self, plan: ShardPlan) -> tuple[ValueCodec[Any], frozenset[type]]:
+        """Return the codec of buffered records, and the classes that it gives to records of types
+        that are not declared any more.
+        """
+        assert self.ordered is not None
+        names = plan.buffered_types
+        if names in ((), tuple(member.brief for member in self.ordered.schema.items)):
+            return self.ordered, frozenset()
+        if names not in self._codecs_of_buffered:
+            self._codecs_of_buffered[names] = codec_of_stored_types(self.record_type, names)
+        return self._codecs_of_buffered[names]
 
     def with_traits(self, traits: Traits) -> Self:
         """Return the same function without callbacks and with other traits."""

@@ -8,7 +8,7 @@ from typing import Any
 from statekit.checkpoint.job_file import TIMERS, WAITING, JobFile, OperatorRecord
 from statekit.codec.schema import Schema
 from statekit.codec.schema_diff import side_by_side
-from statekit.codec.schema_evolution import why_unreadable
+from statekit.codec.schema_evolution import members, why_unreadable
 from statekit.errors import RescaleError, RestoreError, StateSchemaError
 from statekit.job.job import Job
 from statekit.job.plan import Operator
@@ -98,23 +98,60 @@ def _continued(operator: Operator, stored: JobFile) -> OperatorRecord:
     declared, before = operator.record(), stored.operator(operator.name)
     if before is None:
         return declared
+    ordered = _buffered_type(before, declared)
     followed = {each.record.name: each.allowed() for each in _state_successions(operator, before)}
     states = tuple(followed.get(state.name, state) for state in declared.states)
     return declared.model_copy(
         update={
             "states": states,
-            "ordered_past": _buffered_types(before, declared.ordered),
+            "ordered": ordered,
+            "ordered_past": _past_buffered_types(before, ordered),
+            "dropped_types": _types_not_taken(before, declared),
             "buffered_inputs": _buffered_inputs(before, declared),
             "widths": {**before.widths, **declared.widths},  # a removed field may come back
         }
     )
 
 
-def _buffered_types(before: OperatorRecord, declared: Any) -> tuple[Any, ...]:
-    """Return earlier types of buffered records, without the declared one."""
-    if before.ordered is None or declared is None:
+def _buffered_type(before: OperatorRecord, declared: OperatorRecord) -> Any:
+    """Return the type of buffered records: the stored union's members at their places, as they are
+    declared now, then new ones.
+
+    The first member of a union is written without its name, so it has to stay the first.
+    """
+    if before.ordered is None or declared.ordered is None:
+        return declared.ordered
+    stored, now = Schema.from_json(before.ordered), Schema.from_json(declared.ordered)
+    if _is_renamed(before, declared):
+        return declared.ordered
+    by_name = {member.brief: member for member in members(stored)}
+    by_name |= {member.brief: member for member in members(now)}
+    types = tuple(by_name.values())
+    return (Schema("union", types) if len(types) > 1 else now).to_json()
+
+
+def _types_not_taken(before: OperatorRecord, declared: OperatorRecord) -> tuple[str, ...]:
+    """Return the names of types of buffered records that are no longer declared."""
+    if before.ordered is None or declared.ordered is None:
+        return ()
+    stored = members(Schema.from_json(_buffered_type(before, declared)))
+    taken = {member.brief for member in members(Schema.from_json(declared.ordered))}
+    return tuple(member.brief for member in stored if member.brief not in taken)
+
+
+def _is_renamed(before: OperatorRecord, declared: OperatorRecord) -> bool:
+    """Return whether the one type of buffered records has another name: it still has an input."""
+    names = [Schema.from_json(of).brief for of in (before.ordered, declared.ordered)]
+    is_one = not before.buffered_types and not declared.buffered_types
+    had = before.buffered_inputs or declared.inputs  # earlier versions did not store inputs
+    return is_one and names[0] != names[1] and not set(had).isdisjoint(declared.inputs)
+
+
+def _past_buffered_types(before: OperatorRecord, ordered: Any) -> tuple[Any, ...]:
+    """Return earlier types of buffered records, without the present one."""
+    if before.ordered is None or ordered is None:
         return before.ordered_past
-    return former((*before.ordered_past, before.ordered), declared)
+    return former((*before.ordered_past, before.ordered), ordered)
 
 
 def _buffered_inputs(before: OperatorRecord, declared: OperatorRecord) -> tuple[str, ...]:
@@ -197,8 +234,7 @@ def _check_operator(
     _check_widths(stored, declared)
     if stored.timers and not allow_dropped_state:
         _check_timers(stored, declared, f"@{operator.declared.name}.on_timer")
-    if stored.ordered is not None and not (allow_dropped_state and declared.ordered is None):
-        _check_buffered(stored, declared)  # they are read, whatever is given up
+    _check_buffered(stored, declared, allow_dropped_state)
     names = {state.name for state in declared.states} | operator.declared.traits.dropped_states
     for state in stored.states:
         if state.name not in names and not allow_dropped_state:
@@ -261,13 +297,31 @@ def _check_timers(stored: OperatorRecord, declared: OperatorRecord, on_timer: st
         )
 
 
-def _check_buffered(stored: OperatorRecord, declared: OperatorRecord) -> None:
+def _check_buffered(
+    stored: OperatorRecord, declared: OperatorRecord, allow_dropped_state: bool
+) -> None:
+    """Check before a buffered record is due that it can be handled. Those of types that are still
+    declared are read, whatever is given up.
+    """
+    if stored.ordered is None:
+        return
     if declared.ordered is None:
+        if allow_dropped_state:
+            return
         raise StateSchemaError(
             f"records of operator {stored.name!r} wait in the checkpoint, and it is no longer "
             "ordered: declare ordered=True, or pass allow_dropped_state=True to give them up"
         )
-    now = Schema.from_json(declared.ordered)
+    lost = set(_types_not_taken(stored, declared)).difference(stored.dropped_types)
+    if lost and not allow_dropped_state:
+        raise StateSchemaError(
+            f"records of operator {stored.name!r} wait in the checkpoint, some of them perhaps of "
+            f"{', '.join(sorted(lost))}, which it no longer takes: declare it again, under this "
+            "name. To stop taking it, run the version that takes it with drain=True, so that none "
+            "is left, and then pass allow_dropped_state=True: records of it that come due are "
+            "dropped"
+        )
+    now = Schema.from_json(_buffered_type(stored, declared))
     for type_ in (stored.ordered, *stored.ordered_past):
         before = Schema.from_json(type_)
         if why := why_unreadable(before, now, root="record"):

@@ -519,11 +519,13 @@ class KVStore(Generic[K, V]):
         name: str | None,
     ) -> Stream[Any]:
         """Declare an operation with the records of a stream, and return its answers."""
+        # Buffered requests belong to an operation by the name of their class: it says the kind.
+        suffix = "requests" if name is None else f"{kind}.requests"
         name = self._named(kind, stream, name)
         if self._event_time is not None:
             parts = [*parts, Part("at", dt.datetime, self._event_time)]
         with self._undone_if_refused():
-            requests = requests_of(stream, f"{name}.requests", parts)
+            requests = requests_of(stream, f"{name}.{suffix}", parts)
             return self._declared(name, requests, results, handle, into)
 
     def _declared(

@@ -319,6 +319,7 @@ class Coordinator:
             since=0 if self.last is None else self.last.since,
             inputs=record.inputs,
             buffered_inputs=record.buffered_inputs,
+            buffered_types=record.buffered_types,
         )
 
     def _base(self, operator: str, shard: int) -> ShardState:

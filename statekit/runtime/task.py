@@ -72,10 +72,17 @@ class ShardTask:
         self._late_us = process.late_us(plan)
         self._buffer: EventTimeBuffer | None = None
         if process.ordered is not None:
-            codecs, has_timers = (process.ordered, process.key_codec), process.handles_timers
-            tie_order = process.tie_order(plan)
+            codec, given_up = process.codec_of_buffered(plan)
             self._buffer = EventTimeBuffer(
-                plan, self.batch, backend, *codecs, self._wakes_at, has_timers, tie_order
+                plan,
+                self.batch,
+                backend,
+                codec,
+                process.key_codec,
+                self._wakes_at,
+                process.handles_timers,
+                process.tie_order(plan),
+                given_up,
             )
         self.context = Context(self.scope, plan.shard, self._timers)
         self._call, self._arguments = process.signature.bind(self.states, self.context)

@@ -104,6 +104,8 @@ class EventTimeBuffer:
         wakes_at: called with records and timers that are not due.
         has_timers: whether the operator has timers, which fire between the records.
         tie_order: puts records of one key and time into their order.
+        given_up: the classes of records that the operator no longer takes: those that come due are
+            dropped.
     """
 
     plan: ShardPlan
@@ -114,6 +116,7 @@ class EventTimeBuffer:
     wakes_at: WakesAt
     has_timers: bool
     tie_order: TieOrder
+    given_up: frozenset[type] = frozenset()
 
     def __post_init__(self) -> None:
         self._now = self.plan.now_us["event"]
@@ -181,6 +184,8 @@ class EventTimeBuffer:
                 if item.row:
                     place = item.row[6 - POSITION_BYTES]
                     ties.append(BufferedRecord(item.time, self.codec.decode(item.content), place))
+            if self.given_up:
+                ties = [tie for tie in ties if type(tie.record) not in self.given_up]
             records += ties if len(ties) < 2 else self.tie_order(ties)
         if rows := [item.row for item in due if item.row]:  # the first ones of the key group
             self.batch.delete_range(WAITING, rows[0], rows[-1] + b"\x00")

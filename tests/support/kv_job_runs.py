@@ -53,6 +53,8 @@ class StoreRun:
         self.value: Any = Held
         self.repository = Repository.in_memory()
         self.key_groups: int | None = key_groups
+        self.has_removed = False
+        """Whether operations were removed since the last epoch."""
         self.restart(parallelism)
 
     def restart(self, parallelism: int) -> None:
@@ -60,7 +62,7 @@ class StoreRun:
         self.parallelism = parallelism
         job = store_job(tuple(self.kinds), self.value, self.key_groups, **self.options)
         self.key_groups = None
-        options = RunOptions(parallelism=parallelism)
+        options = RunOptions(parallelism=parallelism, allow_dropped_state=self.has_removed)
         self.runner = LocalRunner(job, self.repository, MemoryCopies(), options)
 
     def evolve(self) -> None:
@@ -73,9 +75,22 @@ class StoreRun:
         self.kinds.insert(place, kind)
         self.restart(self.parallelism)
 
+    def reorder(self, kinds: Sequence[str]) -> None:
+        """Start again with the operations in another order."""
+        self.kinds = list(kinds)
+        self.restart(self.parallelism)
+
+    def remove(self, kind: str) -> None:
+        """Start again with one operation less, and give its buffered requests up."""
+        self.kinds.remove(kind)
+        self.model.removed(kind)
+        self.has_removed = True
+        self.restart(self.parallelism)
+
     def epoch(self, given: Given) -> None:
         """Run an epoch, and check its answers."""
         self.check(self.runner.epoch(given), self.model.epoch(self.kinds, given))
+        self.has_removed = False
 
     def crash(self, given: Given, parallelism: int) -> None:
         """Run an epoch that dies before its commit, then once more after a restart.
@@ -105,6 +120,7 @@ class StoreRun:
         expected = self.model.epoch(self.kinds, given)
         self.check(seen, expected)
         self.check(self.runner.epoch(given), expected)
+        self.has_removed = False
 
     def drain(self) -> None:
         """End event time, and check the answers of all buffered operations."""

@@ -180,6 +180,9 @@ class StoreModel:
         if value is not None:
             self.values[op.key] = value
 
+    def removed(self, kind: str) -> None:
+        """Remove an operation: the model of a store without time has nothing of it."""
+
     def epoch(
         self, kinds: Sequence[str], given: Mapping[str, Sequence[Op]]
     ) -> dict[str, list[Answer]]:
@@ -244,6 +247,10 @@ class TimedModel(StoreModel):
         self.answer(found, kinds, self.watermark)
         return found
 
+    def removed(self, kind: str) -> None:
+        """Remove an operation. It would come back as a new input."""
+        self.largest.pop(kind, None)
+
     def drain(self, kinds: Sequence[str]) -> dict[str, list[Answer]]:
         """Return the answers once event time has ended."""
         found: dict[str, list[Answer]] = {name: [] for kind in kinds for name in _sinks(kind)}
@@ -253,8 +260,10 @@ class TimedModel(StoreModel):
     def answer(
         self, found: dict[str, list[Answer]], kinds: Sequence[str], until: dt.datetime
     ) -> None:
-        """Carry out the operations that are due, by time, declaration and values."""
-        due = [(kind, op) for kind, op in self.waiting if op.at <= until]
+        """Carry out the operations that are due, by time, declaration and values. Those of
+        operations that were removed are dropped.
+        """
+        due = [each for each in self.waiting if each[1].at <= until and each[0] in kinds]
         self.waiting = [(kind, op) for kind, op in self.waiting if op.at > until]
         for kind, op in sorted(due, key=lambda each: _order(kinds.index(each[0]), *each)):
             found[kind].append(plain(self.handle(kind, op)))

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -216,15 +217,17 @@ class SparkImport:
         position = after.at_rest(after.shards, **self._event_time())
         return {**operators, self._operator.name: position}
 
-    def _event_time(self) -> dict[str, int | None]:
-        """Return the event time of the query."""
+    def _event_time(self) -> dict[str, Any]:
+        """Return the event time of the query, which has one for all inputs."""
         declared, position = self._declared, self.found.position
         if declared.event_time is None:
             return {}
         reached, following = position.times.watermark_ms, position.next_watermark_ms
+        largest = following * 1000 + declared.lateness_us if following else None
         return {
             "watermark_us": reached * 1000 if reached else BEGINNING,
-            "largest_event_us": following * 1000 + declared.lateness_us if following else None,
+            "largest_event_us": largest,
+            "largest_by_input": dict.fromkeys(self._operator.inputs, largest) if largest else {},
         }
 
 

@@ -21,6 +21,9 @@ from hypothesis.stateful import (
 import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.job.options import RunOptions
+from statekit.maintenance.savepoint.format import Savepoint
+from statekit.maintenance.savepoint.restore import import_savepoint
+from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.runtime.local import LocalRunner
 from statekit.state import event_time_buffer
 from statekit.working_copy.copies import MemoryCopies
@@ -91,10 +94,20 @@ class OrderedStore(RuleBasedStateMachine):
         self.run.evolve()
 
     @precondition(lambda self: self.missing)
-    @rule(place=st.integers(1, len(ALL_KINDS)))
+    @rule(place=st.integers(0, len(ALL_KINDS)))
     def declare_another_operation(self, place: int) -> None:
-        """Buffered requests of the first operation are stored without the name of their class."""
         self.run.declare(self.missing.pop(), place)
+
+    @rule(data=st.data())
+    def declare_operations_in_another_order(self, data: st.DataObject) -> None:
+        self.run.reorder(data.draw(st.permutations(self.run.kinds)))
+
+    @precondition(lambda self: len(self.run.kinds) > 1)
+    @rule(data=st.data())
+    def remove_an_operation(self, data: st.DataObject) -> None:
+        kind = data.draw(st.sampled_from(self.run.kinds))
+        self.run.remove(kind)
+        self.missing.insert(0, kind)
 
     def teardown(self) -> None:
         if hasattr(self, "run"):
@@ -314,24 +327,63 @@ def test_equal_requests_of_several_epochs_are_answered_together() -> None:
     assert [answer.values for answer in done["found"] if answer.at == at(5)] == [[1, 2]] * 3
 
 
-def test_an_operation_cannot_become_the_first_one_while_requests_are_buffered() -> None:
+@pytest.mark.parametrize("left", ["put", "get"])
+def test_buffered_requests_of_a_removed_operation_are_dropped_only_if_that_is_allowed(
+    left: str,
+) -> None:
     run = StoreRun(["put", "get"], TimedModel(0), 1, 16, event_time="at")
-    run.epoch({"put": [Op("a", at(2), 1)], "get": [Op("a", at(1))]})
-    with pytest.raises(sk.StateSchemaError, match="add members at the end"):
-        run.declare("remove", 0)
-    run.kinds.remove("remove")
-    run.declare("remove", 1)
-    run.epoch({kind: [Op("a", at(3), 2)] for kind in run.kinds})
+    run.epoch({"put": [Op("a", at(2), 1)], "get": [Op("a", at(3))]})
+    removed = {"put": "get", "get": "put"}[left]
+    job = store_job((left,), Held, None, event_time="at")
+    with pytest.raises(sk.StateSchemaError, match=f"kv_{removed}_{removed}_requests, which it no"):
+        LocalRunner(job, run.repository, MemoryCopies(), RunOptions(parallelism=1))
+    run.remove(removed)
+    run.epoch({left: [Op("b", at(1))]})
     run.drain()
 
 
-def test_buffered_requests_cannot_be_given_up_while_others_are_read() -> None:
-    run = StoreRun(["put", "get"], TimedModel(0), 1, 16, event_time="at")
-    run.epoch({"put": [Op("a", at(2), 1)], "get": [Op("a", at(1))]})
-    job = store_job(("get", "put"), Held, None, event_time="at")
-    options = RunOptions(parallelism=1, allow_dropped_state=True)
-    with pytest.raises(sk.StateSchemaError, match="give the operator another name"):
-        LocalRunner(job, run.repository, MemoryCopies(), options)
+def test_buffered_requests_of_reordered_operations_are_in_a_savepoint() -> None:
+    run = StoreRun(["put", "get"], TimedModel(0), 2, 16, event_time="at")
+    run.epoch({"put": [Op("a", at(2), 1)], "get": [Op("a", at(3))]})
+    run.reorder(["get", "put"])
+    run.epoch({"put": [Op("a", at(5), 2)], "get": [Op("a", at(4)), Op("a", at(5))]})
+    write_savepoint(run.repository, "s")
+    imported = Repository.in_memory()
+    import_savepoint(Savepoint(run.repository, "savepoints/s"), imported, key_groups=8)
+    run.repository = imported
+    run.restart(3)
+    run.drain()
+
+
+def test_the_time_of_a_removed_operation_is_none_of_one_without_records() -> None:
+    run = StoreRun(["put"], TimedModel(LATENESS), 1, 16, event_time="at", lateness=after(LATENESS))
+    run.epoch({"put": [Op("a", at(21))]})
+    run.declare("get", 0)
+    run.remove("put")
+    run.epoch({})
+    run.epoch({"get": [Op("a", at(1))]})
+    run.drain()
+
+
+@pytest.mark.parametrize("name", [None, "own"])
+def test_a_buffered_request_is_never_taken_for_one_of_another_operation(name: str | None) -> None:
+    """Even if both have the same fields, and the same name."""
+    repository = Repository.in_memory()
+
+    def runner(kind: str, **options: Any) -> LocalRunner:
+        job = sk.Job("store")
+        store = job.add(sk.KVStore("kv", key=str, value=int, event_time="at"))
+        steps = job.source("steps", Step)
+        getattr(store, kind)(steps, key="key", name=name).sink("answers")
+        if options:
+            store.put(steps, key="key", value="amount").sink("put")
+        return LocalRunner(job, repository, MemoryCopies(), RunOptions(parallelism=1, **options))
+
+    runner("get").epoch({"steps": [Step("a", at(1), 1), Step("a", at(2), 2)]})
+    with pytest.raises(sk.StateSchemaError, match="which it no longer takes"):
+        runner("remove")
+    continued = runner("remove", allow_dropped_state=True)
+    assert continued.epoch({}, what="drain") == {"answers": [], "put": []}
 
 
 @pytest.mark.parametrize("before", [{}, {"history": "2 seconds"}], ids=["none", "shorter"])

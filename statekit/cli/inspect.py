@@ -23,6 +23,7 @@ from statekit.cli.tables import (
     out,
     print_json,
     print_shards,
+    print_title,
     range_text,
     say,
     size_cells,
@@ -97,16 +98,17 @@ def _print_states(reader: CheckpointReader, operator: str, sizes: dict[str, Stat
     title = f"operator {operator}{by} ← {', '.join(record.inputs)}"
     if record.broadcasts:
         title += f"; broadcast: {', '.join(record.broadcasts)}"
-    table = empty_table(("rows", "bytes"), texts=("state", "type"), title=title)
+    table = empty_table(("rows", "bytes"), texts=("state", "type"))
     for state in record.states:
         table.add_row(state.name, Text(state_text(state)), *size_cells(sizes[state.name]))
     for name, what in ((TIMERS, "timers"), (WAITING, "buffered records")):
         if name in sizes:
             table.add_row(name, what, *size_cells(sizes[name]))
     if table.row_count:
+        print_title(title)
         out.print(table)
     else:
-        out.print(f"{title}: no state", style="table.title", markup=False)
+        print_title(f"{title}: no state")
     clocks = time_text(record, reader.manifest.operators[operator])
     if clocks:
         out.print(clocks)

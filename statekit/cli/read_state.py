@@ -14,7 +14,7 @@ import typer
 from rich.text import Text
 
 from statekit.cli.arguments import AllowPickle, Checkpoint, Epoch
-from statekit.cli.tables import count_text, empty_table, out, print_json, say
+from statekit.cli.tables import count_text, empty_table, out, print_json, print_title, say
 from statekit.query.export import export
 from statekit.query.plain import json_rows
 from statekit.query.read import StateTable
@@ -168,11 +168,12 @@ def _as_data(ranking: Top) -> dict[str, Any]:
 def _print(operator: str, ranking: Top) -> None:
     by_writes = ranking.epochs is not None
     headings = ("writes",) if by_writes else ("rows", "bytes")
-    table = empty_table(headings, texts=("state", "key"), title=f"keys of {operator}")
+    table = empty_table(headings, texts=("state", "key"))
     for key in ranking.keys:
         numbers = (key.writes,) if by_writes else (key.rows, key.bytes)
         text = Text(json.dumps(key.key, ensure_ascii=False))
         table.add_row(key.state, text, *(f"{number:,}" for number in numbers))
+    print_title(f"keys of {operator}")
     out.print(table)
     if ranking.epochs is not None:
         out.print("written in epochs {} to {}".format(*ranking.epochs))

@@ -10,7 +10,15 @@ import typer
 from statekit.checkpoint.offline import last_epoch
 from statekit.checkpoint.repository import Repository
 from statekit.cli.arguments import Checkpoint
-from statekit.cli.tables import out, print_shards, progress_bar, range_text, say, size_cells
+from statekit.cli.tables import (
+    out,
+    print_shards,
+    print_title,
+    progress_bar,
+    range_text,
+    say,
+    size_cells,
+)
 from statekit.clock import stopwatch_s
 from statekit.job.loader import load_job
 from statekit.maintenance.rescale import Rescaled, declared_states, rescale_offline
@@ -117,7 +125,7 @@ def print_plan(plans: Sequence[OperatorPlan], *, counted: bool) -> None:
         if plan.has_keys:
             _print_moves(plan)
         else:
-            out.print(f"{_title(plan)}: no state of keys", style="table.title")
+            print_title(f"{_title(plan)}: no state of keys")
         for shared in plan.shared:
             say(f"operator state {shared.name}, {shared.size.rows:,} rows: {_rule_text(shared)}")
         out.print()
@@ -134,7 +142,7 @@ def _print_moves(plan: OperatorPlan) -> None:
             moves.append((_rows(move), (*cells, *size_cells(move.size))))
         print_shards(headings, moves, title=_title(plan))
     else:
-        out.print(_title(plan), style="table.title")
+        print_title(_title(plan))
     _print_loads(plan)
     before, after = skew_of(plan.before), skew_of(plan.after)
     out.print(f"fullest shard, of the mean: {_times(before)} before, {_times(after)} after")

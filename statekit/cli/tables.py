@@ -44,16 +44,19 @@ def chosen(sizes: Sequence[int]) -> Iterator[int | None]:
         before = number
 
 
-def empty_table(
-    numbers: Sequence[str], *, texts: Sequence[str] = (), title: str | None = None
-) -> Table:
+def print_title(title: str) -> None:
+    """Print the title of a table above it, as wide as the screen and not as the table."""
+    out.print(Text(title), style="table.title")
+
+
+def empty_table(numbers: Sequence[str], *, texts: Sequence[str] = ()) -> Table:
     """Return a table without rows.
 
     Parameters:
         numbers: headings of the right columns, which are flush right.
         texts: headings of the left columns, whose long texts are wrapped.
     """
-    table = Table(title=Text(title) if title else None, title_justify="left")
+    table = Table()
     for heading in texts:
         table.add_column(heading, overflow="fold")
     for heading in numbers:
@@ -68,8 +71,10 @@ def print_table(
     texts: Sequence[str] = (),
     title: str | None = None,
 ) -> None:
-    """Print a table; for headings and title see `empty_table`."""
-    table = empty_table(numbers, texts=texts, title=title)
+    """Print a table, for headings see `empty_table`, below its title."""
+    if title is not None:
+        print_title(title)
+    table = empty_table(numbers, texts=texts)
     for row in rows:
         table.add_row(*row)
     out.print(table)

@@ -20,6 +20,7 @@ from statekit.cli.tables import (
     print_error,
     print_json,
     print_table,
+    print_title,
     progress_bar,
     range_text,
     say,
@@ -193,9 +194,7 @@ def _affected(epochs: Sequence[int]) -> str:
 
 
 def _print_orphans(verification: Verification) -> None:
-    table = empty_table(
-        ("files", "bytes", "oldest"), texts=("kind",), title="unreferenced files: no damage"
-    )
+    table = empty_table(("files", "bytes", "oldest"), texts=("kind",))
     table.add_column("for example", overflow="fold")
     now = now_us()
     for kind, run in groupby(verification.orphans, lambda orphan: orphan.kind):
@@ -207,6 +206,7 @@ def _print_orphans(verification: Verification) -> None:
             _age_text(now - min(file.changed_us for file in files)),
             Text(files[0].path),
         )
+    print_title("unreferenced files: no damage")
     out.print(table)
     if not verification.has_all_names:
         note = "a file that names others cannot be read, so some of these may be needed: keep them"

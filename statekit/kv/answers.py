@@ -12,6 +12,36 @@ from statekit.kv.annotations import named_class, shown
 from statekit.kv.operations import Results
 
 
+def entry_class(name: str, fields: dict[str, Any], into: Any) -> Any:
+    """Return the class of the entries of a scan: that of `entries` in the user's class of answers,
+    or one of its own.
+
+    Parameters:
+        name: of the operation.
+        fields: of an entry.
+        into: the user's class of answers; None without one.
+
+    Raises:
+        StateTypeError: the user's entries have other fields.
+    """
+    hints = typing.get_type_hints(into, include_extras=True) if isinstance(into, type) else {}
+    if "entries" not in hints:
+        return named_class("Entry", fields)
+    (given,) = typing.get_args(hints["entries"]) if _is_list(hints["entries"]) else (None,)
+    declared = typing.get_type_hints(given, include_extras=True) if isinstance(given, type) else {}
+    if declared != fields:
+        wanted = ", ".join(f"{field}: {shown(of)}" for field, of in fields.items())
+        raise StateTypeError(
+            f"{name}: {into.__name__}.entries is {shown(hints['entries'])}: declare it as a list "
+            f"of records with the fields {wanted}"
+        )
+    return given
+
+
+def _is_list(of: Any) -> bool:
+    return typing.get_origin(of) is list
+
+
 class AnswerClass:
     """The class of the answers of one operation.
 

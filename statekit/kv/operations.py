@@ -124,6 +124,6 @@ def scan(entry: Any, *, reverse: bool, limit: int | None) -> Results:
     def results(request: Any, states: Any) -> tuple[list[Any]]:
         start, end = getattr(request, "start", None), getattr(request, "end", None)
         entries = states.scan(start, end, reverse=reverse)
-        return ([entry(*found) for found in islice(entries, limit)],)
+        return ([entry(sort=sort, value=value) for sort, value in islice(entries, limit)],)
 
     return results

@@ -18,8 +18,8 @@ from statekit.functions.process import process
 from statekit.job.job import Job
 from statekit.job.stream import Stream
 from statekit.kv import operations
-from statekit.kv.annotations import iterator_of, list_of, named_class, one_of, optional
-from statekit.kv.answers import AnswerClass
+from statekit.kv.annotations import iterator_of, list_of, one_of, optional
+from statekit.kv.answers import AnswerClass, entry_class
 from statekit.kv.layouts import Layout, OneValue, SortedValues, ValueWithPast
 from statekit.kv.multi_get import Assembly
 from statekit.kv.operations import Results
@@ -384,6 +384,8 @@ class KVStore(Generic[K, V]):
                 the scan ends, without it; None leaves that side open.
             reverse: from the greatest ordered part to the smallest.
             limit: how many entries at most; None for all.
+            into: a class for the answers. Its `entries` are a list of records with `sort` and
+                `value`, of any class.
 
         The other parameters, and the errors, are those of `put`.
         """
@@ -397,7 +399,8 @@ class KVStore(Generic[K, V]):
         parts = self._key(key)
         parts += [Part("start", bound, start)] if start is not None else []
         parts += [Part("end", bound, end)] if end is not None else []
-        entry = named_class("Entry", {"sort": self._sort, "value": self._value})
+        fields = {"sort": self._sort, "value": self._value}
+        entry = entry_class(f"{self._where}.scan", fields, into)
         handle = operations.scan(entry, reverse=reverse, limit=limit)
         return self._added("scan", stream, parts, {"entries": list_of(entry)}, handle, into, name)
 
@@ -506,7 +509,12 @@ class KVStore(Generic[K, V]):
             )
         if not self._operations:
             job.free_name("operator", self.name)
-        return job.free_name("stream", name or f"{self.name}.{kind}.{stream.name}")
+        own_name = f"{self.name}.{kind}.{stream.name}"
+        if name is None and own_name in (*self._operations, *self._assemblies):
+            raise StateTypeError(
+                f"{self._where} has a {kind} of {stream.name}, {own_name!r}: give this one a name="
+            )
+        return job.free_name("stream", name or own_name)
 
     def _added(
         self,

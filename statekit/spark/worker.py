@@ -7,10 +7,10 @@ import gc
 import os
 import socket
 import stat
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import compress
+from itertools import compress, repeat
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +30,7 @@ from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
 from statekit.spark.commit_records import Reporter
 from statekit.spark.pickling import Pickled, PickledPlans, unpickled
 from statekit.spark.worker_rows import (
+    GROUP,
     INPUT,
     AnyProcess,
     Batches,
@@ -165,7 +166,8 @@ class ShardStep:
                     shard_input = self._input(process, plan, batches)
                 else:
                     before = processes[place - 1]
-                    passed = (_received(some, before.output_type) for some in running[-1])
+                    none: dict[Any, int] = {}
+                    passed = ((_received(some, before.output_type), none) for some in running[-1])
                     keyed = self._keyed(passed, before.name, place, process, plan)
                     shard_input = ShardInput((), keyed)
                 run = run_shard(process, plan, shard_input, repository, copies)
@@ -189,8 +191,7 @@ class ShardStep:
             return self.reader(declared, batches, self.key_groups).shard_input()
         batches = in_order(batches, declared.key, plan.operator)
         if transforms := self.stages[0].transforms:
-            reader = StreamReader(transforms[0].record_type.members)
-            read = (reader.read(batch) for batch in batches)
+            read = _read_with_groups(transforms[0].record_type, declared, batches)
             return ShardInput((), self._keyed(read, transforms[-1].name, 0, declared, plan))
         if declared.traits.combiner is not None and not self.is_combined:
             batches = _combined(declared.traits.combiner, batches, plan, declared.late_us(plan))
@@ -198,7 +199,7 @@ class ShardStep:
 
     def _keyed(
         self,
-        received: Iterable[list[Any]],
+        received: Iterable[tuple[list[Any], Mapping[Any, int]]],
         sender: str,
         place: int,
         process: AnyProcess,
@@ -207,7 +208,8 @@ class ShardStep:
         """Yield the records of an operator's shard that functions of the same task emit.
 
         Parameters:
-            received: records, before the transforms of the operator, list by list.
+            received: records, before the transforms of the operator, list by list, with key groups
+                of keys that need not be computed.
             sender: the name of the function that emits them.
             place: of the operator in the chain.
             process, plan: the process function, and the plan of its shard.
@@ -216,9 +218,9 @@ class ShardStep:
             StrayKeyError: a record belongs to another shard.
             ProcessError: a record does not fit the declared type.
         """
-        builder, (start, end) = KeyedBatchBuilder(process, self.key_groups), plan.base.groups
+        builder = KeyedBatchBuilder(process, self.key_groups)
         transforms = self.stages[place].transforms
-        for arrived in received:
+        for arrived, known in received:
             records: Sequence[Any] = arrived
             for transform in transforms:
                 records = transform.apply(list(records))
@@ -226,15 +228,9 @@ class ShardStep:
                 continue
             records = process.combined(records, plan)
             keys = builder.keys(records)
-            groups: list[int] = []
-            for key, group, size in builder.key_runs(keys, records):
-                if not start <= group <= end:
-                    raise StrayKeyError(
-                        f"{sender} emits a record of key {key!r}, which does not belong to "
-                        f"shard {plan.shard} of {plan.operator}",
-                        plan.operator,
-                    )
-                groups += [group] * size
+            groups = list(map(known.get, keys, repeat(-1))) if known else [-1]
+            if -1 in groups:
+                groups = list(_groups_in_shard(builder, keys, records, sender, plan))
             yield builder.batch(keys, groups, records)
 
     def _after(self, emitted: Iterable[list[Any]], last: AnyProcess) -> Iterator[list[Any]]:
@@ -248,6 +244,55 @@ class ShardStep:
                 records = transform.apply(records)
             if records:
                 yield records
+
+
+def _read_with_groups(
+    records: Records, process: AnyProcess, batches: Batches
+) -> Iterator[tuple[list[Any], dict[Any, int]]]:
+    """Yield the records of rows, and the key group of each key, which was computed for the rows.
+
+    There are no key groups if keys of these records could not be compared with those of the records
+    that transforms make of them.
+
+    Parameters:
+        records: the type of the records.
+        process: takes what transforms make of them.
+    """
+    reader, key_of = StreamReader(records.members), records.getter(process.key)
+    fields = [member.fields for member in (*records.members, *process.taken.members)]
+    types = [None if of is None else [of[name] for name in process.key] for of in fields]
+    are_of_one_type = types[0] is not None and all(of == types[0] for of in types)
+    has_groups = are_of_one_type and not records.may_change_fields
+    for batch in batches:
+        read = reader.read(batch)
+        groups = batch.column(GROUP).to_pylist() if has_groups else []
+        yield read, dict(zip(map(key_of, read), groups, strict=False))
+
+
+def _groups_in_shard(
+    builder: KeyedBatchBuilder,
+    keys: Sequence[Any],
+    records: Sequence[Any],
+    sender: str,
+    plan: ShardPlan,
+) -> Iterator[int]:
+    """Yield the key group of each record.
+
+    Parameters:
+        sender: the name of the function that emits them.
+
+    Raises:
+        StrayKeyError: a record belongs to another shard.
+    """
+    start, end = plan.base.groups
+    for key, group, size in builder.key_runs(keys, records):
+        if not start <= group <= end:
+            raise StrayKeyError(
+                f"{sender} emits a record of key {key!r}, which does not belong to shard "
+                f"{plan.shard} of {plan.operator}",
+                plan.operator,
+            )
+        yield from repeat(group, size)
 
 
 @dataclass(frozen=True)

@@ -118,16 +118,17 @@ class Engine:
         started = job.start(
             spark,
             frames,
-            outputs={
-                sink.name: sk.sinks.writer(self.writes, path=str(self.home / sink.name))
-                for sink in job.sinks
-            },
+            outputs={sink.name: self.output(sink.name) for sink in job.sinks},
             checkpoint=self.home / "checkpoint",
             parallelism=self.shards,
             working_directory=self.home / "working",
         )
         query: StreamingQuery = started.query
         return query
+
+    def output(self, name: str) -> Any:
+        """Return where a sink of a job of ours writes."""
+        return sk.sinks.writer(self.writes, path=str(self.home / name))
 
     def feed(self, table: pa.Table) -> float:
         """Run one micro-batch; its seconds."""

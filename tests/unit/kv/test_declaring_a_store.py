@@ -35,6 +35,10 @@ class Balance(NamedTuple):
     value: int | None
 
 
+class Payments(NamedTuple):
+    entries: list[Payment]
+
+
 class BalanceDict(TypedDict):
     key: str
     value: int | None
@@ -101,6 +105,12 @@ REFUSED: dict[str, tuple[dict[str, Any], Act, str]] = {
         SORTED,
         lambda d: d.store.scan(d.queries, key="account", limit=0),
         r"scan\(limit=0\): give at least 1",
+    ),
+    "a scan whose entries have other fields": (
+        SORTED,
+        lambda d: d.store.scan(d.queries, key="account", into=Payments),
+        r"Payments.entries is list\[.*Payment\]: declare it as a list of records with the fields "
+        "sort: int, value: int",
     ),
     "multi_get with order": (
         SORTED,
@@ -459,6 +469,20 @@ def test_answers_are_records_of_a_class_with_some_of_their_fields(into: Any, exp
 
 class Found(NamedTuple):
     values: list[int | None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [("get", {"key": "account"}), ("multi_get", {"keys": "names"})]
+)
+def test_a_second_operation_of_one_kind_and_stream_needs_a_name(
+    kind: str, options: dict[str, Any]
+) -> None:
+    declared = Declared()
+    declare = getattr(declared.store, kind)
+    declare(declared.payments, **options)
+    with pytest.raises(sk.StateTypeError, match=f"has a {kind} of payments, 'kv.{kind}.payments'"):
+        declare(declared.payments, **options)
+    declare(declared.payments, **options, name="second")
 
 
 @pytest.mark.parametrize("into", [Found, AsDict])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -175,6 +176,26 @@ def test_entries_of_a_scan_are_records_with_the_ordered_part_and_the_value() -> 
     (first, _), (last, _) = done["first"], done["last"]
     assert [(entry.sort, entry.value) for entry in first.entries] == [(-1, "value -1")]
     assert [(entry.sort, entry.value) for entry in last.entries] == [(10, "value 10")]
+
+
+@dataclass
+class Place:
+    sort: int
+    value: str
+
+
+class Places(NamedTuple):
+    entries: list[Place]
+
+
+def test_entries_of_a_scan_may_have_a_class() -> None:
+    job = sk.Job("entries")
+    store = job.add(sk.KVStore("kv", key=str, value=str, sort=int))
+    cells = job.source("cells", Cell)
+    store.put(cells, key="part", sort="place", value=lambda cell: f"value {cell.place}")
+    store.scan(cells, key="part", into=Places).sink("found")
+    done = job.run({"cells": [Cell("a", 10)]})
+    assert done["found"] == [Places([Place(10, "value 10")])]
 
 
 class Put(NamedTuple):

@@ -10,23 +10,16 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from statekit.codec.annotations import (
-    IMMUTABLE,
-    is_immutable,
-    peel,
-    show,
-    struct_fields,
-    struct_flavour,
-)
+from statekit.codec.annotations import peel, show
 from statekit.errors import ProcessError, StateTypeError
 from statekit.records.arrow_reader import ColumnMismatch, Read, field_reader, record_builder
 from statekit.records.arrow_scalars import OutputColumn
 from statekit.records.arrow_writer import is_fixed_tuple, record_rows, single_column, tuple_rows
 from statekit.records.declaration import flavour_of, shorten
+from statekit.records.output_copy import Copy, copier
 from statekit.records.record_type import RecordType
 
 Columns = Sequence[list[Any]]
-Copy = Callable[[Any], Any]
 
 HINT = (
     "It works in-process only: a Spark sink needs a schema. Yield a record whose fields have "
@@ -246,33 +239,3 @@ def _replaced(record: Any, values: dict[str, Any]) -> Any:
     for name, value in values.items():
         assign(replaced, name, value)
     return replaced
-
-
-def copier(annotation: Any) -> Copy | None:
-    """Return a function that copies one value of an annotation; None if values cannot change.
-
-    >>> copier(tuple[str, int]) is None
-    True
-    >>> record = {"tags": ["a"]}
-    >>> copied = copier(dict)(record)
-    >>> copied == record, copied["tags"] is record["tags"]
-    (True, False)
-    """
-    if is_immutable(annotation):
-        return None
-    members, _, _ = peel(annotation)
-    if (
-        len(members) == 1
-        and struct_flavour(members[0]) is not None
-        and all(is_immutable(field.annotation) for field in struct_fields(members[0]))
-    ):
-        return copy.copy
-    if members and all(flavour_of(member) == "dict" for member in members):
-        return _copy_dict
-    return copy.deepcopy
-
-
-def _copy_dict(value: Any) -> Any:
-    if type(value) is dict and IMMUTABLE.issuperset(map(type, value.values())):
-        return value.copy()
-    return copy.deepcopy(value)

@@ -15,7 +15,8 @@ import pyarrow as pa
 from statekit.codec.annotations import peel, show
 from statekit.errors import ProcessError, StateTypeError
 from statekit.records.declaration import flavour_of, shorten
-from statekit.records.output_type import Copy, OutputType
+from statekit.records.output_copy import Copy
+from statekit.records.output_type import OutputType
 from statekit.records.union import RecordUnion
 
 F = TypeVar("F")

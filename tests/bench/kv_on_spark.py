@@ -12,6 +12,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -178,7 +179,7 @@ VALUE = sql.StructType().add("number", "long").add("text", "string")
 
 
 class StoreProcessor(StatefulProcessor):
-    """The same store in Spark's own idiom. It does not put the answers of a multi_get together."""
+    """The same store in Spark's own idiom."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.value = handle.getValueState("value", VALUE)
@@ -196,10 +197,32 @@ class StoreProcessor(StatefulProcessor):
                     held = (number, row.value["text"])
                     self.value.update(held)
             number, text = (held[0], held[1]) if held else (None, None)
-            yield SparkRow(key=key[0], kind=row.kind, number=number, text=text)
+            yield SparkRow(
+                id=row.id, place=row.place, key=key[0], kind=row.kind, number=number, text=text
+            )
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
         self.value.update((initialState.number, initialState.text))
+
+    def close(self) -> None:
+        pass
+
+
+class AssemblyProcessor(StatefulProcessor):
+    """Puts the values of a multi_get together, once all of them have arrived."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.found = handle.getListState("found", "place int, number long, text string")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        found = [(row.place, row.number, row.text) for row in rows]
+        found += [tuple(one) for one in self.found.get()]
+        if len(found) < KEYS_AT_ONCE:
+            self.found.put(found)
+            return
+        self.found.clear()
+        found.sort(key=itemgetter(0))
+        yield SparkRow(id=key[0], values=[(number, text) for _, number, text in found])
 
     def close(self) -> None:
         pass
@@ -217,18 +240,32 @@ class SparkStore(Engine):
             ids.alias("key"), ids.alias("number"), text.alias("text")
         )
         if is_lookup(self.kind):
-            df = df.select(F.explode("keys").alias("key"), F.lit(None).cast(VALUE).alias("value"))
+            df = df.select(
+                "id",
+                F.posexplode("keys").alias("place", "key"),
+                F.lit(None).cast(VALUE).alias("value"),
+            )
+        else:
+            df = df.select("*", F.lit(0).alias("id"), F.lit(0).alias("place"))
         out = (
             df.withColumn("kind", F.lit(self.kind))
             .groupBy("key")
             .transformWithState(
                 statefulProcessor=StoreProcessor(),
-                outputStructType="key long, kind string, number long, text string",
+                outputStructType="id long, place int, key long, kind string, number long, "
+                "text string",
                 outputMode="Append",
                 timeMode="None",
                 initialState=everything.groupBy("key"),
             )
         )
+        if is_lookup(self.kind):
+            out = out.groupBy("id").transformWithState(
+                statefulProcessor=AssemblyProcessor(),
+                outputStructType="id long, values array<struct<number:long,text:string>>",
+                outputMode="Append",
+                timeMode="None",
+            )
         return self.started(out)
 
 
@@ -336,7 +373,7 @@ def _against_spark(kind: str, filled: str) -> Row:
         faster(*arms),
         "at least 10",
         arms,
-        note="The processor does not put the answers together." if kind == "multi_get" else "",
+        note="A second processor puts the answers together." if kind == "multi_get" else "",
     )
 
 

@@ -20,6 +20,7 @@ from statekit.cli.read_state import export_state, scan, top_keys
 from statekit.cli.rescale import rescale
 from statekit.cli.rollback import rollback
 from statekit.cli.savepoint import savepoint
+from statekit.cli.serve import serve
 from statekit.cli.tables import print_error
 from statekit.cli.verify import verify
 from statekit.errors import StatekitError
@@ -67,6 +68,10 @@ app.command(
     epilog="Examples: statekit get ./checkpoint turnaround visits N14228  ·  "
     """statekit get ./checkpoint routes delays '["UA", 1545]' --epoch 7""",
 )(get)
+app.command(
+    epilog="Examples: statekit serve ./checkpoint  ·  "
+    "statekit serve bank=s3://state/bank --host 0.0.0.0 --tokens tokens.json"
+)(serve)
 app.command(epilog="Example: statekit migrate ./checkpoint --app fleet:job --dry-run")(migrate)
 app.command(
     epilog="Examples: statekit rescale ./checkpoint --to 8 --plan  ·  "

@@ -266,16 +266,41 @@ def generic_key_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
     >>> encode('["UA", 1545]') == key_codec(tuple[str, int]).encode(("UA", 1545))
     True
     """
+    return _key_encoder(schema, _key_from_text)
+
+
+def json_key_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
+    """Return an encoder of keys that are given as JSON, in the form that `generic_key_decoder`
+    gives them.
+
+    Text is not parsed as JSON once more: the text `null` is not null. Where the type has no JSON of
+    its own, it is text as for `generic_key_encoder`, and an int may be text, too.
+
+    Raises:
+        StateTypeError: it is not a key of that type.
+
+    >>> from statekit.codec.key_codec import key_codec
+    >>> from statekit.codec.schema import schema_of
+    >>> encode = json_key_encoder(schema_of(str | None))
+    >>> encode("null") == key_codec(str | None).encode("null")
+    True
+    """
+    return _key_encoder(schema, _key_from_json)
+
+
+def _key_encoder(
+    schema: Schema | Json, key_of: Callable[[Schema, Json], Any]
+) -> Callable[[Json], bytes]:
     schema = schema if isinstance(schema, Schema) else Schema.from_json(schema)
     encode = schema_key_codec(schema).encode
 
-    def encode_json(text: Json) -> bytes:
+    def encode_json(given: Json) -> bytes:
         try:
-            return encode(_key_from_json(schema, text))
+            return encode(key_of(schema, given))
         except _KEY_ERRORS as error:
             why = "it is nested too deep" if isinstance(error, RecursionError) else error
             raise StateTypeError(
-                f"{shortened(text)} is not a key of type {schema.brief}: {why}"
+                f"{shortened(given)} is not a key of type {schema.brief}: {why}"
             ) from error
 
     return encode_json
@@ -294,34 +319,53 @@ _KEY_PARSERS: dict[str, Callable[[str], Any]] = {
 }
 
 
-def _key_from_json(schema: Schema, data: Json) -> Any:
+def _key_from_text(schema: Schema, data: Json) -> Any:
+    """Return a key that is given as text, of which JSON is parsed, or as JSON."""
     match schema.kind:
         case "optional":
-            if data is None or data == "null":
+            if data == "null":
                 return None
             if isinstance(data, str) and data.startswith('"'):
                 data = json.loads(data)
-            return _key_from_json(schema.items[0], data)
-        case "str":
-            return data
+            return None if data is None else _key_from_text(schema.items[0], data)
         case "dynamic":
             return _dynamic_from_json(data)
-        case "enum" | "literal":
-            return _choice_from_json(schema, data)
         case "tuple" | "variadic" | "struct":
-            return _tuple_from_json(schema, json.loads(data) if isinstance(data, str) else data)
-        case kind if kind in _KEY_PARSERS and isinstance(data, str):
-            return _KEY_PARSERS[kind](data)
+            data = json.loads(data) if isinstance(data, str) else data
+            return _tuple_from_json(schema, data, _key_from_text)
+    return _scalar_key(schema, data)
+
+
+def _key_from_json(schema: Schema, data: Json) -> Any:
+    match schema.kind:
+        case "optional":
+            return None if data is None else _key_from_json(schema.items[0], data)
+        case "dynamic":
+            return _dynamic_inner(data)
+        case "tuple" | "variadic" | "struct":
+            return _tuple_from_json(schema, data, _key_from_json)
+    return _scalar_key(schema, data)
+
+
+def _scalar_key(schema: Schema, data: Json) -> Any:
+    if schema.kind in ("enum", "literal"):
+        return _choice_from_json(schema, data)
+    if schema.kind in _KEY_PARSERS and isinstance(data, str):
+        return _KEY_PARSERS[schema.kind](data)
     return data
 
 
-def _tuple_from_json(schema: Schema, data: Json) -> tuple[Any, ...]:
-    if schema.kind == "variadic":
-        return tuple(_key_from_json(schema.items[0], part) for part in data)
-    items = schema.items or tuple(field.schema for field in schema.fields)
+def _tuple_from_json(
+    schema: Schema, data: Json, key_of: Callable[[Schema, Json], Any]
+) -> tuple[Any, ...]:
     if isinstance(data, dict):
         data = [data[field.name] for field in schema.fields]
-    return tuple(_key_from_json(item, part) for item, part in zip(items, data, strict=True))
+    if not isinstance(data, list | tuple):
+        raise ValueError("give its parts as a JSON array")
+    if schema.kind == "variadic":
+        return tuple(key_of(schema.items[0], part) for part in data)
+    items = schema.items or tuple(field.schema for field in schema.fields)
+    return tuple(key_of(item, part) for item, part in zip(items, data, strict=True))
 
 
 def _choice_from_json(schema: Schema, data: Json) -> Any:

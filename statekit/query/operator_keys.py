@@ -7,7 +7,7 @@ from typing import Any
 
 from statekit.checkpoint.job_file import OperatorRecord
 from statekit.codec.key_codec import KeyCodec, schema_key_codec
-from statekit.codec.schema_codec import generic_key_decoder, generic_key_encoder
+from statekit.codec.schema_codec import generic_key_decoder, generic_key_encoder, json_key_encoder
 from statekit.errors import QueryError, StateTypeError
 from statekit.functions.process import Process
 from statekit.keygroup import GROUP_BYTES, key_group, pack_group
@@ -39,7 +39,8 @@ class OperatorKeys:
         else:
             schema = key_schema(operator)
             self._codec = schema_key_codec(schema)
-            self._of_json = generic_key_encoder(schema)
+            self._of_text = generic_key_encoder(schema)
+            self._of_json = json_key_encoder(schema)
             self._decode = generic_key_decoder(schema)
 
     def prefix(self, key: Any) -> bytes:
@@ -57,9 +58,18 @@ class OperatorKeys:
         except StateTypeError:
             if self._is_typed:
                 raise
-            encoded = self._of_json(key)
+            encoded = self._of_text(key)
             key = self._codec.decode(encoded)[0]
         return pack_group(key_group(key, self._key_groups)) + encoded
+
+    def from_json(self, data: Any) -> Any:
+        """Return a key that is given as JSON, as it is without the process function.
+
+        Raises:
+            StateTypeError: it is not a key of the operator.
+        """
+        assert not self._is_typed, "a process function has keys of its own types"
+        return self._codec.decode(self._of_json(data))[0]
 
     def prefixes(self, keys: Sequence[Any]) -> list[bytes]:
         """Return the same for several keys.

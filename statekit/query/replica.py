@@ -356,6 +356,15 @@ class Replica(Closing):
         except IndexError:
             return None
 
+    @property
+    def checkpoint_id(self) -> str:
+        """The id of the checkpoint, which no other has.
+
+        Raises:
+            QueryError: nothing is committed yet, or the replica was closed.
+        """
+        return self._newest().job.id
+
     def status(self) -> ReplicaStatus:
         """Return what the replica is doing."""
         with self._reading:
@@ -391,6 +400,20 @@ class Replica(Closing):
                 f"the replica of {self._url} is at epoch {self.epoch}, and not at {epoch} after "
                 f"{limit_s:g} s: {self._error or 'check that the job commits epochs'}"
             )
+
+    def wait_for_other(self, epoch: int | None, timeout_s: float) -> int | None:
+        """Wait until the last epoch that can be read is another than this one, or the replica is
+        closed, and return it.
+
+        Parameters:
+            epoch: what `replica.epoch` was.
+            timeout_s: the longest wait, in seconds. Then it may be the same.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._ends.is_set() or self.epoch != epoch, max(0.0, timeout_s)
+            )
+        return self.epoch
 
     def close(self) -> None:
         """Stop following, and close all views. A temporary directory is removed."""

@@ -17,7 +17,12 @@ from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.state_kinds import POSITION_BYTES, RowShape
 from statekit.codec.key_codec import KeyCodec, schema_key_codec
 from statekit.codec.schema import Schema
-from statekit.codec.schema_codec import generic_key_decoder, generic_key_encoder, is_shown_as_scalar
+from statekit.codec.schema_codec import (
+    generic_key_decoder,
+    generic_key_encoder,
+    is_shown_as_scalar,
+    json_key_encoder,
+)
 from statekit.codec.value_codec import PickleCodec
 from statekit.errors import QueryError, StateTypeError
 from statekit.functions.process import Process
@@ -120,6 +125,7 @@ class StateRows:
             tree = Schema.from_json(self.state.types["key"])
             self._place_codec: KeyCodec[Any] = schema_key_codec(tree)
             self._place_of_json = generic_key_encoder(tree)
+            self._place_of_pure_json = json_key_encoder(tree)
             self._decode_place = generic_key_decoder(tree)
             self._has_dicts = is_shown_as_scalar(tree)
 
@@ -172,6 +178,15 @@ class StateRows:
             if self.is_typed:
                 raise
             return self._place_of_json(place)
+
+    def place_from_json(self, data: Any) -> Any:
+        """Return a map key that is given as JSON, as it is without the process function.
+
+        Raises:
+            StateTypeError: it is not a map key of the state.
+        """
+        assert not self.is_typed, "a process function has map keys of its own types"
+        return self._place_codec.decode(self._place_of_pure_json(data))[0]
 
     # --------------------------------------------------------------------------------- decoding
 

@@ -97,6 +97,32 @@ class StateView(Generic[K, V]):
         own._source = source
         return own
 
+    @property
+    def shape(self) -> RowShape:
+        """What rows a key has: one value, elements of a list, or entries of a map."""
+        return self._rows.shape
+
+    def key_from_json(self, data: Any) -> Any:
+        """Return a key that is given as JSON, in a replica without the process function.
+
+        Text that looks like JSON stays text: `"null"` is not null, and `"5"` is 5 only where keys
+        are ints.
+
+        Raises:
+            StateTypeError: it is not a key of the operator.
+        """
+        return self._rows.keys.from_json(data)
+
+    def map_key_from_json(self, data: Any) -> Any:
+        """Return a map key that is given as JSON, likewise.
+
+        Raises:
+            StateTypeError: it is not a map key of the state.
+            QueryError: the state is not a map.
+        """
+        self._check_shape(RowShape.ENTRIES, "entries")
+        return self._rows.place_from_json(data)
+
     # ------------------------------------------------------------------------------ single keys
 
     def get(self, key: K) -> V | None:
@@ -116,6 +142,25 @@ class StateView(Generic[K, V]):
             value: V | None = self._value(self._source.get(self._name, prefix))
             return value
         whole: V = self._rows.whole(self._stored(prefix), len(prefix))
+        return whole
+
+    def get_at_most(self, key: K, rows: int) -> V | None:
+        """Return what the state has for a key, if these are not too many rows.
+
+        Raises:
+            QueryError: they are more.
+            StateTypeError, QueryError: as for `get`.
+        """
+        if self._rows.shape is RowShape.VALUE:
+            return self.get(key)
+        prefix = self._prefix(key)
+        stored = list(islice(self._stored(prefix), rows + 1))
+        if len(stored) > rows:
+            raise QueryError(
+                f"state {self._name!r} has more than {rows:,} rows for this key: read a part, with "
+                "start, end and limit"
+            )
+        whole: V = self._rows.whole(stored, len(prefix))
         return whole
 
     def get_many(self, keys: Iterable[K]) -> list[V | None]:
@@ -304,13 +349,7 @@ class StateView(Generic[K, V]):
         return Page(items, base64.urlsafe_b64encode(json.dumps(last).encode()).decode())
 
     def _key_of_cursor(self, cursor: str) -> bytes:
-        try:
-            given = json.loads(base64.urlsafe_b64decode(cursor))
-            epoch, key = int(given["epoch"]), bytes.fromhex(given["after"])
-        except (ValueError, TypeError, KeyError) as error:
-            raise QueryError(
-                f"cursor {cursor!r:.100} is not valid: pass the cursor of a page unchanged"
-            ) from error
+        epoch, key = _parts_of_cursor(cursor)
         if epoch != self.epoch:
             raise QueryError(
                 f"the cursor is of epoch {epoch}, and this view of epoch {self.epoch}: read on "
@@ -394,6 +433,26 @@ class StateView(Generic[K, V]):
                 f"state {self._name!r} is a {self._rows.state.kind} state and has no {parts}: use "
                 "get"
             )
+
+
+def epoch_of_cursor(cursor: str) -> int:
+    """Return the epoch of the page that a cursor continues.
+
+    Raises:
+        QueryError: it is no cursor.
+    """
+    return _parts_of_cursor(cursor)[0]
+
+
+def _parts_of_cursor(cursor: str) -> tuple[int, bytes]:
+    """Return the epoch and the bytes of the key that a cursor has."""
+    try:
+        given = json.loads(base64.urlsafe_b64decode(cursor))
+        return int(given["epoch"]), bytes.fromhex(given["after"])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise QueryError(
+            f"cursor {cursor!r:.100} is not valid: pass the cursor of a page unchanged"
+        ) from error
 
 
 def _check_limit(limit: Any, least: int) -> None:

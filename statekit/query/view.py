@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from statekit.backend.interface import Rows, prefix_end
-from statekit.checkpoint.job_file import TIMERS, JobFile
+from statekit.checkpoint.job_file import TIMERS, JobFile, OperatorRecord
 from statekit.checkpoint.manifest import Cause, EpochManifest
 from statekit.checkpoint.repository import group_bounds
 from statekit.clock import stopwatch_s
@@ -127,6 +127,32 @@ class View(Closing):
     def processing_time(self) -> dt.datetime:
         """The processing time of the epoch."""
         return instant(self._published.manifest.processing_time_us)
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The names of the operators that the replica follows."""
+        return tuple(self._published.rows)
+
+    def record(self, operator: str) -> OperatorRecord:
+        """Return what the job file says of an operator.
+
+        Raises:
+            QueryError: there is no such operator.
+        """
+        return record_of_operator(self._published.job, operator)
+
+    def sizes(self, operator: str) -> dict[str, tuple[int, int]]:
+        """Return the rows and bytes of each state of an operator.
+
+        Raises:
+            QueryError: the replica does not follow it.
+        """
+        self._published.rows_of(operator)
+        epoch = self._published.manifest.operators[operator]
+        rows, sizes = epoch.rows, epoch.bytes
+        return {
+            name: (rows.get(name, 0), sizes.get(name, 0)) for name in self.record(operator).holds
+        }
 
     def watermark(self, operator: str) -> dt.datetime | None:
         """Return the watermark of an operator; None before any record or without event time.

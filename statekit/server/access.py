@@ -1,0 +1,144 @@
+"""Access: who may read what.
+
+A file of tokens is JSON, and has no token itself:
+
+    {"tokens": [{"name": "reports", "sha256": "…", "read": ["shop", "shop/orders/total"]}]}
+
+`sha256` is the digest of the token, in hex. `read` names jobs, operators and states: "*" is every
+job, "shop" all of a job, "shop/orders" an operator, "shop/orders/total" a state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from statekit.errors import StateTypeError
+from statekit.server.problems import Problem
+
+
+class Token(BaseModel):
+    """Whoever has this token may read what it names."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1, max_length=200)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    read: tuple[str, ...]
+
+    def may_read(self, job: str, operator: str = "", state: str = "") -> bool:
+        """Return whether it names a job, an operator or a state, or what contains it.
+
+        >>> token = Token(name="reports", sha256="0" * 64, read=("shop/orders",))
+        >>> token.may_read("shop", "orders", "total"), token.may_read("shop")
+        (True, False)
+        """
+        place = [part for part in (job, operator, state) if part]
+        wider = {"/".join(place[:depth]) for depth in range(1, len(place) + 1)}
+        return "*" in self.read or not wider.isdisjoint(self.read)
+
+    def sees(self, job: str, operator: str = "") -> bool:
+        """Return whether it may read something of a job or an operator."""
+        within = "/".join(part for part in (job, operator) if part) + "/"
+        return self.may_read(job, operator) or any(name.startswith(within) for name in self.read)
+
+
+class _TokenFile(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    tokens: tuple[Token, ...]
+
+
+EVERYTHING = Token(name="anyone", sha256="0" * 64, read=("*",))
+"""What a server without tokens lets everyone read."""
+
+
+class Access:
+    """Finds the token of a request. The file is read again when it has changed.
+
+    Parameters:
+        file: the file of tokens; None lets everyone read everything.
+
+    Raises:
+        StateTypeError: the file cannot be read, or is none of tokens.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._stamp: tuple[int, int] | None = None
+        self._tokens: tuple[Token, ...] = ()
+        if file is not None:
+            self._stamp, self._tokens = _stamp(file), _tokens(file)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everyone may read everything."""
+        return self._file is None
+
+    def token(self, authorization: bytes | None) -> Token:
+        """Return the token that a request has.
+
+        Parameters:
+            authorization: its header.
+
+        Raises:
+            Problem: it has none, or an unknown one.
+        """
+        if self._file is None:
+            return EVERYTHING
+        self._refresh(self._file)
+        scheme, _, given = (authorization or b"").partition(b" ")
+        found = None
+        if scheme.lower() == b"bearer":
+            digest = hashlib.sha256(given.strip()).hexdigest()
+            for token in self._tokens:  # all of them, so that the time says nothing
+                if hmac.compare_digest(token.sha256, digest):
+                    found = token
+        if found is None:
+            raise Problem(
+                401,
+                "unauthorized",
+                "give a token of this server, as in `Authorization: Bearer …`",
+                {"WWW-Authenticate": "Bearer"},
+            )
+        return found
+
+    def _refresh(self, file: Path) -> None:
+        """Read the file again if it has changed. A file that cannot be read lets nobody in."""
+        try:
+            stamp = _stamp(file)
+            if stamp != self._stamp:
+                self._stamp, self._tokens = stamp, _tokens(file)
+        except StateTypeError:
+            self._stamp, self._tokens = None, ()
+
+
+def forbidden(place: str) -> Problem:
+    """Return the problem of a token that does not name what is asked for."""
+    return Problem(403, "forbidden", f"this token may not read {place}: ask for one that may")
+
+
+def digest_of(token: str) -> str:
+    """Return what the file has for a token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    try:
+        found = file.stat()
+    except OSError as error:
+        raise StateTypeError(f"the file of tokens {file} cannot be read: {error}") from error
+    return found.st_mtime_ns, found.st_size
+
+
+def _tokens(file: Path) -> tuple[Token, ...]:
+    try:
+        return _TokenFile.model_validate_json(file.read_bytes()).tokens
+    except (OSError, ValidationError) as error:
+        raise StateTypeError(
+            f"the file of tokens {file} cannot be read: {error}. It is JSON such as "
+            '{"tokens": [{"name": "reports", "sha256": "…", "read": ["shop/orders"]}]}'
+        ) from error

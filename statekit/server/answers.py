@@ -1,0 +1,51 @@
+"""Answers: values as JSON with the facts of their epoch, and tags by which clients ask for changes.
+
+A tag says what the value is, and not of which epoch: a client that has the value gets 304 as long
+as it stays the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import xxhash
+from starlette.responses import Response
+
+encode = msgspec.json.Encoder().encode
+
+
+def tag_of(value: bytes) -> str:
+    """Return the weak tag of a value as JSON: equal values have equal ones."""
+    return f'W/"{xxhash.xxh3_128_hexdigest(value)}"'
+
+
+def is_known(tag: str, if_none_match: str | None) -> bool:
+    """Return whether a client has what has this tag.
+
+    >>> is_known('W/"a"', 'W/"b", W/"a"'), is_known('W/"a"', '"a"'), is_known('W/"a"', None)
+    (True, True, False)
+    """
+    if if_none_match is None:
+        return False
+    given = {each.strip().removeprefix("W/") for each in if_none_match.split(",")}
+    return "*" in given or tag.removeprefix("W/") in given
+
+
+def value_with_facts(value: bytes, facts: Mapping[str, Any]) -> bytes:
+    """Return the JSON of an answer: `{"value": …, "epoch": …}`.
+
+    >>> value_with_facts(b"5", {"epoch": 7})
+    b'{"value":5,"epoch":7}'
+    """
+    return b'{"value":' + value + b"," + encode(facts)[1:]
+
+
+def answer(value: Any, facts: Mapping[str, Any], if_none_match: str | None) -> Response:
+    """Return the answer with a value, or 304 if the client has it."""
+    encoded = encode(value)
+    headers = {"ETag": tag_of(encoded), "Cache-Control": "no-cache"}
+    if is_known(headers["ETag"], if_none_match):
+        return Response(status_code=304, headers=headers)
+    return Response(value_with_facts(encoded, facts), 200, headers, "application/json")

@@ -1,0 +1,99 @@
+"""The application: routes, problems and the life of served jobs together, as ASGI."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from statekit.errors import StatekitError
+from statekit.server.access import Access
+from statekit.server.hosts import KnownHosts
+from statekit.server.limits import Limits
+from statekit.server.problems import MEDIA_TYPE, Problem, bad_request, problem_of
+from statekit.server.routes import Served, router
+from statekit.server.served_job import ServedJob
+from statekit.server.single_reads import SingleReads
+from statekit.server.tables import Tables
+
+_logger = logging.getLogger("statekit.server")
+
+
+def application(
+    jobs: Mapping[str, ServedJob], access: Access, hosts: Sequence[str], limits: Limits
+) -> ASGIApp:
+    """Return the application that serves some jobs. It closes them when it ends.
+
+    Parameters:
+        jobs: by alias.
+        access: who may read what.
+        hosts: names that requests may call the server by; "*" for all. They keep a page of another
+            site, whose name leads to this machine, from reading a server without tokens.
+        limits: of requests.
+    """
+    served = Served(jobs, access, limits, Tables())
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        for job in jobs.values():
+            job.start()
+        yield
+        served.tables.close()
+        for job in jobs.values():
+            job.close()
+
+    app = FastAPI(title="statekit", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.served = served
+    app.include_router(router)
+    _answer_problems(app)
+    return KnownHosts(SingleReads(app, served), hosts)
+
+
+def _answer_problems(app: FastAPI) -> None:
+    """Answer every error with a problem."""
+    app.add_exception_handler(Problem, _of_problem)
+    app.add_exception_handler(StatekitError, _of_error)
+    app.add_exception_handler(RequestValidationError, _of_parameters)
+    app.add_exception_handler(HTTPException, _of_http)
+    app.add_exception_handler(Exception, _of_fault)
+
+
+def _answered(problem: Problem) -> Response:
+    return Response(problem.body, problem.status, problem.headers, MEDIA_TYPE)
+
+
+async def _of_problem(_: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    return _answered(error)
+
+
+async def _of_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, StatekitError)
+    problem = problem_of(error)
+    if problem.status >= 500:
+        _logger.warning("a read failed: %s", error)
+    return _answered(problem)
+
+
+async def _of_parameters(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    faults = [f"{'.'.join(map(str, each['loc'][1:]))}: {each['msg']}" for each in error.errors()]
+    return _answered(bad_request("; ".join(faults)))
+
+
+async def _of_http(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    kind = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http")
+    headers = dict(error.headers or {})
+    return _answered(Problem(error.status_code, kind, str(error.detail), headers))
+
+
+async def _of_fault(_: Request, error: Exception) -> Response:
+    _logger.error("a request failed", exc_info=error)
+    return _answered(Problem(500, "internal", "the server failed: its log says why"))

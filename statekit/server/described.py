@@ -1,0 +1,49 @@
+"""What a job consists of: operators and states, with their types and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from statekit.checkpoint.job_file import OperatorRecord, StateRecord
+from statekit.query.view import View
+
+
+def described(view: View, may_read: Callable[[str, str], bool]) -> list[dict[str, Any]]:
+    """Return the operators of a job after an epoch, as JSON.
+
+    Parameters:
+        may_read: whether a state of an operator may be named.
+    """
+    found = []
+    for operator in view.operators:
+        record, sizes = view.record(operator), view.sizes(operator)
+        states = [
+            _state(state, *sizes[state.name])
+            for state in record.states
+            if may_read(operator, state.name)
+        ]
+        if states or may_read(operator, ""):
+            found.append(_operator(record, view, states))
+    return found
+
+
+def _operator(record: OperatorRecord, view: View, states: list[dict[str, Any]]) -> dict[str, Any]:
+    watermark = view.watermark(record.name)
+    return {
+        "operator": record.name,
+        "inputs": list(record.inputs),
+        "key": [{"name": field.name, "type": field.type} for field in record.key],
+        "watermark": None if watermark is None else watermark.isoformat(),
+        "states": states,
+    }
+
+
+def _state(state: StateRecord, rows: int, size: int) -> dict[str, Any]:
+    return {
+        "state": state.name,
+        "kind": state.kind,
+        "types": dict(state.types),
+        "rows": rows,
+        "bytes": size,
+    }

@@ -1,0 +1,85 @@
+"""Problems: what a client gets in place of an answer, as `application/problem+json` (RFC 9457).
+
+`kind` is stable. Errors of statekit keep theirs. The text of a fault of the server stays in its
+log: it may name files.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from statekit.errors import QueryError, StatekitError, StateSchemaError, StateTypeError
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class Problem(Exception):  # noqa: N818  the term of RFC 9457
+    """An answer that is none.
+
+    Parameters:
+        status: of HTTP.
+        kind: what went wrong, for programs.
+        detail: what went wrong and what to do, for people.
+        headers: of the answer.
+        facts: further members of the answer, such as the epoch.
+
+    >>> Problem(404, "absent", "state total has nothing for this key", epoch=7).body
+    b'{"type":"about:blank","title":"Not Found","status":404,"kind":"absent",\
+"detail":"state total has nothing for this key","epoch":7}'
+    """
+
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        detail: str,
+        headers: dict[str, str] | None = None,
+        **facts: Any,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.kind = kind
+        self.detail = detail
+        self.headers = headers or {}
+        self.facts = facts
+
+    @property
+    def body(self) -> bytes:
+        members = {
+            "type": "about:blank",
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "kind": self.kind,
+            "detail": self.detail,
+            **self.facts,
+        }
+        return msgspec.json.encode(members)
+
+
+_STATUS: dict[type[StatekitError], int] = {
+    StateTypeError: 400,
+    QueryError: 404,
+    StateSchemaError: 500,
+}
+
+
+def problem_of(error: StatekitError) -> Problem:
+    """Return the problem that an error of statekit is to a client.
+
+    >>> problem_of(StateTypeError("'x' is not a key of type int")).status
+    400
+    """
+    status = _STATUS.get(type(error), 503)
+    if status < 500:
+        return Problem(status, error.kind, str(error))
+    return Problem(
+        status, error.kind, "the server cannot read this state now: its log says why, try again"
+    )
+
+
+def bad_request(detail: str) -> Problem:
+    """Return the problem of a request that cannot be understood."""
+    return Problem(400, "bad_request", detail)

@@ -1,0 +1,162 @@
+"""Reads: what requests read of a view, as JSON can hold it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from statekit.checkpoint.state_kinds import RowShape
+from statekit.query.state_view import StateView
+from statekit.query.view import View
+from statekit.server.problems import Problem, bad_request
+
+KEYS_MAX = 10_000
+"""Keys of one request."""
+
+ROWS_MAX = 10_000
+"""Keys, entries or elements of one answer."""
+
+
+_PAGE_ROWS = 1_000
+"""Keys of a page, if the request does not say how many."""
+
+
+def json_of(text: str, name: str) -> Any:
+    """Return the JSON that a parameter of a request has.
+
+    Raises:
+        Problem: it is none.
+
+    >>> json_of('["UA", 1545]', "key")
+    ['UA', 1545]
+    """
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise bad_request(
+            f'{name}={text!r:.200} is no JSON ({error}): text is in quotes, as in {name}="ann"'
+        ) from error
+
+
+def is_absent(value: Any) -> bool:
+    """Return whether a state has nothing: no value, no elements, no entries."""
+    return value is None or value in ([], {})
+
+
+def read_key(state: StateView[Any, Any], key: Any, part: Part) -> Any:
+    """Return what a state has for a key, or a part of it.
+
+    Raises:
+        QueryError, StateTypeError: as for `StateView`.
+        Problem: the part does not fit the state.
+    """
+    if part.entry is not None:
+        return state.entry(key, state.map_key_from_json(json_of(part.entry, "entry")))
+    if not part.is_range:
+        return state.get_at_most(key, ROWS_MAX)
+    if state.shape is RowShape.ENTRIES:
+        bounds = [
+            None if bound is None else state.map_key_from_json(json_of(bound, name))
+            for name, bound in (("start", part.start), ("end", part.end))
+        ]
+        found = state.entries(key, *bounds, reverse=part.reverse)
+        return [list(entry) for entry in itertools.islice(found, part.rows)]
+    if state.shape is RowShape.ELEMENTS:
+        return _slice(state, key, part)
+    raise bad_request(
+        "this state has one value per key: start, end, limit and reverse are for maps and lists"
+    )
+
+
+def _slice(state: StateView[Any, Any], key: Any, part: Part) -> list[Any]:
+    if part.reverse:
+        raise bad_request("elements of a list are read from the first to the last")
+    start = _index(part.start, "start") or 0
+    stop = _index(part.end, "end")
+    limit = start + part.rows
+    return state.elements(key, start, limit if stop is None else min(stop, limit))
+
+
+def _index(text: str | None, name: str) -> int | None:
+    if text is None:
+        return None
+    if not text.isdecimal() or len(text) > 18:
+        raise bad_request(f"{name}={text!r:.50}: give the index of an element, from 0 on")
+    return int(text)
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Which part of what a key has is read; by default all of it.
+
+    Parameters:
+        entry: a map key, as JSON.
+        start, end: the bounds of map keys, as JSON, or of indices of elements; the end is left out.
+        limit: how many entries, elements or keys at most; None for as many as an answer may have.
+        reverse: entries from the last to the first.
+    """
+
+    entry: str | None = None
+    start: str | None = None
+    end: str | None = None
+    limit: int | None = None
+    reverse: bool = False
+
+    @property
+    def is_range(self) -> bool:
+        """Whether a part of a list or a map is asked for."""
+        return self != Part()
+
+    @property
+    def rows(self) -> int:
+        """How many entries or elements at most."""
+        return ROWS_MAX if self.limit is None else self.limit
+
+
+def page(state: StateView[Any, Any], part: Part, cursor: str | None) -> dict[str, Any]:
+    """Return the keys of a range in order, each with what the state has for it, and the cursor of
+    the next page.
+
+    Raises:
+        QueryError, StateTypeError: as for `StateView.page`.
+        Problem: a bound is no JSON, or a parameter is for single keys.
+    """
+    if part.entry is not None:
+        raise bad_request("entry= is for one key: give key=, too")
+    bounds = [
+        None if bound is None else state.key_from_json(json_of(bound, name))
+        for name, bound in (("start", part.start), ("end", part.end))
+    ]
+    limit = _PAGE_ROWS if part.limit is None else part.limit
+    found = state.page(*bounds, limit=limit, reverse=part.reverse, cursor=cursor)
+    return {"items": [list(item) for item in found.items], "cursor": found.cursor}
+
+
+class KeysOfState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Keys whose state is asked for.
+
+    Parameters:
+        operator, state: their names.
+        keys: as JSON.
+    """
+
+    operator: str
+    state: str
+    keys: list[Any]
+
+
+def read_many(view: View, asked: Sequence[KeysOfState]) -> Iterator[list[Any]]:
+    """Yield what each state has for each of its keys; None where it has nothing.
+
+    Raises:
+        Problem: there are too many keys.
+        QueryError, StateTypeError: there is no such state, or it is no key.
+    """
+    if sum(len(own.keys) for own in asked) > KEYS_MAX:
+        raise Problem(413, "too_large", f"a request may ask for {KEYS_MAX:,} keys: divide it")
+    for own in asked:
+        state = view.state(own.operator, own.state)
+        found = state.get_many([state.key_from_json(key) for key in own.keys])
+        yield [None if is_absent(value) else value for value in found]

@@ -1,0 +1,298 @@
+"""The routes that read state.
+
+/jobs                                         what is served
+/{job}                                        operators and states of a job
+/{job}/query                                  many keys of several states        (POST)
+/{job}/{operator}/{state}                     a range of keys; with ?key= one key
+/{job}/{operator}/{state}/query               many keys                          (POST)
+/{job}/{operator}/{state}/{key}               one key, as text
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import JSONResponse, Response
+
+from statekit.query.export import Format
+from statekit.query.view import View
+from statekit.server.access import Access, Token, forbidden
+from statekit.server.answers import answer
+from statekit.server.described import described
+from statekit.server.limits import Limits, read_body
+from statekit.server.problems import Problem, bad_request
+from statekit.server.reads import ROWS_MAX, KeysOfState, Part, json_of, page, read_key, read_many
+from statekit.server.served_job import LAST, ServedJob, Wanted, facts
+from statekit.server.tables import MEDIA_TYPES, Tables
+
+T = TypeVar("T")
+
+RESERVED = frozenset(
+    {"assets", "docs", "healthz", "jobs", "metrics", "openapi.json", "readyz", "sql"}
+)
+"""Names that no job can be served under."""
+
+WAIT_MAX_S = 60.0
+"""The longest wait for an epoch."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """What requests are answered from.
+
+    Parameters:
+        jobs: by alias.
+        access: who may read what.
+        limits: of requests.
+        tables: written for requests.
+    """
+
+    jobs: Mapping[str, ServedJob]
+    access: Access
+    limits: Limits
+    tables: Tables
+
+    def token(self, authorization: bytes | None) -> Token:
+        """Return the token of a request, and count the request.
+
+        Raises:
+            Problem: it has no token that is known, or too many requests.
+        """
+        token = self.access.token(authorization)
+        self.limits.count(token.name)
+        return token
+
+    def job(self, token: Token, alias: str, operator: str = "", state: str = "") -> ServedJob:
+        """Return a job that a token may read: all of it, or the place that is named.
+
+        Raises:
+            Problem: the token may not, or there is no such job.
+        """
+        allowed = token.may_read(alias, operator, state) if state else token.sees(alias, operator)
+        if not allowed:
+            raise forbidden("/".join(part for part in (alias, operator, state) if part))
+        if alias not in self.jobs:
+            raise Problem(404, "not_found", f"no job is served as {alias!r:.100}")
+        return self.jobs[alias]
+
+
+router = APIRouter()
+
+
+def _served(request: Request) -> Served:
+    served: Served = request.app.state.served
+    return served
+
+
+def _token(request: Request) -> Token:
+    given = request.headers.get("authorization")
+    return _served(request).token(None if given is None else given.encode("latin-1"))
+
+
+def _wanted(
+    epoch: Annotated[int | None, Query(ge=0, le=2**62)] = None,
+    as_of: dt.datetime | None = None,
+    min_epoch: Annotated[int | None, Query(ge=0, le=2**62)] = None,
+    min_watermark: dt.datetime | None = None,
+    wait: Annotated[float, Query(ge=0, le=WAIT_MAX_S)] = 0.0,
+) -> Wanted:
+    """Return the epoch that the parameters of a request ask for."""
+    for name, instant in (("as_of", as_of), ("min_watermark", min_watermark)):
+        if instant is not None and instant.tzinfo is None:
+            raise bad_request(f"{name}={instant}: give it with its zone, as in …T12:00:00Z")
+    given = [each for each in (epoch, as_of, min_epoch, min_watermark) if each is not None]
+    if len(given) > 1:
+        raise bad_request("give one of epoch, as_of, min_epoch and min_watermark")
+    return Wanted(epoch, as_of, min_epoch, min_watermark, wait) if given else LAST
+
+
+Jobs = Annotated[Served, Depends(_served)]
+Allowed = Annotated[Token, Depends(_token)]
+Epoch = Annotated[Wanted, Depends(_wanted)]
+Limit = Annotated[int, Query(ge=1, le=ROWS_MAX)]
+"""How many rows an answer may have."""
+
+
+@router.get("/healthz")
+async def healthz() -> dict[str, str]:
+    """Answer while the server runs."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz")
+async def readyz(served: Jobs) -> dict[str, str]:
+    """Answer once every job has an epoch that can be read."""
+    waiting = sum(job.replica.epoch is None for job in served.jobs.values())
+    if waiting:
+        raise Problem(503, "not_ready", f"{waiting} jobs have no epoch that can be read yet")
+    return {"status": "ok"}
+
+
+@router.get("/jobs")
+async def jobs(served: Jobs, token: Allowed) -> list[dict[str, Any]]:
+    """Return the jobs that a token may read something of."""
+    return [job.summary() for alias, job in served.jobs.items() if token.sees(alias)]
+
+
+@router.get("/{job}")
+async def describe(job: str, served: Jobs, token: Allowed, epoch: Epoch) -> Response:
+    """Return the operators and states of a job, with their types and sizes."""
+    own = served.job(token, job)
+    view = await own.view(epoch)
+    found = described(view, lambda operator, state: token.may_read(job, operator, state))
+    return JSONResponse({**facts(own, view), "operators": found})
+
+
+@router.post("/{job}/query")
+async def query(job: str, request: Request, served: Jobs, token: Allowed, epoch: Epoch) -> Response:
+    """Read keys of several states after one epoch."""
+    own = served.job(token, job)
+    asked = decoded(await read_body(request, served.limits), _Reads).reads
+    for each in asked:
+        served.job(token, job, each.operator, each.state)
+    view = await own.view(epoch)
+    values = await run_in_threadpool(lambda: list(read_many(view, asked)))
+    return answer(values, facts(own, view), None)
+
+
+@router.post("/{job}/{operator}/{state}/query")
+async def query_state(
+    job: str,
+    operator: str,
+    state: str,
+    request: Request,
+    served: Jobs,
+    token: Allowed,
+    epoch: Epoch,
+) -> Response:
+    """Read many keys of a state."""
+    own = served.job(token, job, operator, state)
+    keys = decoded(await read_body(request, served.limits), _Keys).keys
+    view = await own.view(epoch, operator)
+    asked = [KeysOfState(operator, state, keys)]
+    (values,) = await run_in_threadpool(lambda: list(read_many(view, asked)))
+    return answer(values, facts(own, view, operator), None)
+
+
+@router.get("/{job}/{operator}/{state}")
+@router.head("/{job}/{operator}/{state}", include_in_schema=False)
+async def read_state(
+    job: str,
+    operator: str,
+    state: str,
+    request: Request,
+    served: Jobs,
+    token: Allowed,
+    epoch: Epoch,
+    key: str | None = None,
+    entry: str | None = None,
+    start: str | None = None,
+    end: str | None = None,
+    limit: Limit | None = None,
+    reverse: bool = False,
+    cursor: str | None = None,
+) -> Response:
+    """Read one key, given as JSON; a range of keys; or all rows, as Arrow, Parquet or CSV."""
+    state, to = _format(state, request)
+    own = served.job(token, job, operator, state)
+    view = await own.view(epoch, operator)
+    if to is not None:
+        return await served.tables.response(own, view, operator, state, to)
+    part = Part(entry, start, end, limit, reverse)
+    if key is not None:
+        data = json_of(key, "key")
+        return await _one(request, own, view, (operator, state), part, data, is_json=True)
+    if cursor is not None and epoch == LAST:
+        view = own.view_of_cursor(cursor)
+    found = await run_in_threadpool(lambda: page(view.state(operator, state), part, cursor))
+    return answer(found, facts(own, view, operator), None)
+
+
+@router.get("/{job}/{operator}/{state}/{key:path}")
+@router.head("/{job}/{operator}/{state}/{key:path}", include_in_schema=False)
+async def read_one(
+    job: str,
+    operator: str,
+    state: str,
+    key: str,
+    request: Request,
+    served: Jobs,
+    token: Allowed,
+    epoch: Epoch,
+    entry: str | None = None,
+    start: str | None = None,
+    end: str | None = None,
+    limit: Limit | None = None,
+    reverse: bool = False,
+) -> Response:
+    """Read one key, given as text."""
+    own = served.job(token, job, operator, state)
+    view = await own.view(epoch, operator)
+    part = Part(entry, start, end, limit, reverse)
+    return await _one(request, own, view, (operator, state), part, key, is_json=False)
+
+
+def _format(state: str, request: Request) -> tuple[str, Format | None]:
+    """Return the name of a state without the suffix of a format, and the format of a table, if the
+    request asks for one.
+    """
+    name, _, suffix = state.rpartition(".")
+    for to, media_type in MEDIA_TYPES.items():
+        if suffix == to:
+            return name, to
+        if media_type in request.headers.get("accept", ""):
+            return state, to
+    return state, None
+
+
+async def _one(
+    request: Request,
+    job: ServedJob,
+    view: View,
+    place: tuple[str, str],
+    part: Part,
+    key: Any,
+    *,
+    is_json: bool,
+) -> Response:
+    """Return the answer for one key."""
+
+    def read() -> Any:
+        state = view.state(*place)
+        return read_key(state, state.key_from_json(key) if is_json else key, part)
+
+    value = read() if part == Part() else await run_in_threadpool(read)
+    found = facts(job, view, place[0])
+    if value is None or (value in ([], {}) and not part.is_range):
+        raise Problem(404, "absent", f"state {place[1]!r} has nothing for this key", **found)
+    return answer(value, found, request.headers.get("if-none-match"))
+
+
+class _Keys(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a query of one state."""
+
+    keys: list[Any]
+
+
+class _Reads(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a query of several states."""
+
+    reads: list[KeysOfState]
+
+
+def decoded(body: bytes, cls: type[T]) -> T:
+    """Return the body of a request.
+
+    Raises:
+        Problem: it is none of this class.
+    """
+    try:
+        return msgspec.json.decode(body, type=cls)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise bad_request(f"the body cannot be read: {error}") from error

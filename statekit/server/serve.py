@@ -1,0 +1,185 @@
+"""Running the server: one process, with uvicorn."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvicorn
+
+from statekit.backend.rocksdb_options import RocksOptions
+from statekit.errors import StateTypeError, StorageError
+from statekit.server.access import Access
+from statekit.server.app import application
+from statekit.server.limits import Limits
+from statekit.server.routes import RESERVED
+from statekit.server.served_job import ServedJob
+
+_ALIAS = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """How a server runs.
+
+    Parameters:
+        host, port: where it listens.
+        tokens: the file of tokens; None lets everyone read everything, on loopback.
+        insecure: listen on other addresses without tokens.
+        hosts: further names that requests may call the server by.
+        directory: where replicas keep their copies; None for temporary ones.
+        epochs: how many of the last epochs can be read.
+        limits: of requests.
+        connections: how many may be open.
+        rocksdb: limits of memory.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8321
+    tokens: Path | None = None
+    insecure: bool = False
+    hosts: tuple[str, ...] = ()
+    directory: Path | None = None
+    epochs: int = 16
+    limits: Limits = field(default_factory=Limits)
+    connections: int = 1_000
+    rocksdb: RocksOptions | None = None
+
+
+def named_checkpoints(given: Iterable[str]) -> dict[str, str]:
+    """Return checkpoints by alias: the name before "=", or the last part of the path.
+
+    Raises:
+        StateTypeError: two have one alias.
+
+    >>> named_checkpoints(["bank=s3://state/7", "./site"])
+    {'bank': 's3://state/7', 'site': './site'}
+    """
+    named: dict[str, str] = {}
+    for each in given:
+        alias, is_named, checkpoint = each.partition("=")
+        if not is_named:
+            alias, checkpoint = each.rstrip("/").rpartition("/")[2], each
+        if alias in named:
+            raise StateTypeError(
+                f"two checkpoints would be served as {alias!r}: name them, as in NAME=CHECKPOINT"
+            )
+        named[alias] = checkpoint
+    return named
+
+
+def serve(
+    checkpoints: Mapping[str, str], options: ServerOptions, tell: Callable[[str], None]
+) -> None:
+    """Serve checkpoints until the process is told to end.
+
+    Parameters:
+        checkpoints: directories or URLs, by alias.
+        tell: is told the address.
+
+    Raises:
+        StateTypeError: an alias or an option is not possible.
+        StorageError: the port is used by another process.
+        StatekitError: a checkpoint cannot be read.
+    """
+    with bound_socket(options.host, options.port) as listening:
+        config = uvicorn_config(checkpoints, options)
+        port = listening.getsockname()[1]
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        tell(f"serving {', '.join(checkpoints)} on http://{host}:{port}")
+        uvicorn.Server(config).run([listening])
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to an address.
+
+    Raises:
+        StorageError: another process has the port, or this machine has no such address.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise StorageError(
+            f"the server cannot listen on {host}, port {port} ({error}): give another --port, or "
+            "an address of this machine"
+        ) from error
+    return listening
+
+
+def uvicorn_config(checkpoints: Mapping[str, str], options: ServerOptions) -> uvicorn.Config:
+    """Return what uvicorn is to run. Replicas are opened now, so that their faults are found."""
+    _check(checkpoints, options)
+    access = Access(options.tokens)
+    jobs = _opened(checkpoints, options)
+    hosts = _hosts(options, is_open=access.is_open)
+    return uvicorn.Config(
+        application(jobs, access, hosts, options.limits),
+        limit_concurrency=options.connections,
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        timeout_graceful_shutdown=5,
+    )
+
+
+def _opened(checkpoints: Mapping[str, str], options: ServerOptions) -> dict[str, ServedJob]:
+    """Open a replica of each checkpoint; none is left open if one fails."""
+    jobs: dict[str, ServedJob] = {}
+    with ExitStack() as opened:
+        for alias, checkpoint in checkpoints.items():
+            directory = None if options.directory is None else options.directory / alias
+            job = ServedJob(
+                alias, checkpoint, directory, epochs=options.epochs, rocksdb=options.rocksdb
+            )
+            opened.callback(job.close)
+            jobs[alias] = job
+        opened.pop_all()
+    return jobs
+
+
+def _check(checkpoints: Mapping[str, str], options: ServerOptions) -> None:
+    if not checkpoints:
+        raise StateTypeError("there is no checkpoint to serve: name at least one")
+    for alias in checkpoints:
+        if not _ALIAS.match(alias) or alias in RESERVED:
+            raise StateTypeError(
+                f"a job cannot be served as {alias!r}: give another name, as in NAME=CHECKPOINT, "
+                "of letters, digits, dots, dashes and underscores"
+            )
+    if not (options.tokens or options.insecure or is_loopback(options.host)):
+        raise StateTypeError(
+            f"everyone who reaches {options.host} could read all state: give --tokens FILE, listen "
+            "on 127.0.0.1, or say --insecure"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address.
+
+    >>> is_loopback("localhost"), is_loopback("127.0.0.2"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _hosts(options: ServerOptions, *, is_open: bool) -> Sequence[str]:
+    """Return the names that requests may call the server by. With tokens, any: a page of another
+    site has none.
+    """
+    if not is_open or options.insecure:
+        return ["*"]
+    return ["localhost", "127.0.0.1", "[::1]", options.host, *options.hosts]

@@ -1,0 +1,90 @@
+"""Tables: all rows of a state after an epoch, as a file that DuckDB, Polars and pandas read from
+its address.
+
+These read parts of a file, in several requests. So each file is written once, in a directory of the
+server, and is kept for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import tempfile
+from collections import OrderedDict
+from pathlib import Path
+
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import FileResponse
+
+from statekit.query.export import Format, export
+from statekit.query.read import read
+from statekit.query.view import View
+from statekit.server.served_job import ServedJob
+
+MEDIA_TYPES: dict[Format, str] = {
+    "arrow": "application/vnd.apache.arrow.file",
+    "parquet": "application/vnd.apache.parquet",
+    "csv": "text/csv",
+}
+"""The formats of tables."""
+
+_FILES_MAX = 16
+_WRITTEN_AT_ONCE = 2
+
+
+class Tables:
+    """Writes tables, and keeps the last ones that were asked for."""
+
+    def __init__(self) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="statekit-tables-")
+        self._files: OrderedDict[str, asyncio.Task[Path]] = OrderedDict()
+        self._numbers = itertools.count()
+        self._writing = asyncio.Semaphore(_WRITTEN_AT_ONCE)
+
+    async def response(
+        self, job: ServedJob, view: View, operator: str, state: str, to: Format
+    ) -> FileResponse:
+        """Return a table as the answer of a request.
+
+        Raises:
+            QueryError: there is no such state, or its epoch was collected.
+            CorruptCheckpointError, StorageError: it cannot be read, or not be written.
+        """
+        tag = f"{job.identity}.{operator}.{state}.{view.epoch}.{to}"
+        task = self._files.get(tag)
+        if task is None or (task.done() and (task.cancelled() or task.exception())):
+            path = Path(self._directory.name, f"{next(self._numbers)}.{to}")
+            writing = self._written(job.checkpoint, view.epoch, operator, state, to, path)
+            task = self._files[tag] = asyncio.ensure_future(writing)
+        self._files.move_to_end(tag)
+        path = await asyncio.shield(task)
+        self._remove_old()
+        return FileResponse(
+            path,
+            media_type=MEDIA_TYPES[to],
+            headers={"ETag": f'"{tag}"', "Statekit-Epoch": str(view.epoch)},
+        )
+
+    async def _written(
+        self, checkpoint: str, epoch: int, operator: str, state: str, to: Format, path: Path
+    ) -> Path:
+        def write() -> None:
+            export(read(checkpoint, operator, state, epoch), path, to, overwrite=True)
+
+        async with self._writing:
+            await run_in_threadpool(write)
+        return path
+
+    def _remove_old(self) -> None:
+        """Remove the files that were asked for longest ago."""
+        while len(self._files) > _FILES_MAX:
+            tag, task = next(iter(self._files.items()))
+            if not task.done():
+                return
+            del self._files[tag]
+            if not task.cancelled() and task.exception() is None:
+                task.result().unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Remove all files."""
+        self._directory.cleanup()

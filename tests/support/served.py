@@ -1,0 +1,83 @@
+"""A real server on loopback, in a thread, and jobs whose state it serves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import httpx
+import uvicorn
+
+import statekit as sk
+from statekit.server.serve import ServerOptions, bound_socket, uvicorn_config
+
+
+class Sale(NamedTuple):
+    shop: str
+    item: str
+    cents: int
+
+
+class Row(NamedTuple):
+    """What a shop sold last."""
+
+    item: str
+    cents: int
+
+
+@sk.process(key="shop")
+def sales(
+    sale: Sale,
+    last: sk.ValueState[Row],
+    items: sk.MapState[str, int],
+    log: sk.ListState[int],
+    total: Annotated[sk.ReducingState[int], sk.Reduce(sum)],
+) -> None:
+    last.update(Row(sale.item, sale.cents))
+    items[sale.item] = items.get(sale.item, 0) + sale.cents
+    log.append(sale.cents)
+    total.add(sale.cents)
+
+
+def sales_job() -> sk.Job:
+    job = sk.Job("sales")
+    job.source("records", Sale).process(sales)
+    return job
+
+
+def sell(home: Path, records: list[Sale], epoch_size: int = 1) -> None:
+    """Run the job over all records so far."""
+    sales_job().run({"records": records}, checkpoint=home, epoch_size=epoch_size, drain=False)
+
+
+@contextmanager
+def server(checkpoints: Mapping[str, Any], **options: Any) -> Iterator[str]:
+    """Serve checkpoints on a free port, and yield the address of the server."""
+    chosen = replace(ServerOptions(port=0), **options)
+    with bound_socket(chosen.host, 0) as listening:
+        config = uvicorn_config({name: str(of) for name, of in checkpoints.items()}, chosen)
+        running = uvicorn.Server(config)
+        thread = threading.Thread(target=running.run, args=([listening],), daemon=True)
+        thread.start()
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        try:
+            _wait(address, thread)
+            yield address
+        finally:
+            running.should_exit = True
+            thread.join(20)
+            assert not thread.is_alive(), "the server ends when it is told to"
+
+
+def _wait(address: str, thread: threading.Thread) -> None:
+    while thread.is_alive():
+        try:
+            httpx.get(f"{address}/healthz")
+        except httpx.TransportError:
+            continue
+        return
+    raise AssertionError("the server did not start")

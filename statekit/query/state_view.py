@@ -113,6 +113,14 @@ class StateView(Generic[K, V]):
         """
         return self._rows.keys.from_json(data)
 
+    def shown_key(self, key: K) -> Any:
+        """Return a key as `rows` and the change feed give it.
+
+        Raises:
+            StateTypeError: it is not a key of the operator.
+        """
+        return self._rows.keys.split(self._prefix(key))[0]
+
     def map_key_from_json(self, data: Any) -> Any:
         """Return a map key that is given as JSON, likewise.
 
@@ -276,6 +284,34 @@ class StateView(Generic[K, V]):
         rows = self._rows
         for prefix, own in rows.by_key(self._unexpired(*group_bounds(*self._groups))):
             yield rows.keys.split(prefix)[0], rows.whole(own, len(prefix))
+
+    def rows(self) -> Iterator[tuple[Any, Any, Any]]:
+        """Yield each row as its key, place and value, as the change feed gives them, in the order
+        of key groups and keys.
+
+        The place is the map key, or the position of a list element; None for states with one row
+        per key.
+
+        Raises:
+            QueryError: the view was closed.
+        """
+        return self._rows_between(*group_bounds(*self._groups))
+
+    def rows_of(self, key: K) -> Iterator[tuple[Any, Any, Any]]:
+        """Yield the rows of one key, likewise.
+
+        Raises:
+            StateTypeError: it is not a key of the operator.
+            QueryError: as for `get`.
+        """
+        prefix = self._prefix(key)
+        return self._rows_between(prefix, prefix_end(prefix))
+
+    def _rows_between(self, first: bytes, last: bytes) -> Iterator[tuple[Any, Any, Any]]:
+        rows = self._rows
+        for row_key, row in self._unexpired(first, last):
+            key, end = rows.keys.split(row_key)
+            yield key, rows.place(row_key, end), rows.value(row)
 
     def count(self) -> int:
         """Return the number of rows: values, elements or entries. It reads no row if none expires.

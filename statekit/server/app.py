@@ -10,12 +10,13 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import Receive, Scope, Send
 
 from statekit.errors import StatekitError
 from statekit.server.access import Access
 from statekit.server.hosts import KnownHosts
 from statekit.server.limits import Limits
+from statekit.server.live import LiveChanges
 from statekit.server.problems import MEDIA_TYPE, Problem, bad_request, problem_of
 from statekit.server.routes import Served, router
 from statekit.server.served_job import ServedJob
@@ -25,10 +26,8 @@ from statekit.server.tables import Tables
 _logger = logging.getLogger("statekit.server")
 
 
-def application(
-    jobs: Mapping[str, ServedJob], access: Access, hosts: Sequence[str], limits: Limits
-) -> ASGIApp:
-    """Return the application that serves some jobs. It closes them when it ends.
+class Application:
+    """Serves some jobs, as an ASGI application. It closes them when it ends.
 
     Parameters:
         jobs: by alias.
@@ -37,22 +36,33 @@ def application(
             site, whose name leads to this machine, from reading a server without tokens.
         limits: of requests.
     """
-    served = Served(jobs, access, limits, Tables())
+
+    def __init__(
+        self, jobs: Mapping[str, ServedJob], access: Access, hosts: Sequence[str], limits: Limits
+    ) -> None:
+        self._served = served = Served(jobs, access, limits, Tables(), LiveChanges(limits.watchers))
+        app = FastAPI(title="statekit", lifespan=self._life, docs_url=None, redoc_url=None)
+        app.state.served = served
+        app.include_router(router)
+        _answer_problems(app)
+        self._app = KnownHosts(SingleReads(app, served), hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+    def end_streams(self) -> None:
+        """End all streams of events, which would otherwise go on for ever."""
+        self._served.live.close()
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        for job in jobs.values():
+    async def _life(self, _: FastAPI) -> AsyncIterator[None]:
+        for job in self._served.jobs.values():
             job.start()
         yield
-        served.tables.close()
-        for job in jobs.values():
+        self.end_streams()
+        self._served.tables.close()
+        for job in self._served.jobs.values():
             job.close()
-
-    app = FastAPI(title="statekit", lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.state.served = served
-    app.include_router(router)
-    _answer_problems(app)
-    return KnownHosts(SingleReads(app, served), hosts)
 
 
 def _answer_problems(app: FastAPI) -> None:

@@ -23,10 +23,12 @@ class Limits:
     Parameters:
         requests_per_s: of one token; None for any number. Twice as many may come at once.
         body_bytes: the largest body.
+        watchers: how many may watch at a time.
     """
 
     requests_per_s: float | None = None
     body_bytes: int = 8 * 1024 * 1024
+    watchers: int = 500
     _buckets: dict[str, _Bucket] = field(default_factory=dict, repr=False)
 
     def count(self, name: str) -> None:

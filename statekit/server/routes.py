@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from statekit.query.export import Format
 from statekit.query.view import View
@@ -26,10 +26,12 @@ from statekit.server.access import Access, Token, forbidden
 from statekit.server.answers import answer
 from statekit.server.described import described
 from statekit.server.limits import Limits, read_body
+from statekit.server.live import LiveChanges, Place
 from statekit.server.problems import Problem, bad_request
 from statekit.server.reads import ROWS_MAX, KeysOfState, Part, json_of, page, read_key, read_many
 from statekit.server.served_job import LAST, ServedJob, Wanted, facts
 from statekit.server.tables import MEDIA_TYPES, Tables
+from statekit.server.watch import EVENT_STREAM, Watch, asks_to_watch, prefix_of
 
 T = TypeVar("T")
 
@@ -51,12 +53,14 @@ class Served:
         access: who may read what.
         limits: of requests.
         tables: written for requests.
+        live: the states that are watched.
     """
 
     jobs: Mapping[str, ServedJob]
     access: Access
     limits: Limits
     tables: Tables
+    live: LiveChanges
 
     def token(self, authorization: bytes | None) -> Token:
         """Return the token of a request, and count the request.
@@ -197,10 +201,18 @@ async def read_state(
     limit: Limit | None = None,
     reverse: bool = False,
     cursor: str | None = None,
+    prefix: str | None = None,
 ) -> Response:
-    """Read one key, given as JSON; a range of keys; or all rows, as Arrow, Parquet or CSV."""
+    """Read one key, given as JSON; a range of keys; or all rows, as Arrow, Parquet or CSV.
+
+    With `Accept: text/event-stream`, watch what is asked for; `prefix` is that of keys.
+    """
     state, to = _format(state, request)
     own = served.job(token, job, operator, state)
+    if asks_to_watch(request.headers.get("accept")):
+        data = None if key is None else [json_of(key, "key")]
+        start = None if prefix is None else json_of(prefix, "prefix")
+        return _watched(request, served, own, (operator, state), data, start, is_json=True)
     view = await own.view(epoch, operator)
     if to is not None:
         return await served.tables.response(own, view, operator, state, to)
@@ -231,8 +243,10 @@ async def read_one(
     limit: Limit | None = None,
     reverse: bool = False,
 ) -> Response:
-    """Read one key, given as text."""
+    """Read one key, given as text. With `Accept: text/event-stream`, watch it."""
     own = served.job(token, job, operator, state)
+    if asks_to_watch(request.headers.get("accept")):
+        return _watched(request, served, own, (operator, state), [key], None, is_json=False)
     view = await own.view(epoch, operator)
     part = Part(entry, start, end, limit, reverse)
     return await _one(request, own, view, (operator, state), part, key, is_json=False)
@@ -272,6 +286,32 @@ async def _one(
     if value is None or (value in ([], {}) and not part.is_range):
         raise Problem(404, "absent", f"state {place[1]!r} has nothing for this key", **found)
     return answer(value, found, request.headers.get("if-none-match"))
+
+
+def _watched(
+    request: Request,
+    served: Served,
+    job: ServedJob,
+    place: tuple[str, str],
+    key: list[Any] | None,
+    prefix: Any,
+    *,
+    is_json: bool,
+) -> Response:
+    """Return the answer that goes on as long as somebody watches."""
+    if key is not None:
+        state = job.last().state(*place)
+        key = [state.shown_key(state.key_from_json(key[0]) if is_json else key[0])]
+    watch = Watch(
+        served.live,
+        job,
+        *place,
+        key=key,
+        matches=None if prefix is None else prefix_of(prefix),
+        after=Place.of_text(request.headers.get("last-event-id", "")),
+    )
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(watch.events(), 200, headers, EVENT_STREAM)
 
 
 class _Keys(msgspec.Struct, forbid_unknown_fields=True):

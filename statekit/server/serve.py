@@ -15,7 +15,7 @@ import uvicorn
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.errors import StateTypeError, StorageError
 from statekit.server.access import Access
-from statekit.server.app import application
+from statekit.server.app import Application
 from statekit.server.limits import Limits
 from statekit.server.routes import RESERVED
 from statekit.server.served_job import ServedJob
@@ -92,7 +92,18 @@ def serve(
         port = listening.getsockname()[1]
         host = f"[{options.host}]" if ":" in options.host else options.host
         tell(f"serving {', '.join(checkpoints)} on http://{host}:{port}")
-        uvicorn.Server(config).run([listening])
+        StateServer(config).run([listening])
+
+
+class StateServer(uvicorn.Server):
+    """Serves until it is told to end. Then streams of events end first, and open requests after
+    that.
+    """
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        assert isinstance(self.config.app, Application)
+        self.config.app.end_streams()
+        await super().shutdown(sockets)
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
@@ -122,7 +133,7 @@ def uvicorn_config(checkpoints: Mapping[str, str], options: ServerOptions) -> uv
     jobs = _opened(checkpoints, options)
     hosts = _hosts(options, is_open=access.is_open)
     return uvicorn.Config(
-        application(jobs, access, hosts, options.limits),
+        Application(jobs, access, hosts, options.limits),
         limit_concurrency=options.connections,
         access_log=False,
         log_level="warning",

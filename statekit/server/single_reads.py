@@ -43,7 +43,9 @@ class SingleReads:
             parts = scope["raw_path"].split(b"/")
             is_single = scope["method"] == "GET" and not scope["query_string"] and len(parts) == 5
             if is_single or b"%" in scope["raw_path"]:
-                found = self._answered(parts[1:], dict(scope["headers"]), is_single=is_single)
+                headers = dict(scope["headers"])
+                is_single = is_single and b"event-stream" not in headers.get(b"accept", b"")
+                found = self._answered(parts[1:], headers, is_single=is_single)
                 if found is not None:
                     await _send(send, *found)
                     return

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import httpx
-import uvicorn
 
 import statekit as sk
-from statekit.server.serve import ServerOptions, bound_socket, uvicorn_config
+from statekit.server.serve import ServerOptions, StateServer, bound_socket, uvicorn_config
 
 
 class Sale(NamedTuple):
@@ -60,7 +59,7 @@ def server(checkpoints: Mapping[str, Any], **options: Any) -> Iterator[str]:
     chosen = replace(ServerOptions(port=0), **options)
     with bound_socket(chosen.host, 0) as listening:
         config = uvicorn_config({name: str(of) for name, of in checkpoints.items()}, chosen)
-        running = uvicorn.Server(config)
+        running = StateServer(config)
         thread = threading.Thread(target=running.run, args=([listening],), daemon=True)
         thread.start()
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -828,7 +828,8 @@ def _typed_keys() -> st.SearchStrategy[tuple[Any, Any]]:
 
     def pair(parts: tuple[Any, Any]) -> tuple[Any, Any]:
         (first, firsts), (second, seconds) = parts
-        return tuple[first, second], st.tuples(firsts, seconds)
+        annotation: Any = tuple.__class_getitem__((first, second))
+        return annotation, st.tuples(firsts, seconds)
 
     some = _SCALAR_KEYS | _SCALAR_KEYS.map(optional)
     some |= st.tuples(some, some).map(pair)

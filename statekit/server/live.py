@@ -1,0 +1,278 @@
+"""Live changes: what each committed epoch changed in a state, for all who watch it.
+
+One feed per state follows the job, in a thread, as long as anyone watches. The id of an event is
+its epoch and its number among the changes of that epoch, so that a watcher that comes back
+continues after it, as long as the changes are kept here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple
+
+from statekit.errors import StatekitError
+from statekit.query.change import Change
+from statekit.query.feed import EpochChanges, feed
+from statekit.server.answers import encode
+from statekit.server.served_job import ServedJob
+
+_logger = logging.getLogger("statekit.server")
+
+_EPOCHS_KEPT, _CHANGES_KEPT = 100, 100_000
+"""How many epochs a watcher can continue from, and how many changes these may have."""
+
+_EPOCHS_QUEUED = 64
+"""How many epochs may wait for a watcher before it is disconnected."""
+
+_POLL_S, _RETRY_S = 0.5, 1.0
+
+
+class Event(NamedTuple):
+    """A change of a row.
+
+    Parameters:
+        key: its key.
+        data: the change as JSON.
+    """
+
+    key: Any
+    data: bytes
+
+
+class EpochEvents(NamedTuple):
+    """What an epoch changed.
+
+    Parameters:
+        epoch: its number.
+        events: its changes, in order; None if they are too many to keep, and watchers begin again.
+        data: the facts of the epoch, as JSON.
+    """
+
+    epoch: int
+    events: list[Event] | None
+    data: bytes
+
+
+class Place(NamedTuple):
+    """The last event that a watcher has: the number of a change, or None for the whole epoch."""
+
+    epoch: int
+    number: int | None
+
+    def __str__(self) -> str:
+        return f"{self.epoch}-{'end' if self.number is None else self.number}"
+
+    @classmethod
+    def of_text(cls, text: str) -> Place | None:
+        """Return the place that an id names; None if it is none.
+
+        >>> Place.of_text("12-3"), str(Place.of_text("12-end")), Place.of_text("x")
+        (Place(epoch=12, number=3), '12-end', None)
+        """
+        epoch, _, number = text.partition("-")
+        is_id = epoch.isdecimal() and (number == "end" or number.isdecimal()) and len(text) < 50
+        return cls(int(epoch), None if number == "end" else int(number)) if is_id else None
+
+
+@dataclass(eq=False)
+class Watcher:
+    """Somebody who watches a state.
+
+    Parameters:
+        queue: epochs that were not read yet; None when the watcher has to leave.
+        why: the kind of the problem for which it has to leave.
+    """
+
+    queue: asyncio.Queue[EpochEvents | None] = field(default_factory=asyncio.Queue)
+    why: str = ""
+
+    def give(self, epoch: EpochEvents) -> None:
+        """Queue an epoch; a watcher that does not read has to leave."""
+        if self.queue.qsize() < _EPOCHS_QUEUED:
+            self.queue.put_nowait(epoch)
+        elif not self.why:
+            self.leave("slow")
+
+    def leave(self, why: str) -> None:
+        """Make the watcher leave."""
+        self.why = why
+        while not self.queue.empty():
+            self.queue.get_nowait()
+        self.queue.put_nowait(None)
+
+
+class StateChanges:
+    """The changes of one state, while anyone watches it. All methods are called in the loop.
+
+    Parameters:
+        job: the job.
+        operator, state: their names.
+
+    Attributes:
+        position: the last epoch whose changes were given to watchers.
+    """
+
+    def __init__(self, job: ServedJob, operator: str, state: str) -> None:
+        self.position = job.last().epoch
+        self.watchers: set[Watcher] = set()
+        self._job, self._operator, self._state = job, operator, state
+        self._loop = asyncio.get_running_loop()
+        self._kept: deque[EpochEvents] = deque()
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._follow, args=(self.position,), daemon=True)
+        self._thread.start()
+
+    def watch(self, after: Place | None) -> tuple[Watcher, list[EpochEvents] | None]:
+        """Return a new watcher, and what it missed since an event that it had; None if it has to
+        begin again.
+        """
+        watcher = Watcher()
+        self.watchers.add(watcher)
+        return watcher, None if after is None else self._since(after)
+
+    def _since(self, after: Place) -> list[EpochEvents] | None:
+        missed = [epoch for epoch in self._kept if epoch.epoch >= after.epoch]
+        if after.epoch == self.position and after.number is None:
+            return []
+        if not missed or missed[0].epoch != after.epoch:
+            return None
+        first, *later = missed
+        if any(epoch.events is None for epoch in missed):
+            return None
+        if after.number is None:
+            return later
+        assert first.events is not None
+        return [first._replace(events=first.events[after.number :]), *later]
+
+    def close(self) -> None:
+        """Stop, and make all watchers leave."""
+        self._ends.set()
+        for watcher in self.watchers:
+            watcher.leave("closing")
+
+    def _publish(self, epoch: EpochEvents) -> None:
+        self.position = epoch.epoch
+        self._kept.append(epoch)
+        while len(self._kept) > _EPOCHS_KEPT or self._changes_kept > _CHANGES_KEPT:
+            self._kept.popleft()
+        for watcher in self.watchers:
+            watcher.give(epoch)
+
+    @property
+    def _changes_kept(self) -> int:
+        return sum(len(epoch.events or ()) for epoch in self._kept)
+
+    # ------------------------------------------------------------------ in the thread of the feed
+
+    def _follow(self, after: int) -> None:
+        """Read the changes of each epoch. Where that fails, watchers begin again."""
+        while not self._ends.is_set():
+            try:
+                self._read(after)
+            except StatekitError as error:
+                _logger.warning(
+                    "the changes of %s.%s are read again: %s", self._operator, self._state, error
+                )
+            if self._ends.wait(_RETRY_S):
+                return
+            newest = self._job.replica.epoch
+            if newest is not None:
+                after = newest
+                data = encode({"epoch": newest, "cause": "restart"})
+                self._call(self._publish, EpochEvents(newest, None, data))
+
+    def _read(self, after: int) -> None:
+        """Publish the changes of all epochs after one, until the end."""
+        job = self._job
+        with feed(job.checkpoint, self._operator, self._state, after, before=True) as changes:
+            while not self._ends.is_set():
+                for epoch in changes:
+                    self._call(self._publish, events_of(epoch))
+                    after = epoch.epoch
+                job.replica.wait_for_other(after, _POLL_S)
+
+    def _call(self, function: Callable[[EpochEvents], None], epoch: EpochEvents) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(function, epoch)
+
+
+def events_of(epoch: EpochChanges) -> EpochEvents:
+    """Return the changes of an epoch as events."""
+    facts = {
+        "epoch": epoch.epoch,
+        "cause": epoch.cause,
+        "watermark": None if epoch.watermark is None else epoch.watermark.isoformat(),
+        "processing_time": epoch.processing_time.isoformat(),
+    }
+    changes = list(islice(epoch, _CHANGES_KEPT + 1))
+    if len(changes) > _CHANGES_KEPT:
+        return EpochEvents(epoch.epoch, None, encode(facts))
+    events = [Event(change.key, encode(_plain(change))) for change in changes]
+    return EpochEvents(epoch.epoch, events, encode(facts))
+
+
+def _plain(change: Change) -> dict[str, Any]:
+    """Return a change as JSON."""
+    plain: dict[str, Any] = {"op": change.op, "key": change.key, "before": change.before}
+    if change.place is not None:
+        plain["place"] = change.place
+    if change.op == "upsert":
+        plain["value"] = change.value
+    return plain
+
+
+class LiveChanges:
+    """All states that are watched.
+
+    Parameters:
+        watchers_max: how many may watch at a time.
+    """
+
+    def __init__(self, watchers_max: int) -> None:
+        self._watchers_max = watchers_max
+        self._states: dict[tuple[str, str, str], StateChanges] = {}
+
+    @property
+    def watchers(self) -> int:
+        """How many watch."""
+        return sum(len(state.watchers) for state in self._states.values())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more may watch."""
+        return self.watchers >= self._watchers_max
+
+    def state(self, job: ServedJob, operator: str, state: str) -> StateChanges:
+        """Return the changes of a state, which are followed from now on.
+
+        Raises:
+            QueryError: there is no such state.
+        """
+        place = (job.alias, operator, state)
+        if place not in self._states:
+            job.last().state(operator, state)
+            self._states[place] = StateChanges(job, operator, state)
+        return self._states[place]
+
+    def leave(self, job: ServedJob, operator: str, state: str, watcher: Watcher) -> None:
+        """Remove a watcher. A state that nobody watches is no longer followed."""
+        place = (job.alias, operator, state)
+        changes = self._states.get(place)
+        if changes is None:
+            return
+        changes.watchers.discard(watcher)
+        if not changes.watchers:
+            changes.close()
+            del self._states[place]
+
+    def close(self) -> None:
+        """Make all watchers leave."""
+        for changes in self._states.values():
+            changes.close()

@@ -1,0 +1,243 @@
+"""Watching a state: what a watcher builds from the events is the state of each epoch."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+
+import statekit as sk
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.rollback import plan
+from statekit.testing import Harness
+from tests.support.all_row_kinds import START, Step, keep, run
+from tests.support.served import Sale, sell, server
+
+EVENTS = {"Accept": "text/event-stream"}
+
+
+class Event(NamedTuple):
+    id: str | None
+    name: str
+    data: Any
+
+
+def events_of(lines: Iterator[str]) -> Iterator[Event]:
+    """The events of a stream, as a browser reads them."""
+    fields: dict[str, str] = {}
+    for line in lines:
+        if not line:
+            if "event" in fields:
+                yield Event(fields.get("id"), fields["event"], json.loads(fields["data"]))
+            fields = {}
+        elif not line.startswith(":"):
+            name, _, of = line.partition(": ")
+            fields[name] = of
+
+
+@contextmanager
+def watching(
+    address: str, path: str, after: str | None = None, **params: str
+) -> Iterator[Iterator[Event]]:
+    headers = EVENTS | ({} if after is None else {"Last-Event-ID": after})
+    with httpx.stream("GET", address + path, headers=headers, params=params, timeout=30) as answer:
+        assert answer.status_code == 200, answer.read()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        yield events_of(answer.iter_lines())
+
+
+class Copy:
+    """What a watcher knows."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Any, Any] = {}
+        self.last: str | None = None
+        self.resets = 0
+
+    def until(self, events: Iterator[Event], epoch: int | None) -> None:
+        """Apply events until an epoch is complete."""
+        assert epoch is not None
+        for event in events:
+            self.apply(event)
+            if event.name == "epoch" and event.data["epoch"] >= epoch:
+                return
+        raise AssertionError("the stream ended")
+
+    def apply(self, event: Event) -> None:
+        self.last = event.id or self.last
+        if event.name == "reset":
+            self.rows.clear()
+            self.resets += 1
+        elif event.name in ("row", "change"):
+            own = (json.dumps(event.data["key"]), json.dumps(event.data.get("place")))
+            if event.name == "change":
+                assert self.rows.get(own) == event.data["before"]
+            if event.data.get("op") == "delete":
+                del self.rows[own]
+            else:
+                self.rows[own] = event.data["value"]
+        else:
+            assert event.name == "epoch"
+
+
+def rows_of(home: Path, state: str) -> dict[Any, Any]:
+    """The rows of the last epoch, read from the checkpoint."""
+    with sk.Replica(home, follow=False) as replica, replica.at() as view:
+        return {
+            (json.dumps(key), json.dumps(place)): value
+            for key, place, value in view.state("sales", state).rows()
+        }
+
+
+RECORDS = [
+    Sale("rome", "tea", 400),
+    Sale("oslo", "cup", 900),
+    Sale("rome", "pot", 2100),
+    Sale("nice", "tea", 5),
+    Sale("rome", "tea", 7),
+]
+
+
+@pytest.mark.parametrize("state", ["total", "items", "log", "last"])
+def test_a_watcher_builds_the_state_of_each_epoch(tmp_path: Path, state: str) -> None:
+    home = tmp_path / "sales"
+    sell(home, RECORDS[:1])
+    with server({"shop": home}) as address:
+        copy = Copy()
+        with watching(address, f"/shop/sales/{state}") as events:
+            copy.until(events, 0)
+            for count in range(2, len(RECORDS) + 1):
+                sell(home, RECORDS[:count])
+                copy.until(events, count - 1)
+                assert copy.rows == rows_of(home, state)
+        assert copy.resets == 1
+
+
+def test_a_watcher_that_comes_back_continues_after_its_last_event(tmp_path: Path) -> None:
+    home = tmp_path / "sales"
+    sell(home, RECORDS[:1])
+    with server({"shop": home}) as address, watching(address, "/shop/sales/total") as others:
+        Copy().until(others, 0)  # keeps the changes of the state
+        copy = Copy()
+        with watching(address, "/shop/sales/items") as events:
+            copy.until(events, 0)
+            sell(home, RECORDS, epoch_size=4)
+            for event in events:  # leaves in the middle of an epoch
+                copy.apply(event)
+                if event.name == "change":
+                    break
+            with watching(address, "/shop/sales/items", copy.last) as again:
+                copy.until(again, 1)
+        assert copy.rows == rows_of(home, "items")
+        assert copy.resets == 1
+
+
+def test_it_begins_again_if_its_last_event_is_not_known(tmp_path: Path) -> None:
+    home = tmp_path / "sales"
+    sell(home, RECORDS[:3])
+    with server({"shop": home}) as address:
+        for after in ("0-end", "2-1", "77-end", "nonsense", "-1"):
+            copy = Copy()
+            with watching(address, "/shop/sales/total", after) as events:
+                copy.until(events, 2)
+            assert copy.rows == rows_of(home, "total")
+            assert copy.resets == 1
+        with watching(address, "/shop/sales/total", "2-end") as events:
+            sell(home, RECORDS[:4])
+            names = [next(events).name for _ in range(2)]
+        assert names == ["change", "epoch"]
+
+
+@pytest.mark.parametrize(
+    ("path", "params", "keys"),
+    [
+        ("/shop/sales/total/rome", {}, {"rome"}),
+        ("/shop/sales/total", {"key": '"rome"'}, {"rome"}),
+        ("/shop/sales/total", {"prefix": '"ro"'}, {"rome"}),
+        ("/shop/sales/total", {"prefix": '"x"'}, set()),
+        ("/shop/sales/total", {}, {"rome", "oslo", "nice"}),
+    ],
+)
+def test_one_key_or_those_with_a_prefix_can_be_watched(
+    tmp_path: Path, path: str, params: dict[str, str], keys: set[str]
+) -> None:
+    home = tmp_path / "sales"
+    sell(home, RECORDS[:2])
+    with server({"shop": home}) as address, watching(address, path, **params) as events:
+        copy = Copy()
+        copy.until(events, 1)
+        sell(home, RECORDS)
+        copy.until(events, 4)
+    expected = rows_of(home, "total")
+    assert copy.rows == {own: expected[own] for own in expected if json.loads(own[0]) in keys}
+
+
+def test_what_expires_is_an_event_of_the_epoch_in_which_it_does(tmp_path: Path) -> None:
+    harness = Harness(keep, checkpoint=tmp_path / "c")
+    run(harness, 0, [Step("a", 3, START)])
+    with server({"kept": tmp_path / "c"}) as address:
+        copy = Copy()
+        with watching(address, "/kept/keep/by_n") as events:
+            copy.until(events, harness.epoch)
+            assert list(copy.rows.values()) == ["3"]
+            run(harness, 10, [Step("b", 4, START + dt.timedelta(minutes=4))])
+            copy.until(events, harness.epoch)
+        assert list(copy.rows.values()) == ["4"]
+        assert copy.resets == 1
+
+
+def test_a_rollback_is_changes_back(tmp_path: Path) -> None:
+    home = tmp_path / "sales"
+    sell(home, RECORDS)
+    with server({"shop": home}) as address:
+        copy = Copy()
+        with watching(address, "/shop/sales/items") as events:
+            copy.until(events, 4)
+            before = dict(copy.rows)
+            plan(Repository(home), 1).carry_out()
+            copy.until(events, 5)
+            assert copy.rows == rows_of(home, "items") != before
+            sell(home, RECORDS)
+            copy.until(events, 8)
+        assert copy.rows == rows_of(home, "items") == before
+        assert copy.resets == 1
+
+
+def test_streams_end_with_the_server(tmp_path: Path) -> None:
+    home = tmp_path / "sales"
+    sell(home, RECORDS)
+    ended = threading.Event()
+    found: list[Event] = []
+    with server({"shop": home}) as address:
+        started = threading.Event()
+
+        def watch() -> None:
+            with watching(address, "/shop/sales/total") as events:
+                for event in events:
+                    found.append(event)
+                    if event.name == "epoch":
+                        started.set()
+            ended.set()
+
+        threading.Thread(target=watch, daemon=True).start()
+        assert started.wait(20)
+    assert ended.wait(20)
+    assert found[-1].name == "end"
+    assert found[-1].data == {"kind": "closing"}
+
+
+def test_nobody_watches_what_is_not_there(tmp_path: Path) -> None:
+    home = tmp_path / "sales"
+    sell(home, RECORDS)
+    with server({"shop": home}) as address:
+        for path, status in (("/shop/sales/none", 404), ("/shop/none/total", 404), ("/x/y/z", 404)):
+            assert httpx.get(address + path, headers=EVENTS).status_code == status
+        bad = httpx.get(f"{address}/shop/sales/total", headers=EVENTS, params={"prefix": "ro"})
+        assert bad.status_code == 400

@@ -623,6 +623,10 @@ def process(
         raise StateTypeError("@process(ordered=True): say which field has the event_time")
     if ordered and key is None:
         raise StateTypeError("@process(ordered=True): say which field has the key to order by")
+    if not isinstance(order_by, str | tuple | list):
+        raise StateTypeError(
+            f"@process(order_by={order_by!r}): give the name of a record field, or several"
+        )
     ties = (order_by,) if isinstance(order_by, str) else tuple(order_by)
     if ties and not ordered:
         raise StateTypeError(f"@process(order_by={order_by!r}): declare ordered=True, too")

@@ -80,6 +80,7 @@ class Stateless:
         hints = hints_of(fn, sys._getframe(3).f_locals) if inspect.isfunction(fn) else {}
         _check_takes(fn, hints, records, where)
         if kind == "filter":
+            _check_says_whether(hints, where)
             into = records.cls
         elif into is None:
             into = _emitted(kind, name, hints, where)
@@ -206,6 +207,15 @@ def _check_takes(
         raise StateTypeError(
             f"{where}: the function takes {annotation_text(hint)}, and the stream has "
             f"{records.name}: declare both with the same type"
+        )
+
+
+def _check_says_whether(hints: dict[str, Any], where: str) -> None:
+    """Check that the function of a filter returns a bool, as far as its annotation says."""
+    if hints.get("return", bool) not in (bool, Any):
+        raise StateTypeError(
+            f"{where}: the function returns {annotation_text(hints['return'])}, and a filter keeps "
+            "the records for which it returns True: annotate it with bool"
         )
 
 

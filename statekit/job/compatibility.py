@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from statekit.checkpoint.job_file import TIMERS, WAITING, JobFile, OperatorRecord
+from statekit.checkpoint.manifest import EpochManifest
 from statekit.codec.schema import Schema
 from statekit.codec.schema_diff import side_by_side
 from statekit.codec.schema_evolution import members, why_unreadable
@@ -69,6 +70,23 @@ def next_job_file(
     dropped = {operator.name: _dropped_names(operator, stored) for operator in declared}
     named = {name: states for name, states in dropped.items() if states}
     return stored.model_copy(update={"operators": declared, "dropped": named})
+
+
+def without_empty_buffers(stored: JobFile, last: EpochManifest) -> JobFile:
+    """Return a job file that says nothing of buffered records where an operator has none: what it
+    buffers from now on may have any type.
+
+    Parameters:
+        last: the epoch that is continued.
+    """
+    nothing = {"ordered": None, "ordered_past": (), "buffered_inputs": (), "dropped_types": ()}
+    operators = tuple(
+        operator
+        if operator.name in last.operators and last.operators[operator.name].rows.get(WAITING)
+        else operator.model_copy(update=nothing)
+        for operator in stored.operators
+    )
+    return stored.model_copy(update={"operators": operators})
 
 
 def successions(stored: JobFile, operators: Sequence[Operator]) -> list[Succession]:
@@ -317,9 +335,9 @@ def _check_buffered(
         raise StateSchemaError(
             f"records of operator {stored.name!r} wait in the checkpoint, some of them perhaps of "
             f"{', '.join(sorted(lost))}, which it no longer takes: declare it again, under this "
-            "name. To stop taking it, run the version that takes it with drain=True, so that none "
-            "is left, and then pass allow_dropped_state=True: records of it that come due are "
-            "dropped"
+            "name, or pass allow_dropped_state=True: those that come due are then dropped. To lose "
+            "none, let the version that takes it run without new ones until the watermark has "
+            "passed the last (an input without records may need idle_after=)"
         )
     now = Schema.from_json(_buffered_type(stored, declared))
     for type_ in (stored.ordered, *stored.ordered_past):
@@ -329,7 +347,7 @@ def _check_buffered(
             raise StateSchemaError(
                 f"records of operator {stored.name!r} wait in the checkpoint, and changed their "
                 f"type: {why}.\n{comparison}\nDeclare the stored type again, give a new field a "
-                "default, or give the operator another name"
+                "default, or take the new type beside the old one, under another name"
             )
 
 

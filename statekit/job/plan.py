@@ -145,8 +145,8 @@ class Plan:
         Raises:
             StateTypeError: another stream has one of the names, or it is not a valid name.
         """
-        streams = _streams_of(name) if kind == "operator" else {name: f"{kind} {name!r}"}
         check_name(kind, name)
+        streams = _streams_of(name) if kind == "operator" else {name: f"{kind} {name!r}"}
         if name.startswith(RESERVED):
             raise StateTypeError(
                 f"{kind} {name!r}: columns of statekit itself begin with {RESERVED!r}. "
@@ -386,6 +386,8 @@ def check_name(what: str, name: str) -> str:
     Raises:
         StateTypeError: it is not: names become parts of paths.
     """
+    if not isinstance(name, str):
+        raise StateTypeError(f"{what} {name!r:.200}: a name is a text")
     if (fault := name_fault(name)) is not None:
         raise StateTypeError(f"{what} {name[:200]!r}: {fault}")
     return name

@@ -71,12 +71,18 @@ class Assembly:
             found = digest(record, record_class)
             times = [time_of(record) for time_of in times_of]
             given = keys_of(record)
+            if not isinstance(given, list | tuple):
+                raise StateTypeError(
+                    f"{where}: {given!r:.100} is no list of keys: keys= must give a list or a "
+                    "tuple, whose order the values have"
+                )
             keys = [(key,) if parts == 1 else key_of_parts(key, parts, where) for key in given]
             for position, key in enumerate(keys):
                 yield make(*key, found, position, record if position == 0 else None, *times)
             if not keys:
                 yield make(*nowhere, found, -1, record, *times)
 
+        one_by_one.__name__ = where
         name = f"{self._name}.requests"
         return self._stream.flat_map(one_by_one, into=self._request, name=name)
 

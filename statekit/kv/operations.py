@@ -11,6 +11,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, Literal
 
+from statekit.codec.digest import digest
 from statekit.kv.layouts import Layout, ValueWithPast
 
 Results = Callable[[Any, Any], tuple[Any, ...]]
@@ -98,11 +99,17 @@ def put_if_absent(layout: Layout, value_of: Callable[[Any], Any]) -> Results:
 
 
 def compare_and_set(
-    layout: Layout, expected_of: Callable[[Any], Any], value_of: Callable[[Any], Any]
+    layout: Layout, expected_of: Callable[[Any], Any], value_of: Callable[[Any], Any], of: Any
 ) -> Results:
+    """Replace the value if it equals an expected one: NaN equals itself.
+
+    Parameters:
+        of: the type of values, or None.
+    """
+
     def results(request: Any, states: Any) -> tuple[bool, Any]:
-        held = layout.read(request, states)
-        if held != expected_of(request.record):
+        held, expected = layout.read(request, states), expected_of(request.record)
+        if held != expected and digest(held, of) != digest(expected, of):
             return False, held
         value = value_of(request.record)
         if value is not None:

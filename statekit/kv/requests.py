@@ -48,7 +48,12 @@ def requests_of(stream: Stream[Any], name: str, parts: list[Part]) -> Stream[Any
         return stream.select(cls, name=name, **fields)
     check_fields(stream, name, parts)
     getters = [getter(stream, part.given) for part in parts]
-    return stream.map(lambda record: cls(*[get(record) for get in getters]), into=cls, name=name)
+
+    def request(record: Any) -> Any:
+        return cls(*[get(record) for get in getters])
+
+    request.__name__ = name.removesuffix(".requests")  # what messages say
+    return stream.map(request, into=cls, name=name)
 
 
 def key_of_parts(key: Any, count: int, where: str) -> tuple[Any, ...]:

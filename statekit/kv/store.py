@@ -18,7 +18,7 @@ from statekit.functions.process import process
 from statekit.job.job import Job
 from statekit.job.stream import Stream
 from statekit.kv import operations
-from statekit.kv.annotations import iterator_of, list_of, one_of, optional
+from statekit.kv.annotations import iterator_of, list_of, one_of, optional, shown
 from statekit.kv.answers import AnswerClass, entry_class
 from statekit.kv.layouts import Layout, OneValue, SortedValues, ValueWithPast
 from statekit.kv.multi_get import Assembly
@@ -116,6 +116,15 @@ class KVStore(Generic[K, V]):
     ) -> None:
         self.name = name
         self._where = f"KVStore({name!r})"
+        if not isinstance(name, str):
+            raise StateTypeError(f"{self._where}: give the name of the store as text")
+        if type(None) in typing.get_args(value) or value is None:
+            raise StateTypeError(
+                f"{self._where}: value={shown(value)}: None stands for an absent value, so that it "
+                "is no value: leave it out of the type"
+            )
+        if ttl is not None and not isinstance(ttl, TTL):
+            raise StateTypeError(f"{self._where}: ttl={ttl!r}: give a TTL, as in sk.TTL('30 days')")
         self._keys = _key_parts(key)
         self._value = value
         self._sort = sort
@@ -272,6 +281,7 @@ class KVStore(Generic[K, V]):
             raise StateTypeError(
                 f"{self._where}: multi_get is for stores without sort=: use scan, or several gets"
             )
+        self._check_keys(stream, keys)
         name = self._named("multi_get", stream, name)
         times = {} if self._event_time is None else {"at": self._event_time}
         assembly = Assembly(name, stream, self._keys, optional(self._value), times)
@@ -360,7 +370,8 @@ class KVStore(Generic[K, V]):
         check_fields(stream, f"{self._where}.compare_and_set", compared)
         results = {"won": bool, "value": optional(self._value)}
         new = getter(stream, value)
-        handle = operations.compare_and_set(self._layout, getter(stream, expected), new)
+        of = optional(self._value)
+        handle = operations.compare_and_set(self._layout, getter(stream, expected), new, of)
         return self._added("compare_and_set", stream, parts, results, handle, into, name)
 
     def scan(
@@ -393,8 +404,10 @@ class KVStore(Generic[K, V]):
             raise StateTypeError(
                 f"{self._where}: scan needs an order within a key: declare the store with sort="
             )
-        if limit is not None and limit < 1:
-            raise StateTypeError(f"{self._where}: scan(limit={limit!r}): give at least 1")
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise StateTypeError(
+                f"{self._where}: scan(limit={limit!r}): give a number of entries, at least 1"
+            )
         bound = optional(self._sort)
         parts = self._key(key)
         parts += [Part("start", bound, start)] if start is not None else []
@@ -416,6 +429,10 @@ class KVStore(Generic[K, V]):
         Raises:
             StateTypeError: the store has no `event_time`, or the stream is none of its answers.
         """
+        if not isinstance(answers, Stream):
+            raise StateTypeError(
+                f"{self._where}: late({answers!r}): give what an operation of the store returned"
+            )
         assembly = self._assemblies.get(answers.name)
         operation = self._operations.get(answers.name if assembly is None else assembly.found)
         if operation is None or self._event_time is None:
@@ -463,6 +480,22 @@ class KVStore(Generic[K, V]):
             )
         ordered = [] if sort is None else [Part("sort", self._sort, sort)]
         return [*self._key(key), *ordered]
+
+    def _check_keys(self, stream: Stream[Any], keys: Given) -> None:
+        """Check that a field with keys for `multi_get` has a list or a tuple of them."""
+        types = tuple(self._keys.values())
+        key: Any = types[0] if len(types) == 1 else tuple.__class_getitem__(types)
+        lists = (list_of(key), tuple.__class_getitem__((key, ...)))
+        record_class: Any = getattr(stream, "record_class", dict)
+        if not isinstance(keys, str) or record_class is dict:
+            return
+        found = typing.get_type_hints(record_class).get(keys)
+        if found is not None and found not in lists:
+            raise StateTypeError(
+                f"{self._where}: multi_get(keys={keys!r}): {record_class.__name__}.{keys} is "
+                f"{shown(found)}: declare it as {shown(lists[0])}, or give a function that returns "
+                "a list of keys"
+            )
 
     def _record(self, stream: Stream[Any]) -> Part:
         return Part("record", stream.record_class, WHOLE)
@@ -591,6 +624,8 @@ class KVStore(Generic[K, V]):
 
 def _key_parts(key: Any) -> dict[str, Any]:
     """Return the names and types of the parts of a key."""
+    if key is tuple or isinstance(key, str):
+        raise StateTypeError(f"KVStore(key={key!r}): give a type, such as str or tuple[str, int]")
     if typing.get_origin(key) is not tuple:
         return {"key": key}
     return {f"key_{place}": of for place, of in enumerate(typing.get_args(key), start=1)}

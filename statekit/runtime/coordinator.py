@@ -26,7 +26,7 @@ from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_layout import rescaled
 from statekit.clock import now_us, unique_id
 from statekit.errors import CorruptCheckpointError, FencedError, RestoreError
-from statekit.job.compatibility import check_job_name, continued_job_file
+from statekit.job.compatibility import check_job_name, continued_job_file, without_empty_buffers
 from statekit.job.job import Job
 from statekit.job.options import RunOptions
 from statekit.job.plan import Operator
@@ -107,7 +107,11 @@ class Coordinator:
             CorruptCheckpointError: the last manifest or the job file cannot be read.
         """
         if not job.operators:
-            raise RestoreError(f"job {job.name!r} has no operator: nothing would be computed")
+            raise RestoreError(
+                f"job {job.name!r} has no operator, and so no state: add one with process(), "
+                "window() or an aggregate. For functions alone, use Spark's own select and "
+                "mapInArrow"
+            )
         options = options or RunOptions()
         check_retention(options.retention)
         coordinator = cls(job, repository, open_checkpoint(job, repository, options), options)
@@ -501,6 +505,9 @@ def _job_file(
         )
     else:
         wanted = continued_job_file(
-            stored, job, repository.url, allow_dropped_state=allow_dropped_state
+            without_empty_buffers(stored, last),
+            job,
+            repository.url,
+            allow_dropped_state=allow_dropped_state,
         )
     return (stored, reference) if stored == wanted else repository.ensure_job_file(wanted)

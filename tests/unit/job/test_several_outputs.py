@@ -289,6 +289,14 @@ def of_totals(total: Total) -> Total:
     return total
 
 
+def same(order: Order) -> Order:
+    return order
+
+
+def two_records(order: Order) -> Iterator[bool]:
+    yield True
+
+
 async def later(order: Order) -> Order:
     return order
 
@@ -302,6 +310,8 @@ async def later(order: Order) -> Order:
         ("map", later, "give an ordinary function of one record"),
         ("flat_map", refund, "must be Iterator"),
         ("filter", of_totals, "the function takes Total"),
+        ("filter", two_records, "a filter keeps the records for which it returns True"),
+        ("filter", same, "the function returns Order, and a filter keeps"),
         ("map", 5, "give an ordinary function of one record"),
     ],
 )

@@ -101,10 +101,40 @@ REFUSED: dict[str, tuple[dict[str, Any], Act, str]] = {
         lambda d: d.store.scan(d.queries, key="account"),
         "scan needs an order within a key: declare the store with sort=",
     ),
+    "a scan of a text": (
+        SORTED,
+        lambda d: d.store.scan(d.queries, key="account", limit="3"),
+        r"scan\(limit='3'\): give a number of entries, at least 1",
+    ),
+    "a scan of half an entry": (
+        SORTED,
+        lambda d: d.store.scan(d.queries, key="account", limit=1.5),
+        r"scan\(limit=1.5\): give a number of entries, at least 1",
+    ),
+    "one key instead of a list": (
+        {},
+        lambda d: d.store.multi_get(d.payments, keys="account"),
+        "Payment.account is str: declare it as list.str., or give a function",
+    ),
+    "keys of another type": (
+        {"key": int},
+        lambda d: d.store.multi_get(d.payments, keys="names"),
+        "Payment.names is list.str.: declare it as list.int., or give a function",
+    ),
+    "a name that is no text": (
+        {},
+        lambda d: d.store.get(d.payments, key="account", name=5),
+        "stream 5: a name is a text",
+    ),
+    "late requests of nothing": (
+        TIMED,
+        lambda d: d.store.late(None),
+        r"late\(None\): give what an operation of the store returned",
+    ),
     "a scan of no entries": (
         SORTED,
         lambda d: d.store.scan(d.queries, key="account", limit=0),
-        r"scan\(limit=0\): give at least 1",
+        r"scan\(limit=0\): give a number of entries, at least 1",
     ),
     "a scan whose entries have other fields": (
         SORTED,
@@ -307,6 +337,61 @@ def test_an_operation_that_does_not_fit_is_refused_and_leaves_nothing_behind(wha
         inputs = {"payments": [Payment("a", 5)], "queries": [Query("a")], "unused": []}
         done = declared.job.run(inputs)
         assert (done["first"], done["put"]) == ([Balance("a", None)], [("a", 5)])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"name": 5}, "give the name of the store as text"),
+        ({"value": int | None}, "None stands for an absent value"),
+        ({"value": None}, "None stands for an absent value"),
+        ({"key": "str"}, "key='str'.*: give a type, such as str"),
+        ({"key": tuple}, "give a type, such as str or tuple.str, int."),
+        ({"ttl": "30 days"}, "ttl='30 days': give a TTL, as in sk.TTL"),
+        ({"lateness": "5 seconds"}, "lateness= needs event_time="),
+        ({"history": "7 days"}, "history= is in event time: give event_time="),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options: dict[str, Any], said: str) -> None:
+    given: dict[str, Any] = {"name": "kv", "key": str, "value": int, **options}
+    with pytest.raises(sk.StateTypeError, match=said):
+        sk.KVStore(given.pop("name"), **given)
+
+
+@pytest.mark.parametrize("wrong", ["ab", {"a", "b"}, {"a": 1}, None])
+def test_a_function_of_keys_returns_a_list(wrong: Any) -> None:
+    declared = Declared()
+    declared.store.multi_get(declared.payments, keys=lambda payment: wrong).sink("found")
+    with pytest.raises(sk.StateTypeError, match=r"kv\.multi_get\.payments: .* is no list of keys"):
+        declared.run(Payment("a", 5))
+
+
+def test_a_value_that_does_not_fit_is_an_error_that_names_the_operation() -> None:
+    declared = Declared()
+    declared.store.put(declared.payments, key="account", value=lambda payment: None).sink("put")
+    with pytest.raises(sk.ProcessError, match=r"kv\.put\.payments.*value"):
+        declared.run(Payment("a", 5))
+
+
+def test_nan_equals_itself_in_a_comparison() -> None:
+    declared = Declared(value=float)
+    nan = float("nan")
+    declared.store.put(declared.queries, key="account", value=lambda query: nan).sink("put")
+    swap = declared.store.compare_and_set(
+        declared.payments, key="account", expected=lambda payment: nan, value=lambda payment: 1.5
+    )
+    swap.sink("swapped")
+    done = declared.run(Payment("a", 5), Payment("a", 6), queries=[Query("a")])
+    assert [(answer.won, answer.value) for answer in done["swapped"]] == [(True, 1.5), (False, 1.5)]
+
+
+def test_an_expected_value_of_another_type_is_an_error() -> None:
+    declared = Declared()
+    declared.store.compare_and_set(
+        declared.payments, key="account", expected=lambda payment: "x", value=lambda payment: 1
+    ).sink("swapped")
+    with pytest.raises(sk.StatekitError, match="'x'"):
+        declared.run(Payment("a", 5))
 
 
 def test_an_update_takes_a_function() -> None:

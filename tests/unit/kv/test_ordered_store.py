@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -353,6 +354,33 @@ def test_buffered_requests_of_reordered_operations_are_in_a_savepoint() -> None:
     run.repository = imported
     run.restart(3)
     run.drain()
+
+
+def test_a_store_without_buffered_requests_may_take_other_ones() -> None:
+    """Values of another type, by a hook; other operations; the order of arrival."""
+    repository = Repository.in_memory()
+
+    def as_text(value: int) -> str:
+        return str(value)
+
+    def runner(value: Any, kinds: Sequence[str], **options: Any) -> LocalRunner:
+        job = sk.Job("store")
+        store = job.add(sk.KVStore("kv", key=str, value=value, **options))
+        steps = job.source("steps", Step)
+        if "put" in kinds:
+            store.put(steps, key="key", value=lambda step: value(step.amount)).sink("put")
+        if "get" in kinds:
+            store.get(steps, key="key").sink("get")
+        return LocalRunner(job, repository, MemoryCopies(), RunOptions(parallelism=1))
+
+    runner(int, ["put"], event_time="at").epoch({"steps": [Step("a", at(1), 1)]})
+    with pytest.raises(sk.StateSchemaError, match=r"record\.value was int and is str"):
+        runner(str, ["put"], event_time="at", migrate={"value": as_text})
+    runner(int, ["put"], event_time="at").epoch({"steps": [Step("a", at(9), 2)]})
+    runner(int, ["put"], event_time="at").epoch({}, what="drain")
+    runner(str, ["put"], event_time="at", migrate={"value": as_text})
+    runner(int, ["get"], event_time="at")
+    runner(int, ["get", "put"])
 
 
 def test_the_time_of_a_removed_operation_is_none_of_one_without_records() -> None:

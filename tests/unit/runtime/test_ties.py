@@ -176,6 +176,7 @@ def test_the_input_of_each_record_is_known_to_a_function_that_takes_all_records_
     ("options", "said"),
     [
         ({"order_by": "id"}, "declare ordered=True"),
+        ({"order_by": 5, "ordered": True}, "order_by=5.: give the name of a record field"),
         ({"order_by": "nothing", "ordered": True}, "order_by='nothing' is not a field of Event"),
     ],
 )

@@ -357,6 +357,14 @@ class Replica(Closing):
             return None
 
     @property
+    def oldest_epoch(self) -> int | None:
+        """The first epoch that can be read; None before the first, and after the end."""
+        try:
+            return self._published[0].manifest.epoch
+        except IndexError:
+            return None
+
+    @property
     def checkpoint_id(self) -> str:
         """The id of the checkpoint, which no other has.
 

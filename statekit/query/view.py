@@ -126,7 +126,12 @@ class View(Closing):
     @property
     def processing_time(self) -> dt.datetime:
         """The processing time of the epoch."""
-        return instant(self._published.manifest.processing_time_us)
+        return instant(self.processing_time_us)
+
+    @property
+    def processing_time_us(self) -> int:
+        """The same in microseconds since 1970."""
+        return self._published.manifest.processing_time_us
 
     @property
     def operators(self) -> tuple[str, ...]:

@@ -29,6 +29,11 @@ class Token(BaseModel):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     read: tuple[str, ...]
 
+    @property
+    def may_read_all(self) -> bool:
+        """Whether it may read every job."""
+        return "*" in self.read
+
     def may_read(self, job: str, operator: str = "", state: str = "") -> bool:
         """Return whether it names a job, an operator or a state, or what contains it.
 
@@ -38,7 +43,7 @@ class Token(BaseModel):
         """
         place = [part for part in (job, operator, state) if part]
         wider = {"/".join(place[:depth]) for depth in range(1, len(place) + 1)}
-        return "*" in self.read or not wider.isdisjoint(self.read)
+        return self.may_read_all or not wider.isdisjoint(self.read)
 
     def sees(self, job: str, operator: str = "") -> bool:
         """Return whether it may read something of a job or an operator."""

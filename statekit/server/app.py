@@ -17,6 +17,8 @@ from statekit.server.access import Access
 from statekit.server.hosts import KnownHosts
 from statekit.server.limits import Limits
 from statekit.server.live import LiveChanges
+from statekit.server.metrics import Metrics
+from statekit.server.observed import Observed
 from statekit.server.problems import MEDIA_TYPE, Problem, bad_request, problem_of
 from statekit.server.routes import Served, router
 from statekit.server.served_job import ServedJob
@@ -40,12 +42,14 @@ class Application:
     def __init__(
         self, jobs: Mapping[str, ServedJob], access: Access, hosts: Sequence[str], limits: Limits
     ) -> None:
-        self._served = served = Served(jobs, access, limits, Tables(), LiveChanges(limits.watchers))
+        live = LiveChanges(limits.watchers)
+        metrics = Metrics(jobs, live)
+        self._served = served = Served(jobs, access, limits, Tables(), live, metrics)
         app = FastAPI(title="statekit", lifespan=self._life, docs_url=None, redoc_url=None)
         app.state.served = served
         app.include_router(router)
         _answer_problems(app)
-        self._app = KnownHosts(SingleReads(app, served), hosts)
+        self._app = Observed(KnownHosts(SingleReads(app, served), hosts), metrics)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)

@@ -27,9 +27,11 @@ from statekit.server.answers import answer
 from statekit.server.described import described
 from statekit.server.limits import Limits, read_body
 from statekit.server.live import LiveChanges, Place
+from statekit.server.metrics import MEDIA_TYPE as METRICS_TYPE
+from statekit.server.metrics import Metrics
 from statekit.server.problems import Problem, bad_request
 from statekit.server.reads import ROWS_MAX, KeysOfState, Part, json_of, page, read_key, read_many
-from statekit.server.served_job import LAST, ServedJob, Wanted, facts
+from statekit.server.served_job import LAST, ServedJob, Wanted
 from statekit.server.tables import MEDIA_TYPES, Tables
 from statekit.server.watch import EVENT_STREAM, Watch, asks_to_watch, prefix_of
 
@@ -54,6 +56,7 @@ class Served:
         limits: of requests.
         tables: written for requests.
         live: the states that are watched.
+        metrics: of the server.
     """
 
     jobs: Mapping[str, ServedJob]
@@ -61,6 +64,7 @@ class Served:
     limits: Limits
     tables: Tables
     live: LiveChanges
+    metrics: Metrics
 
     def token(self, authorization: bytes | None) -> Token:
         """Return the token of a request, and count the request.
@@ -138,6 +142,14 @@ async def readyz(served: Jobs) -> dict[str, str]:
     return {"status": "ok"}
 
 
+@router.get("/metrics")
+async def metrics(served: Jobs, token: Allowed) -> Response:
+    """Return the metrics of the server, for Prometheus."""
+    if not token.may_read_all:
+        raise forbidden("metrics, which are of all jobs")
+    return Response(served.metrics.text(), media_type=METRICS_TYPE)
+
+
 @router.get("/jobs")
 async def jobs(served: Jobs, token: Allowed) -> list[dict[str, Any]]:
     """Return the jobs that a token may read something of."""
@@ -150,7 +162,7 @@ async def describe(job: str, served: Jobs, token: Allowed, epoch: Epoch) -> Resp
     own = served.job(token, job)
     view = await own.view(epoch)
     found = described(view, lambda operator, state: token.may_read(job, operator, state))
-    return JSONResponse({**facts(own, view), "operators": found})
+    return JSONResponse({**own.facts(view), "operators": found})
 
 
 @router.post("/{job}/query")
@@ -162,7 +174,7 @@ async def query(job: str, request: Request, served: Jobs, token: Allowed, epoch:
         served.job(token, job, each.operator, each.state)
     view = await own.view(epoch)
     values = await run_in_threadpool(lambda: list(read_many(view, asked)))
-    return answer(values, facts(own, view), None)
+    return answer(values, own.facts(view), None)
 
 
 @router.post("/{job}/{operator}/{state}/query")
@@ -181,7 +193,7 @@ async def query_state(
     view = await own.view(epoch, operator)
     asked = [KeysOfState(operator, state, keys)]
     (values,) = await run_in_threadpool(lambda: list(read_many(view, asked)))
-    return answer(values, facts(own, view, operator), None)
+    return answer(values, own.facts(view, operator), None)
 
 
 @router.get("/{job}/{operator}/{state}")
@@ -223,7 +235,7 @@ async def read_state(
     if cursor is not None and epoch == LAST:
         view = own.view_of_cursor(cursor)
     found = await run_in_threadpool(lambda: page(view.state(operator, state), part, cursor))
-    return answer(found, facts(own, view, operator), None)
+    return answer(found, own.facts(view, operator), None)
 
 
 @router.get("/{job}/{operator}/{state}/{key:path}")
@@ -282,7 +294,7 @@ async def _one(
         return read_key(state, state.key_from_json(key) if is_json else key, part)
 
     value = read() if part == Part() else await run_in_threadpool(read)
-    found = facts(job, view, place[0])
+    found = job.facts(view, place[0])
     if value is None or (value in ([], {}) and not part.is_range):
         raise Problem(404, "absent", f"state {place[1]!r} has nothing for this key", **found)
     return answer(value, found, request.headers.get("if-none-match"))

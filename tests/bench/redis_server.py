@@ -73,6 +73,17 @@ class Redis:
         self._server.terminate()
         self._server.wait()
 
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        return self._server.pid
+
+    def get_many(self, lists: Iterable[Sequence[int]]) -> None:
+        """Read the values of each list of keys with one command, and decode them."""
+        client = _client(self.port)
+        for keys in lists:
+            assert all(list(map(_value, client.mget(keys))))
+
     def fill(self, pairs: Iterable[tuple[int, Any]]) -> None:
         """Set values."""
         client = _client(self.port)

@@ -1,0 +1,218 @@
+"""The server: single reads, many keys at once, and watchers, while the state changes.
+
+Each server has one core, and whoever calls it the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import httpx
+import msgspec
+import psutil
+
+from tests.bench.peers.environments import NotAvailable
+from tests.bench.redis_server import Redis
+from tests.bench.report import NOT_DURABLE, STATEKIT_DURABLE, Arm, Row
+from tests.bench.served_state import CHANGES_PER_S, KEYS, Value, fill
+
+SECONDS, ROUNDS, CONNECTIONS = 5, 3, 32
+KEYS_AT_ONCE, REQUESTS = 1_000, 200
+_SERVER, _CALLER = "0", "1"
+_LUA = """
+request = function()
+    return wrk.format("GET", "/store/store/value/" .. math.random(0, {}))
+end
+"""
+
+
+@contextlib.contextmanager
+def _process(core: str, *words: str, says: str) -> Iterator[str]:
+    """A process on a core, until the end. Yields the line in which it says that it is ready."""
+    given = ["taskset", "-c", core, *words]
+    with subprocess.Popen(given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as it:
+        try:
+            assert it.stdout is not None
+            for line in it.stdout:
+                if says in line:
+                    threading.Thread(target=it.stdout.read, daemon=True).start()
+                    yield line
+                    break
+            else:
+                raise RuntimeError(f"{words} ended")
+        finally:
+            it.kill()
+
+
+@contextlib.contextmanager
+def _ours(home: Path) -> Iterator[str]:
+    command = (sys.executable, "-m", "statekit.cli", "serve", f"store={home}", "--port", "0")
+    with _process(_SERVER, *command, says="http://") as line:
+        address = line.split()[-1]
+        while httpx.get(f"{address}/readyz").status_code != 200:
+            time.sleep(0.1)
+        yield address
+
+
+@contextlib.contextmanager
+def _changing(home: Path) -> Iterator[None]:
+    command = (sys.executable, "-m", "tests.bench.served_state", str(home))
+    with _process(_CALLER, *command, says="changing"):
+        yield
+
+
+@contextlib.contextmanager
+def _fastapi() -> Iterator[str]:
+    words = ("-m", "uvicorn", "tests.bench.fastapi_dict:app", "--port", "8399", "--no-access-log")
+    with _process(_SERVER, sys.executable, *words, says="running on"):
+        yield "http://127.0.0.1:8399"
+
+
+def _load(address: str, directory: Path) -> tuple[float, float]:
+    """Requests per second, and the seconds of 99 of 100."""
+    wrk = shutil.which("wrk")
+    if wrk is None:
+        raise NotAvailable("there is no wrk: apt-get install wrk")
+    script = directory / "get.lua"
+    script.write_text(_LUA.format(KEYS - 1))
+    options = ["-t1", f"-c{CONNECTIONS}", f"-d{SECONDS}", "--latency", "-s", str(script)]
+    said = _said("taskset", "-c", _CALLER, wrk, *options, address)
+    if "Non-2xx" in said:
+        raise RuntimeError(said)
+    rate = re.search(r"Requests/sec:\s+([0-9.]+)", said)
+    p99 = re.search(r"99%\s+([0-9.]+)(us|ms|s)", said)
+    assert rate is not None
+    assert p99 is not None
+    unit = {"us": 1e-6, "ms": 1e-3, "s": 1.0}[p99[2]]
+    return float(rate[1]), float(p99[1]) * unit
+
+
+def _said(*words: str) -> str:
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+def _redis_load(port: int) -> float:
+    """Unpipelined reads per second of redis-benchmark."""
+    program = shutil.which("redis-benchmark")
+    if program is None:
+        raise NotAvailable("there is no redis-benchmark: apt-get install redis-tools")
+    options = ["-p", str(port), "-c", "64", "-n", "200000", "-r", str(KEYS), "-t", "get", "-q"]
+    said = _said("taskset", "-c", _CALLER, program, *options)
+    rates = re.findall(r"GET: ([0-9.]+) requests per second", said)
+    return float(rates[-1])
+
+
+def single_reads() -> list[Row]:
+    """Single reads per second, beside a handler over a dict, and Redis."""
+    with tempfile.TemporaryDirectory() as place:
+        home = Path(place, "c")
+        fill(home)
+        ours, handler, redis = [], [], []
+        for _ in range(ROUNDS):
+            with _ours(home) as address, _changing(home):
+                ours.append(_load(address, Path(place)))
+            with _fastapi() as address:
+                handler.append(_load(address, Path(place)))
+            with Redis(Path(place)) as server:
+                _pin(server.pid, _SERVER)
+                redis.append(_redis_load(server.port))
+    rate, p99 = (statistics.median(values) for values in zip(*ours, strict=True))
+    other = statistics.median(rate for rate, _ in handler)
+    share = rate / statistics.median(redis)
+    arms = (
+        Arm("statekit serve", 1 / rate, STATEKIT_DURABLE, 1, p99=p99),
+        Arm("a FastAPI handler over a dict", 1 / other, NOT_DURABLE, 1),
+    )
+    return [
+        Row(
+            f"serve: single reads per core, while {CHANGES_PER_S:,} keys a second change",
+            f"{rate:,.0f}/s, 99 of 100 in {1000 * p99:.1f} ms; a FastAPI handler over a dict "
+            f"{other:,.0f}/s; {share:.0%} of redis-benchmark",
+            "10,000/s, 10 ms",
+            arms,
+            note="The handler has no other work.",
+        )
+    ]
+
+
+def many_keys() -> list[Row]:
+    """Keys per second of requests for many keys, and the CPU of client and server."""
+    chosen = random.Random(1)
+    lists = [[chosen.randrange(KEYS) for _ in range(KEYS_AT_ONCE)] for _ in range(REQUESTS)]
+    with tempfile.TemporaryDirectory() as place:
+        home = Path(place, "c")
+        fill(home)
+        with _ours(home) as address, httpx.Client() as client, Redis(Path(place)) as redis:
+            redis.fill((key, Value(0, f"text {key}")) for key in range(KEYS))
+            server = _listening(int(address.rpartition(":")[2]))
+            ours, theirs, of_server = [], [], []
+            for _ in range(ROUNDS):
+                before = _cpu(server)
+                spent = _cpu_of(partial(_ask, client, address, lists))
+                of_server.append(_cpu(server) - before)
+                ours.append(spent + of_server[-1])
+                before = _cpu(psutil.Process(redis.pid))
+                spent = _cpu_of(partial(redis.get_many, lists))
+                theirs.append(spent + _cpu(psutil.Process(redis.pid)) - before)
+    keys = KEYS_AT_ONCE * REQUESTS
+    rate = keys / statistics.median(of_server)
+    each = [statistics.median(cpu) / keys * 1e6 for cpu in (ours, theirs)]
+    arms = (
+        Arm("statekit serve", statistics.median(ours), STATEKIT_DURABLE, keys, turns=tuple(ours)),
+        Arm("Redis, MGET", statistics.median(theirs), NOT_DURABLE, keys, turns=tuple(theirs)),
+    )
+    return [
+        Row(
+            f"serve: requests for {KEYS_AT_ONCE:,} keys, as JSON",
+            f"{rate:,.0f} keys/s per core of the server; client and server {each[0]:.2f} µs a key, "
+            f"redis-py's MGET {each[1]:.2f} µs",
+            "100,000 keys/s",
+            arms,
+        )
+    ]
+
+
+def _ask(client: httpx.Client, address: str, lists: list[list[int]]) -> None:
+    for keys in lists:
+        body = msgspec.json.encode({"keys": keys})
+        answer = client.post(f"{address}/store/store/value/query", content=body)
+        assert len(msgspec.json.decode(answer.content)["value"]) == len(keys)
+
+
+def _cpu_of(turn: Callable[[], None]) -> float:
+    start = time.process_time()
+    turn()
+    return time.process_time() - start
+
+
+def _cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _listening(port: int) -> psutil.Process:
+    """The process that listens on a port."""
+    for process in psutil.Process().children(recursive=True):
+        if any(own.laddr.port == port for own in process.net_connections()):
+            return process
+    raise RuntimeError(f"nobody listens on port {port}")
+
+
+def _pin(pid: int, core: str) -> None:
+    os.sched_setaffinity(pid, {int(core)})
+
+
+BENCHMARKS = {"serve-get": single_reads, "serve-multi_get": many_keys}

@@ -1,0 +1,166 @@
+"""Random requests: each has an answer or a problem that says what is wrong, and none is a fault."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.served import Sale, sell, server
+
+EXAMPLES = 5_000 if os.environ.get("STATEKIT_SOAK") else 150
+RECORDS = [Sale("rome", "tea", 400), Sale("oslo", "cup", 900), Sale("rome", "pot", 2100)]
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    home = tmp_path_factory.mktemp("served") / "sales"
+    sell(home, RECORDS)
+    with (
+        server({"shop": home}) as address,
+        httpx.Client(base_url=address, timeout=20, follow_redirects=False) as client,
+    ):
+        yield client
+
+
+_SEGMENTS = st.sampled_from(
+    [
+        "shop",
+        "sales",
+        "total",
+        "items",
+        "log",
+        "last",
+        "rome",
+        "query",
+        "jobs",
+        "%2F",
+        "",
+        ".",
+        "..",
+        "total.parquet",
+        "total.arrow",
+        "total.csv",
+        "total.exe",
+        "%FF",
+        "%00",
+        "é",
+        "a b",
+        "_timers",
+    ]
+) | st.text(max_size=5)
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
+    max_leaves=5,
+)
+_VALUES = (
+    st.text(max_size=8)
+    | _JSON.map(json.dumps)
+    | st.sampled_from(['"rome"', "0", "1", "2", "-1", "9" * 30, "nan", "2026-11-25T00:00:00Z"])
+    | st.sampled_from(["eyJlcG9jaCI6IDIsICJhZnRlciI6ICIifQ==", "[" * 2_000, "true", "\x00"])
+)
+_NAMES = st.sampled_from(
+    [
+        "key",
+        "entry",
+        "start",
+        "end",
+        "limit",
+        "reverse",
+        "cursor",
+        "prefix",
+        "epoch",
+        "as_of",
+        "min_epoch",
+        "min_watermark",
+        "other",
+    ]
+)
+_HEADERS = st.dictionaries(
+    st.sampled_from(
+        ["If-None-Match", "Accept", "Range", "Last-Event-ID", "Authorization", "Origin"]
+    ),
+    st.sampled_from(["*", 'W/"x"', "bytes=0-3", "bytes=9-1", "text/csv", "Bearer x", "", "1-1"]),
+    max_size=2,
+)
+
+
+def check(answer: httpx.Response) -> None:
+    """An answer is one, or a problem; only the server itself may be unable to read a request."""
+    if answer.status_code in (200, 206, 304, 307, 416):
+        return
+    assert 400 <= answer.status_code < 500, (answer.request.url, answer.text)
+    if answer.headers.get("content-type", "").startswith("text/plain"):
+        assert answer.text == "Invalid HTTP request received."
+        return
+    assert answer.headers["content-type"] == "application/problem+json"
+    if answer.request.method != "HEAD":
+        body = answer.json()
+        assert body["status"] == answer.status_code
+        assert re.fullmatch("[a-z_]+", body["kind"])
+        assert "Traceback" not in answer.text
+        assert str(Path.home()) not in answer.text
+
+
+@given(
+    method=st.sampled_from(["GET", "GET", "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"]),
+    segments=st.lists(_SEGMENTS, max_size=6),
+    params=st.lists(st.tuples(_NAMES, _VALUES), max_size=3),
+    headers=_HEADERS,
+    body=st.binary(max_size=20) | _JSON.map(lambda data: json.dumps(data).encode()),
+)
+@settings(max_examples=EXAMPLES, deadline=5_000)
+def test_no_request_is_a_fault_of_the_server(
+    client: httpx.Client,
+    method: str,
+    segments: list[str],
+    params: list[tuple[str, str]],
+    headers: dict[str, str],
+    body: bytes,
+) -> None:
+    try:
+        request = client.build_request(
+            method, "/" + "/".join(segments), params=params, headers=headers, content=body
+        )
+    except (httpx.InvalidURL, UnicodeEncodeError, ValueError):
+        return  # the client cannot send it
+    check(client.send(request))
+
+
+@given(
+    keys=st.lists(_JSON, max_size=5),
+    state=st.sampled_from(["total", "items", "log", "last", "none"]),
+)
+@settings(max_examples=EXAMPLES, deadline=5_000)
+def test_no_query_is_a_fault_of_the_server(
+    client: httpx.Client, keys: list[Any], state: str
+) -> None:
+    body = json.dumps({"keys": keys}).encode()
+    answer = client.post(f"/shop/sales/{state}/query", content=body)
+    check(answer)
+    if answer.status_code == 200:
+        assert len(answer.json()["value"]) == len(keys)
+        assert all(isinstance(key, str) for key in keys)
+
+
+@given(key=st.text(max_size=20))
+@settings(max_examples=EXAMPLES, deadline=5_000)
+def test_every_text_is_a_key_in_a_path_as_json_and_in_a_query(
+    client: httpx.Client, key: str
+) -> None:
+    as_json = client.get("/shop/sales/total", params={"key": json.dumps(key)})
+    listed = client.post("/shop/sales/total/query", json={"keys": [key]})
+    assert as_json.status_code == (200 if key in ("rome", "oslo") else 404)
+    assert listed.status_code == 200
+    assert (listed.json()["value"] == [None]) == (as_json.status_code == 404)

@@ -31,32 +31,13 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         yield client
 
 
-_SEGMENTS = st.sampled_from(
+_SEGMENTS = st.text(max_size=5) | st.sampled_from(
     [
-        "shop",
-        "sales",
-        "total",
-        "items",
-        "log",
-        "last",
-        "rome",
-        "query",
-        "jobs",
-        "%2F",
-        "",
-        ".",
-        "..",
-        "total.parquet",
-        "total.arrow",
-        "total.csv",
-        "total.exe",
-        "%FF",
-        "%00",
-        "é",
-        "a b",
-        "_timers",
+        *("shop", "sales", "total", "items", "log", "last", "rome", "query", "jobs", "_timers"),
+        *("total.parquet", "total.arrow", "total.csv", "total.exe"),
+        *("%2F", "%FF", "%00", "", ".", "..", "é", "a b"),
     ]
-) | st.text(max_size=5)
+)
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (
@@ -72,19 +53,8 @@ _VALUES = (
 )
 _NAMES = st.sampled_from(
     [
-        "key",
-        "entry",
-        "start",
-        "end",
-        "limit",
-        "reverse",
-        "cursor",
-        "prefix",
-        "epoch",
-        "as_of",
-        "min_epoch",
-        "min_watermark",
-        "other",
+        *("key", "entry", "start", "end", "limit", "reverse", "cursor", "prefix"),
+        *("epoch", "as_of", "min_epoch", "min_watermark", "other"),
     ]
 )
 _HEADERS = st.dictionaries(

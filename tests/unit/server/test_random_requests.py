@@ -101,7 +101,11 @@ def test_no_request_is_a_fault_of_the_server(
 ) -> None:
     try:
         request = client.build_request(
-            method, "/" + "/".join(segments), params=params, headers=headers, content=body
+            method,
+            "/" + "/".join(segments),
+            params=httpx.QueryParams(tuple(params)),
+            headers=headers,
+            content=body,
         )
     except (httpx.InvalidURL, UnicodeEncodeError, ValueError):
         return  # the client cannot send it

@@ -38,7 +38,7 @@ def serve_bank(home: Path, port: int, ready: Connection) -> None:
 
 
 def read_all(client: httpx.Client) -> int | None:
-    """Read everything in one request, and check what has to agree. Return the epoch, if there is one."""
+    """Read everything in one request, check what has to agree, and return the epoch."""
     accounts = list(range(ACCOUNTS))
     reads = [
         {"operator": "book", "state": "balance", "keys": accounts},

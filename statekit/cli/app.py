@@ -21,6 +21,7 @@ from statekit.cli.rescale import rescale
 from statekit.cli.rollback import rollback
 from statekit.cli.savepoint import savepoint
 from statekit.cli.serve import serve
+from statekit.cli.sql import sql
 from statekit.cli.tables import print_error
 from statekit.cli.verify import verify
 from statekit.errors import StatekitError
@@ -72,6 +73,9 @@ app.command(
     epilog="Examples: statekit serve ./checkpoint  ·  "
     "statekit serve bank=s3://state/bank --host 0.0.0.0 --tokens tokens.json"
 )(serve)
+app.command(epilog="Example: statekit sql ./checkpoint 'select max(value) from turnaround.visits'")(
+    sql
+)
 app.command(epilog="Example: statekit migrate ./checkpoint --app fleet:job --dry-run")(migrate)
 app.command(
     epilog="Examples: statekit rescale ./checkpoint --to 8 --plan  ·  "

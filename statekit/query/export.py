@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import io
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -79,6 +80,19 @@ def export(
         for left in (draft, draft.with_name(f"{draft.name}.wal")):
             left.unlink(missing_ok=True)
     return rows
+
+
+def csv_text(table: pa.Table) -> str:
+    """Return a table as CSV: nested values are JSON text, and bytes are hex.
+
+    >>> csv_text(pa.table({"n": [1], "l": [[2]]}))
+    '"n","l"\\n1,"[2]"\\n'
+    """
+    written = io.BytesIO()
+    batches = [flat(batch) for batch in table.to_batches()]
+    empty = flat(pa.RecordBatch.from_pylist([], schema=table.schema))
+    pa_csv.write_csv(pa.Table.from_batches(batches, schema=empty.schema), written)
+    return written.getvalue().decode()
 
 
 def _publish(draft: Path, into: Path) -> None:

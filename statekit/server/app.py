@@ -23,6 +23,7 @@ from statekit.server.problems import MEDIA_TYPE, Problem, bad_request, problem_o
 from statekit.server.routes import Served, router
 from statekit.server.served_job import ServedJob
 from statekit.server.single_reads import SingleReads
+from statekit.server.sql_queries import Queries
 from statekit.server.tables import Tables
 
 _logger = logging.getLogger("statekit.server")
@@ -44,7 +45,7 @@ class Application:
     ) -> None:
         live = LiveChanges(limits.watchers)
         metrics = Metrics(jobs, live)
-        self._served = served = Served(jobs, access, limits, Tables(), live, metrics)
+        self._served = served = Served(jobs, access, limits, Tables(), live, metrics, Queries())
         app = FastAPI(title="statekit", lifespan=self._life, docs_url=None, redoc_url=None)
         app.state.served = served
         app.include_router(router)

@@ -32,6 +32,7 @@ from statekit.server.metrics import Metrics
 from statekit.server.problems import Problem, bad_request
 from statekit.server.reads import ROWS_MAX, KeysOfState, Part, json_of, page, read_key, read_many
 from statekit.server.served_job import LAST, ServedJob, Wanted
+from statekit.server.sql_queries import Queries, SqlQuery, states_of
 from statekit.server.tables import MEDIA_TYPES, Tables
 from statekit.server.watch import EVENT_STREAM, Watch, asks_to_watch, prefix_of
 
@@ -57,6 +58,7 @@ class Served:
         tables: written for requests.
         live: the states that are watched.
         metrics: of the server.
+        queries: runs SQL.
     """
 
     jobs: Mapping[str, ServedJob]
@@ -65,6 +67,7 @@ class Served:
     tables: Tables
     live: LiveChanges
     metrics: Metrics
+    queries: Queries
 
     def token(self, authorization: bytes | None) -> Token:
         """Return the token of a request, and count the request.
@@ -125,6 +128,7 @@ Allowed = Annotated[Token, Depends(_token)]
 Epoch = Annotated[Wanted, Depends(_wanted)]
 Limit = Annotated[int, Query(ge=1, le=ROWS_MAX)]
 """How many rows an answer may have."""
+ResultFormat = Annotated[str | None, Query(alias="format")]
 
 
 @router.get("/healthz")
@@ -148,6 +152,18 @@ async def metrics(served: Jobs, token: Allowed) -> Response:
     if not token.may_read_all:
         raise forbidden("metrics, which are of all jobs")
     return Response(served.metrics.text(), media_type=METRICS_TYPE)
+
+
+@router.post("/sql")
+async def query_sql(
+    request: Request, served: Jobs, token: Allowed, to: ResultFormat = None
+) -> Response:
+    """Run a query over the states of one epoch of a job, as JSON, CSV or Arrow."""
+    asked = decoded(await read_body(request, served.limits), SqlQuery)
+    own = served.job(token, asked.job)
+    view = await own.view(LAST if asked.epoch is None else Wanted(epoch=asked.epoch))
+    states = [place for place in states_of(view) if token.may_read(asked.job, *place)]
+    return await served.queries.answer(own, view, asked, states, to, request)
 
 
 @router.get("/jobs")

@@ -1,0 +1,74 @@
+"""`statekit sql`: a query over the states of a checkpoint."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+import pyarrow as pa
+import typer
+from rich.text import Text
+
+from statekit.cli.arguments import Checkpoint, Epoch
+from statekit.cli.tables import empty_table, out, say
+from statekit.query.export import csv_text
+from statekit.query.plain import json_rows
+from statekit.sql.run import run_sql
+
+
+class SqlFormat(StrEnum):
+    """How a result is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    ARROW = "arrow"
+
+
+def sql(
+    checkpoint: Checkpoint,
+    query: Annotated[
+        str, typer.Argument(help="One statement that reads; operator.state is a table.")
+    ],
+    epoch: Epoch = None,
+    to: Annotated[SqlFormat, typer.Option("--to", help="How the result is printed.")] = (
+        SqlFormat.TABLE
+    ),
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="The number of rows.")] = 1_000,
+    timeout: Annotated[float, typer.Option(min=0.1, help="The longest time, in seconds.")] = 60.0,
+    memory: Annotated[str, typer.Option(help="How much memory DuckDB may take.")] = "1GB",
+) -> None:
+    """Run a query over the states of one epoch, with DuckDB.
+
+    Needs the extra `sql` (pip install 'statekit\\[sql]').
+    """
+    result = run_sql(checkpoint, query, epoch, rows=limit, timeout_s=timeout, memory=memory)
+    table = result.table
+    if to is SqlFormat.ARROW:
+        with pa.ipc.new_stream(sys.stdout.buffer, table.schema) as stream:
+            stream.write_table(table)
+    elif to is SqlFormat.CSV:
+        sys.stdout.write(csv_text(table))
+    elif to is SqlFormat.JSON:
+        for batch in table.to_batches():
+            for row in json_rows(batch):
+                sys.stdout.write(f"{msgspec.json.encode(row).decode()}\n")
+    else:
+        _print(table)
+    if result.is_cut:
+        say(f"there are more rows than {limit:,}: give --limit")
+
+
+def _print(table: pa.Table) -> None:
+    shown = empty_table((), texts=table.column_names)
+    for batch in table.to_batches():
+        for row in json_rows(batch):
+            cells = ("" if value is None else value for value in row.values())
+            shown.add_row(*(Text(cell if isinstance(cell, str) else _text(cell)) for cell in cells))
+    out.print(shown)
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,116 @@
+"""SQL of requests: a few queries at a time, each in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pyarrow as pa
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from statekit.query.export import csv_text
+from statekit.query.plain import json_rows
+from statekit.query.view import View
+from statekit.server.answers import encode
+from statekit.server.problems import bad_request
+from statekit.server.served_job import ServedJob
+from statekit.sql.run import run_sql
+
+_AT_ONCE = 2
+_SECONDS, _MEMORY, _ROWS = 30.0, "1GB", 10_000
+
+_FORMATS = {
+    "json": "application/json",
+    "csv": "text/csv",
+    "arrow": "application/vnd.apache.arrow.stream",
+}
+
+
+class SqlQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a request.
+
+    Parameters:
+        job: whose states are queried.
+        sql: one statement that reads.
+        epoch: which epoch; None for the last one.
+        rows: how many rows at most.
+    """
+
+    job: str
+    sql: str
+    epoch: int | None = None
+    rows: int = _ROWS
+
+
+def states_of(view: View) -> list[tuple[str, str]]:
+    """Return all states of a job, as operator and state."""
+    return [(name, state.name) for name in view.operators for state in view.record(name).states]
+
+
+class Queries:
+    """Runs queries, of which a few run at a time and the others wait."""
+
+    def __init__(self) -> None:
+        self._running = asyncio.Semaphore(_AT_ONCE)
+
+    async def answer(
+        self,
+        job: ServedJob,
+        view: View,
+        asked: SqlQuery,
+        states: list[tuple[str, str]],
+        to: str | None,
+        request: Request,
+    ) -> Response:
+        """Return the result of a query.
+
+        Parameters:
+            states: those that it may read.
+            to: the format: "json", "csv" or "arrow"; None for what the request accepts.
+
+        Raises:
+            QueryError: it is no query, it fails, or it takes too much.
+            Problem: there is no such format.
+        """
+        wanted = to or _accepted(request.headers.get("accept", ""))
+        if wanted not in _FORMATS:
+            raise bad_request(f"format={wanted!r:.50}: give one of {', '.join(_FORMATS)}")
+
+        def run() -> tuple[pa.Table, bool]:
+            found = run_sql(
+                job.checkpoint,
+                asked.sql,
+                view.epoch,
+                rows=asked.rows,
+                timeout_s=_SECONDS,
+                memory=_MEMORY,
+                states=states,
+            )
+            return found.table, found.is_cut
+
+        async with self._running:
+            table, is_cut = await run_in_threadpool(run)
+        headers = {"Statekit-Epoch": str(view.epoch), "Statekit-Is-Cut": str(is_cut).lower()}
+        body = await run_in_threadpool(lambda: _encoded(table, wanted, is_cut, job, view))
+        return Response(body, 200, headers, _FORMATS[wanted])
+
+
+def _accepted(accept: str) -> str:
+    """Return the format that a header asks for."""
+    return next((name for name, media_type in _FORMATS.items() if media_type in accept), "json")
+
+
+def _encoded(table: pa.Table, to: str, is_cut: bool, job: ServedJob, view: View) -> bytes:
+    if to == "csv":
+        return csv_text(table).encode()
+    if to == "arrow":
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table)
+        return bytes(sink.getvalue())
+    rows = [list(row.values()) for batch in table.to_batches() for row in json_rows(batch)]
+    columns = [{"name": field.name, "type": str(field.type)} for field in table.schema]
+    found = {"columns": columns, "rows": rows, "is_cut": is_cut}
+    return encode({"value": found, **job.facts(view)})

@@ -1,0 +1,130 @@
+"""Running a query in a process that is ended in time."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from typing import NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from statekit.errors import QueryError, StatekitError, error_class
+
+_FAILED = 3
+
+ROWS_MAX = 100_000
+"""The largest result."""
+
+
+class SqlResult(NamedTuple):
+    """The result of a query.
+
+    Parameters:
+        table: its rows.
+        epoch: the epoch that all states are of.
+        is_cut: whether there are more rows.
+    """
+
+    table: pa.Table
+    epoch: int
+    is_cut: bool
+
+
+def run_sql(
+    checkpoint: str,
+    sql: str,
+    epoch: int | None = None,
+    *,
+    rows: int = 10_000,
+    timeout_s: float = 30.0,
+    memory: str = "1GB",
+    states: list[tuple[str, str]] | None = None,
+) -> SqlResult:
+    """Run a query over the states of an epoch.
+
+    A state is the table `operator.state`, with the columns of `statekit.read`. The table `states`
+    lists them.
+
+    Parameters:
+        checkpoint: a directory or an object store URL.
+        sql: one statement that reads.
+        epoch: which epoch; None for the last one.
+        rows: how many rows at most.
+        timeout_s: the longest time, in seconds.
+        memory: how much memory DuckDB may take.
+        states: the states that may be read, as operator and state; None for all.
+
+    Raises:
+        QueryError: it is no query, it fails, or it takes too long or too much memory.
+        StatekitError: the checkpoint cannot be read.
+    """
+    if importlib.util.find_spec("duckdb") is None:
+        raise QueryError("SQL needs DuckDB: pip install 'statekit[sql]'")
+    if not 1 <= rows <= ROWS_MAX:
+        raise QueryError(f"rows={rows}: give a number from 1 to {ROWS_MAX:,}")
+    with tempfile.TemporaryDirectory(prefix="statekit-sql-") as directory:
+        request = {
+            "checkpoint": checkpoint,
+            "epoch": epoch,
+            "sql": sql,
+            "rows": rows,
+            "memory": memory,
+            "directory": directory,
+            "states": states,
+        }
+        code, output, errors = _ran(msgspec.msgpack.encode(request), timeout_s)
+    if code == _FAILED:
+        failure = msgspec.json.decode(output)
+        raise _error(failure["kind"], failure["detail"])
+    if code != 0:
+        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        raise QueryError(
+            f"the process of the query ended with {code} ({last[:300]}): it may have taken too "
+            "much memory. Read fewer columns or rows"
+        )
+    table = pa.ipc.open_stream(output).read_all()
+    found = int((table.schema.metadata or {})[b"epoch"])
+    return SqlResult(table.slice(0, rows), found, table.num_rows > rows)
+
+
+def _ran(request: bytes, timeout_s: float) -> tuple[int, bytes, bytes]:
+    """Run the process, and return its exit code, output and errors."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "statekit.sql.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, errors = process.communicate(request, timeout_s)
+        except subprocess.TimeoutExpired as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise QueryError(
+                f"the query took more than {timeout_s:g} s: read fewer rows, or give it more time"
+            ) from error
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return process.returncode, output, errors
+
+
+def _error(kind: str, detail: str) -> StatekitError:
+    """Return the error that the process had."""
+    classes = {cls.kind: cls for name in _NAMES if (cls := error_class(name)) is not None}
+    return classes.get(kind, QueryError)(detail)
+
+
+_NAMES = (
+    "CorruptCheckpointError",
+    "QueryError",
+    "RestoreError",
+    "StateSchemaError",
+    "StateTypeError",
+    "StorageError",
+)

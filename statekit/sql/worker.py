@@ -1,0 +1,231 @@
+"""The process that runs one query: `python -m statekit.sql.worker`.
+
+It reads a request from its input, and writes the result as an Arrow stream to its output. Each
+state that the query names is written to a Parquet file of its own first, so that DuckDB reads only
+the columns that it needs. DuckDB is locked: it reads no other file and no address, loads no
+extension and changes no option.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import msgspec
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from statekit.errors import QueryError, StatekitError, StateTypeError
+from statekit.query.export import export
+from statekit.query.read import StateTable
+from statekit.query.reader import CheckpointReader
+from statekit.sql.pushdown import key_of
+
+FAILED = 3
+"""The exit code if the query failed: the output is the error as JSON."""
+
+_SHOWN = frozenset({duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN})
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A query.
+
+    Parameters:
+        checkpoint: a directory or URL.
+        epoch: which epoch; None for the last one.
+        sql: one statement.
+        rows: how many rows of the result at most, and one more if there are more.
+        memory: how much memory DuckDB may take, as "1GB".
+        states: the states that may be read, as operator and state; None for all.
+        directory: for files of the query, which whoever asks removes.
+    """
+
+    checkpoint: str
+    epoch: int | None
+    sql: str
+    rows: int
+    memory: str
+    directory: str
+    states: list[tuple[str, str]] | None = None
+
+
+class Failure(msgspec.Struct):
+    """Why a query has no result.
+
+    Parameters:
+        kind, detail: as of an error of statekit.
+    """
+
+    kind: str
+    detail: str
+
+
+def result_of(request: Request) -> pa.Table:
+    """Return the result of a query.
+
+    Raises:
+        QueryError: it is no query, it fails, or it names no state that there is.
+    """
+    reader = CheckpointReader(request.checkpoint, epoch=request.epoch)
+    try:
+        with duckdb.connect(":memory:") as database:
+            _lock(database, request)  # before DuckDB sees the query: it looks at what that names
+            _add_states(database, reader, request)
+            table = _first(database.sql(request.sql).to_arrow_reader(), request.rows + 1)
+    except duckdb.Error as error:
+        raise QueryError(f"{error}. {_advice(reader, request)}") from error
+    return table.replace_schema_metadata({"epoch": str(reader.manifest.epoch)})
+
+
+def _first(batches: pa.RecordBatchReader, rows: int) -> pa.Table:
+    """Return the first rows of a result."""
+    found: list[pa.RecordBatch] = []
+    left = rows
+    for batch in batches:
+        found.append(batch.slice(0, left))
+        left -= found[-1].num_rows
+        if left <= 0:
+            break
+    return pa.Table.from_batches(found, schema=batches.schema)
+
+
+def _add_states(
+    database: duckdb.DuckDBPyConnection, reader: CheckpointReader, request: Request
+) -> None:
+    """Add a table for each state that the query names, and one that lists all states."""
+    statements = database.extract_statements(request.sql)
+    if len(statements) != 1 or statements[0].type not in _SHOWN:
+        raise QueryError("give one statement that reads: select, explain, describe or summarize")
+    database.register("states", _listed(reader, request))
+    numbers = itertools.count()
+    named = {place: _mentions(request.sql, *place) for place in _readable(reader, request)}
+    is_about_one = sum(named.values()) == 1
+    for operator, state in (place for place, times in named.items() if times):
+        table = StateTable(reader, operator, state)
+        key = _key_in(database, request, reader, operator, state) if is_about_one else None
+        path = Path(request.directory, f"{next(numbers)}.parquet")
+        export(_rows(table, key), path, "parquet")
+        database.execute(f"create schema if not exists {_quoted(operator)}")
+        name = f"rows of {operator}.{state}"
+        database.register(name, ds.dataset(path, format="parquet"))
+        view = f"{_quoted(operator)}.{_quoted(state)}"
+        database.execute(f"create view {view} as select * from {_quoted(name)}")
+
+
+def _rows(table: StateTable, key: Any) -> pa.RecordBatchReader:
+    """Return the rows of one key; all rows without a key, or if it is none of the operator."""
+    try:
+        return table.reader(key=key)
+    except StateTypeError:
+        return table.reader()
+
+
+def _mentions(sql: str, operator: str, state: str) -> int:
+    """Return how often a query mentions a state: as a table, or in a text that may name one.
+
+    >>> _mentions('select * from Bank."total" b, bank.totals', "bank", "total")
+    1
+    """
+    names = (rf'"?{re.escape(name)}"?' for name in (operator, state))
+    return len(re.findall(r"(?<!\w)" + r"\s*\.\s*".join(names) + r"(?!\w)", sql, re.IGNORECASE))
+
+
+def _key_in(
+    database: duckdb.DuckDBPyConnection,
+    request: Request,
+    reader: CheckpointReader,
+    operator: str,
+    state: str,
+) -> Any:
+    """Return the key that a query of one state is about, if it is about one."""
+    if reader.state(operator, state).is_local:
+        return None
+    row = database.execute("select json_serialize_sql(?)", [request.sql]).fetchone()
+    assert row is not None
+    columns = [field.name for field in reader.operator(operator).key]
+    parts = key_of(row[0], (operator, state), columns)
+    if parts is None:
+        return None
+    return parts[0] if len(parts) == 1 else parts
+
+
+def _lock(database: duckdb.DuckDBPyConnection, request: Request) -> None:
+    """Take from DuckDB all that a query does not need."""
+    spilled = Path(request.directory, "spilled")
+    spilled.mkdir()
+    options = {
+        "memory_limit": request.memory,
+        "threads": "1",
+        "temp_directory": str(spilled),
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+        "allow_community_extensions": "false",
+        "python_enable_replacements": "false",
+        "enable_external_access": "false",
+        "lock_configuration": "true",
+    }
+    for name, value in options.items():
+        database.execute(f"set {name} = '{value}'")
+
+
+def _readable(reader: CheckpointReader, request: Request) -> list[tuple[str, str]]:
+    """Return the states that the query may read."""
+    every = [(own.name, state.name) for own in reader.job.operators for state in own.states]
+    allowed = request.states
+    return every if allowed is None else [place for place in every if place in allowed]
+
+
+def _listed(reader: CheckpointReader, request: Request) -> pa.Table:
+    """Return the table of all states."""
+    rows = []
+    for operator, state in _readable(reader, request):
+        sizes = reader.manifest.operators.get(operator)
+        rows.append(
+            {
+                "operator": operator,
+                "state": state,
+                "kind": reader.state(operator, state).kind,
+                "rows": 0 if sizes is None else sizes.rows.get(state, 0),
+                "bytes": 0 if sizes is None else sizes.bytes.get(state, 0),
+            }
+        )
+    columns = {"operator": pa.string(), "state": pa.string(), "kind": pa.string()}
+    schema = pa.schema({**columns, "rows": pa.int64(), "bytes": pa.int64()})
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _advice(reader: CheckpointReader, request: Request) -> str:
+    names = [
+        f"{_quoted(operator)}.{_quoted(state)}" for operator, state in _readable(reader, request)
+    ]
+    return f"Tables are states: {', '.join(names) or 'none'}; states lists them"
+
+
+def _quoted(name: str) -> str:
+    """Return a name in quotes, if SQL needs them.
+
+    >>> _quoted("total"), _quoted("last-sale")
+    ('total', '"last-sale"')
+    """
+    return name if name.isidentifier() and name.islower() else '"' + name.replace('"', '""') + '"'
+
+
+def main() -> int:
+    """Run the query that the input has, and return the exit code."""
+    request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Request)
+    try:
+        table = result_of(request)
+    except StatekitError as error:
+        sys.stdout.buffer.write(msgspec.json.encode(Failure(error.kind, str(error))))
+        return FAILED
+    with pa.ipc.new_stream(sys.stdout.buffer, table.schema) as stream:
+        stream.write_table(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import time
@@ -27,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("class_archive")]
 QUERIES = 4
 """Queries of one driver, which one kill ends at different points."""
 
-KILLS = 5
+KILLS = 5 if os.environ.get("STATEKIT_SOAK") else 3
 
 
 class Followed:

@@ -20,6 +20,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from statekit.checkpoint.state_kinds import RowShape
 from statekit.query.export import Format
 from statekit.query.view import View
 from statekit.server.access import Access, Token, forbidden
@@ -123,11 +124,21 @@ def _wanted(
     return Wanted(epoch, as_of, min_epoch, min_watermark, wait) if given else LAST
 
 
+def _part(
+    entry: str | None = None,
+    start: str | None = None,
+    end: str | None = None,
+    limit: Annotated[int | None, Query(ge=1, le=ROWS_MAX)] = None,
+    reverse: bool = False,
+) -> Part:
+    """Return the part of a key, or of a state, that the parameters of a request ask for."""
+    return Part(entry, start, end, limit, reverse)
+
+
 Jobs = Annotated[Served, Depends(_served)]
 Allowed = Annotated[Token, Depends(_token)]
 Epoch = Annotated[Wanted, Depends(_wanted)]
-Limit = Annotated[int, Query(ge=1, le=ROWS_MAX)]
-"""How many rows an answer may have."""
+Asked = Annotated[Part, Depends(_part)]
 ResultFormat = Annotated[str | None, Query(alias="format")]
 
 
@@ -222,12 +233,8 @@ async def read_state(
     served: Jobs,
     token: Allowed,
     epoch: Epoch,
+    part: Asked,
     key: str | None = None,
-    entry: str | None = None,
-    start: str | None = None,
-    end: str | None = None,
-    limit: Limit | None = None,
-    reverse: bool = False,
     cursor: str | None = None,
     prefix: str | None = None,
 ) -> Response:
@@ -239,12 +246,11 @@ async def read_state(
     own = served.job(token, job, operator, state)
     if asks_to_watch(request.headers.get("accept")):
         data = None if key is None else [json_of(key, "key")]
-        start = None if prefix is None else json_of(prefix, "prefix")
-        return _watched(request, served, own, (operator, state), data, start, is_json=True)
+        begins = None if prefix is None else json_of(prefix, "prefix")
+        return _watched(request, served, own, (operator, state), data, begins, is_json=True)
     view = await own.view(epoch, operator)
     if to is not None:
         return await served.tables.response(own, view, operator, state, to)
-    part = Part(entry, start, end, limit, reverse)
     if key is not None:
         data = json_of(key, "key")
         return await _one(request, own, view, (operator, state), part, data, is_json=True)
@@ -265,18 +271,13 @@ async def read_one(
     served: Jobs,
     token: Allowed,
     epoch: Epoch,
-    entry: str | None = None,
-    start: str | None = None,
-    end: str | None = None,
-    limit: Limit | None = None,
-    reverse: bool = False,
+    part: Asked,
 ) -> Response:
     """Read one key, given as text. With `Accept: text/event-stream`, watch it."""
     own = served.job(token, job, operator, state)
     if asks_to_watch(request.headers.get("accept")):
         return _watched(request, served, own, (operator, state), [key], None, is_json=False)
     view = await own.view(epoch, operator)
-    part = Part(entry, start, end, limit, reverse)
     return await _one(request, own, view, (operator, state), part, key, is_json=False)
 
 
@@ -305,11 +306,13 @@ async def _one(
 ) -> Response:
     """Return the answer for one key."""
 
+    state = view.state(*place)
+
     def read() -> Any:
-        state = view.state(*place)
         return read_key(state, state.key_from_json(key) if is_json else key, part)
 
-    value = read() if part == Part() else await run_in_threadpool(read)
+    is_one_row = state.shape is RowShape.VALUE or part.entry is not None
+    value = read() if is_one_row else await run_in_threadpool(read)
     found = job.facts(view, place[0])
     if value is None or (value in ([], {}) and not part.is_range):
         raise Problem(404, "absent", f"state {place[1]!r} has nothing for this key", **found)

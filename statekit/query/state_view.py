@@ -15,7 +15,7 @@ from statekit.backend.interface import Rows, prefix_end
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import group_bounds
 from statekit.checkpoint.state_kinds import RowShape
-from statekit.errors import QueryError
+from statekit.errors import CorruptCheckpointError, QueryError, StateTypeError
 from statekit.keygroup import GROUP_BYTES, group_of_row, pack_group
 from statekit.query.replica_arguments import listed_keys
 from statekit.query.state_rows import Row, StateRows, expiry_time_us
@@ -23,6 +23,8 @@ from statekit.timestamp import instant
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+_NO_GROUP = b"\x00" * GROUP_BYTES
 
 KEYS_AT_ONCE = 1_000
 """The number of keys that `get_many` reads together."""
@@ -312,6 +314,37 @@ class StateView(Generic[K, V]):
         for row_key, row in self._unexpired(first, last):
             key, end = rows.keys.split(row_key)
             yield key, rows.place(row_key, end), rows.value(row)
+
+    def stored_rows(self, keys: Sequence[bytes]) -> list[list[Row]]:
+        """Return the rows that have not expired of some keys, as they are stored.
+
+        Parameters:
+            keys: encoded.
+
+        Returns:
+            For each key its rows: what follows the key in the row key, and the row.
+
+        Raises:
+            StateTypeError: one of them is not a key of the operator.
+            QueryError: as for `get`.
+        """
+        rows, name = self._rows, self._name
+        try:
+            prefixes = [rows.keys.regrouped(_NO_GROUP + key) for key in keys]
+        except CorruptCheckpointError as error:
+            raise StateTypeError(f"a key cannot be decoded: {error}") from error
+        if not self._has_all_groups:
+            for prefix in prefixes:
+                self._check_group(prefix)
+        if rows.shape is not RowShape.VALUE:
+            ends = map(len, prefixes)
+            found = zip(prefixes, ends, strict=True)
+            return [[(key[end:], row) for key, row in self._stored(p)] for p, end in found]
+        of_keys = self._source.get_many(name, prefixes)
+        return [
+            [] if row is None or rows.is_expired(row, self._now_us) else [(b"", row)]
+            for row in of_keys
+        ]
 
     def count(self) -> int:
         """Return the number of rows: values, elements or entries. It reads no row if none expires.

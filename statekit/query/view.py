@@ -146,6 +146,16 @@ class View(Closing):
         """
         return record_of_operator(self._published.job, operator)
 
+    @property
+    def job_file(self) -> JobFile:
+        """The job file in force: all operators and states with their types."""
+        return self._published.job
+
+    @property
+    def job_file_checksum(self) -> str:
+        """The checksum of that file: types are the same while it is."""
+        return self._published.manifest.job_file.checksum
+
     def sizes(self, operator: str) -> dict[str, tuple[int, int]]:
         """Return the rows and bytes of each state of an operator.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from statekit.checkpoint.job_file import OperatorRecord, StateRecord
+from statekit.checkpoint.job_file import JobFile, OperatorRecord, StateRecord
 from statekit.query.view import View
 
 
@@ -26,6 +26,20 @@ def described(view: View, may_read: Callable[[str, str], bool]) -> list[dict[str
         if states or may_read(operator, ""):
             found.append(_operator(record, view, states))
     return found
+
+
+def readable_types(job: JobFile, may_read: Callable[[str, str], bool]) -> JobFile:
+    """Return a job file with the states that may be read.
+
+    Parameters:
+        may_read: whether a state of an operator may be.
+    """
+    operators = []
+    for operator in job.operators:
+        states = tuple(of for of in operator.states if may_read(operator.name, of.name))
+        if states:
+            operators.append(operator.model_copy(update={"states": states}))
+    return job.model_copy(update={"operators": tuple(operators), "dropped": {}})
 
 
 def _operator(record: OperatorRecord, view: View, states: list[dict[str, Any]]) -> dict[str, Any]:

@@ -147,6 +147,16 @@ class KeysOfState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys: list[Any]
 
 
+def check_count(keys: int) -> None:
+    """Check that a request does not ask for too many keys.
+
+    Raises:
+        Problem: it does.
+    """
+    if keys > KEYS_MAX:
+        raise Problem(413, "too_large", f"a request may ask for {KEYS_MAX:,} keys: divide it")
+
+
 def read_many(view: View, asked: Sequence[KeysOfState]) -> Iterator[list[Any]]:
     """Yield what each state has for each of its keys; None where it has nothing.
 
@@ -154,8 +164,7 @@ def read_many(view: View, asked: Sequence[KeysOfState]) -> Iterator[list[Any]]:
         Problem: there are too many keys.
         QueryError, StateTypeError: there is no such state, or it is no key.
     """
-    if sum(len(own.keys) for own in asked) > KEYS_MAX:
-        raise Problem(413, "too_large", f"a request may ask for {KEYS_MAX:,} keys: divide it")
+    check_count(sum(len(own.keys) for own in asked))
     for own in asked:
         state = view.state(own.operator, own.state)
         found = state.get_many([state.key_from_json(key) for key in own.keys])

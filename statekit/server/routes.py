@@ -25,13 +25,22 @@ from statekit.query.export import Format
 from statekit.query.view import View
 from statekit.server.access import Access, Token, forbidden
 from statekit.server.answers import answer
-from statekit.server.described import described
+from statekit.server.described import described, readable_types
 from statekit.server.limits import Limits, read_body
 from statekit.server.live import LiveChanges, Place
 from statekit.server.metrics import MEDIA_TYPE as METRICS_TYPE
 from statekit.server.metrics import Metrics
 from statekit.server.problems import Problem, bad_request
-from statekit.server.reads import ROWS_MAX, KeysOfState, Part, json_of, page, read_key, read_many
+from statekit.server.reads import (
+    ROWS_MAX,
+    KeysOfState,
+    Part,
+    check_count,
+    json_of,
+    page,
+    read_key,
+    read_many,
+)
 from statekit.server.served_job import LAST, ServedJob, Wanted
 from statekit.server.sql_queries import Queries, SqlQuery, states_of
 from statekit.server.tables import MEDIA_TYPES, Tables
@@ -223,6 +232,33 @@ async def query_state(
     return answer(values, own.facts(view, operator), None)
 
 
+@router.get("/{job}/types")
+async def types(job: str, served: Jobs, token: Allowed, epoch: Epoch) -> Response:
+    """Return the types of the states that a token may read, for clients that decode rows."""
+    view = await served.job(token, job).view(epoch)
+    file = readable_types(view.job_file, lambda *place: token.may_read(job, *place))
+    return Response(file.to_bytes(), media_type="application/json")
+
+
+@router.post("/{job}/{operator}/{state}/stored")
+async def stored(
+    job: str,
+    operator: str,
+    state: str,
+    request: Request,
+    served: Jobs,
+    token: Allowed,
+    epoch: Epoch,
+) -> Response:
+    """Return the rows of many keys as they are stored, in MessagePack."""
+    own = served.job(token, job, operator, state)
+    keys = unpacked(await read_body(request, served.limits))
+    view = await own.view(epoch, operator)
+    rows = await run_in_threadpool(lambda: view.state(operator, state).stored_rows(keys))
+    found = {**own.facts(view, operator), "types": view.job_file_checksum, "rows": rows}
+    return Response(msgspec.msgpack.encode(found), media_type="application/vnd.msgpack")
+
+
 @router.get("/{job}/{operator}/{state}")
 @router.head("/{job}/{operator}/{state}", include_in_schema=False)
 async def read_state(
@@ -355,6 +391,26 @@ class _Reads(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a query of several states."""
 
     reads: list[KeysOfState]
+
+
+class _StoredKeys(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request for stored rows."""
+
+    keys: list[bytes]
+
+
+def unpacked(body: bytes) -> list[bytes]:
+    """Return the keys that a request for stored rows has.
+
+    Raises:
+        Problem: it is none, or has too many.
+    """
+    try:
+        keys = msgspec.msgpack.decode(body, type=_StoredKeys).keys
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise bad_request(f"the body cannot be read: {error}") from error
+    check_count(len(keys))
+    return keys
 
 
 def decoded(body: bytes, cls: type[T]) -> T:

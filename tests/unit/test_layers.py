@@ -66,6 +66,7 @@ DOORS = {
     "fastapi": {"server"},
     "starlette": {"server"},
     "uvicorn": {"server"},
+    "httpx": {"query/client.py"},
     "duckdb": {"sql", "query/export.py"},
     "prometheus_client": {"server"},
     "rich": {"cli", "demo"},

@@ -1,0 +1,494 @@
+"""Clients of `statekit serve`: what a replica answers in the same process, over HTTP.
+
+`_Exchanges` says what is sent and what answers mean. `Client` and `AsyncClient` send it, and try
+again while the server is busy, starts or cannot be reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Self, TypeVar
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from statekit.checkpoint.job_file import JobFile
+from statekit.clock import sleep_s
+from statekit.errors import QueryError, StatekitError, StorageError, error_class
+from statekit.functions.process import Process
+from statekit.query.replica import Answer
+from statekit.query.replica_arguments import functions_by_operator, listed_keys
+from statekit.query.state_rows import StateRows
+from statekit.timestamp import duration_to_micros
+
+T = TypeVar("T")
+
+_BUSY = frozenset({429, 502, 503, 504})
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+
+Functions = Mapping[str, Process[Any, Any, Any]] | Iterable[Process[Any, Any, Any]]
+
+
+class WatchEvent(NamedTuple):
+    """An event of a watched state.
+
+    Parameters:
+        name: "reset", "row", "change" or "epoch": see docs/serving.md.
+        id: continues a watch after this event.
+        data: what it says.
+    """
+
+    name: str
+    id: str | None
+    data: dict[str, Any]
+
+
+class Call(NamedTuple):
+    """A request."""
+
+    method: str
+    path: str
+    params: Mapping[str, Any]
+    content: bytes | None = None
+
+
+Exchange = Generator[Call, httpx.Response, T]
+"""Requests, each of which is sent and answered, and then a result."""
+
+
+class _Exchanges:
+    """What is sent for each read, and what the answers mean.
+
+    Parameters:
+        functions: process functions, by the name of their operator.
+    """
+
+    def __init__(self, functions: Mapping[str, Process[Any, Any, Any]]) -> None:
+        self._functions = functions
+        self._job_files: dict[str, JobFile] = {}
+
+    def jobs(self) -> Exchange[list[dict[str, Any]]]:
+        found: list[dict[str, Any]] = (yield Call("GET", "/jobs", {})).json()
+        return found
+
+    def get(
+        self, job: str, operator: str, state: str, key: Any, epoch: Mapping[str, Any]
+    ) -> Exchange[Answer[Any]]:
+        values, number = yield from self.get_many(job, operator, state, [key], epoch)
+        return Answer(values[0], number)
+
+    def get_many(
+        self, job: str, operator: str, state: str, keys: Iterable[Any], epoch: Mapping[str, Any]
+    ) -> Exchange[Answer[list[Any]]]:
+        keys, place = listed_keys(keys), _place(job, operator, state)
+        function = self._functions.get(operator)
+        if function is None:
+            body = msgspec.json.encode({"keys": keys})
+            found = (yield Call("POST", f"{place}/query", epoch, body)).json()
+            return Answer(found["value"], found["epoch"])
+        encoded = [function.key_codec.encode(key) for key in keys]
+        body = msgspec.msgpack.encode({"keys": encoded})
+        answer = yield Call("POST", f"{place}/stored", epoch, body)
+        stored = msgspec.msgpack.decode(answer.content)
+        types = stored["types"]
+        if types not in self._job_files:
+            sent = yield Call("GET", f"{_place(job)}/types", {"epoch": stored["epoch"]})
+            self._job_files[types] = JobFile.from_bytes(sent.content, "the types of the server")
+        rows = StateRows(self._job_files[types], operator, state, function)
+        values = [rows.whole([(key, row) for key, row in own], 0) for own in stored["rows"]]
+        return Answer(values, stored["epoch"])
+
+    def page(
+        self, job: str, operator: str, state: str, params: Mapping[str, Any]
+    ) -> Exchange[tuple[list[tuple[Any, Any]], str | None]]:
+        found = (yield Call("GET", _place(job, operator, state), params)).json()["value"]
+        return [(key, value) for key, value in found["items"]], found["cursor"]
+
+
+def _bounds(start: Any, end: Any) -> dict[str, str]:
+    """Return the parameters of a scan."""
+    given = {"start": start, "end": end}
+    return {name: json.dumps(of) for name, of in given.items() if of is not None}
+
+
+def _place(*names: str) -> str:
+    return "/" + "/".join(quote(name, safe="") for name in names)
+
+
+def _checked(answer: httpx.Response) -> httpx.Response:
+    """Return an answer that is one.
+
+    Raises:
+        StatekitError: it is a problem.
+    """
+    if answer.status_code < 400:
+        return answer
+    try:
+        problem = answer.json()
+        kind, detail = str(problem["kind"]), str(problem["detail"])
+    except (ValueError, KeyError, TypeError):
+        kind, detail = "http", f"{answer.status_code}: {answer.text[:200]}"
+    raise _error(kind)(f"{answer.request.url.path}: {detail}")
+
+
+def _error(kind: str) -> type[StatekitError]:
+    """Return the class of an error by its kind; QueryError for those of the server."""
+    name = "".join(word.title() for word in kind.split("_")) + "Error"
+    return error_class(name) or QueryError
+
+
+def _pause_s(attempt: int, answer: httpx.Response | None) -> float:
+    """Return how long to wait before the next attempt."""
+    asked = None if answer is None else answer.headers.get("retry-after")
+    pause = _FIRST_PAUSE_S * 2**attempt
+    return min(_LONGEST_PAUSE_S, float(asked) if asked and asked.isdecimal() else pause)
+
+
+def _unreachable(url: object, error: Exception) -> StorageError:
+    return StorageError(
+        f"the server at {url} cannot be reached ({error}): check its address, and that it runs"
+    )
+
+
+class _EventParser:
+    """Puts the lines of a stream together to events."""
+
+    def __init__(self) -> None:
+        self._fields: dict[str, str] = {}
+
+    def line(self, line: str) -> WatchEvent | None:
+        """Return the event that a line ends."""
+        if line:
+            name, _, of = line.partition(": ")
+            if name:
+                self._fields[name] = of
+            return None
+        fields, self._fields = self._fields, {}
+        if "event" not in fields:
+            return None
+        return WatchEvent(fields["event"], fields.get("id"), json.loads(fields["data"]))
+
+
+class _Followed:
+    """A stream of events that is connected again when it breaks.
+
+    Parameters:
+        path, params: of the request.
+        after: the id of the last event that was applied.
+        retries: how often it is connected again without an event in between.
+    """
+
+    def __init__(
+        self, path: str, params: Mapping[str, Any], after: str | None, retries: int
+    ) -> None:
+        self.path, self.params = path, params
+        self._after, self._retries = after, retries
+        self._attempt = 0
+        self._parser = _EventParser()
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers of the next connection."""
+        self._parser = _EventParser()
+        last = {} if self._after is None else {"Last-Event-ID": self._after}
+        return {"Accept": "text/event-stream", **last}
+
+    def line(self, line: str) -> WatchEvent | None:
+        """Return the event that a line ends, if a consumer is to see it."""
+        event = self._parser.line(line)
+        if event is None or event.name == "end":
+            return None
+        self._attempt = 0
+        self._after = event.id or self._after
+        return event
+
+    def pause_s(self, url: object, error: Exception | None) -> float:
+        """Return how long to wait before the next connection.
+
+        Raises:
+            StorageError: there were too many.
+        """
+        if error is not None and self._attempt >= self._retries:
+            raise _unreachable(url, error) from error
+        self._attempt += 1
+        return _pause_s(self._attempt, None)
+
+
+def _followed(
+    job: str, operator: str, state: str, key: Any, prefix: Any, after: str | None, retries: int
+) -> _Followed:
+    given = {"key": key, "prefix": prefix}
+    params = {name: json.dumps(of) for name, of in given.items() if of is not None}
+    return _Followed(_place(job, operator, state), params, after, retries)
+
+
+class Client:
+    """Reads the state that a server serves.
+
+    Parameters:
+        url: of the server.
+        token: that the server knows.
+        functions: process functions, for typed keys and values, as for `Replica`. Without them they
+            are what JSON can hold.
+        timeout: the longest wait for one answer; a timedelta or text.
+        retries: how often a request is sent again while the server is busy or cannot be reached.
+
+    Raises:
+        StateTypeError: an argument is not what it is to be.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        functions: Functions = (),
+        timeout: Any = "10 seconds",
+        retries: int = 4,
+    ) -> None:
+        self._exchanges = _Exchanges(functions_by_operator(functions))
+        self._retries = retries
+        self._http = httpx.Client(**_http_options(url, token, timeout))
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """Return the jobs that are served.
+
+        Raises:
+            QueryError: the server refuses.
+            StorageError: it cannot be reached.
+        """
+        return self._run(self._exchanges.jobs())
+
+    def get(self, job: str, operator: str, state: str, key: Any, **epoch: Any) -> Answer[Any]:
+        """Return what a state has for a key.
+
+        Parameters:
+            epoch: `epoch`, `as_of`, `min_epoch`, `min_watermark` and `wait`, as in addresses.
+
+        Raises:
+            QueryError: there is no such state or epoch, or the server refuses.
+            StateTypeError: it is not a key of the operator.
+            StorageError: the server cannot be reached, or cannot read the state now.
+        """
+        return self._run(self._exchanges.get(job, operator, state, key, epoch))
+
+    def get_many(
+        self, job: str, operator: str, state: str, keys: Iterable[Any], **epoch: Any
+    ) -> Answer[list[Any]]:
+        """Return what a state has for each key, all after one epoch.
+
+        The parameters and errors are those of `get`.
+        """
+        return self._run(self._exchanges.get_many(job, operator, state, keys, epoch))
+
+    def scan(
+        self, job: str, operator: str, state: str, start: Any = None, end: Any = None
+    ) -> Iterator[tuple[Any, Any]]:
+        """Yield keys in their order with what the state has for them, all after one epoch.
+
+        Keys and values are what JSON can hold.
+
+        Parameters:
+            start: the first key; None for all.
+            end: the first key that is left out; None for all.
+
+        Raises:
+            QueryError: as for `get`, or the epoch is no longer kept.
+            StorageError: as for `get`.
+        """
+        params = _bounds(start, end)
+        while True:
+            items, cursor = self._run(self._exchanges.page(job, operator, state, params))
+            yield from items
+            if cursor is None:
+                return
+            params["cursor"] = cursor
+
+    def follow(
+        self,
+        job: str,
+        operator: str,
+        state: str,
+        *,
+        key: Any = None,
+        prefix: Any = None,
+        after: str | None = None,
+    ) -> Iterator[WatchEvent]:
+        """Yield the events of a state, or of one key or some, without end.
+
+        If the connection breaks, it is made again and continues after the last event.
+
+        Parameters:
+            key, prefix: as JSON can hold it; None for all keys.
+            after: the id of the last event that was applied; None for a consumer without anything.
+
+        Raises:
+            QueryError: there is no such state, or the server refuses.
+            StorageError: the server cannot be reached again.
+        """
+        followed = _followed(job, operator, state, key, prefix, after, self._retries)
+        while True:
+            broken: Exception | None = None
+            try:
+                with self._http.stream(
+                    "GET", followed.path, params=followed.params, headers=followed.headers()
+                ) as answer:
+                    if answer.status_code >= 400:
+                        answer.read()
+                        _checked(answer)
+                    for line in answer.iter_lines():
+                        if (event := followed.line(line)) is not None:
+                            yield event
+            except httpx.TransportError as error:
+                broken = error
+            sleep_s(followed.pause_s(self._http.base_url, broken))
+
+    def _run(self, exchange: Exchange[T]) -> T:
+        """Send what an exchange asks for, and return its result."""
+        answer: Any = None
+        try:
+            while True:
+                answer = self._sent(exchange.send(answer))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def _sent(self, call: Call) -> httpx.Response:
+        """Send a request, again while the server is busy, and return its answer."""
+        for attempt in range(self._retries + 1):
+            answer = None
+            try:
+                answer = self._http.request(
+                    call.method, call.path, params=call.params, content=call.content
+                )
+                if answer.status_code not in _BUSY or attempt == self._retries:
+                    return _checked(answer)
+            except httpx.TransportError as error:
+                if attempt == self._retries:
+                    raise _unreachable(self._http.base_url, error) from error
+            sleep_s(_pause_s(attempt, answer))
+        raise AssertionError("the last attempt returns or raises")
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncClient:
+    """The same as `Client` in a loop of asyncio."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        functions: Functions = (),
+        timeout: Any = "10 seconds",
+        retries: int = 4,
+    ) -> None:
+        self._exchanges = _Exchanges(functions_by_operator(functions))
+        self._retries = retries
+        self._http = httpx.AsyncClient(**_http_options(url, token, timeout))
+
+    async def jobs(self) -> list[dict[str, Any]]:
+        """Return the jobs that are served. See `Client.jobs`."""
+        return await self._run(self._exchanges.jobs())
+
+    async def get(self, job: str, operator: str, state: str, key: Any, **epoch: Any) -> Answer[Any]:
+        """Return what a state has for a key. See `Client.get`."""
+        return await self._run(self._exchanges.get(job, operator, state, key, epoch))
+
+    async def get_many(
+        self, job: str, operator: str, state: str, keys: Iterable[Any], **epoch: Any
+    ) -> Answer[list[Any]]:
+        """Return what a state has for each key, all after one epoch. See `Client.get_many`."""
+        return await self._run(self._exchanges.get_many(job, operator, state, keys, epoch))
+
+    async def scan(
+        self, job: str, operator: str, state: str, start: Any = None, end: Any = None
+    ) -> AsyncIterator[tuple[Any, Any]]:
+        """Yield keys in their order with what the state has for them. See `Client.scan`."""
+        params = _bounds(start, end)
+        while True:
+            items, cursor = await self._run(self._exchanges.page(job, operator, state, params))
+            for item in items:
+                yield item
+            if cursor is None:
+                return
+            params["cursor"] = cursor
+
+    async def follow(
+        self,
+        job: str,
+        operator: str,
+        state: str,
+        *,
+        key: Any = None,
+        prefix: Any = None,
+        after: str | None = None,
+    ) -> AsyncIterator[WatchEvent]:
+        """Yield the events of a state, or of one key or some, without end. See `Client.follow`."""
+        followed = _followed(job, operator, state, key, prefix, after, self._retries)
+        while True:
+            broken: Exception | None = None
+            try:
+                async with self._http.stream(
+                    "GET", followed.path, params=followed.params, headers=followed.headers()
+                ) as answer:
+                    if answer.status_code >= 400:
+                        await answer.aread()
+                        _checked(answer)
+                    async for line in answer.aiter_lines():
+                        if (event := followed.line(line)) is not None:
+                            yield event
+            except httpx.TransportError as error:
+                broken = error
+            await asyncio.sleep(followed.pause_s(self._http.base_url, broken))
+
+    async def _run(self, exchange: Exchange[T]) -> T:
+        answer: Any = None
+        try:
+            while True:
+                answer = await self._sent(exchange.send(answer))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    async def _sent(self, call: Call) -> httpx.Response:
+        for attempt in range(self._retries + 1):
+            answer = None
+            try:
+                answer = await self._http.request(
+                    call.method, call.path, params=call.params, content=call.content
+                )
+                if answer.status_code not in _BUSY or attempt == self._retries:
+                    return _checked(answer)
+            except httpx.TransportError as error:
+                if attempt == self._retries:
+                    raise _unreachable(self._http.base_url, error) from error
+            await asyncio.sleep(_pause_s(attempt, answer))
+        raise AssertionError("the last attempt returns or raises")
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _http_options(url: str, token: str | None, timeout: Any) -> dict[str, Any]:
+    timeout_s = duration_to_micros(timeout, "timeout") / 1e6
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    return {"base_url": url, "headers": headers, "timeout": timeout_s}

@@ -1,0 +1,235 @@
+"""Clients: the values of a replica, over HTTP, while servers start, restart and refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import statekit as sk
+from statekit.query import AsyncClient, Client
+from statekit.server.access import digest_of
+from statekit.server.serve import ServerOptions, StateServer, bound_socket, uvicorn_config
+from tests.support.served import Sale, sales, sell, server
+
+
+class Visit(NamedTuple):
+    day: dt.date
+    page: str
+    at: dt.datetime
+
+
+@dataclass
+class Last:
+    page: str
+    at: dt.datetime
+
+
+@sk.process(key=("day", "page"))
+def visits(
+    visit: Visit,
+    last: sk.ValueState[Last],
+    times: sk.ListState[dt.datetime],
+    by_hour: sk.MapState[dt.datetime, Last],
+) -> None:
+    last.update(Last(visit.page, visit.at))
+    times.append(visit.at)
+    by_hour[visit.at] = Last(visit.page, visit.at)
+
+
+DAY = dt.date(2026, 1, 1)
+AT = [dt.datetime(2026, 1, 1, hour, tzinfo=dt.UTC) for hour in range(3)]
+VISITS = [Visit(DAY, "a/b", AT[0]), Visit(DAY, "a/b", AT[1]), Visit(DAY, "", AT[2])]
+
+
+def visits_job() -> sk.Job:
+    job = sk.Job("site")
+    job.source("records", Visit).process(visits)
+    return job
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    home = tmp_path_factory.mktemp("served")
+    visits_job().run({"records": VISITS}, checkpoint=home / "site")
+    sell(home / "sales", [Sale("rome", "tea", 400), Sale("oslo", "cup", 900)])
+    with server({"site": home / "site", "shop": home / "sales"}) as address:
+        yield address
+
+
+KEYS = [(DAY, "a/b"), (DAY, ""), (DAY, "nowhere")]
+EXPECTED: dict[str, list[Any]] = {
+    "last": [Last("a/b", AT[1]), Last("", AT[2]), None],
+    "times": [[AT[0], AT[1]], [AT[2]], []],
+    "by_hour": [
+        {AT[0]: Last("a/b", AT[0]), AT[1]: Last("a/b", AT[1])},
+        {AT[2]: Last("", AT[2])},
+        {},
+    ],
+}
+
+
+@pytest.mark.parametrize("state", list(EXPECTED))
+def test_with_the_process_function_keys_and_values_have_its_types(address: str, state: str) -> None:
+    with Client(address, functions=[visits]) as client:
+        assert client.get_many("site", "visits", state, KEYS) == (EXPECTED[state], 0)
+        assert client.get("site", "visits", state, KEYS[0]).value == EXPECTED[state][0]
+        with pytest.raises(sk.StateTypeError):
+            client.get("site", "visits", state, "no key")
+
+    async def again() -> None:
+        async with AsyncClient(address, functions={"visits": visits}) as client:
+            assert await client.get_many("site", "visits", state, KEYS) == (EXPECTED[state], 0)
+            found = await asyncio.gather(
+                *(client.get("site", "visits", state, key) for key in KEYS)
+            )
+            assert [answer.value for answer in found] == EXPECTED[state]
+
+    asyncio.run(again())
+
+
+def test_without_it_they_are_what_json_can_hold(address: str) -> None:
+    with Client(address) as client:
+        assert client.get("shop", "sales", "total", "rome") == (400, 1)
+        assert client.get("shop", "sales", "items", "rome").value == {"tea": 400}
+        assert client.get("site", "visits", "last", ["2026-01-01", ""]).value == {
+            "page": "",
+            "at": "2026-01-01T02:00:00+00:00",
+        }
+        assert list(client.scan("shop", "sales", "total")) == [("oslo", 900), ("rome", 400)]
+        assert list(client.scan("shop", "sales", "total", "p")) == [("rome", 400)]
+        assert [job["job"] for job in client.jobs()] == ["site", "shop"]
+
+    async def again() -> None:
+        async with AsyncClient(address) as client:
+            assert await client.get("shop", "sales", "total", "rome") == (400, 1)
+            found = [item async for item in client.scan("shop", "sales", "total", end="p")]
+            assert found == [("oslo", 900)]
+            assert len(await client.jobs()) == 2
+
+    asyncio.run(again())
+
+
+@pytest.mark.parametrize(
+    ("place", "options", "said"),
+    [
+        (("none", "x", "y"), {}, "no job is served as 'none'"),
+        (("shop", "sales", "none"), {}, "has no state 'none'"),
+        (("shop", "sales", "total"), {"epoch": 0}, "can no longer be read"),
+        (("shop", "sales", "total"), {"min_epoch": 9}, "was not reached"),
+        (("shop", "sales", "total"), {"wrong": 9, "epoch": "x"}, "epoch"),
+    ],
+)
+@pytest.mark.parametrize("functions", [[], [sales]])
+def test_what_the_server_refuses_is_a_query_error_with_its_words(
+    address: str, place: Any, options: dict[str, Any], said: str, functions: Any
+) -> None:
+    with Client(address, functions=functions) as client, pytest.raises(sk.QueryError, match=said):
+        client.get(*place, "rome", **options)
+
+
+def test_a_server_that_is_not_there_is_a_storage_error() -> None:
+    with bound_socket("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    with Client(address, retries=1) as client, pytest.raises(sk.StorageError, match=str(port)):
+        client.jobs()
+
+
+def test_a_token_of_one_state_decodes_its_rows_and_no_others(tmp_path: Path) -> None:
+    visits_job().run({"records": VISITS}, checkpoint=tmp_path / "site")
+    listed = [{"name": "some", "sha256": digest_of("some"), "read": ["site/visits/last"]}]
+    tokens = tmp_path / "tokens.json"
+    tokens.write_text(json.dumps({"tokens": listed}))
+    with server({"site": tmp_path / "site"}, tokens=tokens) as address:
+        with Client(address, token="some", functions=[visits]) as client:
+            assert client.get("site", "visits", "last", KEYS[1]).value == Last("", AT[2])
+            with pytest.raises(sk.QueryError, match="may not read site/visits/times"):
+                client.get("site", "visits", "times", KEYS[1])
+        with (
+            Client(address, functions=[visits]) as client,
+            pytest.raises(sk.QueryError, match="give a token"),
+        ):
+            client.get("site", "visits", "last", KEYS[1])
+
+
+@contextmanager
+def restartable(home: Path, port: int) -> Iterator[None]:
+    """A server on a port."""
+    with bound_socket("127.0.0.1", port) as listening:
+        running = StateServer(uvicorn_config({"shop": str(home)}, ServerOptions()))
+        thread = threading.Thread(target=running.run, args=([listening],), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            running.should_exit = True
+            thread.join(20)
+
+
+def test_a_client_waits_for_a_server_that_starts_and_follows_it_over_a_restart(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "sales"
+    records = [Sale("rome", "tea", 400), Sale("rome", "pot", 5), Sale("rome", "cup", 6)]
+    sell(home, records[:1])
+    with bound_socket("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    started = threading.Event()
+    total: dict[str, int] = {}
+    seen: list[int] = []
+
+    def follow() -> None:
+        with Client(f"http://127.0.0.1:{port}", retries=20) as client:
+            started.set()
+            for event in client.follow("shop", "sales", "total", key="rome"):
+                if event.name in ("row", "change"):
+                    total[event.data["key"]] = event.data["value"]
+                elif event.name == "epoch":
+                    seen.append(total["rome"])
+                    if event.data["epoch"] == 2:
+                        return
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    started.wait(5)
+    time.sleep(0.3)
+    with restartable(home, port):
+        _until(lambda: 400 in seen)
+        sell(home, records[:2])
+        _until(lambda: 405 in seen)
+    sell(home, records)
+    with restartable(home, port):
+        thread.join(30)
+    assert not thread.is_alive()
+    assert total == {"rome": 411}
+    assert seen == sorted(seen)
+
+
+def _until(holds: Any) -> None:
+    end = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_events_are_followed_in_a_loop(address: str) -> None:
+    async def first() -> list[str]:
+        names = []
+        async with AsyncClient(address) as client:
+            async for event in client.follow("shop", "sales", "total", prefix="ro"):
+                names.append(event.name)
+                if event.name == "epoch":
+                    break
+        return names
+
+    assert asyncio.run(first()) == ["reset", "row", "epoch"]

@@ -16,6 +16,7 @@ from statekit.cli.get import get
 from statekit.cli.import_spark import import_spark
 from statekit.cli.inspect import inspect
 from statekit.cli.migrate import migrate
+from statekit.cli.query import query
 from statekit.cli.read_state import export_state, scan, top_keys
 from statekit.cli.rescale import rescale
 from statekit.cli.rollback import rollback
@@ -73,6 +74,11 @@ app.command(
     epilog="Examples: statekit serve ./checkpoint  ·  "
     "statekit serve bank=s3://state/bank --host 0.0.0.0 --tokens tokens.json"
 )(serve)
+app.command(
+    context_settings={"ignore_unknown_options": True},
+    epilog="Examples: statekit query http://127.0.0.1:8321 shop sales total rome  ·  "
+    "statekit query http://127.0.0.1:8321 shop sales total --follow",
+)(query)
 app.command(epilog="Example: statekit sql ./checkpoint 'select max(value) from turnaround.visits'")(
     sql
 )

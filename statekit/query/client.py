@@ -27,6 +27,7 @@ from statekit.timestamp import duration_to_micros
 T = TypeVar("T")
 
 _BUSY = frozenset({429, 502, 503, 504})
+_ABSENT = 404
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
 Functions = Mapping[str, Process[Any, Any, Any]] | Iterable[Process[Any, Any, Any]]
@@ -101,6 +102,13 @@ class _Exchanges:
         values = [rows.whole([(key, row) for key, row in own], 0) for own in stored["rows"]]
         return Answer(values, stored["epoch"])
 
+    def get_text(
+        self, job: str, operator: str, state: str, text: str, epoch: Mapping[str, Any]
+    ) -> Exchange[Answer[Any]]:
+        answer = yield Call("GET", _place(job, operator, state, text), epoch)
+        found = answer.json()
+        return Answer(None if answer.status_code == _ABSENT else found["value"], found["epoch"])
+
     def page(
         self, job: str, operator: str, state: str, params: Mapping[str, Any]
     ) -> Exchange[tuple[list[tuple[Any, Any]], str | None]]:
@@ -119,7 +127,7 @@ def _place(*names: str) -> str:
 
 
 def _checked(answer: httpx.Response) -> httpx.Response:
-    """Return an answer that is one.
+    """Return an answer that is one, also that a key is absent.
 
     Raises:
         StatekitError: it is a problem.
@@ -131,6 +139,8 @@ def _checked(answer: httpx.Response) -> httpx.Response:
         kind, detail = str(problem["kind"]), str(problem["detail"])
     except (ValueError, KeyError, TypeError):
         kind, detail = "http", f"{answer.status_code}: {answer.text[:200]}"
+    if kind == "absent":
+        return answer
     raise _error(kind)(f"{answer.request.url.path}: {detail}")
 
 
@@ -274,6 +284,13 @@ class Client:
         """
         return self._run(self._exchanges.get(job, operator, state, key, epoch))
 
+    def get_text(self, job: str, operator: str, state: str, text: str, **epoch: Any) -> Answer[Any]:
+        """Return what a state has for a key that is given as text, as for `statekit get`.
+
+        The value is what JSON can hold. The other parameters and the errors are those of `get`.
+        """
+        return self._run(self._exchanges.get_text(job, operator, state, text, epoch))
+
     def get_many(
         self, job: str, operator: str, state: str, keys: Iterable[Any], **epoch: Any
     ) -> Answer[list[Any]]:
@@ -405,6 +422,12 @@ class AsyncClient:
     async def get(self, job: str, operator: str, state: str, key: Any, **epoch: Any) -> Answer[Any]:
         """Return what a state has for a key. See `Client.get`."""
         return await self._run(self._exchanges.get(job, operator, state, key, epoch))
+
+    async def get_text(
+        self, job: str, operator: str, state: str, text: str, **epoch: Any
+    ) -> Answer[Any]:
+        """Return what a state has for a key that is given as text. See `Client.get_text`."""
+        return await self._run(self._exchanges.get_text(job, operator, state, text, epoch))
 
     async def get_many(
         self, job: str, operator: str, state: str, keys: Iterable[Any], **epoch: Any

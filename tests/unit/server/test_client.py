@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from typer.testing import CliRunner
 
 import statekit as sk
+from statekit.cli.app import app
 from statekit.query import AsyncClient, Client
 from statekit.server.access import digest_of
 from statekit.server.serve import ServerOptions, StateServer, bound_socket, uvicorn_config
@@ -220,6 +222,19 @@ def _until(holds: Any) -> None:
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def test_the_command_prints_keys_and_ranges(address: str) -> None:
+    def printed(*words: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, ["query", address, *words])
+        return done.exit_code, done.stdout
+
+    assert printed("shop", "sales", "total", "rome") == (0, "400\n")
+    assert printed("shop", "sales", "total", "nice") == (0, "null\n")
+    assert printed("site", "visits", "last", '["2026-01-01", "nowhere"]') == (0, "null\n")
+    assert printed("shop", "sales", "total") == (0, '["oslo",900]\n["rome",400]\n')
+    assert printed("shop", "sales", "total", "rome", "--epoch", "1") == (0, "400\n")
+    assert printed("shop", "sales", "total", "rome", "--follow")[0] == 2
 
 
 def test_events_are_followed_in_a_loop(address: str) -> None:

@@ -14,7 +14,7 @@ from rich.text import Text
 from statekit.cli.arguments import Checkpoint, Epoch
 from statekit.cli.tables import empty_table, out, say
 from statekit.query.export import csv_text
-from statekit.query.plain import json_rows
+from statekit.query.plain import json_rows, json_values
 from statekit.sql.run import run_sql
 
 
@@ -64,8 +64,8 @@ def sql(
 def _print(table: pa.Table) -> None:
     shown = empty_table((), texts=table.column_names)
     for batch in table.to_batches():
-        for row in json_rows(batch):
-            cells = ("" if value is None else value for value in row.values())
+        for row in json_values(batch):
+            cells = ("" if value is None else value for value in row)
             shown.add_row(*(Text(cell if isinstance(cell, str) else _text(cell)) for cell in cells))
     out.print(shown)
 

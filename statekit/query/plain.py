@@ -17,11 +17,18 @@ from statekit.query.columns import is_json_text
 def json_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """Yield rows as data for `msgspec.json`: columns of JSON text as the JSON itself.
 
-    Times are ISO text, bytes are hex, maps are arrays of pairs, NaN and infinities are text.
+    Times are ISO text, bytes are hex, maps are arrays of pairs, NaN and infinities are text, and so
+    are decimals that are no integers.
     """
     names = batch.schema.names
-    for values in zip(*map(_plain_column, batch.schema, batch.columns), strict=True):
+    for values in json_values(batch):
         yield dict(zip(names, values, strict=True))
+
+
+def json_values(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of rows likewise: two columns may have one name."""
+    if batch.num_columns:
+        yield from zip(*map(_plain_column, batch.schema, batch.columns), strict=True)
 
 
 def _plain_column(field: pa.Field, column: pa.Array) -> list[Any]:
@@ -38,6 +45,8 @@ def plain(value: Any) -> Any:
 
     >>> plain({"at": dt.date(2013, 1, 1), "raw": bytes([255]), "n": [Decimal(2**63)]})
     {'at': '2013-01-01', 'raw': 'ff', 'n': [9223372036854775808]}
+    >>> plain(Decimal("3398.64"))
+    '3398.64'
     """
     match value:
         case float():
@@ -47,7 +56,7 @@ def plain(value: Any) -> Any:
         case dt.date():
             return value.isoformat()
         case Decimal():
-            return int(value)
+            return int(value) if value.is_finite() and value == value.to_integral() else str(value)
         case dict():
             return {name: plain(part) for name, part in value.items()}
         case list() | tuple():

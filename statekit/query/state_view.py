@@ -518,7 +518,7 @@ def _parts_of_cursor(cursor: str) -> tuple[int, bytes]:
     try:
         given = json.loads(base64.urlsafe_b64decode(cursor))
         return int(given["epoch"]), bytes.fromhex(given["after"])
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise QueryError(
             f"cursor {cursor!r:.100} is not valid: pass the cursor of a page unchanged"
         ) from error

@@ -41,7 +41,10 @@ class Token(BaseModel):
         >>> token.may_read("shop", "orders", "total"), token.may_read("shop")
         (True, False)
         """
-        place = [part for part in (job, operator, state) if part]
+        return self.may_read_place(*(part for part in (job, operator, state) if part))
+
+    def may_read_place(self, *place: str) -> bool:
+        """Return the same for the parts of a place, which may be empty."""
         wider = {"/".join(place[:depth]) for depth in range(1, len(place) + 1)}
         return self.may_read_all or not wider.isdisjoint(self.read)
 

@@ -54,6 +54,11 @@ class Limits:
             )
         bucket.left -= 1
 
+    def forget(self, name: str) -> None:
+        """Forget a request that is counted once more elsewhere."""
+        if name in self._buckets:
+            self._buckets[name].left += 1
+
 
 async def read_body(request: Request, limits: Limits) -> bytes:
     """Return the body of a request.

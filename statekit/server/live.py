@@ -125,6 +125,7 @@ class StateChanges:
         self._job, self._operator, self._state = job, operator, state
         self._loop = asyncio.get_running_loop()
         self._kept: deque[EpochEvents] = deque()
+        self._before_kept = self.position
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._follow, args=(self.position,), daemon=True)
         self._thread.start()
@@ -139,13 +140,13 @@ class StateChanges:
 
     def _since(self, after: Place) -> list[EpochEvents] | None:
         missed = [epoch for epoch in self._kept if epoch.epoch >= after.epoch]
-        if after.epoch == self.position and after.number is None:
-            return []
+        if any(epoch.events is None for epoch in missed):
+            return None
+        if after == Place(self._before_kept, None):
+            return missed
         if not missed or missed[0].epoch != after.epoch:
             return None
         first, *later = missed
-        if any(epoch.events is None for epoch in missed):
-            return None
         if after.number is None:
             return later
         assert first.events is not None
@@ -161,7 +162,7 @@ class StateChanges:
         self.position = epoch.epoch
         self._kept.append(epoch)
         while len(self._kept) > _EPOCHS_KEPT or self._changes_kept > _CHANGES_KEPT:
-            self._kept.popleft()
+            self._before_kept = self._kept.popleft().epoch
         for watcher in self.watchers:
             watcher.give(epoch)
 

@@ -129,8 +129,15 @@ def page(state: StateView[Any, Any], part: Part, cursor: str | None) -> dict[str
         None if bound is None else state.key_from_json(json_of(bound, name))
         for name, bound in (("start", part.start), ("end", part.end))
     ]
+    if part.end is not None and bounds[1] is None:  # nothing is before None
+        return {"items": [], "cursor": None}
     limit = _PAGE_ROWS if part.limit is None else part.limit
     found = state.page(*bounds, limit=limit, reverse=part.reverse, cursor=cursor)
+    sizes = (len(value) for _, value in found.items if isinstance(value, list | dict))
+    if state.shape is not RowShape.VALUE and sum(sizes) > ROWS_MAX:
+        raise Problem(
+            413, "too_large", f"these keys have more than {ROWS_MAX:,} rows: give a smaller limit="
+        )
     return {"items": [list(item) for item in found.items], "cursor": found.cursor}
 
 
@@ -165,7 +172,16 @@ def read_many(view: View, asked: Sequence[KeysOfState]) -> Iterator[list[Any]]:
         QueryError, StateTypeError: there is no such state, or it is no key.
     """
     check_count(sum(len(own.keys) for own in asked))
+    left = ROWS_MAX
     for own in asked:
         state = view.state(own.operator, own.state)
-        found = state.get_many([state.key_from_json(key) for key in own.keys])
-        yield [None if is_absent(value) else value for value in found]
+        keys = [state.key_from_json(key) for key in own.keys]
+        if state.shape is RowShape.VALUE:
+            yield state.get_many(keys)
+            continue
+        values = []
+        for key in keys:
+            value: Any = state.get_at_most(key, left)
+            left -= len(value)
+            values.append(value or None)
+        yield values

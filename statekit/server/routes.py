@@ -89,15 +89,18 @@ class Served:
         self.limits.count(token.name)
         return token
 
-    def job(self, token: Token, alias: str, operator: str = "", state: str = "") -> ServedJob:
+    def job(
+        self, token: Token, alias: str, operator: str | None = None, state: str | None = None
+    ) -> ServedJob:
         """Return a job that a token may read: all of it, or the place that is named.
 
         Raises:
             Problem: the token may not, or there is no such job.
         """
-        allowed = token.may_read(alias, operator, state) if state else token.sees(alias, operator)
-        if not allowed:
-            raise forbidden("/".join(part for part in (alias, operator, state) if part))
+        place = [part for part in (alias, operator, state) if part is not None]
+        is_whole = len(place) == 1
+        if not (token.sees(alias) if is_whole else token.may_read_place(*place)):
+            raise forbidden("/".join(place))
         if alias not in self.jobs:
             raise Problem(404, "not_found", f"no job is served as {alias!r:.100}")
         return self.jobs[alias]
@@ -280,11 +283,13 @@ async def read_state(
     """
     state, to = _format(state, request)
     own = served.job(token, job, operator, state)
-    if asks_to_watch(request.headers.get("accept")):
+    if request.method == "GET" and asks_to_watch(request.headers.get("accept")):
         data = None if key is None else [json_of(key, "key")]
         begins = None if prefix is None else json_of(prefix, "prefix")
         return _watched(request, served, own, (operator, state), data, begins, is_json=True)
     view = await own.view(epoch, operator)
+    if to is not None and key is not None:
+        raise bad_request("a file has all keys: leave key= out, or read it as JSON")
     if to is not None:
         return await served.tables.response(own, view, operator, state, to)
     if key is not None:
@@ -311,7 +316,7 @@ async def read_one(
 ) -> Response:
     """Read one key, given as text. With `Accept: text/event-stream`, watch it."""
     own = served.job(token, job, operator, state)
-    if asks_to_watch(request.headers.get("accept")):
+    if request.method == "GET" and asks_to_watch(request.headers.get("accept")):
         return _watched(request, served, own, (operator, state), [key], None, is_json=False)
     view = await own.view(epoch, operator)
     return await _one(request, own, view, (operator, state), part, key, is_json=False)
@@ -322,10 +327,11 @@ def _format(state: str, request: Request) -> tuple[str, Format | None]:
     request asks for one.
     """
     name, _, suffix = state.rpartition(".")
+    accepts = request.headers.get("accept", "")
     for to, media_type in MEDIA_TYPES.items():
         if suffix == to:
             return name, to
-        if media_type in request.headers.get("accept", ""):
+        if media_type in accepts and "application/json" not in accepts:
             return state, to
     return state, None
 

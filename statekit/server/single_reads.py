@@ -71,14 +71,14 @@ class SingleReads:
         read at once.
         """
         alias, operator, state, key = place
-        token = self._served.access.token(headers.get(b"authorization"))
+        token = self._served.token(headers.get(b"authorization"))
         job = self._served.job(token, alias, operator, state)
         view = job.last()
         try:
             rows = view.state(operator, state)
             if rows.shape is not RowShape.VALUE:
+                self._served.limits.forget(token.name)
                 return None
-            self._served.limits.count(token.name)
             value = rows.get(key)
             found = job.facts(view, operator)
         except StatekitError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import msgspec
 import pyarrow as pa
@@ -10,15 +11,17 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from statekit.errors import QueryError
 from statekit.query.export import csv_text
-from statekit.query.plain import json_rows
+from statekit.query.plain import json_values
 from statekit.query.view import View
 from statekit.server.answers import encode
-from statekit.server.problems import bad_request
+from statekit.server.problems import Problem, bad_request
 from statekit.server.served_job import ServedJob
-from statekit.sql.run import run_sql
+from statekit.sql.run import SqlResult, run_sql
 
-_AT_ONCE = 2
+_AT_ONCE, _WAITING_MAX = 2, 16
+_POLL_S = 0.2
 _SECONDS, _MEMORY, _ROWS = 30.0, "1GB", 10_000
 
 _FORMATS = {
@@ -54,6 +57,7 @@ class Queries:
 
     def __init__(self) -> None:
         self._running = asyncio.Semaphore(_AT_ONCE)
+        self._waiting = 0
 
     async def answer(
         self,
@@ -78,7 +82,32 @@ class Queries:
         if wanted not in _FORMATS:
             raise bad_request(f"format={wanted!r:.50}: give one of {', '.join(_FORMATS)}")
 
-        def run() -> tuple[pa.Table, bool]:
+        if self._waiting >= _WAITING_MAX:
+            raise Problem(
+                503, "too_many", "too many queries wait already: try again", {"Retry-After": "5"}
+            )
+        self._waiting += 1
+        try:
+            async with self._running:
+                return await self._run(job, view, asked, states, wanted, request)
+        except QueryError as error:
+            raise Problem(400, error.kind, str(error)) from error
+        finally:
+            self._waiting -= 1
+
+    async def _run(
+        self,
+        job: ServedJob,
+        view: View,
+        asked: SqlQuery,
+        states: list[tuple[str, str]],
+        to: str,
+        request: Request,
+    ) -> Response:
+        """Run a query as long as its client waits."""
+        ends = threading.Event()
+
+        def run() -> Response:
             found = run_sql(
                 job.checkpoint,
                 asked.sql,
@@ -87,14 +116,24 @@ class Queries:
                 timeout_s=_SECONDS,
                 memory=_MEMORY,
                 states=states,
+                is_unwanted=ends.is_set,
             )
-            return found.table, found.is_cut
+            headers = {
+                "Statekit-Epoch": str(view.epoch),
+                "Statekit-Is-Cut": str(found.is_cut).lower(),
+            }
+            body = _encoded(found, to, job, view)
+            return Response(body, 200, headers, _FORMATS[to])
 
-        async with self._running:
-            table, is_cut = await run_in_threadpool(run)
-        headers = {"Statekit-Epoch": str(view.epoch), "Statekit-Is-Cut": str(is_cut).lower()}
-        body = await run_in_threadpool(lambda: _encoded(table, wanted, is_cut, job, view))
-        return Response(body, 200, headers, _FORMATS[wanted])
+        running = asyncio.ensure_future(run_in_threadpool(run))
+        try:
+            while not running.done():
+                await asyncio.wait([running], timeout=_POLL_S)
+                if await request.is_disconnected():
+                    ends.set()
+            return running.result()
+        finally:
+            ends.set()
 
 
 def _accepted(accept: str) -> str:
@@ -102,15 +141,27 @@ def _accepted(accept: str) -> str:
     return next((name for name, media_type in _FORMATS.items() if media_type in accept), "json")
 
 
-def _encoded(table: pa.Table, to: str, is_cut: bool, job: ServedJob, view: View) -> bytes:
-    if to == "csv":
-        return csv_text(table).encode()
-    if to == "arrow":
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as stream:
-            stream.write_table(table)
-        return bytes(sink.getvalue())
-    rows = [list(row.values()) for batch in table.to_batches() for row in json_rows(batch)]
-    columns = [{"name": field.name, "type": str(field.type)} for field in table.schema]
-    found = {"columns": columns, "rows": rows, "is_cut": is_cut}
-    return encode({"value": found, **job.facts(view)})
+def _encoded(found: SqlResult, to: str, job: ServedJob, view: View) -> bytes:
+    """Return a result in a format.
+
+    Raises:
+        QueryError: the format cannot show a value.
+    """
+    table = found.table
+    try:
+        if to == "csv":
+            return csv_text(table).encode()
+        if to == "arrow":
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, table.schema) as stream:
+                stream.write_table(table)
+            return bytes(sink.getvalue())
+        rows = [row for batch in table.to_batches() for row in json_values(batch)]
+        columns = [{"name": field.name, "type": str(field.type)} for field in table.schema]
+        value = {"columns": columns, "rows": rows, "is_cut": found.is_cut}
+        return encode({"value": value, **job.facts(view)})
+    except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
+        raise QueryError(
+            f"a value of the result cannot be shown as {to} ({error}): cast it to text, or ask for "
+            "Arrow"
+        ) from error

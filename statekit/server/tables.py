@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import tempfile
 from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 
 from starlette.concurrency import run_in_threadpool
@@ -30,6 +31,7 @@ MEDIA_TYPES: dict[Format, str] = {
 
 _FILES_MAX = 16
 _WRITTEN_AT_ONCE = 2
+_REMOVED_AFTER_S = 60.0
 
 
 class Tables:
@@ -83,7 +85,9 @@ class Tables:
                 return
             del self._files[tag]
             if not task.cancelled() and task.exception() is None:
-                task.result().unlink(missing_ok=True)
+                # Later, as requests that have begun may not have opened it yet.
+                remove = partial(task.result().unlink, missing_ok=True)
+                asyncio.get_running_loop().call_later(_REMOVED_AFTER_S, remove)
 
     def close(self) -> None:
         """Remove all files."""

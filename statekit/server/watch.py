@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from statekit.query.state_view import StateView
 from statekit.server.answers import encode
 from statekit.server.live import EpochEvents, LiveChanges, Place
-from statekit.server.problems import Problem
+from statekit.server.problems import Problem, bad_request
 from statekit.server.served_job import ServedJob, Wanted
 
 _HEARTBEAT_S = 15.0
@@ -49,6 +49,10 @@ def prefix_of(prefix: Any) -> Matches:
     >>> prefix_of("ro")("rome"), prefix_of(["UA"])(("UA", 1545)), prefix_of("ro")("oslo")
     (True, True, False)
     """
+    if not isinstance(prefix, str | list):
+        raise bad_request(
+            f"prefix={prefix!r:.100}: give a text, or a list with the first parts of a key"
+        )
     if isinstance(prefix, list):
         parts = tuple(prefix)
         return lambda key: isinstance(key, tuple) and key[: len(parts)] == parts

@@ -31,7 +31,9 @@ def key_of(serialized: str, table: tuple[str, str], key: Sequence[str]) -> list[
         node = statement["node"]
         source = node["from_table"]
         is_simple = (
-            node["type"] == "SELECT_NODE"
+            _reads(statement) == 1
+            and not source["column_name_alias"]
+            and node["type"] == "SELECT_NODE"
             and not node["cte_map"]["map"]
             and source["type"] == "BASE_TABLE"
             and _folded(source["schema_name"], source["table_name"]) == _folded(*table)
@@ -41,6 +43,16 @@ def key_of(serialized: str, table: tuple[str, str], key: Sequence[str]) -> list[
     except (KeyError, TypeError, ValueError, RecursionError):
         return None
     return [equal[name] for name in key] if key and equal.keys() >= set(key) else None
+
+
+def _reads(part: Any) -> int:
+    """Return how many tables a part of a query reads. A function may read any."""
+    if isinstance(part, list):
+        return sum(map(_reads, part))
+    if not isinstance(part, dict):
+        return 0
+    kinds = {"BASE_TABLE": 1, "TABLE_FUNCTION": 2}
+    return kinds.get(str(part.get("type")), 0) + sum(map(_reads, part.values()))
 
 
 def _folded(*names: str) -> tuple[str, ...]:

@@ -8,14 +8,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
 
+from statekit.clock import stopwatch_s
 from statekit.errors import QueryError, StatekitError, error_class
 
-_FAILED = 3
+_FAILED, _POLL_S = 3, 0.2
 
 ROWS_MAX = 100_000
 """The largest result."""
@@ -44,6 +46,7 @@ def run_sql(
     timeout_s: float = 30.0,
     memory: str = "1GB",
     states: list[tuple[str, str]] | None = None,
+    is_unwanted: Callable[[], bool] = lambda: False,
 ) -> SqlResult:
     """Run a query over the states of an epoch.
 
@@ -58,6 +61,7 @@ def run_sql(
         timeout_s: the longest time, in seconds.
         memory: how much memory DuckDB may take.
         states: the states that may be read, as operator and state; None for all.
+        is_unwanted: asked while the query runs; it is ended once nobody wants the result.
 
     Raises:
         QueryError: it is no query, it fails, or it takes too long or too much memory.
@@ -75,9 +79,12 @@ def run_sql(
             "rows": rows,
             "memory": memory,
             "directory": directory,
+            "seconds": timeout_s + 5,
+            "parent": os.getpid(),
             "states": states,
         }
-        code, output, errors = _ran(msgspec.msgpack.encode(request), timeout_s)
+        encoded = msgspec.msgpack.encode(request)
+        code, output, errors = _ran(encoded, timeout_s, is_unwanted)
     if code == _FAILED:
         failure = msgspec.json.decode(output)
         raise _error(failure["kind"], failure["detail"])
@@ -92,8 +99,11 @@ def run_sql(
     return SqlResult(table.slice(0, rows), found, table.num_rows > rows)
 
 
-def _ran(request: bytes, timeout_s: float) -> tuple[int, bytes, bytes]:
+def _ran(
+    request: bytes, timeout_s: float, is_unwanted: Callable[[], bool]
+) -> tuple[int, bytes, bytes]:
     """Run the process, and return its exit code, output and errors."""
+    until_s = stopwatch_s() + timeout_s
     with subprocess.Popen(
         [sys.executable, "-m", "statekit.sql.worker"],
         stdin=subprocess.PIPE,
@@ -101,17 +111,28 @@ def _ran(request: bytes, timeout_s: float) -> tuple[int, bytes, bytes]:
         stderr=subprocess.PIPE,
         start_new_session=True,
     ) as process:
+        given: bytes | None = request
         try:
-            output, errors = process.communicate(request, timeout_s)
-        except subprocess.TimeoutExpired as error:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise QueryError(
-                f"the query took more than {timeout_s:g} s: read fewer rows, or give it more time"
-            ) from error
+            while True:
+                try:
+                    output, errors = process.communicate(given, _POLL_S)
+                except subprocess.TimeoutExpired:
+                    given = None
+                else:
+                    return process.returncode, output, errors
+                _check_is_wanted(until_s, timeout_s, is_unwanted)
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
             raise
-    return process.returncode, output, errors
+
+
+def _check_is_wanted(until_s: float, timeout_s: float, is_unwanted: Callable[[], bool]) -> None:
+    if stopwatch_s() > until_s:
+        raise QueryError(
+            f"the query took more than {timeout_s:g} s: read fewer rows, or give it more time"
+        )
+    if is_unwanted():
+        raise QueryError("the query was ended: nobody waits for its result")
 
 
 def _error(kind: str, detail: str) -> StatekitError:

@@ -9,8 +9,11 @@ extension and changes no option.
 from __future__ import annotations
 
 import itertools
+import os
 import re
+import shutil
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from statekit.clock import sleep_s, stopwatch_s
+from statekit.codec.schema import Schema
 from statekit.errors import QueryError, StatekitError, StateTypeError
 from statekit.query.export import export
 from statekit.query.read import StateTable
@@ -27,6 +32,12 @@ from statekit.sql.pushdown import key_of
 
 FAILED = 3
 """The exit code if the query failed: the output is the error as JSON."""
+
+_PUSHED_DOWN = frozenset({"str", "int", "bool", "date"})
+"""Kinds of keys that DuckDB and statekit read from a literal in the same way."""
+
+_BYTES_MAX = 64 * 1024 * 1024
+"""The largest result."""
 
 _SHOWN = frozenset({duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN})
 
@@ -42,6 +53,8 @@ class Request(msgspec.Struct, frozen=True):
         memory: how much memory DuckDB may take, as "1GB".
         states: the states that may be read, as operator and state; None for all.
         directory: for files of the query, which whoever asks removes.
+        seconds: after which the process ends by itself.
+        parent: the process that asks, without which it ends, too.
     """
 
     checkpoint: str
@@ -50,6 +63,8 @@ class Request(msgspec.Struct, frozen=True):
     rows: int
     memory: str
     directory: str
+    seconds: float
+    parent: int
     states: list[tuple[str, str]] | None = None
 
 
@@ -84,9 +99,14 @@ def result_of(request: Request) -> pa.Table:
 def _first(batches: pa.RecordBatchReader, rows: int) -> pa.Table:
     """Return the first rows of a result."""
     found: list[pa.RecordBatch] = []
-    left = rows
+    left, size = rows, 0
     for batch in batches:
         found.append(batch.slice(0, left))
+        size += found[-1].nbytes
+        if size > _BYTES_MAX:
+            raise QueryError(
+                f"the result has more than {_BYTES_MAX // 2**20} MB: read fewer columns or rows"
+            )
         left -= found[-1].num_rows
         if left <= 0:
             break
@@ -146,11 +166,18 @@ def _key_in(
         return None
     row = database.execute("select json_serialize_sql(?)", [request.sql]).fetchone()
     assert row is not None
-    columns = [field.name for field in reader.operator(operator).key]
-    parts = key_of(row[0], (operator, state), columns)
+    fields = reader.operator(operator).key
+    if not _PUSHED_DOWN.issuperset(_kind(Schema.from_json(field.type)) for field in fields):
+        return None
+    parts = key_of(row[0], (operator, state), [field.name for field in fields])
     if parts is None:
         return None
     return parts[0] if len(parts) == 1 else parts
+
+
+def _kind(schema: Schema) -> str:
+    """Return the kind of a type; of an optional one, of the type in it."""
+    return schema.items[0].kind if schema.kind == "optional" else schema.kind
 
 
 def _lock(database: duckdb.DuckDBPyConnection, request: Request) -> None:
@@ -160,6 +187,7 @@ def _lock(database: duckdb.DuckDBPyConnection, request: Request) -> None:
     options = {
         "memory_limit": request.memory,
         "threads": "1",
+        "TimeZone": "UTC",
         "temp_directory": str(spilled),
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
@@ -199,24 +227,28 @@ def _listed(reader: CheckpointReader, request: Request) -> pa.Table:
 
 
 def _advice(reader: CheckpointReader, request: Request) -> str:
-    names = [
-        f"{_quoted(operator)}.{_quoted(state)}" for operator, state in _readable(reader, request)
-    ]
+    names = [f"{operator}.{state}" for operator, state in _readable(reader, request)]
     return f"Tables are states: {', '.join(names) or 'none'}; states lists them"
 
 
 def _quoted(name: str) -> str:
-    """Return a name in quotes, if SQL needs them.
+    """Return a name in quotes: it may be a word of SQL."""
+    return '"' + name.replace('"', '""') + '"'
 
-    >>> _quoted("total"), _quoted("last-sale")
-    ('total', '"last-sale"')
-    """
-    return name if name.isidentifier() and name.islower() else '"' + name.replace('"', '""') + '"'
+
+def _leave_in_time(request: Request) -> None:
+    """End the process when its time is over, or when whoever asked was killed."""
+    until_s = stopwatch_s() + request.seconds
+    while stopwatch_s() < until_s and os.getppid() == request.parent:
+        sleep_s(0.2)
+    shutil.rmtree(request.directory, ignore_errors=True)
+    os._exit(1)
 
 
 def main() -> int:
     """Run the query that the input has, and return the exit code."""
     request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Request)
+    threading.Thread(target=_leave_in_time, args=(request,), daemon=True).start()
     try:
         table = result_of(request)
     except StatekitError as error:

@@ -100,6 +100,18 @@ def test_a_token_reads_what_it_names_and_nothing_else(
         assert answer.status_code == (200 if allowed == PATHS else 403)
 
 
+def test_an_empty_name_is_no_wider_place(home: Path, tmp_path: Path) -> None:
+    tokens = token_file(tmp_path / "tokens.json", ("some", SECRET, ["shop/sales/last"]))
+    headers = {"Authorization": f"Bearer {SECRET}"}
+    reads = [{"operator": "sales", "state": "", "keys": []}]
+    with server({"shop": home}, tokens=tokens) as address:
+        for path in ("/shop/sales//x", "/shop/sales/.parquet", "/shop//total/x"):
+            answer = httpx.get(address + path, headers=headers)
+            assert kind(answer) == (403, "forbidden"), path
+        answer = httpx.post(f"{address}/shop/query", headers=headers, json={"reads": reads})
+        assert kind(answer) == (403, "forbidden")
+
+
 def test_what_a_token_may_not_read_is_not_said_to_exist(home: Path, tmp_path: Path) -> None:
     tokens = token_file(tmp_path / "tokens.json", ("some", SECRET, ["shop/sales/last"]))
     headers = {"Authorization": f"Bearer {SECRET}"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +263,7 @@ def test_a_request_waits_for_an_epoch_up_to_its_limit(client: httpx.Client) -> N
         ("key=5", "state_type"),
         ('entry="x"', "bad_request"),
         ("cursor=x", "bad_request"),
+        ("cursor=eyJlcG9jaCI6SW5maW5pdHksImFmdGVyIjoiIn0=", "bad_request"),
     ],
 )
 def test_a_parameter_that_is_none_is_refused(client: httpx.Client, query: str, kind: str) -> None:
@@ -303,6 +305,30 @@ def test_a_whole_state_is_a_file_of_arrow_parquet_or_csv(client: httpx.Client) -
     assert pyarrow.csv.read_csv(pa.BufferReader(csv)).num_rows == 4
     part = client.get("/shop/sales/total.parquet", headers={"Range": "bytes=0-3"})
     assert (part.status_code, part.content) == (206, b"PAR1")
+
+
+def test_many_tables_at_once_are_all_answered(client: httpx.Client) -> None:
+    names = ("total", "last", "items", "log")
+    paths = [f"/shop/sales/{name}.{to}" for name in names for to in ("parquet", "arrow", "csv")]
+    with ThreadPoolExecutor(12) as threads:
+        answers = list(threads.map(client.get, paths * 3))
+    assert [answer.status_code for answer in answers] == [200] * len(answers)
+
+
+def test_a_file_has_all_keys_and_json_is_preferred(client: httpx.Client) -> None:
+    assert problem(client.get('/shop/sales/total.parquet?key="rome"')) == (400, "bad_request")
+    accept = {"Accept": "text/csv, application/json"}
+    assert value(client.get('/shop/sales/total?key="rome"', headers=accept)) == 2500
+
+
+def test_one_request_has_no_more_rows_than_one_answer(tmp_path: Path) -> None:
+    home = tmp_path / "sales"
+    sell(home, [Sale("rome", "tea", 1)] * 6_000, epoch_size=6_000)
+    with server({"shop": home}) as address, httpx.Client(base_url=address) as client:
+        once = client.post("/shop/sales/log/query", json={"keys": ["rome"]})
+        assert len(value(once)[0]) == 6_000
+        twice = client.post("/shop/sales/log/query", json={"keys": ["rome", "rome"]})
+        assert problem(twice) == (404, "query")
 
 
 def test_the_answers_of_single_reads_and_of_the_routes_are_the_same(client: httpx.Client) -> None:

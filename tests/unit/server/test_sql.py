@@ -57,9 +57,9 @@ def test_a_result_is_json_csv_or_arrow(client: httpx.Client) -> None:
         ({"job": "shop"}, (400, "bad_request")),
         ({"job": "shop", "sql": "select 1", "more": 1}, (400, "bad_request")),
         ({"job": "none", "sql": "select 1"}, (404, "not_found")),
-        ({"job": "shop", "sql": "select * from read_csv('/etc/passwd')"}, (404, "query")),
-        ({"job": "shop", "sql": "drop view x"}, (404, "query")),
-        ({"job": "shop", "sql": "select 1", "rows": 0}, (404, "query")),
+        ({"job": "shop", "sql": "select * from read_csv('/etc/passwd')"}, (400, "query")),
+        ({"job": "shop", "sql": "drop view x"}, (400, "query")),
+        ({"job": "shop", "sql": "select 1", "rows": 0}, (400, "query")),
         ({"job": "shop", "sql": "select 1", "epoch": 99}, (409, "behind")),
     ],
 )
@@ -84,9 +84,44 @@ def test_a_token_queries_the_states_that_it_may_read(home: Path, tmp_path: Path)
         assert ask(QUERY).status_code == 200
         assert ask("select state from states").json()["value"]["rows"] == [["total"]]
         refused = ask("select * from sales.last")
-        assert refused.status_code == 404
+        assert refused.status_code == 400
         assert "last" not in refused.json()["detail"].partition("Tables are states")[2]
         assert httpx.post(f"{address}/sql", json={}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        ("select 0.5 as n, 3.0 as m", [["0.5", 3]]),
+        ("select 1 as a, 2 as a", [[1, 2]]),
+        ("select sum(value) * 1.19, sum(value) * 1.191 from sales.total", [[4046, "4049.400"]]),
+        ("select '2026-01-01'::timestamptz = '2026-01-01 00:00:00Z'::timestamptz", [[True]]),
+    ],
+)
+def test_values_of_a_result_are_whole(client: httpx.Client, sql: str, rows: object) -> None:
+    assert client.post("/sql", json={"job": "shop", "sql": sql}).json()["value"]["rows"] == rows
+
+
+@pytest.mark.parametrize("to", ["json", "csv"])
+@pytest.mark.parametrize(
+    "value",
+    ["'infinity'::timestamp", "'infinity'::date", "'290000-01-01'::timestamp", "interval 1 month"],
+)
+def test_a_value_that_a_format_cannot_show_is_a_problem_or_shown(
+    client: httpx.Client, value: str, to: str
+) -> None:
+    body = {"job": "shop", "sql": f"select {value} as n"}
+    answer = client.post(f"/sql?format={to}", json=body)
+    assert answer.status_code in (200, 400), answer.text
+
+
+def test_a_query_whose_client_has_left_is_ended(client: httpx.Client) -> None:
+    slow = {"job": "shop", "sql": "select count(*) from range(100000000) a, range(1000000) b"}
+    for _ in range(3):
+        with pytest.raises(httpx.ReadTimeout):
+            client.post("/sql", json=slow, timeout=0.3)
+    answer = client.post("/sql", json={"job": "shop", "sql": "select 1 as n"}, timeout=20)
+    assert answer.json()["value"]["rows"] == [[1]]
 
 
 @pytest.mark.parametrize(

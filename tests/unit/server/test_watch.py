@@ -107,6 +107,31 @@ def test_a_watcher_that_comes_back_continues_after_its_last_event(tmp_path: Path
         assert copy.resets == 1
 
 
+def test_it_continues_after_the_rows_that_it_began_with(tmp_path: Path) -> None:
+    home = tmp_path / "sales"
+    sell(home, RECORDS[:1])
+    with server({"shop": home}) as address, watching(address, "/shop/sales/total") as others:
+        copy = Copy()
+        copy.until(others, 0)
+        assert copy.last == "0-end"
+        sell(home, RECORDS)
+        copy.until(others, 4)
+        again = Copy()
+        again.rows = {('"rome"', "null"): 400}
+        with watching(address, "/shop/sales/total", "0-end") as events:
+            again.until(events, 4)
+        assert again.rows == copy.rows
+        assert again.resets == 0
+
+
+def test_a_head_request_watches_nothing(tmp_path: Path) -> None:
+    home = tmp_path / "sales"
+    sell(home, RECORDS)
+    with server({"shop": home}) as address:
+        assert httpx.head(f"{address}/shop/sales/total", headers=EVENTS).status_code == 200
+        assert "statekit_watchers 0.0" in httpx.get(f"{address}/metrics").text
+
+
 def test_it_begins_again_if_its_last_event_is_not_known(tmp_path: Path) -> None:
     home = tmp_path / "sales"
     sell(home, RECORDS[:3])
@@ -207,5 +232,7 @@ def test_nobody_watches_what_is_not_there(tmp_path: Path) -> None:
     with server({"shop": home}) as address:
         for path, status in (("/shop/sales/none", 404), ("/shop/none/total", 404), ("/x/y/z", 404)):
             assert httpx.get(address + path, headers=EVENTS).status_code == status
-        bad = httpx.get(f"{address}/shop/sales/total", headers=EVENTS, params={"prefix": "ro"})
-        assert bad.status_code == 400
+        for prefix in ("ro", "5", "{}"):
+            given = {"prefix": prefix}
+            bad = httpx.get(f"{address}/shop/sales/total", headers=EVENTS, params=given)
+            assert bad.status_code == 400

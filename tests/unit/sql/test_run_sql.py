@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
+import subprocess
+import sys
 import tempfile
+import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 
 import statekit as sk
@@ -34,7 +39,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> str:
 def rows(checkpoint: str, sql: str, **options: Any) -> list[dict[str, Any]]:
     """The rows of a query, run in this process."""
     with tempfile.TemporaryDirectory() as directory:
-        given: dict[str, Any] = {"epoch": None, "rows": 100, "memory": "500MB", **options}
+        given: dict[str, Any] = {"epoch": None, "rows": 100, "memory": "500MB", "seconds": 60}
+        given |= {"parent": os.getppid(), **options}
         table = result_of(Request(checkpoint=checkpoint, sql=sql, directory=directory, **given))
     found: list[dict[str, Any]] = table.to_pylist()
     return found
@@ -88,6 +94,47 @@ class Typed(NamedTuple):
 @sk.process(key=("day", "number", "flag"))
 def typed(record: Typed, seen: sk.ValueState[int]) -> None:
     seen.update((seen.get() or 0) + 1)
+
+
+class Raw(NamedTuple):
+    raw: bytes
+    n: int
+
+
+@sk.process(key="raw")
+def order(record: Raw, seen: sk.ValueState[int]) -> None:
+    seen.update(record.n)
+
+
+def test_an_operator_may_have_the_name_of_a_word_and_keys_of_bytes(tmp_path: Path) -> None:
+    job = sk.Job("raw")
+    job.source("records", Raw).process(order)
+    job.run(
+        {"records": [Raw(b"abcd", 1), Raw(bytes.fromhex("abcd"), 2)]}, checkpoint=tmp_path / "c"
+    )
+    home = str(tmp_path / "c")
+    assert rows(home, """select value from "order".seen where raw = 'abcd'""") == [{"value": 1}]
+    assert rows(home, """select count(*) as n from "order".seen""") == [{"n": 2}]
+
+
+def test_a_result_that_is_too_large_is_an_error(home: str) -> None:
+    with pytest.raises(sk.QueryError, match="more than 64 MB"):
+        rows(home, "select repeat('x', 1000000) from range(300)", rows=1_000)
+
+
+def test_a_worker_ends_with_the_process_that_asked(home: str, tmp_path: Path) -> None:
+    sql = "select count(*) from range(100000000) a, range(1000000) b"
+    code = f"from statekit.sql.run import run_sql; run_sql({home!r}, {sql!r}, timeout_s=60)"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=os.environ | {"TMPDIR": str(tmp_path)}
+    ) as it:
+        process = psutil.Process(it.pid)
+        while not (workers := process.children()) or not any(tmp_path.iterdir()):
+            time.sleep(0.05)
+        it.kill()
+    psutil.wait_procs(workers, timeout=20)
+    assert not any(worker.is_running() for worker in workers)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +193,16 @@ def keys_read(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         ("select * from sales.total where lower(shop) = 'rome'", None),
         ("select * from sales.total where shop = value::text", None),
         ("select * from sales.total where shop = 'null'", None),
+        ("select * from sales.total as t(value, shop) where shop = '2500'", None),
+        (
+            "select (select sum(value) from sales/**/.total) from sales.total where shop = 'rome'",
+            None,
+        ),
+        (
+            "select (select sum(value) from query_table('sales'||'.total')) from sales.total "
+            "where shop = 'rome'",
+            None,
+        ),
         ("select * from (select * from sales.total) where shop = 'rome'", None),
     ],
 )

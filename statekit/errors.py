@@ -29,6 +29,7 @@ __all__ = [
     "StateTypeError",
     "StatekitError",
     "StorageError",
+    "class_of_kind",
     "error_class",
 ]
 
@@ -160,3 +161,13 @@ def error_class(name: str) -> type[StatekitError] | None:
     """
     cls = globals().get(name)
     return cls if isinstance(cls, type) and issubclass(cls, StatekitError) else None
+
+
+def class_of_kind(kind: str) -> type[StatekitError] | None:
+    """Return the error class of that kind, or None.
+
+    >>> class_of_kind("state_type")
+    <class 'statekit.errors.StateTypeError'>
+    """
+    classes = (error_class(name) for name in __all__ if name.endswith("Error"))
+    return next((cls for cls in classes if cls is not None and cls.kind == kind), None)

@@ -281,8 +281,8 @@ class KVStore(Generic[K, V]):
             raise StateTypeError(
                 f"{self._where}: multi_get is for stores without sort=: use scan, or several gets"
             )
-        self._check_keys(stream, keys)
         name = self._named("multi_get", stream, name)
+        self._check_keys(stream, keys)
         times = {} if self._event_time is None else {"at": self._event_time}
         assembly = Assembly(name, stream, self._keys, optional(self._value), times)
         handle = operations.get_one_of_many(self._layout)
@@ -486,7 +486,7 @@ class KVStore(Generic[K, V]):
         types = tuple(self._keys.values())
         key: Any = types[0] if len(types) == 1 else tuple.__class_getitem__(types)
         lists = (list_of(key), tuple.__class_getitem__((key, ...)))
-        record_class: Any = getattr(stream, "record_class", dict)
+        record_class: Any = stream.record_class
         if not isinstance(keys, str) or record_class is dict:
             return
         found = typing.get_type_hints(record_class).get(keys)

@@ -17,7 +17,7 @@ import msgspec
 
 from statekit.checkpoint.job_file import JobFile
 from statekit.clock import sleep_s
-from statekit.errors import QueryError, StatekitError, StorageError, error_class
+from statekit.errors import QueryError, StorageError, class_of_kind
 from statekit.functions.process import Process
 from statekit.query.replica import Answer
 from statekit.query.replica_arguments import functions_by_operator, listed_keys
@@ -141,13 +141,8 @@ def _checked(answer: httpx.Response) -> httpx.Response:
         kind, detail = "http", f"{answer.status_code}: {answer.text[:200]}"
     if kind == "absent":
         return answer
-    raise _error(kind)(f"{answer.request.url.path}: {detail}")
-
-
-def _error(kind: str) -> type[StatekitError]:
-    """Return the class of an error by its kind; QueryError for those of the server."""
-    name = "".join(word.title() for word in kind.split("_")) + "Error"
-    return error_class(name) or QueryError
+    # The server has further kinds of its own.
+    raise (class_of_kind(kind) or QueryError)(f"{answer.request.url.path}: {detail}")
 
 
 def _pause_s(attempt: int, answer: httpx.Response | None) -> float:

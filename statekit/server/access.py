@@ -48,10 +48,9 @@ class Token(BaseModel):
         wider = {"/".join(place[:depth]) for depth in range(1, len(place) + 1)}
         return self.may_read_all or not wider.isdisjoint(self.read)
 
-    def sees(self, job: str, operator: str = "") -> bool:
-        """Return whether it may read something of a job or an operator."""
-        within = "/".join(part for part in (job, operator) if part) + "/"
-        return self.may_read(job, operator) or any(name.startswith(within) for name in self.read)
+    def sees(self, job: str) -> bool:
+        """Return whether it may read something of a job."""
+        return self.may_read(job) or any(name.startswith(f"{job}/") for name in self.read)
 
 
 class _TokenFile(BaseModel):

@@ -19,7 +19,7 @@ from statekit.server.limits import Limits
 from statekit.server.live import LiveChanges
 from statekit.server.metrics import Metrics
 from statekit.server.observed import Observed
-from statekit.server.problems import MEDIA_TYPE, Problem, bad_request, problem_of
+from statekit.server.problems import Problem, bad_request, problem_of, response_of
 from statekit.server.routes import Served, router
 from statekit.server.served_job import ServedJob
 from statekit.server.single_reads import SingleReads
@@ -79,36 +79,29 @@ def _answer_problems(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _of_fault)
 
 
-def _answered(problem: Problem) -> Response:
-    return Response(problem.body, problem.status, problem.headers, MEDIA_TYPE)
-
-
 async def _of_problem(_: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
-    return _answered(error)
+    return response_of(error)
 
 
 async def _of_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, StatekitError)
-    problem = problem_of(error)
-    if problem.status >= 500:
-        _logger.warning("a read failed: %s", error)
-    return _answered(problem)
+    return response_of(problem_of(error))
 
 
 async def _of_parameters(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     faults = [f"{'.'.join(map(str, each['loc'][1:]))}: {each['msg']}" for each in error.errors()]
-    return _answered(bad_request("; ".join(faults)))
+    return response_of(bad_request("; ".join(faults)))
 
 
 async def _of_http(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http")
     headers = dict(error.headers or {})
-    return _answered(Problem(error.status_code, kind, str(error.detail), headers))
+    return response_of(Problem(error.status_code, kind, str(error.detail), headers))
 
 
 async def _of_fault(_: Request, error: Exception) -> Response:
     _logger.error("a request failed", exc_info=error)
-    return _answered(Problem(500, "internal", "the server failed: its log says why"))
+    return response_of(Problem(500, "internal", "the server failed: its log says why"))

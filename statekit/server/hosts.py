@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from statekit.server.problems import MEDIA_TYPE, Problem
+from statekit.server.problems import Problem, response_of
 
 ANY_HOST = "*"
 
@@ -38,10 +38,7 @@ class KnownHosts:
             "the server does not have this name: call it by its address, or start it with "
             "--allow-host NAME",
         )
-        headers = [(b"content-type", MEDIA_TYPE.encode())]
-        length = (b"content-length", str(len(problem.body)).encode())
-        await send({"type": "http.response.start", "status": 421, "headers": [*headers, length]})
-        await send({"type": "http.response.body", "body": problem.body})
+        await response_of(problem)(scope, receive, send)
 
     def _is_known(self, scope: Scope) -> bool:
         given = next((value for name, value in scope["headers"] if name == b"host"), b"")

@@ -6,14 +6,18 @@ log: it may name files.
 
 from __future__ import annotations
 
+import logging
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
+from starlette.responses import Response
 
 from statekit.errors import QueryError, StatekitError, StateSchemaError, StateTypeError
 
 MEDIA_TYPE = "application/problem+json"
+
+_logger = logging.getLogger("statekit.server")
 
 
 class Problem(Exception):  # noqa: N818  the term of RFC 9457
@@ -67,7 +71,7 @@ _STATUS: dict[type[StatekitError], int] = {
 
 
 def problem_of(error: StatekitError) -> Problem:
-    """Return the problem that an error of statekit is to a client.
+    """Return the problem that an error of statekit is to a client, and log a fault of the server.
 
     >>> problem_of(StateTypeError("'x' is not a key of type int")).status
     400
@@ -75,6 +79,7 @@ def problem_of(error: StatekitError) -> Problem:
     status = _STATUS.get(type(error), 503)
     if status < 500:
         return Problem(status, error.kind, str(error))
+    _logger.warning("a read failed: %s", error)
     return Problem(
         status, error.kind, "the server cannot read this state now: its log says why, try again"
     )
@@ -83,3 +88,8 @@ def problem_of(error: StatekitError) -> Problem:
 def bad_request(detail: str) -> Problem:
     """Return the problem of a request that cannot be understood."""
     return Problem(400, "bad_request", detail)
+
+
+def response_of(problem: Problem) -> Response:
+    """Return the answer that has a problem."""
+    return Response(problem.body, problem.status, problem.headers, MEDIA_TYPE)

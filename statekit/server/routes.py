@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -36,6 +36,7 @@ from statekit.server.reads import (
     KeysOfState,
     Part,
     check_count,
+    is_absent,
     json_of,
     page,
     read_key,
@@ -255,7 +256,9 @@ async def stored(
 ) -> Response:
     """Return the rows of many keys as they are stored, in MessagePack."""
     own = served.job(token, job, operator, state)
-    keys = unpacked(await read_body(request, served.limits))
+    body = await read_body(request, served.limits)
+    keys = decoded(body, _StoredKeys, msgspec.msgpack.decode).keys
+    check_count(len(keys))
     view = await own.view(epoch, operator)
     rows = await run_in_threadpool(lambda: view.state(operator, state).stored_rows(keys))
     found = {**own.facts(view, operator), "types": view.job_file_checksum, "rows": rows}
@@ -347,7 +350,6 @@ async def _one(
     is_json: bool,
 ) -> Response:
     """Return the answer for one key."""
-
     state = view.state(*place)
 
     def read() -> Any:
@@ -356,7 +358,7 @@ async def _one(
     is_one_row = state.shape is RowShape.VALUE or part.entry is not None
     value = read() if is_one_row else await run_in_threadpool(read)
     found = job.facts(view, place[0])
-    if value is None or (value in ([], {}) and not part.is_range):
+    if value is None or (is_absent(value) and not part.is_range):
         raise Problem(404, "absent", f"state {place[1]!r} has nothing for this key", **found)
     return answer(value, found, request.headers.get("if-none-match"))
 
@@ -405,27 +407,16 @@ class _StoredKeys(msgspec.Struct, forbid_unknown_fields=True):
     keys: list[bytes]
 
 
-def unpacked(body: bytes) -> list[bytes]:
-    """Return the keys that a request for stored rows has.
-
-    Raises:
-        Problem: it is none, or has too many.
-    """
-    try:
-        keys = msgspec.msgpack.decode(body, type=_StoredKeys).keys
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise bad_request(f"the body cannot be read: {error}") from error
-    check_count(len(keys))
-    return keys
-
-
-def decoded(body: bytes, cls: type[T]) -> T:
+def decoded(body: bytes, cls: type[T], decode: Callable[..., T] = msgspec.json.decode) -> T:
     """Return the body of a request.
+
+    Parameters:
+        decode: JSON, or MessagePack.
 
     Raises:
         Problem: it is none of this class.
     """
     try:
-        return msgspec.json.decode(body, type=cls)
+        return decode(body, type=cls)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise bad_request(f"the body cannot be read: {error}") from error

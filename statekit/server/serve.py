@@ -16,6 +16,7 @@ from statekit.backend.rocksdb_options import RocksOptions
 from statekit.errors import StateTypeError, StorageError
 from statekit.server.access import Access
 from statekit.server.app import Application
+from statekit.server.hosts import ANY_HOST
 from statekit.server.limits import Limits
 from statekit.server.routes import RESERVED
 from statekit.server.served_job import ServedJob
@@ -74,13 +75,13 @@ def named_checkpoints(given: Iterable[str]) -> dict[str, str]:
 
 
 def serve(
-    checkpoints: Mapping[str, str], options: ServerOptions, tell: Callable[[str], None]
+    checkpoints: Mapping[str, str], options: ServerOptions, report: Callable[[str], None]
 ) -> None:
-    """Serve checkpoints until the process is told to end.
+    """Serve checkpoints until the process gets SIGTERM or SIGINT.
 
     Parameters:
         checkpoints: directories or URLs, by alias.
-        tell: is told the address.
+        report: is called with a line that has the address, once callers can connect.
 
     Raises:
         StateTypeError: an alias or an option is not possible.
@@ -91,13 +92,13 @@ def serve(
         config = uvicorn_config(checkpoints, options)
         port = listening.getsockname()[1]
         host = f"[{options.host}]" if ":" in options.host else options.host
-        tell(f"serving {', '.join(checkpoints)} on http://{host}:{port}")
+        report(f"serving {', '.join(checkpoints)} on http://{host}:{port}")
         StateServer(config).run([listening])
 
 
 class StateServer(uvicorn.Server):
-    """Serves until it is told to end. Then streams of events end first, and open requests after
-    that.
+    """Serves until the process gets SIGTERM or SIGINT. Then streams of events end first, and open
+    requests after that.
     """
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -117,7 +118,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
-        listening.listen(2048)  # before the address is told: who calls it then waits
+        listening.listen(2048)  # before the address is reported: early callers wait
     except OSError as error:
         listening.close()
         raise StorageError(
@@ -193,5 +194,5 @@ def _hosts(options: ServerOptions, *, is_open: bool) -> Sequence[str]:
     site has none.
     """
     if not is_open or options.insecure:
-        return ["*"]
+        return [ANY_HOST]
     return ["localhost", "127.0.0.1", "[::1]", options.host, *options.hosts]

@@ -39,11 +39,6 @@ class Wanted:
     min_watermark: dt.datetime | None = None
     wait_s: float = 0.0
 
-    @property
-    def is_last(self) -> bool:
-        """Whether the last epoch is asked for, whatever it is."""
-        return self == LAST
-
 
 LAST = Wanted()
 
@@ -185,7 +180,7 @@ class ServedJob:
                 f"epoch {wanted.epoch} cannot be read yet: give min_epoch= to wait for it",
                 epoch=views[-1],
             )
-        raise self.gone(f"epoch {wanted.epoch}" if wanted.as_of is None else f"{wanted.as_of}")
+        raise self._gone(f"epoch {wanted.epoch}" if wanted.as_of is None else f"{wanted.as_of}")
 
     def view_of_cursor(self, cursor: str) -> View:
         """Return a view of the epoch that a page was of.
@@ -237,7 +232,7 @@ class ServedJob:
             "oldest_epoch": epoch if oldest is None else min(oldest, epoch),
         }
 
-    def gone(self, what: str) -> Problem:
+    def _gone(self, what: str) -> Problem:
         """Return the problem of an epoch that is no longer kept."""
         oldest = min(self.replica.status().views, default=None)
         return Problem(

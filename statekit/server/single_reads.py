@@ -5,7 +5,6 @@ It is answered without the routes, which take several times as long. The answers
 
 from __future__ import annotations
 
-import logging
 from urllib.parse import unquote_to_bytes
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -14,13 +13,11 @@ from statekit.checkpoint.state_kinds import RowShape
 from statekit.errors import StatekitError
 from statekit.server.answers import encode, is_known, tag_of, value_with_facts
 from statekit.server.observed import SINGLE_READ
-from statekit.server.problems import MEDIA_TYPE, Problem, bad_request, problem_of
+from statekit.server.problems import Problem, bad_request, problem_of, response_of
 from statekit.server.reads import is_absent
 from statekit.server.routes import Served
 
 _JSON = (b"content-type", b"application/json")
-_logger = logging.getLogger("statekit.server")
-
 
 Answer = tuple[int, list[tuple[bytes, bytes]], bytes]
 """Status, headers and body."""
@@ -41,30 +38,30 @@ class SingleReads:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             parts = scope["raw_path"].split(b"/")
-            is_single = scope["method"] == "GET" and not scope["query_string"] and len(parts) == 5
-            if is_single or b"%" in scope["raw_path"]:
-                headers = dict(scope["headers"])
-                is_single = is_single and b"event-stream" not in headers.get(b"accept", b"")
-                found = self._answered(parts[1:], headers, is_single=is_single)
-                if found is not None:
-                    scope[SINGLE_READ] = True
-                    await _send(send, *found)
-                    return
+            headers = dict(scope["headers"])
+            is_single = (
+                scope["method"] == "GET"
+                and not scope["query_string"]
+                and len(parts) == 5
+                and b"event-stream" not in headers.get(b"accept", b"")
+            )
+            try:
+                place = [unquote_to_bytes(part).decode() for part in parts[1:]]
+                found = self._read(place, headers) if is_single else None
+            except UnicodeDecodeError:
+                scope[SINGLE_READ] = True
+                what = "the address has bytes that are no UTF-8: write keys in UTF-8"
+                await response_of(bad_request(what))(scope, receive, send)
+                return
+            except Problem as problem:
+                scope[SINGLE_READ] = True
+                await response_of(problem)(scope, receive, send)
+                return
+            if found is not None:
+                scope[SINGLE_READ] = True
+                await _send(send, *found)
+                return
         await self._routes(scope, receive, send)
-
-    def _answered(
-        self, parts: list[bytes], headers: dict[bytes, bytes], *, is_single: bool
-    ) -> Answer | None:
-        """Return the answer of a request; None if the routes have it."""
-        try:
-            place = [unquote_to_bytes(part).decode() for part in parts]
-            return self._read(place, headers) if is_single else None
-        except UnicodeDecodeError:
-            problem = bad_request("the address has bytes that are no UTF-8: write keys in UTF-8")
-        except Problem as found:
-            problem = found
-        own = [(name.lower().encode(), of.encode()) for name, of in problem.headers.items()]
-        return problem.status, [(b"content-type", MEDIA_TYPE.encode()), *own], problem.body
 
     def _read(self, place: list[str], headers: dict[bytes, bytes]) -> Answer | None:
         """Return the answer of a single read; None for a list or a map, which may be too large to
@@ -82,10 +79,7 @@ class SingleReads:
             value = rows.get(key)
             found = job.facts(view, operator)
         except StatekitError as error:
-            problem = problem_of(error)
-            if problem.status >= 500:
-                _logger.warning("a read failed: %s", error)
-            raise problem from error
+            raise problem_of(error) from error
         if is_absent(value):
             raise Problem(404, "absent", f"state {state!r} has nothing for this key", **found)
         encoded = encode(value)

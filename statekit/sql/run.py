@@ -15,9 +15,13 @@ import msgspec
 import pyarrow as pa
 
 from statekit.clock import stopwatch_s
-from statekit.errors import QueryError, StatekitError, error_class
+from statekit.errors import QueryError, class_of_kind
+from statekit.sql.request import FAILED, Failure, Request
 
-_FAILED, _POLL_S = 3, 0.2
+_POLL_S = 0.2
+
+_END_BY_ITSELF_S = 5.0
+"""How long after its time a process ends by itself, if nobody has ended it."""
 
 ROWS_MAX = 100_000
 """The largest result."""
@@ -72,22 +76,22 @@ def run_sql(
     if not 1 <= rows <= ROWS_MAX:
         raise QueryError(f"rows={rows}: give a number from 1 to {ROWS_MAX:,}")
     with tempfile.TemporaryDirectory(prefix="statekit-sql-") as directory:
-        request = {
-            "checkpoint": checkpoint,
-            "epoch": epoch,
-            "sql": sql,
-            "rows": rows,
-            "memory": memory,
-            "directory": directory,
-            "seconds": timeout_s + 5,
-            "parent": os.getpid(),
-            "states": states,
-        }
+        request = Request(
+            checkpoint=checkpoint,
+            epoch=epoch,
+            sql=sql,
+            rows=rows,
+            memory=memory,
+            directory=directory,
+            seconds=timeout_s + _END_BY_ITSELF_S,
+            parent=os.getpid(),
+            states=states,
+        )
         encoded = msgspec.msgpack.encode(request)
         code, output, errors = _ran(encoded, timeout_s, is_unwanted)
-    if code == _FAILED:
-        failure = msgspec.json.decode(output)
-        raise _error(failure["kind"], failure["detail"])
+    if code == FAILED:
+        failure = msgspec.json.decode(output, type=Failure)
+        raise (class_of_kind(failure.kind) or QueryError)(failure.detail)
     if code != 0:
         last = errors.decode(errors="replace").strip().rpartition("\n")[2]
         raise QueryError(
@@ -133,19 +137,3 @@ def _check_is_wanted(until_s: float, timeout_s: float, is_unwanted: Callable[[],
         )
     if is_unwanted():
         raise QueryError("the query was ended: nobody waits for its result")
-
-
-def _error(kind: str, detail: str) -> StatekitError:
-    """Return the error that the process had."""
-    classes = {cls.kind: cls for name in _NAMES if (cls := error_class(name)) is not None}
-    return classes.get(kind, QueryError)(detail)
-
-
-_NAMES = (
-    "CorruptCheckpointError",
-    "QueryError",
-    "RestoreError",
-    "StateSchemaError",
-    "StateTypeError",
-    "StorageError",
-)

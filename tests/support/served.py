@@ -69,7 +69,7 @@ def server(checkpoints: Mapping[str, Any], **options: Any) -> Iterator[str]:
         finally:
             running.should_exit = True
             thread.join(20)
-            assert not thread.is_alive(), "the server ends when it is told to"
+            assert not thread.is_alive(), "the server did not end"
 
 
 def _wait(address: str, thread: threading.Thread) -> None:

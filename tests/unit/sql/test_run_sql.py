@@ -17,8 +17,9 @@ import pytest
 
 import statekit as sk
 from statekit.query import read
+from statekit.sql.request import Request
 from statekit.sql.run import run_sql
-from statekit.sql.worker import Request, result_of
+from statekit.sql.worker import result_of
 from tests.support.served import Sale, sales_job
 
 RECORDS = [

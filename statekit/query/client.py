@@ -56,23 +56,32 @@ class Call(NamedTuple):
     content: bytes | None = None
 
 
-Exchange = Generator[Call, httpx.Response, T]
-"""Requests, each of which is sent and answered, and then a result."""
+Step = Call | float
+"""A request to send, or seconds to wait."""
+
+Exchange = Generator[Step, Any, T]
+"""Steps, and then a result. A request gets its answer, or the error of the connection."""
 
 
 class _Exchanges:
     """What is sent for each read, and what the answers mean.
 
     Parameters:
+        url: of the server, for messages.
         functions: process functions, by the name of their operator.
+        retries: how often a request is sent again.
     """
 
-    def __init__(self, functions: Mapping[str, Process[Any, Any, Any]]) -> None:
+    def __init__(
+        self, url: str, functions: Mapping[str, Process[Any, Any, Any]], retries: int
+    ) -> None:
+        self._url = url
         self._functions = functions
+        self._retries = retries
         self._job_files: dict[str, JobFile] = {}
 
     def jobs(self) -> Exchange[list[dict[str, Any]]]:
-        found: list[dict[str, Any]] = (yield Call("GET", "/jobs", {})).json()
+        found: list[dict[str, Any]] = (yield from self._sent("GET", "/jobs", {})).json()
         return found
 
     def get(
@@ -88,15 +97,16 @@ class _Exchanges:
         function = self._functions.get(operator)
         if function is None:
             body = msgspec.json.encode({"keys": keys})
-            found = (yield Call("POST", f"{place}/query", epoch, body)).json()
+            found = (yield from self._sent("POST", f"{place}/query", epoch, body)).json()
             return Answer(found["value"], found["epoch"])
         encoded = [function.key_codec.encode(key) for key in keys]
         body = msgspec.msgpack.encode({"keys": encoded})
-        answer = yield Call("POST", f"{place}/stored", epoch, body)
+        answer = yield from self._sent("POST", f"{place}/stored", epoch, body)
         stored = msgspec.msgpack.decode(answer.content)
         types = stored["types"]
         if types not in self._job_files:
-            sent = yield Call("GET", f"{_place(job)}/types", {"epoch": stored["epoch"]})
+            params = {"epoch": stored["epoch"]}
+            sent = yield from self._sent("GET", f"{_place(job)}/types", params)
             self._job_files[types] = JobFile.from_bytes(sent.content, "the types of the server")
         rows = StateRows(self._job_files[types], operator, state, function)
         values = [rows.whole([(key, row) for key, row in own], 0) for own in stored["rows"]]
@@ -105,15 +115,34 @@ class _Exchanges:
     def get_text(
         self, job: str, operator: str, state: str, text: str, epoch: Mapping[str, Any]
     ) -> Exchange[Answer[Any]]:
-        answer = yield Call("GET", _place(job, operator, state, text), epoch)
+        answer = yield from self._sent("GET", _place(job, operator, state, text), epoch)
         found = answer.json()
         return Answer(None if answer.status_code == _ABSENT else found["value"], found["epoch"])
 
     def page(
         self, job: str, operator: str, state: str, params: Mapping[str, Any]
     ) -> Exchange[tuple[list[tuple[Any, Any]], str | None]]:
-        found = (yield Call("GET", _place(job, operator, state), params)).json()["value"]
+        answer = yield from self._sent("GET", _place(job, operator, state), params)
+        found = answer.json()["value"]
         return [(key, value) for key, value in found["items"]], found["cursor"]
+
+    def _sent(
+        self, method: str, path: str, params: Mapping[str, Any], content: bytes | None = None
+    ) -> Exchange[httpx.Response]:
+        """Send a request, again while the server is busy or cannot be reached, and return its
+        answer.
+        """
+        for attempt in range(self._retries + 1):
+            is_last = attempt == self._retries
+            answer = yield Call(method, path, params, content)
+            if isinstance(answer, httpx.TransportError):
+                if is_last:
+                    raise _unreachable(self._url, answer) from answer
+                answer = None
+            elif is_last or answer.status_code not in _BUSY:
+                return _checked(answer)
+            yield _pause_s(attempt, answer)
+        raise AssertionError("the last attempt returns or raises")
 
 
 def _bounds(start: Any, end: Any) -> dict[str, str]:
@@ -253,7 +282,7 @@ class Client:
         timeout: Any = "10 seconds",
         retries: int = 4,
     ) -> None:
-        self._exchanges = _Exchanges(functions_by_operator(functions))
+        self._exchanges = _Exchanges(url, functions_by_operator(functions), retries)
         self._retries = retries
         self._http = httpx.Client(**_http_options(url, token, timeout))
 
@@ -358,30 +387,24 @@ class Client:
             sleep_s(followed.pause_s(self._http.base_url, broken))
 
     def _run(self, exchange: Exchange[T]) -> T:
-        """Send what an exchange asks for, and return its result."""
+        """Carry out the steps of an exchange, and return its result."""
         answer: Any = None
         try:
             while True:
-                answer = self._sent(exchange.send(answer))
+                step = exchange.send(answer)
+                if isinstance(step, float):
+                    sleep_s(step)
+                    answer = None
+                    continue
+                try:
+                    answer = self._http.request(
+                        step.method, step.path, params=step.params, content=step.content
+                    )
+                except httpx.TransportError as error:
+                    answer = error
         except StopIteration as end:
             result: T = end.value
             return result
-
-    def _sent(self, call: Call) -> httpx.Response:
-        """Send a request, again while the server is busy, and return its answer."""
-        for attempt in range(self._retries + 1):
-            answer = None
-            try:
-                answer = self._http.request(
-                    call.method, call.path, params=call.params, content=call.content
-                )
-                if answer.status_code not in _BUSY or attempt == self._retries:
-                    return _checked(answer)
-            except httpx.TransportError as error:
-                if attempt == self._retries:
-                    raise _unreachable(self._http.base_url, error) from error
-            sleep_s(_pause_s(attempt, answer))
-        raise AssertionError("the last attempt returns or raises")
 
     def close(self) -> None:
         """Close the connections."""
@@ -406,7 +429,7 @@ class AsyncClient:
         timeout: Any = "10 seconds",
         retries: int = 4,
     ) -> None:
-        self._exchanges = _Exchanges(functions_by_operator(functions))
+        self._exchanges = _Exchanges(url, functions_by_operator(functions), retries)
         self._retries = retries
         self._http = httpx.AsyncClient(**_http_options(url, token, timeout))
 
@@ -472,28 +495,24 @@ class AsyncClient:
             await asyncio.sleep(followed.pause_s(self._http.base_url, broken))
 
     async def _run(self, exchange: Exchange[T]) -> T:
+        """Carry out the steps of an exchange, and return its result."""
         answer: Any = None
         try:
             while True:
-                answer = await self._sent(exchange.send(answer))
+                step = exchange.send(answer)
+                if isinstance(step, float):
+                    await asyncio.sleep(step)
+                    answer = None
+                    continue
+                try:
+                    answer = await self._http.request(
+                        step.method, step.path, params=step.params, content=step.content
+                    )
+                except httpx.TransportError as error:
+                    answer = error
         except StopIteration as end:
             result: T = end.value
             return result
-
-    async def _sent(self, call: Call) -> httpx.Response:
-        for attempt in range(self._retries + 1):
-            answer = None
-            try:
-                answer = await self._http.request(
-                    call.method, call.path, params=call.params, content=call.content
-                )
-                if answer.status_code not in _BUSY or attempt == self._retries:
-                    return _checked(answer)
-            except httpx.TransportError as error:
-                if attempt == self._retries:
-                    raise _unreachable(self._http.base_url, error) from error
-            await asyncio.sleep(_pause_s(attempt, answer))
-        raise AssertionError("the last attempt returns or raises")
 
     async def close(self) -> None:
         """Close the connections."""

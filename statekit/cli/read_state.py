@@ -144,13 +144,13 @@ def top_keys(
         names = [reader.operator(operator).name]
     found = {name: top(reader, name, state, by=by.value, limit=limit) for name in names}
     if as_json:
-        print_json({name: _as_data(ranking) for name, ranking in found.items()})
+        print_json({name: _as_data(ranking, limit) for name, ranking in found.items()})
         return
     for name, ranking in found.items():
-        _print(name, ranking)
+        _print(name, ranking, limit)
 
 
-def _as_data(ranking: Top) -> dict[str, Any]:
+def _as_data(ranking: Top, limit: int) -> dict[str, Any]:
     return {
         "keys": [
             {
@@ -160,12 +160,14 @@ def _as_data(ranking: Top) -> dict[str, Any]:
             }
             for key in ranking.keys
         ],
-        "key_groups": [{"key_group": group, "rows": rows} for group, rows in ranking.groups],
+        "key_groups": [
+            {"key_group": group, "rows": rows} for group, rows in ranking.groups[:limit]
+        ],
         "epochs": ranking.epochs,
     }
 
 
-def _print(operator: str, ranking: Top) -> None:
+def _print(operator: str, ranking: Top, limit: int) -> None:
     by_writes = ranking.epochs is not None
     headings = ("writes",) if by_writes else ("rows", "bytes")
     table = empty_table(headings, texts=("state", "key"))
@@ -178,5 +180,5 @@ def _print(operator: str, ranking: Top) -> None:
     if ranking.epochs is not None:
         out.print("written in epochs {} to {}".format(*ranking.epochs))
     elif ranking.groups:
-        groups = ", ".join(f"{group}: {rows:,}" for group, rows in ranking.groups)
+        groups = ", ".join(f"{group}: {rows:,}" for group, rows in ranking.groups[:limit])
         out.print(f"rows of the fullest key groups: {groups}")

@@ -173,6 +173,18 @@ class StateView(Generic[K, V]):
         whole: V = self._rows.whole(stored, len(prefix))
         return whole
 
+    def next_expiry(self, key: K) -> dt.datetime | None:
+        """Return when the next row of a key expires, by the clock of its TTL; None if none does.
+
+        Raises:
+            StateTypeError, QueryError: as for `get`.
+        """
+        if self._rows.state.ttl is None:
+            return None
+        deadlines = (self._rows.deadline_us(row) for _, row in self._stored(self._prefix(key)))
+        first = min((at for at in deadlines if at is not None), default=None)
+        return None if first is None else instant(first)
+
     def get_many(self, keys: Iterable[K]) -> list[V | None]:
         """Return what the state has for each key, in that order.
 

@@ -50,7 +50,7 @@ class Top(NamedTuple):
 
     Parameters:
         keys: the first ones first.
-        groups: rows of the fullest key groups; empty in a ranking by writes.
+        groups: key groups with their rows, the fullest first; empty in a ranking by writes.
         epochs: the first and the last epoch whose writes were counted; None in other rankings.
             Of the first kept epoch they are unknown, unless it is the first of all.
     """
@@ -90,7 +90,7 @@ def top(
         operator: its name.
         state: the name of one state, or "_timers", "_waiting"; None for all.
         by: the measure.
-        limit: the number of keys and of key groups.
+        limit: the number of keys.
 
     Raises:
         QueryError: there is no such operator, or no such keyed state; or the writes of no epoch are
@@ -118,7 +118,7 @@ def top(
         TopKey(size.state, decode(size.key)[0] if decode else None, size.rows, size.row_bytes)
         for size in largest
     ]
-    return Top(keys, groups.most_common(limit))
+    return Top(keys, groups.most_common())
 
 
 def _keys_of(family: Family, rows: RowBatch) -> list[bytes]:

@@ -119,6 +119,11 @@ class View(Closing):
         return self._published.manifest.epoch
 
     @property
+    def manifest(self) -> EpochManifest:
+        """The manifest of the epoch."""
+        return self._published.manifest
+
+    @property
     def cause(self) -> Cause:
         """What made the epoch."""
         return self._published.manifest.cause

@@ -1,35 +1,30 @@
 """The process that runs one query: `python -m statekit.sql.worker`.
 
-It reads a request from its input, and writes the result as an Arrow stream to its output. Each
-state that the query names is written to a Parquet file of its own first, so that DuckDB reads only
-the columns that it needs. DuckDB is locked: it reads no other file and no address, loads no
-extension and changes no option.
+Its answer is the result as an Arrow stream. Each state that the query names is written to a Parquet
+file of its own first, so that DuckDB reads only the columns that it needs. DuckDB is locked: it
+reads no other file and no address, loads no extension and changes no option.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import re
-import shutil
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import msgspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from statekit.clock import sleep_s, stopwatch_s
 from statekit.codec.schema import Schema
-from statekit.errors import QueryError, StatekitError, StateTypeError
+from statekit.errors import QueryError, StateTypeError
+from statekit.query.child_process import answer_parent
 from statekit.query.export import export
 from statekit.query.read import StateTable
 from statekit.query.reader import CheckpointReader
 from statekit.sql.pushdown import key_of
-from statekit.sql.request import FAILED, Failure, Request
+from statekit.sql.request import Request
 
 _PUSHED_DOWN = frozenset({"str", "int", "bool", "date"})
 """Kinds of keys that DuckDB and statekit read from a literal in the same way."""
@@ -40,8 +35,11 @@ _BYTES_MAX = 64 * 1024 * 1024
 _SHOWN = frozenset({duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN})
 
 
-def result_of(request: Request) -> pa.Table:
+def result_of(request: Request, directory: Path) -> pa.Table:
     """Return the result of a query.
+
+    Parameters:
+        directory: for files of the query.
 
     Raises:
         QueryError: it is no query, it fails, or it names no state that there is.
@@ -49,8 +47,10 @@ def result_of(request: Request) -> pa.Table:
     reader = CheckpointReader(request.checkpoint, epoch=request.epoch)
     try:
         with duckdb.connect(":memory:") as database:
-            _lock(database, request)  # before DuckDB sees the query: it looks at what that names
-            _add_states(database, reader, request)
+            _lock(
+                database, request.memory, directory
+            )  # before DuckDB sees the query: it looks at what that names
+            _add_states(database, reader, request, directory)
             table = _first(database.sql(request.sql).to_arrow_reader(), request.rows + 1)
     except duckdb.Error as error:
         raise QueryError(f"{error}. {_advice(reader, request)}") from error
@@ -75,7 +75,7 @@ def _first(batches: pa.RecordBatchReader, rows: int) -> pa.Table:
 
 
 def _add_states(
-    database: duckdb.DuckDBPyConnection, reader: CheckpointReader, request: Request
+    database: duckdb.DuckDBPyConnection, reader: CheckpointReader, request: Request, directory: Path
 ) -> None:
     """Add a table for each state that the query names, and one that lists all states."""
     statements = database.extract_statements(request.sql)
@@ -88,7 +88,7 @@ def _add_states(
     for operator, state in (place for place, times in named.items() if times):
         table = StateTable(reader, operator, state)
         key = _key_in(database, request, reader, operator, state) if is_about_one else None
-        path = Path(request.directory, f"{next(numbers)}.parquet")
+        path = directory / f"{next(numbers)}.parquet"
         export(_rows(table, key), path, "parquet")
         database.execute(f"create schema if not exists {_quoted(operator)}")
         name = f"rows of {operator}.{state}"
@@ -141,12 +141,12 @@ def _kind(schema: Schema) -> str:
     return schema.items[0].kind if schema.kind == "optional" else schema.kind
 
 
-def _lock(database: duckdb.DuckDBPyConnection, request: Request) -> None:
+def _lock(database: duckdb.DuckDBPyConnection, memory: str, directory: Path) -> None:
     """Take from DuckDB all that a query does not need."""
-    spilled = Path(request.directory, "spilled")
+    spilled = directory / "spilled"
     spilled.mkdir()
     options = {
-        "memory_limit": request.memory,
+        "memory_limit": memory,
         "threads": "1",
         "TimeZone": "UTC",
         "temp_directory": str(spilled),
@@ -197,28 +197,14 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _leave_in_time(request: Request) -> None:
-    """End the process when its time is over, or when whoever asked was killed."""
-    until_s = stopwatch_s() + request.seconds
-    while stopwatch_s() < until_s and os.getppid() == request.parent:
-        sleep_s(0.2)
-    shutil.rmtree(request.directory, ignore_errors=True)
-    os._exit(1)
-
-
-def main() -> int:
-    """Run the query that the input has, and return the exit code."""
-    request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Request)
-    threading.Thread(target=_leave_in_time, args=(request,), daemon=True).start()
-    try:
-        table = result_of(request)
-    except StatekitError as error:
-        sys.stdout.buffer.write(msgspec.json.encode(Failure(error.kind, str(error))))
-        return FAILED
-    with pa.ipc.new_stream(sys.stdout.buffer, table.schema) as stream:
+def _answer(request: Request, directory: Path) -> bytes:
+    """Return the result of a query as an Arrow stream."""
+    table = result_of(request, directory)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
-    return 0
+    return bytes(sink.getvalue())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer_parent(Request, _answer))

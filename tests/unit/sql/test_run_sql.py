@@ -40,9 +40,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> str:
 def rows(checkpoint: str, sql: str, **options: Any) -> list[dict[str, Any]]:
     """The rows of a query, run in this process."""
     with tempfile.TemporaryDirectory() as directory:
-        given: dict[str, Any] = {"epoch": None, "rows": 100, "memory": "500MB", "seconds": 60}
-        given |= {"parent": os.getppid(), **options}
-        table = result_of(Request(checkpoint=checkpoint, sql=sql, directory=directory, **given))
+        given: dict[str, Any] = {"epoch": None, "rows": 100, "memory": "500MB", **options}
+        table = result_of(Request(checkpoint=checkpoint, sql=sql, **given), Path(directory))
     found: list[dict[str, Any]] = table.to_pylist()
     return found
 

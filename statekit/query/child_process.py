@@ -1,0 +1,158 @@
+"""Child processes: work that takes long or much memory, in a process that is ended in time.
+
+The parent runs `python -m MODULE`, writes a request to its input and reads the answer from its
+output. It kills the child when the time is over, or when nobody wants the answer any more. A child
+whose parent was killed ends by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from statekit.clock import sleep_s, stopwatch_s
+from statekit.errors import QueryError, StatekitError, class_of_kind
+
+W = TypeVar("W", bound=msgspec.Struct)
+
+_POLL_S = 0.2
+
+_FAILED = 3
+"""The exit code of a child whose answer is a `_Failure`."""
+
+_END_BY_ITSELF_S = 5.0
+"""How long after its time a child ends by itself, if nobody has ended it."""
+
+
+class _Request(msgspec.Struct, frozen=True):
+    """What a child gets.
+
+    Parameters:
+        work: what it has to do, in MessagePack.
+        directory: for its files; whoever ends last removes it.
+        seconds: after which it ends by itself.
+        parent: the process that waits for it.
+    """
+
+    work: bytes
+    directory: str
+    seconds: float
+    parent: int
+
+
+class _Failure(msgspec.Struct):
+    """An error of statekit in a child."""
+
+    kind: str
+    detail: str
+
+
+def run_child(
+    module: str,
+    work: msgspec.Struct,
+    what: str,
+    *,
+    timeout_s: float,
+    is_unwanted: Callable[[], bool] = lambda: False,
+) -> bytes:
+    """Run a module in a process of its own, and return its answer.
+
+    Parameters:
+        module: its name; it calls `answer_parent` when it is run.
+        work: what it has to do.
+        what: what that is, for error messages, such as "query".
+        timeout_s: the longest time, in seconds.
+        is_unwanted: asked while the child runs; it is ended once nobody wants the answer.
+
+    Raises:
+        QueryError: it takes too long or too much memory.
+        StatekitError: the child has raised it.
+    """
+    with tempfile.TemporaryDirectory(prefix="statekit-child-") as directory:
+        seconds = timeout_s + _END_BY_ITSELF_S
+        request = _Request(msgspec.msgpack.encode(work), directory, seconds, os.getpid())
+        encoded = msgspec.msgpack.encode(request)
+        code, output, errors = _ran(module, encoded, what, timeout_s, is_unwanted)
+    if code == _FAILED:
+        failure = msgspec.json.decode(output, type=_Failure)
+        raise (class_of_kind(failure.kind) or QueryError)(failure.detail)
+    if code != 0:
+        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        raise QueryError(
+            f"the process of the {what} ended with {code} ({last[:300]}): it may have taken too "
+            "much memory. Read fewer columns or rows"
+        )
+    return output
+
+
+def _ran(
+    module: str, request: bytes, what: str, timeout_s: float, is_unwanted: Callable[[], bool]
+) -> tuple[int, bytes, bytes]:
+    """Run the process, and return its exit code, output and errors."""
+    until_s = stopwatch_s() + timeout_s
+    with subprocess.Popen(
+        [sys.executable, "-m", module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        given: bytes | None = request
+        try:
+            while True:
+                try:
+                    output, errors = process.communicate(given, _POLL_S)
+                except subprocess.TimeoutExpired:
+                    given = None
+                else:
+                    return process.returncode, output, errors
+                if stopwatch_s() > until_s:
+                    raise QueryError(
+                        f"the {what} took more than {timeout_s:g} s: read fewer rows, or give it "
+                        "more time"
+                    )
+                if is_unwanted():
+                    raise QueryError(f"the {what} was ended: nobody waits for its result")
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+
+
+# --------------------------------------------------------------------------------- in the child
+
+
+def answer_parent(cls: type[W], answer: Callable[[W, Path], bytes]) -> int:
+    """Answer the request that the input has, and return the exit code.
+
+    Parameters:
+        cls: the class of the work.
+        answer: returns the answer; its second argument is an empty directory for files.
+    """
+    request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_Request)
+    threading.Thread(target=_leave_in_time, args=(request,), daemon=True).start()
+    try:
+        work = msgspec.msgpack.decode(request.work, type=cls)
+        sys.stdout.buffer.write(answer(work, Path(request.directory)))
+    except StatekitError as error:
+        sys.stdout.buffer.write(msgspec.json.encode(_Failure(error.kind, str(error))))
+        return _FAILED
+    return 0
+
+
+def _leave_in_time(request: _Request) -> None:
+    """End the process when its time is over, or when the parent was killed."""
+    until_s = stopwatch_s() + request.seconds
+    while stopwatch_s() < until_s and os.getppid() == request.parent:
+        sleep_s(_POLL_S)
+    shutil.rmtree(request.directory, ignore_errors=True)
+    os._exit(1)

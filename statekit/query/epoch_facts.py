@@ -1,0 +1,118 @@
+"""What each epoch did: records, time, bytes and the sizes of states, from its manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from statekit.checkpoint.manifest import Cause, EpochManifest
+from statekit.checkpoint.repository import Repository
+from statekit.errors import CorruptCheckpointError
+from statekit.watermark import BEGINNING
+
+
+class OperatorFacts(NamedTuple):
+    """What one operator did in an epoch.
+
+    Parameters:
+        records_in, records_out, late: numbers of records.
+        bytes_written: to change files.
+        watermark_us: None before any record, or without event time.
+        rows, bytes: of each state after the epoch.
+    """
+
+    records_in: int
+    records_out: int
+    late: int
+    bytes_written: int
+    watermark_us: int | None
+    rows: dict[str, int]
+    bytes: dict[str, int]
+
+
+class EpochFacts(NamedTuple):
+    """One epoch.
+
+    Parameters:
+        epoch: its number.
+        previous: the epoch before it in its history; None for the first.
+        cause: what made it.
+        processing_time_us: when it began.
+        committed_at_us: when it was committed, by the clock of the driver.
+        parallelism: its number of shards.
+        operators: by name.
+    """
+
+    epoch: int
+    previous: int | None
+    cause: Cause
+    processing_time_us: int
+    committed_at_us: int
+    parallelism: int
+    operators: dict[str, OperatorFacts]
+
+
+def facts_of(manifest: EpochManifest) -> EpochFacts:
+    """Return the facts of an epoch."""
+    operators = {}
+    for name, own in manifest.operators.items():
+        watermark = None if own.watermark_us == BEGINNING else own.watermark_us
+        operators[name] = OperatorFacts(
+            own.records_in,
+            own.records_out,
+            own.late,
+            own.bytes_written,
+            watermark,
+            own.rows,
+            own.bytes,
+        )
+    return EpochFacts(
+        manifest.epoch,
+        manifest.previous,
+        manifest.cause,
+        manifest.processing_time_us,
+        manifest.committed_at_us,
+        manifest.parallelism,
+        operators,
+    )
+
+
+class EpochHistory:
+    """The epochs of a checkpoint that lead to another one. Each manifest is read once.
+
+    Parameters:
+        repository: the checkpoint.
+        kept: how many epochs are remembered.
+    """
+
+    def __init__(self, repository: Repository, kept: int = 1_000) -> None:
+        self._repository = repository
+        self._kept = kept
+        self._facts: dict[int, EpochFacts] = {}
+
+    def until(self, last: EpochManifest, limit: int) -> list[EpochFacts]:
+        """Return the last epochs up to one of them, in order, as far as the checkpoint keeps them.
+
+        Raises:
+            StorageError: the store failed.
+        """
+        known = self._facts.get(last.epoch)
+        if known is not None and known.committed_at_us != last.committed_at_us:
+            self._facts.clear()  # another version of the checkpoint has the same numbers
+        self._facts[last.epoch] = facts_of(last)
+        found = list(self._back_from(last.epoch, limit))
+        for epoch in sorted(self._facts)[: -self._kept]:
+            del self._facts[epoch]
+        return found[::-1]
+
+    def _back_from(self, epoch: int | None, limit: int) -> Iterator[EpochFacts]:
+        while epoch is not None and limit:
+            own = self._facts.get(epoch)
+            if own is None:
+                try:
+                    own = facts_of(self._repository.manifest(epoch))
+                except CorruptCheckpointError:
+                    return  # it was collected, or will be reported by whoever needs it
+                self._facts[epoch] = own
+            yield own
+            epoch, limit = own.previous, limit - 1

@@ -1,0 +1,61 @@
+"""The ranking of keys in a process of its own: `python -m statekit.query.top_in_child`.
+
+Counting reads all rows of a state, which would slow down a process that serves others.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from statekit.query.child_process import answer_parent, run_child
+from statekit.query.reader import CheckpointReader
+from statekit.query.top import Measure, top
+
+
+class TopRequest(msgspec.Struct, frozen=True):
+    """A ranking: the parameters of `top`."""
+
+    checkpoint: str
+    epoch: int
+    operator: str
+    state: str | None = None
+    by: Measure = "size"
+    limit: int = 10
+
+
+def top_as_json(
+    request: TopRequest, *, timeout_s: float, is_unwanted: Callable[[], bool] = lambda: False
+) -> bytes:
+    """Return a ranking as JSON: `keys`, `key_groups` with their rows, and `epochs`.
+
+    Parameters:
+        timeout_s: the longest time, in seconds.
+        is_unwanted: asked while the child runs; it is ended once nobody wants the answer.
+
+    Raises:
+        QueryError: there is no such state or epoch, or it takes too long.
+        StatekitError: the checkpoint cannot be read.
+    """
+    return run_child(
+        "statekit.query.top_in_child",
+        request,
+        "ranking",
+        timeout_s=timeout_s,
+        is_unwanted=is_unwanted,
+    )
+
+
+def _answer(request: TopRequest, _: Path) -> bytes:
+    reader = CheckpointReader(request.checkpoint, epoch=request.epoch)
+    found = top(reader, request.operator, request.state, by=request.by, limit=request.limit)
+    keys = [key._asdict() for key in found.keys]
+    data = {"keys": keys, "key_groups": sorted(found.groups), "epochs": found.epochs}
+    return msgspec.json.encode(data)
+
+
+if __name__ == "__main__":
+    sys.exit(answer_parent(TopRequest, _answer))

@@ -3,6 +3,7 @@
 May import `statekit` itself, as users do, and `query`.
 """
 
+from statekit.demo.play import play
 from statekit.demo.show import run
 
-__all__ = ["run"]
+__all__ = ["play", "run"]

@@ -40,34 +40,55 @@ def session() -> SparkSession:
 
 def stream(home: Path, parallelism: int, epochs: int | None) -> None:
     """Stream the input from the checkpoint on; stop after `epochs`, or at the end."""
+    query = _started(home, parallelism, maxFilesPerTrigger=1, trigger={"availableNow": True})
+    epochs_shown = 0
+    while not query.await_termination(timeout_s=1) or epochs_shown < len(query.progress):
+        epochs_shown = _show_epochs(query, parallelism, epochs_shown)
+        if epochs is not None and epochs_shown >= epochs:
+            query.stop()
+            return
+
+
+def play(home: Path, parallelism: int) -> None:
+    """Stream files as they appear, until the process is ended."""
+    query = _started(home, parallelism, trigger={"processingTime": "1 second"})
+    epochs_shown = 0
+    while not query.await_termination(timeout_s=0.2):
+        epochs_shown = _show_epochs(query, parallelism, epochs_shown)
+
+
+def _started(
+    home: Path, parallelism: int, *, trigger: dict[str, Any], **options: Any
+) -> sk.RunningJob:
+    """Start the job over the files of the input."""
     spark = session()
-    flights = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
-    query = build_job().start(
+    flights = spark.readStream.schema(SCHEMA).options(**options)
+    return build_job().start(
         spark,
         inputs={"flights": flights.parquet(str(home / "input"))},
         outputs={name: sk.sinks.parquet(home / name) for name in SINKS},
         checkpoint=home / "checkpoint",
         parallelism=parallelism,
-        trigger={"availableNow": True},
-        drain=True,
+        trigger=trigger,
+        drain="availableNow" in trigger,
         working_directory=home / "working",
     )
-    epochs_shown = 0
-    while not query.await_termination(timeout_s=1) or epochs_shown < len(query.progress):
-        for progress in list(query.progress)[epochs_shown:]:
-            epochs_shown += 1
-            _print_json(
-                epoch=progress.epoch,
-                shards=parallelism,
-                records=progress.records_in,
-                seconds=progress.seconds,
-                rate=progress.events_per_second,
-                rows=sum(progress.state_rows.values()),
-                watermark=_watermark(progress.watermarks["turnaround"]),
-            )
-        if epochs is not None and epochs_shown >= epochs:
-            query.stop()
-            return
+
+
+def _show_epochs(query: sk.RunningJob, parallelism: int, shown: int) -> int:
+    """Print the epochs after those that were shown, and return how many are."""
+    for progress in list(query.progress)[shown:]:
+        shown += 1
+        _print_json(
+            epoch=progress.epoch,
+            shards=parallelism,
+            records=progress.records_in,
+            seconds=progress.seconds,
+            rate=progress.events_per_second,
+            rows=sum(progress.state_rows.values()),
+            watermark=_watermark(progress.watermarks["turnaround"]),
+        )
+    return shown
 
 
 def _watermark(at: datetime) -> str:
@@ -88,10 +109,14 @@ def _print_json(**facts: Any) -> None:
 
 
 def main() -> None:
-    """Run a driver of the demo: `stream HOME SHARDS [EPOCHS]`, or `results HOME`."""
+    """Run a driver of the demo: `stream HOME SHARDS [EPOCHS]`, `play HOME SHARDS`, or
+    `results HOME`.
+    """
     command, home, *arguments = sys.argv[1:]
     if command == "results":
         results(Path(home))
+    elif command == "play":
+        play(Path(home), int(arguments[0]))
     else:
         parallelism, *epochs = map(int, arguments)
         stream(Path(home), parallelism, epochs[0] if epochs else None)

@@ -165,11 +165,8 @@ def raw_csv(directory: Path) -> Path:
         return Path(packed.extract("flights.csv", directory))
 
 
-def write_input(csv: Path, directory: Path) -> tuple[int, float]:
-    """Write the flights that were not cancelled as Parquet files, by schedule.
-
-    Returns their number, and the share of them that left before a flight that arrives earlier.
-    """
+def flights_by_schedule(csv: Path) -> pa.Table:
+    """Return the flights that were not cancelled, in scheduled order."""
     options = pyarrow.csv.ConvertOptions(
         column_types={"arr_delay": pa.float64()}, null_values=["", "NA"], strings_can_be_null=True
     )
@@ -180,8 +177,16 @@ def write_input(csv: Path, directory: Path) -> tuple[int, float]:
     minutes = pc.add(table["minute"], table["dep_delay"].cast(pa.int64()))
     departed = pc.add(hours, pc.multiply(minutes, 60_000_000).cast(pa.duration("us")))
     columns = ["tailnum", "origin", "dest", "arr_delay"]
-    flights = table.select(columns).append_column("departed", departed)
-    micros = departed.cast(pa.int64()).combine_chunks()
+    return table.select(columns).append_column("departed", departed)
+
+
+def write_input(csv: Path, directory: Path) -> tuple[int, float]:
+    """Write the flights that were not cancelled as Parquet files, by schedule.
+
+    Returns their number, and the share of them that left before a flight that arrives earlier.
+    """
+    flights = flights_by_schedule(csv)
+    micros = flights["departed"].cast(pa.int64()).combine_chunks()
     behind = pc.mean(pc.less(micros, pc.cumulative_max(micros))).as_py()
     directory.mkdir(parents=True)
     rows = -(-flights.num_rows // FILES)

@@ -36,7 +36,7 @@ _MARK = ".statekit-demo"
 
 def run(home: Path) -> bool:
     """Run the whole demo in a directory. Return whether all results agreed."""
-    _empty(home)
+    empty(home)
     csv = raw_csv(home)
     flights, behind = write_input(csv, home / "input")
     _console.print(
@@ -51,8 +51,8 @@ def run(home: Path) -> bool:
         for shards, ending in _DRIVERS.items():
             _follow(bar, task, home, shards, ending)
     _console.print("asking the raw file the same questions …", style="dim")
-    with _driver(home, "results", str(home)) as driver:
-        results = next(_facts(driver), None)
+    with start_driver(home, "results", str(home)) as driver:
+        results = next(driver_facts(driver), None)
     if results is None:
         raise StatekitError(f"the check did not end: see {home / 'driver.log'}")
     rows = [
@@ -67,7 +67,7 @@ def run(home: Path) -> bool:
     return all(comparison.agrees for comparison in comparisons)
 
 
-def _empty(home: Path) -> None:
+def empty(home: Path) -> None:
     """Create the directory, or empty it if a demo created it; never any other directory."""
     if home.exists() and any(home.iterdir()):
         if not (home / _MARK).is_file():
@@ -88,8 +88,8 @@ def _follow(bar: Progress, task: Any, home: Path, shards: int, ending: str) -> N
     title = f"{shards} shards, {ending}"
     bar.update(task, description=f"{title}: starting Spark")
     stop_after = [str(_EPOCHS)] if ending == "to be stopped" else []
-    with _driver(home, "stream", str(home), str(shards), *stop_after) as driver:
-        for number, facts in enumerate(_facts(driver), 1):
+    with start_driver(home, "stream", str(home), str(shards), *stop_after) as driver:
+        for number, facts in enumerate(driver_facts(driver), 1):
             bar.update(task, advance=facts["records"], description=title)
             bar.console.print(
                 f"  epoch {facts['epoch']:>2}  {facts['shards']} shards  "
@@ -110,7 +110,7 @@ def _follow(bar: Progress, task: Any, home: Path, shards: int, ending: str) -> N
         bar.console.print("  driver stopped" if stop_after else "  input is at its end")
 
 
-def _driver(home: Path, *words: str) -> subprocess.Popen[bytes]:
+def start_driver(home: Path, *words: str) -> subprocess.Popen[bytes]:
     """Start a driver in a process group of its own. Spark's log goes to `driver.log`."""
     with (home / "driver.log").open("ab") as log:
         return subprocess.Popen(
@@ -121,7 +121,8 @@ def _driver(home: Path, *words: str) -> subprocess.Popen[bytes]:
         )
 
 
-def _facts(driver: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
+def driver_facts(driver: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield what a driver prints."""
     assert driver.stdout is not None
     with driver.stdout as lines:
         for line in lines:

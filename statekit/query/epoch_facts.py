@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ class OperatorFacts(NamedTuple):
 
     Parameters:
         records_in, records_out, late: numbers of records.
+        records_by_input: those of each input stream; of a broadcast stream, those that each shard
+            handled.
         bytes_written: to change files.
         watermark_us: None before any record, or without event time.
         rows, bytes: of each state after the epoch.
@@ -26,6 +29,7 @@ class OperatorFacts(NamedTuple):
     late: int
     bytes_written: int
     watermark_us: int | None
+    records_by_input: dict[str, int]
     rows: dict[str, int]
     bytes: dict[str, int]
 
@@ -63,6 +67,7 @@ def facts_of(manifest: EpochManifest) -> EpochFacts:
             own.late,
             own.bytes_written,
             watermark,
+            own.records_by_input,
             own.rows,
             own.bytes,
         )
@@ -78,7 +83,8 @@ def facts_of(manifest: EpochManifest) -> EpochFacts:
 
 
 class EpochHistory:
-    """The epochs of a checkpoint that lead to another one. Each manifest is read once.
+    """The epochs of a checkpoint that lead to another one. Each manifest is read once. Threads may
+    share it.
 
     Parameters:
         repository: the checkpoint.
@@ -89,6 +95,7 @@ class EpochHistory:
         self._repository = repository
         self._kept = kept
         self._facts: dict[int, EpochFacts] = {}
+        self._lock = threading.Lock()
 
     def until(self, last: EpochManifest, limit: int) -> list[EpochFacts]:
         """Return the last epochs up to one of them, in order, as far as the checkpoint keeps them.
@@ -96,13 +103,14 @@ class EpochHistory:
         Raises:
             StorageError: the store failed.
         """
-        known = self._facts.get(last.epoch)
-        if known is not None and known.committed_at_us != last.committed_at_us:
-            self._facts.clear()  # another version of the checkpoint has the same numbers
-        self._facts[last.epoch] = facts_of(last)
-        found = list(self._back_from(last.epoch, limit))
-        for epoch in sorted(self._facts)[: -self._kept]:
-            del self._facts[epoch]
+        with self._lock:
+            known = self._facts.get(last.epoch)
+            if known is not None and known.committed_at_us != last.committed_at_us:
+                self._facts.clear()  # another version of the checkpoint has the same numbers
+            self._facts[last.epoch] = facts_of(last)
+            found = list(self._back_from(last.epoch, limit))
+            for epoch in sorted(self._facts)[: -self._kept]:
+                del self._facts[epoch]
         return found[::-1]
 
     def _back_from(self, epoch: int | None, limit: int) -> Iterator[EpochFacts]:

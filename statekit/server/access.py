@@ -48,9 +48,10 @@ class Token(BaseModel):
         wider = {"/".join(place[:depth]) for depth in range(1, len(place) + 1)}
         return self.may_read_all or not wider.isdisjoint(self.read)
 
-    def sees(self, job: str) -> bool:
-        """Return whether it may read something of a job."""
-        return self.may_read(job) or any(name.startswith(f"{job}/") for name in self.read)
+    def sees(self, *place: str) -> bool:
+        """Return whether it may read something of a job, or of an operator."""
+        inside = "/".join((*place, ""))
+        return self.may_read_place(*place) or any(name.startswith(inside) for name in self.read)
 
 
 class _TokenFile(BaseModel):

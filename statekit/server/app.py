@@ -14,12 +14,15 @@ from starlette.types import Receive, Scope, Send
 
 from statekit.errors import StatekitError
 from statekit.server.access import Access
+from statekit.server.assets import router as assets_router
 from statekit.server.hosts import KnownHosts
+from statekit.server.insight_routes import router as insight_router
 from statekit.server.limits import Limits
 from statekit.server.live import LiveChanges
 from statekit.server.metrics import Metrics
 from statekit.server.observed import Observed
 from statekit.server.problems import Problem, bad_request, problem_of, response_of
+from statekit.server.rankings import Rankings
 from statekit.server.routes import Served, router
 from statekit.server.served_job import ServedJob
 from statekit.server.single_reads import SingleReads
@@ -45,9 +48,13 @@ class Application:
     ) -> None:
         live = LiveChanges(limits.watchers)
         metrics = Metrics(jobs, live)
-        self._served = served = Served(jobs, access, limits, Tables(), live, metrics, Queries())
+        self._served = served = Served(
+            jobs, access, limits, Tables(), live, metrics, Queries(), Rankings()
+        )
         app = FastAPI(title="statekit", lifespan=self._life, docs_url=None, redoc_url=None)
         app.state.served = served
+        app.include_router(assets_router)
+        app.include_router(insight_router)
         app.include_router(router)
         _answer_problems(app)
         self._app = Observed(KnownHosts(SingleReads(app, served), hosts), metrics)

@@ -7,6 +7,7 @@ from typing import Any
 
 from statekit.checkpoint.job_file import JobFile, OperatorRecord, StateRecord
 from statekit.query.view import View
+from statekit.stored_types import state_text
 
 
 def described(view: View, may_read: Callable[[str, str], bool]) -> list[dict[str, Any]]:
@@ -47,6 +48,9 @@ def _operator(record: OperatorRecord, view: View, states: list[dict[str, Any]]) 
     return {
         "operator": record.name,
         "inputs": list(record.inputs),
+        "broadcasts": list(record.broadcasts),
+        "event_time": record.event_time,
+        "has_timers": record.timers,
         "key": [{"name": field.name, "type": field.type} for field in record.key],
         "watermark": None if watermark is None else watermark.isoformat(),
         "states": states,
@@ -57,6 +61,8 @@ def _state(state: StateRecord, rows: int, size: int) -> dict[str, Any]:
     return {
         "state": state.name,
         "kind": state.kind,
+        "type": state_text(state),
+        "is_local": state.is_local,
         "types": dict(state.types),
         "rows": rows,
         "bytes": size,

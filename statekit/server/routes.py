@@ -31,6 +31,7 @@ from statekit.server.live import LiveChanges, Place
 from statekit.server.metrics import MEDIA_TYPE as METRICS_TYPE
 from statekit.server.metrics import Metrics
 from statekit.server.problems import Problem, bad_request
+from statekit.server.rankings import Rankings
 from statekit.server.reads import (
     ROWS_MAX,
     KeysOfState,
@@ -70,6 +71,7 @@ class Served:
         live: the states that are watched.
         metrics: of the server.
         queries: runs SQL.
+        rankings: counts keys.
     """
 
     jobs: Mapping[str, ServedJob]
@@ -79,6 +81,7 @@ class Served:
     live: LiveChanges
     metrics: Metrics
     queries: Queries
+    rankings: Rankings
 
     def token(self, authorization: bytes | None) -> Token:
         """Return the token of a request, and count the request.
@@ -202,7 +205,8 @@ async def describe(job: str, served: Jobs, token: Allowed, epoch: Epoch) -> Resp
     own = served.job(token, job)
     view = await own.view(epoch)
     found = described(view, lambda operator, state: token.may_read(job, operator, state))
-    return JSONResponse({**own.facts(view), "operators": found})
+    groups = view.manifest.key_groups
+    return JSONResponse({**own.facts(view), "key_groups": groups, "operators": found})
 
 
 @router.post("/{job}/query")

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import logging
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from statekit.backend.rocksdb_options import RocksOptions
+from statekit.checkpoint.repository import Repository
 from statekit.clock import now_us, stopwatch_s
-from statekit.errors import QueryError
+from statekit.errors import QueryError, StatekitError
+from statekit.query.epoch_facts import EpochHistory
 from statekit.query.replica import Replica
 from statekit.query.state_view import epoch_of_cursor
 from statekit.query.view import View
 from statekit.server.problems import Problem, bad_request
+
+_logger = logging.getLogger("statekit.server")
 
 _POLL_S = 0.5
 """How long a thread waits for an epoch before it looks whether the server ends."""
@@ -43,6 +48,9 @@ class Wanted:
 LAST = Wanted()
 
 _FACTS_MAX = 10_000
+
+_REMEMBERED = 20
+"""How many epochs are read if the replica has skipped some."""
 
 
 class _EpochFacts(NamedTuple):
@@ -75,6 +83,8 @@ class ServedJob:
         self.alias = alias
         self.checkpoint = checkpoint
         self.replica = Replica(checkpoint, directory=directory, views=epochs, rocksdb=rocksdb)
+        self.history = EpochHistory(Repository(checkpoint, create=False))
+        """What its epochs did."""
         self._facts: dict[tuple[int, int, str | None], _EpochFacts] = {}
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
@@ -105,9 +115,30 @@ class ServedJob:
                 if found != epoch and not self._ends.is_set():
                     epoch = found
                     loop.call_soon_threadsafe(announce)
+                    self._remember_epochs()
 
         self._thread = threading.Thread(target=watch, name=f"epochs of {self.alias}", daemon=True)
         self._thread.start()
+
+    def _remember_epochs(self) -> None:
+        """Read what the last epochs did, before the checkpoint removes their manifests."""
+        try:
+            self.history.until(self.replica.at().manifest, _REMEMBERED)
+        except StatekitError as error:
+            _logger.warning("the last epochs of %s cannot be read: %s", self.alias, error)
+
+    async def other_than(self, epoch: int | None, wait_s: float) -> View:
+        """Return a view of the last epoch, as soon as that is another one, or of the same one after
+        a while.
+
+        Raises:
+            Problem: nothing can be read yet.
+        """
+        until_s = stopwatch_s() + wait_s
+        while True:
+            view = self.last()
+            if view.epoch != epoch or not await self.next_epoch(until_s - stopwatch_s()):
+                return view
 
     async def next_epoch(self, timeout_s: float) -> bool:
         """Wait for a new epoch, and return whether there is one."""

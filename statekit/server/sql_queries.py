@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
+from collections.abc import Callable
 
 import msgspec
 import pyarrow as pa
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,12 +14,11 @@ from statekit.query.export import csv_text
 from statekit.query.plain import json_values
 from statekit.query.view import View
 from statekit.server.answers import encode
+from statekit.server.long_work import LongWork
 from statekit.server.problems import Problem, bad_request
 from statekit.server.served_job import ServedJob
 from statekit.sql.run import SqlResult, run_sql
 
-_AT_ONCE, _WAITING_MAX = 2, 16
-_POLL_S = 0.2
 _SECONDS, _MEMORY, _ROWS = 30.0, "1GB", 10_000
 
 _FORMATS = {
@@ -56,8 +53,7 @@ class Queries:
     """Runs queries, of which a few run at a time and the others wait."""
 
     def __init__(self) -> None:
-        self._running = asyncio.Semaphore(_AT_ONCE)
-        self._waiting = 0
+        self._work = LongWork("queries", at_once=2)
 
     async def answer(
         self,
@@ -82,32 +78,7 @@ class Queries:
         if wanted not in _FORMATS:
             raise bad_request(f"format={wanted!r:.50}: give one of {', '.join(_FORMATS)}")
 
-        if self._waiting >= _WAITING_MAX:
-            raise Problem(
-                503, "too_many", "too many queries wait already: try again", {"Retry-After": "5"}
-            )
-        self._waiting += 1
-        try:
-            async with self._running:
-                return await self._run(job, view, asked, states, wanted, request)
-        except QueryError as error:
-            raise Problem(400, error.kind, str(error)) from error
-        finally:
-            self._waiting -= 1
-
-    async def _run(
-        self,
-        job: ServedJob,
-        view: View,
-        asked: SqlQuery,
-        states: list[tuple[str, str]],
-        to: str,
-        request: Request,
-    ) -> Response:
-        """Run a query as long as its client waits."""
-        ends = threading.Event()
-
-        def run() -> Response:
+        def run(is_unwanted: Callable[[], bool]) -> Response:
             found = run_sql(
                 job.checkpoint,
                 asked.sql,
@@ -116,24 +87,18 @@ class Queries:
                 timeout_s=_SECONDS,
                 memory=_MEMORY,
                 states=states,
-                is_unwanted=ends.is_set,
+                is_unwanted=is_unwanted,
             )
             headers = {
                 "Statekit-Epoch": str(view.epoch),
                 "Statekit-Is-Cut": str(found.is_cut).lower(),
             }
-            body = _encoded(found, to, job, view)
-            return Response(body, 200, headers, _FORMATS[to])
+            return Response(_encoded(found, wanted, job, view), 200, headers, _FORMATS[wanted])
 
-        running = asyncio.ensure_future(run_in_threadpool(run))
         try:
-            while not running.done():
-                await asyncio.wait([running], timeout=_POLL_S)
-                if await request.is_disconnected():
-                    ends.set()
-            return running.result()
-        finally:
-            ends.set()
+            return await self._work.run(request, run)
+        except QueryError as error:
+            raise Problem(400, error.kind, str(error)) from error
 
 
 def _accepted(accept: str) -> str:

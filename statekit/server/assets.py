@@ -1,0 +1,87 @@
+"""Assets of the dashboard: one page, its style and its modules of JavaScript, served from memory.
+
+The files are in the folder `dashboard` beside this one. The modules run in the browser as they are:
+no build step. `dashboard/vendor` has those of others, pinned in `dashboard/vendor/pins.json`. The
+page gets all data from the routes, with the token that its user enters.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import NamedTuple
+
+import xxhash
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from statekit.server.answers import is_known
+from statekit.server.problems import Problem
+
+router = APIRouter(include_in_schema=False)
+
+PAGE = "page.html"
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""What the page may do: load scripts and styles of this server, and ask it for data."""
+
+_SUFFIXES = (".html", ".css", ".js", ".svg")
+
+
+class _Asset(NamedTuple):
+    body: bytes
+    media_type: str
+    tag: str
+
+
+def _read() -> dict[str, _Asset]:
+    """Return all files that browsers get, by their path. No request reaches the file system."""
+    found = {}
+
+    def add(folder: Traversable, path: str) -> None:
+        for file in folder.iterdir():
+            if file.is_dir():
+                add(file, f"{path}{file.name}/")
+            elif file.name.endswith(_SUFFIXES):
+                body = file.read_bytes()
+                media_type = mimetypes.types_map[f".{file.name.rpartition('.')[2]}"]
+                tag = f'"{xxhash.xxh3_128_hexdigest(body)}"'
+                found[path + file.name] = _Asset(body, media_type, tag)
+
+    add(files("statekit.server") / "dashboard", "")
+    return found
+
+
+_ASSETS = _read()
+
+
+@router.get("/")
+async def page(request: Request) -> Response:
+    """Return the dashboard."""
+    return _answer(request, PAGE)
+
+
+@router.get("/assets/{path:path}")
+async def asset(path: str, request: Request) -> Response:
+    """Return a file of the dashboard."""
+    return _answer(request, path)
+
+
+def _answer(request: Request, path: str) -> Response:
+    found = _ASSETS.get(path)
+    if found is None:
+        raise Problem(404, "not_found", f"the dashboard has no file {path!r:.100}")
+    headers = {
+        "ETag": found.tag,
+        "Cache-Control": "no-cache",
+        "Content-Security-Policy": POLICY,
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+    }
+    if is_known(found.tag, request.headers.get("if-none-match")):
+        return Response(status_code=304, headers=headers)
+    return Response(found.body, 200, headers, found.media_type)

@@ -1,0 +1,64 @@
+// What a job is doing, followed while it is shown: its description and its last epochs.
+
+import { get, pause } from "./api.js";
+import { useEffect, useState } from "./html.js";
+
+const EPOCHS = 120;
+const RETRY_MS = 2000;
+const BETWEEN_MS = 400;
+
+const EMPTY = { job: null, epochs: [], error: null, receivedMs: 0 };
+
+/** Return the description, the last epochs and the last error of a job. */
+export function useJob(alias) {
+  const [found, setFound] = useState(EMPTY);
+  useEffect(() => {
+    const ends = new AbortController();
+    setFound(EMPTY);
+    follow(alias, ends.signal, setFound);
+    return () => ends.abort();
+  }, [alias]);
+  return found;
+}
+
+async function follow(alias, signal, setFound) {
+  let epochs = [];
+  let last;
+  while (!signal.aborted) {
+    try {
+      const wait = last === undefined ? {} : { after: last, wait: 15 };
+      const news = await get([alias, "epochs"], { limit: EPOCHS, ...wait }, signal);
+      const isContinued = last !== undefined && (news.value[0]?.epoch ?? last + 1) > last;
+      epochs = [...(isContinued ? epochs : []), ...news.value].slice(-EPOCHS);
+      last = news.epoch;
+      const job = await get([alias], {}, signal);
+      if (!signal.aborted) setFound({ job, epochs, error: null, receivedMs: performance.now() });
+      await pause(BETWEEN_MS);
+    } catch (error) {
+      if (signal.aborted) return;
+      setFound((before) => ({ ...before, error }));
+      await pause(RETRY_MS);
+    }
+  }
+}
+
+/** Return the seconds since the last epoch began, counted on while nothing new arrives. */
+export function useLag(found) {
+  const [, tick] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => tick((n) => n + 1), 500);
+    return () => clearInterval(timer);
+  }, []);
+  return found.job ? found.job.lag_ms / 1000 + (performance.now() - found.receivedMs) / 1000 : null;
+}
+
+/** Return the records that each epoch read from sources. */
+export function sourceRecords(epoch, operators) {
+  const names = new Set(operators.map((each) => each.operator));
+  const bySource = {};
+  for (const own of Object.values(epoch.operators))
+    for (const [stream, records] of Object.entries(own.records_by_input))
+      if (!names.has(stream) && !stream.endsWith(".late"))
+        bySource[stream] = Math.max(bySource[stream] ?? 0, records);
+  return Object.values(bySource).reduce((all, own) => all + own, 0);
+}

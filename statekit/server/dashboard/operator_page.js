@@ -1,0 +1,136 @@
+// One operator: its states, a key in all of them with history and timers, and its skew.
+
+import { get, jsonText, parse } from "./api.js";
+import { html, useEffect, useState } from "./html.js";
+import { link, replace } from "./location.js";
+import { useJob } from "./job_store.js";
+import { bytes, count, millis, time } from "./format.js";
+import { Chart, Sparkline } from "./charts.js";
+import { Crumbs, FullValue, KeyForm, Loading, Problem, Value, keyText } from "./parts.js";
+import { Skew } from "./skew.js";
+
+export function OperatorPage({ alias, name, parameters }) {
+  const { job, error, epochs } = useJob(alias);
+  const operator = job?.operators.find((each) => each.operator === name);
+  const key = parsed(parameters.key);
+  const parts = [["Jobs", "#/"], [alias, link(alias)], [name, link(alias, name)]];
+  if (key !== undefined) parts.push([keyText(key)]);
+  return html`<${Crumbs} parts=${parts} />
+    <${Problem} error=${error} />
+    ${!job && !error && html`<${Loading} what=${name} />`}
+    ${job && !operator && html`<p role="alert" class="problem">Job ${alias} has no operator ${name}.</p>`}
+    ${operator && html`
+      ${operator.key.length > 0 && html`<${KeyForm} operator=${operator} key=${parameters.key ?? ""} first=${textsOf(key, operator)}
+        find=${(found) => { location.hash = link(alias, name, { key: jsonText(found) }); }} />`}
+      ${key === undefined
+        ? html`<${States} alias=${alias} operator=${operator} epochs=${epochs} />
+            ${operator.key.length > 0 && html`<${Skew} alias=${alias} operator=${operator} epoch=${job.epoch} keyGroups=${job.key_groups} />`}`
+        : html`<${Key} alias=${alias} operator=${operator} keyOf=${key} epoch=${parameters.epoch} job=${job} />`}`}`;
+}
+
+function parsed(text) {
+  if (text === undefined) return undefined;
+  try {
+    return parse(text);
+  } catch {
+    return text;
+  }
+}
+
+function textsOf(key, operator) {
+  if (key === undefined) return undefined;
+  const parts = operator.key.length === 1 ? [key] : Array.isArray(key) ? key : [key];
+  return parts.map((part) => keyText(part));
+}
+
+function States({ alias, operator, epochs }) {
+  const name = operator.operator;
+  return html`<section aria-labelledby="states-title"><h2 id="states-title">States</h2>
+    <div class="scroll" tabindex="0" role="group" aria-label="States"><table>
+      <thead><tr><th scope="col">state</th><th scope="col">type</th><th scope="col" class="number">rows</th><th scope="col" class="number">bytes</th><th scope="col" class="number">bytes per row</th></tr></thead>
+      <tbody>${operator.states.map((state) => html`<tr>
+        <th scope="row">${state.is_local ? state.state : html`<a href=${link(alias, name, state.state)}>${state.state}</a>`}</th>
+        <td><code>${state.type}</code></td><td class="number">${count(state.rows)}</td><td class="number">${bytes(state.bytes)}</td>
+        <td class="number">${state.rows ? bytes(state.bytes / state.rows) : "–"}</td>
+      </tr>`)}</tbody>
+    </table></div>
+    <${Chart} title="Records in and out" x=${epochs.map((each) => millis(each.processing_time) / 1000)} series=${["records_in", "records_out", "late"].map((field) => ({ label: field.replace("records_", ""), values: epochs.map((each) => each.operators[name]?.[field] ?? null) }))} />
+  </section>`;
+}
+
+/** Everything about a key, at the last epoch or at one that is chosen. */
+function Key({ alias, operator, keyOf, epoch, job }) {
+  const name = operator.operator;
+  const [found, setFound] = useState({});
+  const text = jsonText(keyOf);
+  const shownEpoch = epoch ?? job.epoch;
+  useEffect(() => {
+    const ends = new AbortController();
+    get([alias, "key"], { operator: name, key: text, epoch }, ends.signal)
+      .then((answer) => setFound({ answer }))
+      .catch((error) => ends.signal.aborted || setFound({ error }));
+    return () => ends.abort();
+  }, [alias, name, text, shownEpoch]);
+  const { answer, error } = found;
+  if (error) return html`<${Problem} error=${error} />${epoch && html`<p><a href=${link(alias, name, { key: text })}>Show the last epoch</a></p>`}`;
+  if (!answer) return html`<${Loading} what="the key" />`;
+  const { value } = answer;
+  return html`
+    <${EpochPicker} answer=${answer} chosen=${epoch} newest=${job.epoch} choose=${(chosen) => replace(alias, name, { key: text, epoch: chosen })} />
+    <p class="muted">key group ${count(value.key_group)} · shard ${count(value.shard)} · after epoch ${count(answer.epoch)}, which began at ${time(answer.processing_time)} UTC</p>
+    <div class="state-cards">${Object.entries(value.states).map(([state, own]) => html`
+      <${StateCard} key=${state} alias=${alias} operator=${operator} state=${state} own=${own} keyText=${text} epoch=${job.epoch} />`)}</div>
+    ${value.timers && html`<section aria-labelledby="timers-title"><h2 id="timers-title">Timers</h2>
+      ${value.timers.length === 0 ? html`<p class="muted">none is pending</p>` : html`<table>
+        <thead><tr><th scope="col">fires at (UTC)</th><th scope="col">clock</th><th scope="col">name</th></tr></thead>
+        <tbody>${value.timers.map((timer) => html`<tr><td>${time(timer.at)}</td><td>${timer.clock} time</td><td>${timer.name}</td></tr>`)}</tbody>
+      </table>`}</section>`}`;
+}
+
+/** A slider over the epochs that can be read. */
+export function EpochPicker({ answer, chosen, newest, choose }) {
+  const oldest = Math.min(answer.oldest_epoch, answer.epoch);
+  const at = chosen === undefined ? newest : +chosen;
+  return html`<div class="epochs">
+    <label>epoch <output>${count(at)}</output>
+      <input type="range" min=${oldest} max=${newest} value=${at} disabled=${oldest >= newest}
+        onChange=${(event) => choose(+event.target.value >= newest ? undefined : event.target.value)} /></label>
+    ${chosen === undefined
+      ? html`<span class="status good">live</span>`
+      : html`<button type="button" class="quiet" onClick=${() => choose(undefined)}>Back to live</button>`}
+  </div>`;
+}
+
+function StateCard({ alias, operator, state, own, keyText: text, epoch }) {
+  const type = operator.states.find((each) => each.state === state);
+  return html`<article class="state-card" aria-labelledby=${`state-${state}`}>
+    <header><h2 id=${`state-${state}`}><a href=${link(alias, operator.operator, state)}>${state}</a></h2><code>${type?.type}</code></header>
+    <${FullValue} value=${own.value} />
+    ${own.expires && html`<p class="muted">${["map", "list"].includes(type?.kind) ? "the next row expires" : "expires"} at ${time(own.expires)} UTC</p>`}
+    <${History} alias=${alias} operator=${operator.operator} state=${state} text=${text} epoch=${epoch} />
+  </article>`;
+}
+
+function History({ alias, operator, state, text, epoch }) {
+  const [found, setFound] = useState({});
+  const [isOpen, setOpen] = useState(false);
+  useEffect(() => {
+    if (!isOpen) return undefined;
+    const ends = new AbortController();
+    get([alias, "history"], { operator, state, key: text }, ends.signal)
+      .then((answer) => setFound({ items: answer.value }))
+      .catch((error) => ends.signal.aborted || setFound({ error }));
+    return () => ends.abort();
+  }, [alias, operator, state, text, epoch, isOpen]);
+  const changes = (found.items ?? []).filter((each, place, all) => place === 0 || jsonText(each.value) !== jsonText(all[place - 1].value));
+  const numbers = (found.items ?? []).map((each) => each.value);
+  const isNumeric = numbers.some((value) => typeof value === "number") && numbers.every((value) => value === null || typeof value === "number");
+  return html`<details open=${isOpen} onToggle=${(event) => setOpen(event.target.open)}><summary>History</summary>
+    <${Problem} error=${found.error} />
+    ${isNumeric && html`<${Sparkline} width=${280} height=${48} values=${numbers} label=${`${state} over the last epochs`} />`}
+    ${changes.length > 0 && html`<div class="scroll" tabindex="0" role="group" aria-label=${`History of ${state}`}><table>
+      <thead><tr><th scope="col" class="number">since epoch</th><th scope="col">value</th></tr></thead>
+      <tbody>${changes.reverse().map((each) => html`<tr><td class="number"><a href=${link(alias, operator, { key: text, epoch: each.epoch })}>${count(each.epoch)}</a></td><td><${Value} value=${each.value} /></td></tr>`)}</tbody>
+    </table></div>`}
+  </details>`;
+}

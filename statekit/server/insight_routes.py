@@ -1,0 +1,247 @@
+"""The routes that tell how a job is doing, which the dashboard is made of.
+
+/{job}/epochs                  what the last epochs did
+/{job}/shards?operator=        the shards of an operator, with their rows and bytes
+/{job}/top?operator=           the largest or most written keys, and rows per key group
+/{job}/key?operator=&key=      everything that an operator has for a key
+/{job}/history?operator=&state=&key=    the value of a key in each epoch that can be read
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from statekit.checkpoint.job_file import OperatorRecord
+from statekit.errors import QueryError
+from statekit.query.epoch_facts import EpochFacts
+from statekit.query.key_facts import key_facts
+from statekit.query.top import Measure
+from statekit.query.view import View
+from statekit.server.access import Token, forbidden
+from statekit.server.answers import answer, value_with_facts
+from statekit.server.reads import Part, json_of, read_key
+from statekit.server.routes import WAIT_MAX_S, Allowed, Epoch, Jobs
+from statekit.server.served_job import ServedJob
+from statekit.timestamp import instant
+
+router = APIRouter()
+
+EPOCHS_MAX = 500
+"""Epochs of one answer."""
+
+
+@router.get("/{job}/epochs")
+async def epochs(
+    job: str,
+    served: Jobs,
+    token: Allowed,
+    after: Annotated[int | None, Query(ge=0, le=2**62)] = None,
+    limit: Annotated[int, Query(ge=1, le=EPOCHS_MAX)] = 100,
+    wait: Annotated[float, Query(ge=0, le=WAIT_MAX_S)] = 0.0,
+    operator: str | None = None,
+) -> Response:
+    """Return what the last epochs did, in order; with `operator`, also the sizes of its states.
+
+    With `after` and `wait`, wait for an epoch after that one, and return only what is new.
+    """
+    own = served.job(token, job)
+    view = own.last() if after is None else await own.other_than(after, wait)
+    facts = await run_in_threadpool(own.history.until, view.manifest, limit)
+    if any(each.epoch == after for each in facts):
+        facts = [each for each in facts if after is None or each.epoch > after]
+    readable = {name: _readable(token, job, view.record(name)) for name in view.operators}
+    items = [_epoch(each, readable, operator) for each in facts]
+    return answer(items, own.facts(view), None)
+
+
+def _epoch(facts: EpochFacts, readable: dict[str, list[str]], sized: str | None) -> dict[str, Any]:
+    operators: dict[str, dict[str, Any]] = {}
+    for name, states in readable.items():
+        of = facts.operators.get(name)
+        if of is None or not states:
+            continue
+        operators[name] = {
+            "records_in": of.records_in,
+            "records_out": of.records_out,
+            "records_by_input": of.records_by_input,
+            "late": of.late,
+            "bytes_written": of.bytes_written,
+            "watermark": _time(of.watermark_us),
+            "rows": sum(of.rows.get(state, 0) for state in states),
+            "bytes": sum(of.bytes.get(state, 0) for state in states),
+        }
+        if name == sized:
+            operators[name]["states"] = {
+                state: {"rows": of.rows.get(state, 0), "bytes": of.bytes.get(state, 0)}
+                for state in states
+            }
+    return {
+        "epoch": facts.epoch,
+        "cause": facts.cause,
+        "processing_time": _time(facts.processing_time_us),
+        "committed_at": _time(facts.committed_at_us),
+        "parallelism": facts.parallelism,
+        "operators": operators,
+    }
+
+
+@router.get("/{job}/shards")
+async def shards(job: str, operator: str, served: Jobs, token: Allowed, epoch: Epoch) -> Response:
+    """Return the shards of an operator, with the rows and bytes of the states that the token may
+    read. They are null in a shard that was divided, and was not counted since.
+    """
+    own = served.job(token, job)
+    view = await own.view(epoch, operator)
+    states = _readable_of(token, job, view, operator)
+    found = [
+        {
+            "shard": number,
+            "key_groups": list(shard.groups),
+            "changed": shard.changed,
+            "rows": None if shard.is_part else _sum(shard.rows, states),
+            "bytes": None if shard.is_part else _sum(shard.bytes, states),
+        }
+        for number, shard in enumerate(view.manifest.operators[operator].shards)
+    ]
+    value = {"key_groups": view.manifest.key_groups, "shards": found}
+    return answer(value, own.facts(view, operator), None)
+
+
+@router.get("/{job}/top")
+async def top(
+    job: str,
+    operator: str,
+    request: Request,
+    served: Jobs,
+    token: Allowed,
+    epoch: Epoch,
+    state: str | None = None,
+    by: Measure = "size",
+    limit: Annotated[int, Query(ge=1, le=100)] = 10,
+) -> Response:
+    """Return the largest or the most written keys of a state, or of all, and rows per key group.
+
+    This reads all rows, in a process of its own.
+    """
+    own = served.job(token, job, operator, state)
+    view = await own.view(epoch, operator)
+    view.record(operator)
+    found = await served.rankings.top(request, own, view, operator, state, by, limit)
+    return Response(
+        value_with_facts(found, own.facts(view, operator)), media_type="application/json"
+    )
+
+
+@router.get("/{job}/key")
+async def everything_of_key(
+    job: str, operator: str, key: str, served: Jobs, token: Allowed, epoch: Epoch
+) -> Response:
+    """Return what the states of an operator have for a key, when it expires, and its timers."""
+    own = served.job(token, job)
+    data = json_of(key, "key")
+    view = await own.view(epoch, operator)
+    record = view.record(operator)
+    readable = set(_readable_of(token, job, view, operator))
+    keyed = [s.name for s in record.states if not s.is_local and s.name in readable]
+    found = await run_in_threadpool(key_facts, view, operator, data, keyed)
+    value = {
+        "key": found.key,
+        "key_group": found.key_group,
+        "shard": found.shard,
+        "states": {
+            name: {"value": each.value, "expires": _iso(each.expires)}
+            for name, each in found.states.items()
+        },
+        "timers": None
+        if found.timers is None or not token.may_read(job, operator)
+        else [
+            {"at": _iso(timer.at), "name": timer.name, "clock": timer.clock}
+            for timer in found.timers
+        ],
+    }
+    return answer(value, own.facts(view, operator), None)
+
+
+@router.get("/{job}/history")
+async def history(
+    job: str,
+    operator: str,
+    state: str,
+    key: str,
+    served: Jobs,
+    token: Allowed,
+    entry: str | None = None,
+) -> Response:
+    """Return what a state had for a key after each epoch that can be read, in order."""
+    own = served.job(token, job, operator, state)
+    data, part = json_of(key, "key"), Part(entry=entry)
+    last = own.last()
+    last.state(operator, state).key_from_json(data)
+
+    def read() -> list[dict[str, Any]]:
+        return [_past_value(view, operator, state, data, part) for view in _views(own)]
+
+    return answer(await run_in_threadpool(read), own.facts(last, operator), None)
+
+
+def _views(job: ServedJob) -> Iterable[View]:
+    """Yield a view of each epoch that can be read."""
+    for epoch in job.replica.status().views:
+        try:
+            view = job.replica.at(epoch)
+        except QueryError:  # given up in this moment
+            continue
+        yield view
+
+
+def _past_value(view: View, operator: str, state: str, key: Any, part: Part) -> dict[str, Any]:
+    names = [own.name for own in view.record(operator).states]
+    value = None
+    if state in names:  # the job may have declared it later
+        rows = view.state(operator, state)
+        value = read_key(rows, rows.key_from_json(key), part)
+    return {"epoch": view.epoch, "processing_time": _iso(view.processing_time), "value": value}
+
+
+# ------------------------------------------------------------------------------------ helpers
+
+
+def _readable(token: Token, job: str, record: OperatorRecord) -> list[str]:
+    """Return the states of an operator that a token may read; timers and buffered records belong to
+    the operator.
+    """
+    states = {state.name for state in record.states}
+    return [
+        name
+        for name in record.holds
+        if token.may_read(job, record.name, name if name in states else "")
+    ]
+
+
+def _readable_of(token: Token, job: str, view: View, operator: str) -> list[str]:
+    """Return the same.
+
+    Raises:
+        Problem: the token may read nothing of the operator.
+        QueryError: there is no such operator.
+    """
+    if not token.sees(job, operator):
+        raise forbidden(f"{job}/{operator}")
+    return _readable(token, job, view.record(operator))
+
+
+def _sum(counts: dict[str, int], states: Iterable[str]) -> int:
+    return sum(counts.get(state, 0) for state in states)
+
+
+def _time(micros: int | None) -> str | None:
+    return None if micros is None else instant(micros).isoformat()
+
+
+def _iso(at: Any) -> str | None:
+    return None if at is None else at.isoformat()

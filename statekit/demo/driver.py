@@ -40,30 +40,21 @@ def session() -> SparkSession:
 
 def stream(home: Path, parallelism: int, epochs: int | None) -> None:
     """Stream the input from the checkpoint on; stop after `epochs`, or at the end."""
-    query = _started(home, parallelism, maxFilesPerTrigger=1, trigger={"availableNow": True})
-    epochs_shown = 0
-    while not query.await_termination(timeout_s=1) or epochs_shown < len(query.progress):
-        epochs_shown = _show_epochs(query, parallelism, epochs_shown)
-        if epochs is not None and epochs_shown >= epochs:
-            query.stop()
-            return
+    _run(home, parallelism, epochs, {"availableNow": True}, maxFilesPerTrigger=1)
 
 
 def play(home: Path, parallelism: int) -> None:
     """Stream files as they appear, until the process is ended."""
-    query = _started(home, parallelism, trigger={"processingTime": "1 second"})
-    epochs_shown = 0
-    while not query.await_termination(timeout_s=0.2):
-        epochs_shown = _show_epochs(query, parallelism, epochs_shown)
+    _run(home, parallelism, None, {"processingTime": "1 second"})
 
 
-def _started(
-    home: Path, parallelism: int, *, trigger: dict[str, Any], **options: Any
-) -> sk.RunningJob:
-    """Start the job over the files of the input."""
+def _run(
+    home: Path, parallelism: int, epochs: int | None, trigger: dict[str, Any], **options: Any
+) -> None:
+    """Run the job over the files of the input, and print its epochs."""
     spark = session()
     flights = spark.readStream.schema(SCHEMA).options(**options)
-    return build_job().start(
+    query = build_job().start(
         spark,
         inputs={"flights": flights.parquet(str(home / "input"))},
         outputs={name: sk.sinks.parquet(home / name) for name in SINKS},
@@ -73,22 +64,25 @@ def _started(
         drain="availableNow" in trigger,
         working_directory=home / "working",
     )
-
-
-def _show_epochs(query: sk.RunningJob, parallelism: int, shown: int) -> int:
-    """Print the epochs after those that were shown, and return how many are."""
-    for progress in list(query.progress)[shown:]:
-        shown += 1
-        _print_json(
-            epoch=progress.epoch,
-            shards=parallelism,
-            records=progress.records_in,
-            seconds=progress.seconds,
-            rate=progress.events_per_second,
-            rows=sum(progress.state_rows.values()),
-            watermark=_watermark(progress.watermarks["turnaround"]),
-        )
-    return shown
+    shown, is_running = -1, True
+    first = None
+    while is_running:
+        is_running = not query.await_termination(timeout_s=0.5)
+        for progress in [each for each in list(query.progress) if each.epoch > shown]:
+            shown = progress.epoch
+            first = shown if first is None else first
+            _print_json(
+                epoch=shown,
+                shards=parallelism,
+                records=progress.records_in,
+                seconds=progress.seconds,
+                rate=progress.events_per_second,
+                rows=sum(progress.state_rows.values()),
+                watermark=_watermark(progress.watermarks["turnaround"]),
+            )
+        if epochs is not None and first is not None and shown - first + 1 >= epochs:
+            query.stop()
+            return
 
 
 def _watermark(at: datetime) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from statekit.checkpoint.manifest import Cause, EpochManifest
@@ -98,7 +99,8 @@ class EpochHistory:
         self._lock = threading.Lock()
 
     def until(self, last: EpochManifest, limit: int) -> list[EpochFacts]:
-        """Return the last epochs up to one of them, in order, as far as the checkpoint keeps them.
+        """Return the last epochs up to one of them, in order: those that the checkpoint keeps, and
+        those that were read before.
 
         Raises:
             StorageError: the store failed.
@@ -108,19 +110,22 @@ class EpochHistory:
             if known is not None and known.committed_at_us != last.committed_at_us:
                 self._facts.clear()  # another version of the checkpoint has the same numbers
             self._facts[last.epoch] = facts_of(last)
-            found = list(self._back_from(last.epoch, limit))
+            found = list(islice(self._back_from(last), limit))
             for epoch in sorted(self._facts)[: -self._kept]:
                 del self._facts[epoch]
         return found[::-1]
 
-    def _back_from(self, epoch: int | None, limit: int) -> Iterator[EpochFacts]:
-        while epoch is not None and limit:
+    def _back_from(self, last: EpochManifest) -> Iterator[EpochFacts]:
+        epoch: int | None = last.epoch
+        while epoch is not None:
             own = self._facts.get(epoch)
             if own is None:
                 try:
                     own = facts_of(self._repository.manifest(epoch))
-                except CorruptCheckpointError:
-                    return  # it was collected, or will be reported by whoever needs it
+                except CorruptCheckpointError:  # it was collected
+                    known = (n for n in self._facts if n < epoch and not last.has_abandoned(n))
+                    epoch = max(known, default=None)
+                    continue
                 self._facts[epoch] = own
             yield own
-            epoch, limit = own.previous, limit - 1
+            epoch = own.previous

@@ -63,8 +63,10 @@ class Application:
         await self._app(scope, receive, send)
 
     def end_streams(self) -> None:
-        """End all streams of events, which would otherwise go on for ever."""
+        """End all streams of events, which would otherwise go on for ever, and all waits."""
         self._served.live.close()
+        for job in self._served.jobs.values():
+            job.end_waits()
 
     @asynccontextmanager
     async def _life(self, _: FastAPI) -> AsyncIterator[None]:

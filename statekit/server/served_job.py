@@ -89,6 +89,7 @@ class ServedJob:
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
         self._next: asyncio.Future[None] | None = None
+        self._waits_end = False
 
     @property
     def identity(self) -> str:
@@ -143,11 +144,19 @@ class ServedJob:
     async def next_epoch(self, timeout_s: float) -> bool:
         """Wait for a new epoch, and return whether there is one."""
         assert self._next is not None, "the job was started"
+        if self._waits_end:
+            return False
         try:
             await asyncio.wait_for(asyncio.shield(self._next), timeout_s)
         except TimeoutError:
             return False
         return True
+
+    def end_waits(self) -> None:
+        """Answer all requests that wait for an epoch, and let none wait any more."""
+        self._waits_end = True
+        if self._next is not None and not self._next.done():
+            self._next.set_result(None)
 
     def close(self) -> None:
         """Stop following."""

@@ -48,16 +48,17 @@ def sales_job() -> sk.Job:
     return job
 
 
-def sell(home: Path, records: list[Sale], epoch_size: int = 1) -> None:
+def sell(home: Path, records: list[Sale], epoch_size: int = 1, **options: Any) -> None:
     """Run the job over all records so far."""
-    sales_job().run({"records": records}, checkpoint=home, epoch_size=epoch_size, drain=False)
+    options |= {"checkpoint": home, "epoch_size": epoch_size, "drain": False}
+    sales_job().run({"records": records}, **options)
 
 
 @contextmanager
 def server(checkpoints: Mapping[str, Any], **options: Any) -> Iterator[str]:
     """Serve checkpoints on a free port, and yield the address of the server."""
     chosen = replace(ServerOptions(port=0), **options)
-    with bound_socket(chosen.host, 0) as listening:
+    with bound_socket(chosen.host, chosen.port) as listening:
         config = uvicorn_config({name: str(of) for name, of in checkpoints.items()}, chosen)
         running = StateServer(config)
         thread = threading.Thread(target=running.run, args=([listening],), daemon=True)

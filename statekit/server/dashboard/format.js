@@ -13,7 +13,7 @@ export function bytes(value) {
   if (value === null || value === undefined) return "–";
   const units = ["B", "KB", "MB", "GB", "TB", "PB"];
   let step = 0;
-  while (Math.abs(value) >= 1000 && step < units.length - 1) {
+  while (Math.abs(value) >= 999.5 && step < units.length - 1) {
     value /= 1000;
     step += 1;
   }

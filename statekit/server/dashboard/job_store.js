@@ -4,6 +4,7 @@ import { get, pause } from "./api.js";
 import { useEffect, useState } from "./html.js";
 
 const EPOCHS = 120;
+const WAIT_S = 15;
 const RETRY_MS = 2000;
 const BETWEEN_MS = 400;
 
@@ -24,18 +25,21 @@ export function useJob(alias) {
 async function follow(alias, signal, setFound) {
   let epochs = [];
   let last;
+  let isLost = false;
   while (!signal.aborted) {
     try {
-      const wait = last === undefined ? {} : { after: last, wait: 15 };
+      const wait = last === undefined ? {} : { after: last, wait: isLost ? 0 : WAIT_S };
       const news = await get([alias, "epochs"], { limit: EPOCHS, ...wait }, signal);
       const isContinued = last !== undefined && (news.value[0]?.epoch ?? last + 1) > last;
       epochs = [...(isContinued ? epochs : []), ...news.value].slice(-EPOCHS);
       last = news.epoch;
+      isLost = false;
       const job = await get([alias], {}, signal);
       if (!signal.aborted) setFound({ job, epochs, error: null, receivedMs: performance.now() });
       await pause(BETWEEN_MS);
     } catch (error) {
       if (signal.aborted) return;
+      isLost = true;
       setFound((before) => ({ ...before, error }));
       await pause(RETRY_MS);
     }

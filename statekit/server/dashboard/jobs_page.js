@@ -10,7 +10,7 @@ import { Loading, Problem } from "./parts.js";
 
 const REFRESH_MS = 3000;
 
-export function useJobs() {
+export function useJobs(turn) {
   const [found, setFound] = useState({ jobs: null, error: null });
   useEffect(() => {
     const ends = new AbortController();
@@ -27,7 +27,7 @@ export function useJobs() {
       }
     })();
     return () => ends.abort();
-  }, []);
+  }, [turn]);
   return found;
 }
 

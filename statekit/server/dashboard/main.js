@@ -15,7 +15,7 @@ const THEMES = ["auto", "light", "dark"];
 function App() {
   const { parts, parameters } = useLocation();
   const [turn, setTurn] = useState(0);
-  const found = useJobs();
+  const found = useJobs(turn);
   useEffect(() => {
     document.title = ["statekit", ...parts].join(" · ");
   }, [parts.join("/")]);

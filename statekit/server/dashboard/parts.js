@@ -94,7 +94,7 @@ export function KeyForm({ operator, first, find, label = "Find key" }) {
     ${operator.key.map(
       (field, place) => html`<label><span>${field.name}</span><input
         name=${field.name} value=${texts[place]} placeholder=${FAMILIAR[nameOfType(field.type)] ?? nameOfType(field.type)}
-        autocomplete="off" spellcheck="false"
+        autocomplete="off" spellcheck=${false}
         onInput=${(event) => setTexts(texts.map((text, own) => (own === place ? event.target.value : text)))} /></label>`,
     )}
     <button type="submit">${label}</button>

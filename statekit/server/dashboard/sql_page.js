@@ -46,7 +46,7 @@ export function SqlPage({ jobs, parameters }) {
     <form class="sql" onSubmit=${submit}>
       <label><span>job</span><select value=${alias} onChange=${(event) => replace("sql", { job: event.target.value, sql })}>
         ${(jobs ?? []).map(({ job }) => html`<option value=${job} selected=${job === alias}>${job}</option>`)}</select></label>
-      <label class="wide"><span>query</span><textarea rows="6" spellcheck="false" value=${sql} onInput=${(event) => setSql(event.target.value)} onKeyDown=${onKeyDown} placeholder="select * from states"></textarea></label>
+      <label class="wide"><span>query</span><textarea rows="6" spellcheck=${false} value=${sql} onInput=${(event) => setSql(event.target.value)} onKeyDown=${onKeyDown} placeholder="select * from states"></textarea></label>
       <p class="choices"><button type="submit" disabled=${!sql.trim() || !alias}>Run</button>
         ${state.isRunning && html`<button type="button" class="quiet" onClick=${() => { running.current.abort(); setState({}); }}>Stop</button>`}
         <button type="button" class="quiet" disabled=${!sql.trim() || !alias} onClick=${() => run(`explain ${sql}`)}>Explain</button>
@@ -76,7 +76,7 @@ function Result({ answer, sql, alias, seconds: took }) {
   return html`<p class="muted">${isCut ? `the first ${count(rows.length)} rows` : `${count(rows.length)} ${rows.length === 1 ? "row" : "rows"}`}, after epoch ${count(answer.epoch)}, in ${seconds(took)}${" · "}<button type="button" class="quiet" onClick=${() => file("csv")}>CSV</button>${" "}<button type="button" class="quiet" onClick=${() => file("arrow")}>Arrow</button></p>
     <${Problem} error=${error} />
     ${isPlan
-      ? html`<pre tabindex="0" role="group" aria-label="Plan of the query">${rows.map((row) => row[1]).join("\n")}</pre>`
+      ? html`<pre tabindex="0" role="group" aria-label="Explained">${rows.map((row) => row[1]).join("\n")}</pre>`
       : html`<${Plot} columns=${columns} rows=${rows} />
         <div class="scroll tall" tabindex="0" role="group" aria-label="Result"><table>
           <thead><tr>${columns.map((column) => html`<th scope="col" class=${isNumber(column) ? "number" : ""} title=${column.type}>${column.name}</th>`)}</tr></thead>

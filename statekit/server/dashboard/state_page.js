@@ -94,12 +94,12 @@ function Live({ alias, operator, state }) {
     setPrefix(new FormData(event.target).get("prefix"));
   };
   return html`<div class="toolbar">
-      <form class="key-form" onSubmit=${filter}><label><span>keys that begin with</span><input name="prefix" autocomplete="off" spellcheck="false" /></label><button type="submit">Watch</button></form>
+      <form class="key-form" onSubmit=${filter}><label><span>keys that begin with</span><input name="prefix" autocomplete="off" spellcheck=${false} /></label><button type="submit">Watch</button></form>
       <p><span role="status" class=${`status ${isOn ? status.kind : "wait"}`}>${isOn ? status.text : "paused"}</span>${" "}
         <button type="button" class="quiet" onClick=${() => setOn(!isOn)}>${isOn ? "Pause" : "Continue"}</button></p>
     </div>
     ${changes.length === 0 && html`<p class="muted">No change yet: each committed epoch adds its own.</p>`}
-    ${changes.length > 0 && html`<div class="scroll" tabindex="0" role="group" aria-label="Changes"><table class="changes">
+    ${changes.length > 0 && html`<div class="scroll tall" tabindex="0" role="group" aria-label="Changes"><table class="changes">
       <thead><tr><th scope="col" class="number">epoch</th><th scope="col">key</th><th scope="col">before</th><th scope="col">after</th></tr></thead>
       <tbody>${changes.map((each) => html`<tr key=${each.id}><td class="number">${count(each.epoch)}</td>
         <th scope="row"><${KeyLink} alias=${alias} operator=${operator.operator} keyOf=${each.key} />${each.place !== undefined && html` <code>${keyText(each.place)}</code>`}</th>

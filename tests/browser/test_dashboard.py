@@ -1,0 +1,333 @@
+"""The dashboard in a real browser, over a real server and a job that commits meanwhile."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import quote
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+import statekit as sk
+from tests.support.browser import browser, page
+from tests.support.served import server
+from tests.support.vendored import PINS, VENDOR
+
+EVIL = '<img src=x onerror="document.title=1">'
+
+
+class Visit(NamedTuple):
+    site: str
+    page: str
+    at: dt.datetime
+    cents: int
+
+
+class Last(NamedTuple):
+    page: str
+    cents: int
+
+
+@sk.process(key="site", event_time="at", lateness="1 hour")
+def visits(
+    visit: Visit,
+    ctx: sk.Context,
+    last: sk.ValueState[Last],
+    pages: sk.MapState[str, int],
+    log: sk.ListState[int],
+    recent: Annotated[sk.ValueState[int], sk.TTL("1 day", clock="event")],
+    total: Annotated[sk.ReducingState[int], sk.Reduce(sum)],
+) -> Iterator[Last]:
+    last.update(Last(visit.page, visit.cents))
+    pages[visit.page] = pages.get(visit.page, 0) + 1
+    log.append(visit.cents)
+    recent.update(visit.cents)
+    total.add(visit.cents)
+    ctx.timers.replace(visit.at + dt.timedelta(hours=3))
+    yield Last(visit.page, visit.cents)
+
+
+@visits.on_timer
+def closed(timer: sk.Timer, ctx: sk.Context) -> Iterator[Last]:
+    yield Last(ctx.key, 0)
+
+
+def job() -> sk.Job:
+    built = sk.Job("site")
+    visited = built.source("records", Visit).process(visits)
+    visited.aggregate(key="page", cents=sk.Sum("cents"))
+    return built
+
+
+FOCUSED = "document.activeElement.ariaLabel ?? document.activeElement.textContent"
+"""The name of the element that has the focus."""
+
+START = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
+RECORDS = [
+    Visit(f"site-{n % 40}", f"page-{n % 7}", START + dt.timedelta(minutes=n), n) for n in range(400)
+]
+RECORDS += [Visit(EVIL, EVIL, START + dt.timedelta(minutes=400), 2**62 + 1)]
+
+
+def run(home: Path, records: list[Visit], epoch_size: int) -> None:
+    job().run({"records": records}, checkpoint=home, epoch_size=epoch_size, drain=False)
+
+
+class Site:
+    """A served job that goes on when a test wants it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.records = home, list(RECORDS)
+        run(home, self.records, epoch_size=50)
+
+    def visit(self, site: str, cents: int) -> None:
+        """Commit one more epoch."""
+        at = START + dt.timedelta(minutes=len(self.records))
+        self.records.append(Visit(site, "page-1", at, cents))
+        run(self.home, self.records, epoch_size=1)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    return Site(tmp_path_factory.mktemp("site") / "checkpoint")
+
+
+@pytest.fixture(scope="module")
+def address(site: Site) -> Iterator[str]:
+    with server({"site": site.home}) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as running:
+        yield running
+
+
+def shows(own: Page, text: str | re.Pattern[str]) -> None:
+    expect(own.locator("main")).to_contain_text(text)
+
+
+def key_of(value: Any) -> str:
+    return quote(json.dumps(value))
+
+
+PAGES = {
+    "jobs": ("", "up to date"),
+    "job": ("site", "Records in, by operator"),
+    "operator": ("site/visits", "of the mean"),
+    "key": ("site/visits?key=" + key_of("site-7"), "Timers"),
+    "keys": ("site/visits/pages", "site-7"),
+    "live": ("site/visits/last?view=live", "live, epoch"),
+    "growth": ("site/visits/log?view=growth", "Bytes"),
+    "skew": ("site/visits/log?view=skew", "of the mean"),
+    "read": ("site/visits/last?view=read", "read_parquet"),
+    "sql": (
+        "sql?job=site&sql=" + quote("select site, value from visits.total order by 2 desc limit 9"),
+        "9 rows",
+    ),
+}
+
+LOOKS: dict[str, dict[str, Any]] = {
+    "light": {"color_scheme": "light"},
+    "dark": {"color_scheme": "dark"},
+    "phone": {"color_scheme": "light", "viewport": {"width": 390, "height": 844}},
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("name", PAGES)
+def test_each_page_is_accessible_and_fits_in_every_look(
+    chromium: Browser, address: str, name: str, look: str
+) -> None:
+    path, text = PAGES[name]
+    with page(chromium, **LOOKS[look]) as own:
+        own.goto(f"{address}/#/{path}")
+        shows(own, text)
+        found = Axe().run(own)
+        assert found.violations_count == 0, found.generate_report()
+        assert own.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_user_finds_a_key_by_clicks_and_the_address_shows_it_again(
+    chromium: Browser, address: str
+) -> None:
+    with page(chromium) as own:
+        own.goto(address)
+        own.get_by_role("link", name="site").click()
+        own.get_by_label("operator visits").click()
+        own.get_by_label("site").fill("site-3")
+        own.keyboard.press("Enter")
+        shows(own, "key group")
+        expect(own.get_by_role("article").first).to_contain_text('"page"')
+        assert "key=%22site-3%22" in own.url
+        own.reload()
+        expect(own.get_by_role("heading", level=1)).to_have_text("site-3")
+        expect(own.get_by_role("article").first).to_contain_text('"page"')
+
+
+def test_a_key_changes_on_the_page_when_an_epoch_is_committed(
+    chromium: Browser, address: str, site: Site
+) -> None:
+    with page(chromium) as own:
+        own.goto(f"{address}/#/site/visits?key={key_of('site-5')}")
+        total = own.get_by_role("article").filter(
+            has=own.get_by_role("heading", name="total", exact=True)
+        )
+        before = int(total.locator("pre").inner_text())
+        site.visit("site-5", 1_000_000)
+        expect(total.locator("pre")).to_have_text(str(before + 1_000_000))
+        total.get_by_text("History").click()
+        expect(total.get_by_role("row")).not_to_have_count(1)
+        slider = own.get_by_role("slider")
+        slider.focus()
+        own.keyboard.press("ArrowLeft")
+        expect(total.locator("pre")).to_have_text(str(before))
+        assert "epoch=" in own.url
+        own.get_by_role("button", name="Back to live").click()
+        expect(total.locator("pre")).to_have_text(str(before + 1_000_000))
+
+
+def test_the_live_view_shows_changes_of_keys_that_begin_with_a_text(
+    chromium: Browser, address: str, site: Site
+) -> None:
+    with page(chromium) as own:
+        own.goto(f"{address}/#/site/visits/total?view=live")
+        shows(own, "live, epoch")
+        own.get_by_label("keys that begin with").fill("new-")
+        own.get_by_role("button", name="Watch").click()
+        shows(own, "live, epoch")
+        site.visit("site-1", 5)
+        site.visit("new-1", 7)
+        row = own.get_by_role("row").filter(has_text="new-1")
+        expect(row).to_contain_text("7")
+        expect(own.get_by_role("row").filter(has_text="site-1")).to_have_count(0)
+        own.get_by_role("button", name="Pause").click()
+        shows(own, "paused")
+
+
+def test_keys_are_shown_page_by_page_of_one_epoch(chromium: Browser, address: str) -> None:
+    with page(chromium) as own:
+        own.goto(f"{address}/#/site/visits/total")
+        shows(own, "site-0")
+        own.get_by_label("site", exact=True).fill("site-3")
+        own.get_by_role("button", name="Start at key").click()
+        shows(own, "from the beginning")
+        expect(own.locator("table.keys tbody tr").first).to_contain_text("site-3")
+
+
+def test_sql_runs_with_the_keyboard_and_its_address_shows_the_result(
+    chromium: Browser, address: str
+) -> None:
+    sql = "select page, sum(value) as cents from aggregate_by_page.cents group by page"
+    with page(chromium, expected_errors=("400",), accept_downloads=True) as own:
+        own.goto(f"{address}/#/sql")
+        own.get_by_label("query").fill(sql)
+        own.keyboard.press("Control+Enter")
+        shows(own, "8 rows")
+        expect(own.get_by_role("img", name=re.compile("page-1"))).to_be_visible()
+        with own.expect_download() as saved:
+            own.get_by_role("button", name="CSV").click()
+        assert Path(saved.value.path()).read_text().startswith('"page","cents"')
+        own.reload()
+        shows(own, "8 rows")
+        own.get_by_role("button", name="Explain").click()
+        shows(own, "Hash Group By")
+        own.get_by_label("query").fill("select * from nothing")
+        own.get_by_role("button", name="Run", exact=True).click()
+        expect(own.get_by_role("alert")).to_contain_text("Tables are states")
+
+
+def test_text_of_users_is_never_markup_and_large_integers_are_exact(
+    chromium: Browser, address: str
+) -> None:
+    with page(chromium) as own:
+        own.goto(f"{address}/#/site/visits?key={key_of(EVIL)}")
+        expect(own.get_by_role("heading", level=1)).to_have_text(EVIL)
+        shows(own, str(2**62 + 1))
+        own.goto(f"{address}/#/sql?job=site&sql={quote('select map_key, value from visits.pages')}")
+        shows(own, EVIL)
+        assert own.locator("main img").count() == 0
+        assert own.title() != "1"
+
+
+def test_a_server_with_tokens_asks_for_one_and_shows_what_it_may_read(
+    chromium: Browser, site: Site, tmp_path: Path
+) -> None:
+    digest = hashlib.sha256(b"secret").hexdigest()
+    tokens = tmp_path / "tokens.json"
+    reads = {"name": "page", "sha256": digest, "read": ["site/visits/total"]}
+    tokens.write_text(json.dumps({"tokens": [reads]}))
+    with (
+        server({"site": site.home}, tokens=tokens) as found,
+        page(chromium, expected_errors=("401",)) as own,
+    ):
+        own.goto(found)
+        field = own.get_by_role("textbox", name="token")
+        field.fill("wrong")
+        own.keyboard.press("Enter")
+        expect(own.get_by_role("dialog")).to_contain_text("does not know")
+        field.fill("secret")
+        own.keyboard.press("Enter")
+        own.get_by_role("link", name="site").click()
+        shows(own, "total")
+        expect(own.locator("main")).not_to_contain_text("pages")
+        assert own.evaluate("document.cookie") == ""
+        own.reload()
+        shows(own, "total")
+        own.get_by_role("button", name="Forget token").click()
+        expect(own.get_by_role("dialog")).to_be_visible()
+
+
+def test_the_theme_is_chosen_with_a_button_and_kept(chromium: Browser, address: str) -> None:
+    with page(chromium, color_scheme="light") as own:
+        own.goto(address)
+        dark = own.evaluate("getComputedStyle(document.body).backgroundColor")
+        for _ in range(2):
+            own.get_by_role("button", name="Theme").click()
+        own.reload()
+        shows(own, "up to date")
+        assert own.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+
+
+def test_all_is_reached_with_the_keyboard(chromium: Browser, address: str) -> None:
+    with page(chromium) as own:
+        own.goto(f"{address}/#/site")
+        shows(own, "Operators and states")
+        own.keyboard.press("Tab")
+        own.keyboard.press("Enter")  # the link that skips the frame
+        assert own.evaluate("document.activeElement.id") == "main"
+        reached: list[str] = []
+        for _ in range(40):
+            own.keyboard.press("Tab")
+            reached.append(own.evaluate(FOCUSED))
+        assert "operator visits" in reached
+        assert "pages" in reached
+
+
+def test_a_server_that_ends_is_reported_and_the_page_goes_on_when_it_is_back(
+    chromium: Browser, site: Site
+) -> None:
+    with page(chromium, expected_errors=("ERR_", "Failed to load")) as own:
+        with server({"site": site.home}) as found:
+            own.goto(f"{found}/#/site")
+            shows(own, "Operators and states")
+        expect(own.get_by_role("alert")).to_contain_text("cannot be reached")
+        with server({"site": site.home}, port=int(found.rpartition(":")[2])):
+            expect(own.get_by_role("alert")).to_have_count(0)
+
+
+def test_modules_of_others_are_those_that_are_pinned() -> None:
+    pins = json.loads(PINS.read_text())
+    pinned = {name: digest for pin in pins.values() for name, digest in pin["sha256"].items()}
+    files = {file.name: file for file in VENDOR.iterdir() if file != PINS}
+    assert files.keys() == pinned.keys()
+    for name, file in files.items():
+        assert hashlib.sha256(file.read_bytes()).hexdigest() == pinned[name], name

@@ -8,10 +8,11 @@ DEV := $(VENV)/.installed-dev
 DEMO := $(VENV)/.installed-demo
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test test-slow check bench soak clean java
+.PHONY: help demo demo-serve test test-slow check bench soak clean java
 
 help:
 	@echo "make demo       install into $(VENV) and run the demo on real data"
+	@echo "make demo-serve the same data as a live stream, with the dashboard, until Ctrl-C"
 	@echo "make test       install and run the tests"
 	@echo "make test-slow  the tests that kill processes, fuzz and compare with Spark's own engine"
 	@echo "make check      ruff, mypy and the layer test"
@@ -43,6 +44,9 @@ java:
 
 demo: $(DEMO) java
 	$(BIN)/statekit demo
+
+demo-serve: $(DEMO) java
+	$(BIN)/statekit demo --serve
 
 test: $(DEV) java
 	$(PYTEST) -m "not slow"

@@ -39,6 +39,7 @@ def play(home: Path, days_per_second: float, port: int) -> None:
     Raises:
         StatekitError: the directory is not the demo's, or the job or the server ends.
     """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     empty(home)
     flights = flights_by_schedule(raw_csv(home))
     (home / "input").mkdir()
@@ -84,7 +85,10 @@ def _show(home: Path, driver: subprocess.Popen[bytes], flights: int, port: int) 
     if first is None:
         raise StatekitError(f"the job did not start: see {home / 'driver.log'}")
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[epoch]}")
-    with _server(home, port), Progress(*columns, TimeElapsedColumn(), console=_console) as bar:
+    with (
+        _server(home, port) as server,
+        Progress(*columns, TimeElapsedColumn(), console=_console) as bar,
+    ):
         task = bar.add_task("flights of 2013", total=flights, epoch="")
         for each in itertools.chain([first], facts):
             text = (
@@ -92,16 +96,18 @@ def _show(home: Path, driver: subprocess.Popen[bytes], flights: int, port: int) 
                 f"{each['watermark']}"
             )
             bar.update(task, advance=each["records"], epoch=text)
+            if server.poll() is not None:
+                raise StatekitError("the server has ended: its last line says why")
     raise StatekitError(f"the job ended: see {home / 'driver.log'}")
 
 
 @contextmanager
-def _server(home: Path, port: int) -> Iterator[None]:
+def _server(home: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """Serve the checkpoint, and print the address."""
     command = [sys.executable, "-m", "statekit.cli", "serve", f"fleet={home / 'checkpoint'}"]
     with subprocess.Popen([*command, "--port", str(port), "--epochs", "100"]) as server:
         try:
-            yield
+            yield server
         finally:
             server.terminate()
             try:

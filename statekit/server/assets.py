@@ -7,6 +7,7 @@ page gets all data from the routes, with the token that its user enters.
 
 from __future__ import annotations
 
+import gzip
 import mimetypes
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -34,6 +35,7 @@ _SUFFIXES = (".html", ".css", ".js", ".svg")
 
 class _Asset(NamedTuple):
     body: bytes
+    packed: bytes
     media_type: str
     tag: str
 
@@ -49,8 +51,8 @@ def _read() -> dict[str, _Asset]:
             elif file.name.endswith(_SUFFIXES):
                 body = file.read_bytes()
                 media_type = mimetypes.types_map[f".{file.name.rpartition('.')[2]}"]
-                tag = f'"{xxhash.xxh3_128_hexdigest(body)}"'
-                found[path + file.name] = _Asset(body, media_type, tag)
+                tag = f'W/"{xxhash.xxh3_128_hexdigest(body)}"'
+                found[path + file.name] = _Asset(body, gzip.compress(body), media_type, tag)
 
     add(files("statekit.server") / "dashboard", "")
     return found
@@ -75,13 +77,18 @@ def _answer(request: Request, path: str) -> Response:
     found = _ASSETS.get(path)
     if found is None:
         raise Problem(404, "not_found", f"the dashboard has no file {path!r:.100}")
+    is_packed = "gzip" in request.headers.get("accept-encoding", "")
     headers = {
         "ETag": found.tag,
         "Cache-Control": "no-cache",
+        "Vary": "Accept-Encoding",
         "Content-Security-Policy": POLICY,
         "X-Content-Type-Options": "nosniff",
         "Referrer-Policy": "no-referrer",
     }
     if is_known(found.tag, request.headers.get("if-none-match")):
         return Response(status_code=304, headers=headers)
-    return Response(found.body, 200, headers, found.media_type)
+    if is_packed:
+        headers["Content-Encoding"] = "gzip"
+    body = found.packed if is_packed else found.body
+    return Response(body, 200, headers, found.media_type)

@@ -16,6 +16,7 @@ import httpx
 import msgspec
 
 from statekit.checkpoint.job_file import JobFile
+from statekit.checkpoint.state_kinds import RowShape
 from statekit.clock import sleep_s
 from statekit.errors import QueryError, StorageError, class_of_kind
 from statekit.functions.process import Process
@@ -79,6 +80,7 @@ class _Exchanges:
         self._functions = functions
         self._retries = retries
         self._job_files: dict[str, JobFile] = {}
+        self._rows: dict[tuple[str, str, str], StateRows] = {}
 
     def jobs(self) -> Exchange[list[dict[str, Any]]]:
         found: list[dict[str, Any]] = (yield from self._sent("GET", "/jobs", {})).json()
@@ -99,7 +101,7 @@ class _Exchanges:
             body = msgspec.json.encode({"keys": keys})
             found = (yield from self._sent("POST", f"{place}/query", epoch, body)).json()
             return Answer(found["value"], found["epoch"])
-        encoded = [function.key_codec.encode(key) for key in keys]
+        encoded = function.key_codec.encode_all(keys)
         body = msgspec.msgpack.encode({"keys": encoded})
         answer = yield from self._sent("POST", f"{place}/stored", epoch, body)
         stored = msgspec.msgpack.decode(answer.content)
@@ -108,9 +110,11 @@ class _Exchanges:
             params = {"epoch": stored["epoch"]}
             sent = yield from self._sent("GET", f"{_place(job)}/types", params)
             self._job_files[types] = JobFile.from_bytes(sent.content, "the types of the server")
-        rows = StateRows(self._job_files[types], operator, state, function)
-        values = [rows.whole([(key, row) for key, row in own], 0) for own in stored["rows"]]
-        return Answer(values, stored["epoch"])
+        rows = self._rows.get((types, operator, state))
+        if rows is None:
+            rows = StateRows(self._job_files[types], operator, state, function)
+            self._rows[types, operator, state] = rows
+        return Answer(_decoded(rows, stored["rows"]), stored["epoch"])
 
     def get_text(
         self, job: str, operator: str, state: str, text: str, epoch: Mapping[str, Any]
@@ -143,6 +147,14 @@ class _Exchanges:
                 return _checked(answer)
             yield _pause_s(attempt, answer)
         raise AssertionError("the last attempt returns or raises")
+
+
+def _decoded(rows: StateRows, stored: list[Any]) -> list[Any]:
+    """Return the values of stored rows, as `StateView.stored_rows` returns them."""
+    if rows.shape is not RowShape.VALUE:
+        return [rows.whole([(key, row) for key, row in own], 0) for own in stored]
+    value, absent = rows.value, rows.absent
+    return [absent if row is None else value(row) for row in stored]
 
 
 def _bounds(start: Any, end: Any) -> dict[str, str]:
@@ -251,9 +263,16 @@ class _Followed:
 
 
 def _followed(
-    job: str, operator: str, state: str, key: Any, prefix: Any, after: str | None, retries: int
+    job: str,
+    operator: str,
+    state: str,
+    key: Any,
+    prefix: Any,
+    rows: bool,
+    after: str | None,
+    retries: int,
 ) -> _Followed:
-    given = {"key": key, "prefix": prefix}
+    given = {"key": key, "prefix": prefix, "rows": None if rows else False}
     params = {name: json.dumps(of) for name, of in given.items() if of is not None}
     return _Followed(_place(job, operator, state), params, after, retries)
 
@@ -355,6 +374,7 @@ class Client:
         *,
         key: Any = None,
         prefix: Any = None,
+        rows: bool = True,
         after: str | None = None,
     ) -> Iterator[WatchEvent]:
         """Yield the events of a state, or of one key or some, without end.
@@ -363,13 +383,14 @@ class Client:
 
         Parameters:
             key, prefix: as JSON can hold it; None for all keys.
+            rows: begin with the rows that there are; otherwise only changes are sent.
             after: the id of the last event that was applied; None for a consumer without anything.
 
         Raises:
             QueryError: there is no such state, or the server refuses.
             StorageError: the server cannot be reached again.
         """
-        followed = _followed(job, operator, state, key, prefix, after, self._retries)
+        followed = _followed(job, operator, state, key, prefix, rows, after, self._retries)
         while True:
             broken: Exception | None = None
             try:
@@ -474,10 +495,11 @@ class AsyncClient:
         *,
         key: Any = None,
         prefix: Any = None,
+        rows: bool = True,
         after: str | None = None,
     ) -> AsyncIterator[WatchEvent]:
         """Yield the events of a state, or of one key or some, without end. See `Client.follow`."""
-        followed = _followed(job, operator, state, key, prefix, after, self._retries)
+        followed = _followed(job, operator, state, key, prefix, rows, after, self._retries)
         while True:
             broken: Exception | None = None
             try:

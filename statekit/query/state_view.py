@@ -327,14 +327,15 @@ class StateView(Generic[K, V]):
             key, end = rows.keys.split(row_key)
             yield key, rows.place(row_key, end), rows.value(row)
 
-    def stored_rows(self, keys: Sequence[bytes]) -> list[list[Row]]:
+    def stored_rows(self, keys: Sequence[bytes]) -> list[bytes | None] | list[list[Row]]:
         """Return the rows that have not expired of some keys, as they are stored.
 
         Parameters:
             keys: encoded.
 
         Returns:
-            For each key its rows: what follows the key in the row key, and the row.
+            For each key of a state with one row per key the row, or None; of other states the rows:
+            what follows the key in the row key, and the row.
 
         Raises:
             StateTypeError: one of them is not a key of the operator.
@@ -353,10 +354,10 @@ class StateView(Generic[K, V]):
             found = zip(prefixes, ends, strict=True)
             return [[(key[end:], row) for key, row in self._stored(p)] for p, end in found]
         of_keys = self._source.get_many(name, prefixes)
-        return [
-            [] if row is None or rows.is_expired(row, self._now_us) else [(b"", row)]
-            for row in of_keys
-        ]
+        if rows.state.ttl is None:
+            return of_keys
+        now_us = self._now_us
+        return [None if row is None or rows.is_expired(row, now_us) else row for row in of_keys]
 
     def count(self) -> int:
         """Return the number of rows: values, elements or entries. It reads no row if none expires.

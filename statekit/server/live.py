@@ -13,7 +13,8 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -46,20 +47,6 @@ class Event(NamedTuple):
     data: bytes
 
 
-class EpochEvents(NamedTuple):
-    """What an epoch changed.
-
-    Parameters:
-        epoch: its number.
-        events: its changes, in order; None if they are too many to keep, and watchers begin again.
-        data: the facts of the epoch, as JSON.
-    """
-
-    epoch: int
-    events: list[Event] | None
-    data: bytes
-
-
 class Place(NamedTuple):
     """The last event that a watcher has: the number of a change, or None for the whole epoch."""
 
@@ -79,6 +66,76 @@ class Place(NamedTuple):
         epoch, _, number = text.partition("-")
         is_id = epoch.isdecimal() and (number == "end" or number.isdecimal()) and len(text) < 50
         return cls(int(epoch), None if number == "end" else int(number)) if is_id else None
+
+
+def event_text(name: str, data: bytes, place: Place | None = None) -> bytes:
+    """Return an event as a stream has it. JSON has no line breaks.
+
+    >>> event_text("epoch", b"{}", Place(7, None))
+    b'id: 7-end\\nevent: epoch\\ndata: {}\\n\\n'
+    """
+    identity = b"" if place is None else f"id: {place}\n".encode()
+    return identity + b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
+
+
+@dataclass(frozen=True, eq=False)
+class EpochEvents:
+    """What an epoch changed. Its text is made once for all who watch.
+
+    Parameters:
+        epoch: its number.
+        events: its changes, in order; None if they are too many to keep, and watchers begin again.
+        data: the facts of the epoch, as JSON.
+        first: the number of the first of these changes.
+    """
+
+    epoch: int
+    events: list[Event] | None
+    data: bytes
+    first: int = 1
+
+    def after(self, number: int) -> EpochEvents:
+        """Return the epoch without the changes up to a number."""
+        assert self.events is not None
+        return replace(self, events=self.events[number:], first=number + 1)
+
+    def text(self, key: list[Any] | None, matches: Callable[[Any], bool] | None) -> bytes:
+        """Return the events for a watcher.
+
+        Parameters:
+            key: the only key that it watches, in a list; None for several.
+            matches: which keys it watches; None for all.
+        """
+        if key is not None:
+            own = [self._changes[place] for place in self._places.get(key[0], ())]
+        elif matches is not None:
+            events = self.events or ()
+            own = [self._changes[n] for n, event in enumerate(events) if matches(event.key)]
+        else:
+            return self._text
+        return b"".join((*own, self._end))
+
+    @cached_property
+    def _changes(self) -> list[bytes]:
+        return [
+            event_text("change", event.data, Place(self.epoch, number))
+            for number, event in enumerate(self.events or (), start=self.first)
+        ]
+
+    @cached_property
+    def _places(self) -> dict[Any, list[int]]:
+        places: dict[Any, list[int]] = {}
+        for place, event in enumerate(self.events or ()):
+            places.setdefault(event.key, []).append(place)
+        return places
+
+    @cached_property
+    def _end(self) -> bytes:
+        return event_text("epoch", self.data, Place(self.epoch, None))
+
+    @cached_property
+    def _text(self) -> bytes:
+        return b"".join((*self._changes, self._end))
 
 
 @dataclass(eq=False)
@@ -149,8 +206,7 @@ class StateChanges:
         first, *later = missed
         if after.number is None:
             return later
-        assert first.events is not None
-        return [first._replace(events=first.events[after.number :]), *later]
+        return [first.after(after.number), *later]
 
     def close(self) -> None:
         """Stop, and make all watchers leave."""

@@ -283,17 +283,21 @@ async def read_state(
     key: str | None = None,
     cursor: str | None = None,
     prefix: str | None = None,
+    rows: bool = True,
 ) -> Response:
     """Read one key, given as JSON; a range of keys; or all rows, as Arrow, Parquet or CSV.
 
-    With `Accept: text/event-stream`, watch what is asked for; `prefix` is that of keys.
+    With `Accept: text/event-stream`, watch what is asked for; `prefix` is that of keys, and without
+    `rows` the stream has only changes.
     """
     state, to = _format(state, request)
     own = served.job(token, job, operator, state)
     if request.method == "GET" and asks_to_watch(request.headers.get("accept")):
         data = None if key is None else [json_of(key, "key")]
         begins = None if prefix is None else json_of(prefix, "prefix")
-        return _watched(request, served, own, (operator, state), data, begins, is_json=True)
+        return _watched(
+            request, served, own, (operator, state), data, begins, is_json=True, rows=rows
+        )
     view = await own.view(epoch, operator)
     if to is not None and key is not None:
         raise bad_request("a file has all keys: leave key= out, or read it as JSON")
@@ -320,11 +324,14 @@ async def read_one(
     token: Allowed,
     epoch: Epoch,
     part: Asked,
+    rows: bool = True,
 ) -> Response:
     """Read one key, given as text. With `Accept: text/event-stream`, watch it."""
     own = served.job(token, job, operator, state)
     if request.method == "GET" and asks_to_watch(request.headers.get("accept")):
-        return _watched(request, served, own, (operator, state), [key], None, is_json=False)
+        return _watched(
+            request, served, own, (operator, state), [key], None, is_json=False, rows=rows
+        )
     view = await own.view(epoch, operator)
     return await _one(request, own, view, (operator, state), part, key, is_json=False)
 
@@ -376,6 +383,7 @@ def _watched(
     prefix: Any,
     *,
     is_json: bool,
+    rows: bool,
 ) -> Response:
     """Return the answer that goes on as long as somebody watches."""
     if key is not None:
@@ -388,6 +396,7 @@ def _watched(
         key=key,
         matches=None if prefix is None else prefix_of(prefix),
         after=Place.of_text(request.headers.get("last-event-id", "")),
+        rows=rows,
     )
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(watch.events(), 200, headers, EVENT_STREAM)

@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 
 from statekit.query.state_view import StateView
 from statekit.server.answers import encode
-from statekit.server.live import EpochEvents, LiveChanges, Place
+from statekit.server.live import LiveChanges, Place, event_text
 from statekit.server.problems import Problem, bad_request
 from statekit.server.served_job import ServedJob, Wanted
 
@@ -68,6 +68,7 @@ class Watch:
         key: the one key that is watched, in a list; None for several.
         matches: which keys are watched; None for all.
         after: the last event that the watcher has; None at the first time.
+        rows: whether it gets the rows that there are, or only changes.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Watch:
         key: list[Any] | None,
         matches: Matches | None,
         after: Place | None,
+        rows: bool,
     ) -> None:
         if live.is_full:
             raise Problem(
@@ -87,8 +89,8 @@ class Watch:
             )
         self._live, self._job, self._operator, self._state = live, job, operator, state
         self._key = key
-        self._matches = matches if key is None else lambda own: own == key[0]
-        self._after = after
+        self._matches = matches
+        self._wants_rows = rows
         self._changes = live.state(job, operator, state)
         self._watcher, self._missed = self._changes.watch(after)
         self._reset_at = -1
@@ -102,12 +104,12 @@ class Watch:
                 async for text in self._reset():
                     yield text
             for epoch in self._missed or ():
-                yield self._text(epoch)
+                yield epoch.text(self._key, self._matches)
             async for text in self._following():
                 yield text
-            yield _event("end", encode({"kind": self._watcher.why}))
+            yield event_text("end", encode({"kind": self._watcher.why}))
         except Problem as problem:
-            yield _event("end", problem.body)
+            yield event_text("end", problem.body)
         finally:
             self._live.leave(self._job, self._operator, self._state, self._watcher)
 
@@ -125,17 +127,18 @@ class Watch:
                 async for text in self._reset():
                     yield text
             elif epoch.epoch > self._reset_at:
-                yield self._text(epoch)
+                yield epoch.text(self._key, self._matches)
 
     async def _reset(self) -> AsyncIterator[bytes]:
         """Yield all rows after the last epoch that was published."""
         view = await self._job.view(Wanted(min_epoch=self._changes.position, wait_s=60))
         self._reset_at = view.epoch
-        yield _event("reset", encode({"epoch": view.epoch}))
-        rows = self._rows(view.state(self._operator, self._state))
+        yield event_text("reset", encode({"epoch": view.epoch}))
+        state = view.state(self._operator, self._state)
+        rows = self._rows(state) if self._wants_rows else iter(())
         while some := await run_in_threadpool(lambda: list(islice(rows, _ROWS_AT_ONCE))):
             yield b"".join(some)
-        yield _event("epoch", encode({"epoch": view.epoch}), Place(view.epoch, None))
+        yield event_text("epoch", encode({"epoch": view.epoch}), Place(view.epoch, None))
 
     def _rows(self, state: StateView[Any, Any]) -> Iterator[bytes]:
         found = state.rows() if self._key is None else state.rows_of(self._key[0])
@@ -144,32 +147,4 @@ class Watch:
                 row = {"key": key, "value": value}
                 if place is not None:
                     row["place"] = place
-                yield _event("row", encode(row))
-
-    def _text(self, epoch: EpochEvents) -> bytes:
-        """Return the events of an epoch."""
-        matches, events = self._matches, epoch.events or []
-        first = self._first_number(epoch)
-        own = [
-            _event("change", event.data, Place(epoch.epoch, number))
-            for number, event in enumerate(events, start=first)
-            if matches is None or matches(event.key)
-        ]
-        own.append(_event("epoch", epoch.data, Place(epoch.epoch, None)))
-        return b"".join(own)
-
-    def _first_number(self, epoch: EpochEvents) -> int:
-        after = self._after
-        if after is None or after.number is None or after.epoch != epoch.epoch:
-            return 1
-        return after.number + 1
-
-
-def _event(name: str, data: bytes, place: Place | None = None) -> bytes:
-    """Return an event as text. JSON has no line breaks.
-
-    >>> _event("epoch", b"{}", Place(7, None))
-    b'id: 7-end\\nevent: epoch\\ndata: {}\\n\\n'
-    """
-    identity = b"" if place is None else f"id: {place}\n".encode()
-    return identity + b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
+                yield event_text("row", encode(row))

@@ -6,6 +6,7 @@ Each server has one core, and whoever calls it the other.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import re
@@ -24,13 +25,15 @@ import httpx
 import msgspec
 import psutil
 
+from statekit.query import Client
 from tests.bench.peers.environments import NotAvailable
 from tests.bench.redis_server import Redis
 from tests.bench.report import NOT_DURABLE, STATEKIT_DURABLE, Arm, Row
-from tests.bench.served_state import CHANGES_PER_S, KEYS, Value, fill
+from tests.bench.served_state import CHANGES_PER_S, EPOCHS_PER_S, KEYS, Value, fill, store
 
 SECONDS, ROUNDS, CONNECTIONS = 5, 3, 32
 KEYS_AT_ONCE, REQUESTS = 1_000, 200
+WATCHERS, WATCHED_CHANGES, WATCHED_S = 200, 1_000, 20
 _SERVER, _CALLER = "0", "1"
 _LUA = """
 request = function()
@@ -68,8 +71,11 @@ def _ours(home: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _changing(home: Path) -> Iterator[None]:
-    command = (sys.executable, "-m", "tests.bench.served_state", str(home))
+def _changing(
+    home: Path, epochs_per_s: float = EPOCHS_PER_S, changes_per_s: int = CHANGES_PER_S
+) -> Iterator[None]:
+    rates = (str(epochs_per_s), str(changes_per_s))
+    command = (sys.executable, "-m", "tests.bench.served_state", str(home), *rates)
     with _process(_CALLER, *command, says="changing"):
         yield
 
@@ -149,19 +155,40 @@ def single_reads() -> list[Row]:
 
 
 def many_keys() -> list[Row]:
-    """Keys per second of requests for many keys, and the CPU of client and server."""
+    """Keys per second of requests for many keys as JSON, and the CPU of client and server."""
+
+    def ask(address: str, lists: list[list[int]]) -> None:
+        with httpx.Client() as client:
+            _ask(client, address, lists)
+
+    return _many_keys("as JSON", "100,000 keys/s", ask)
+
+
+def stored_keys() -> list[Row]:
+    """The same of the typed client, which gets rows as they are stored."""
+
+    def ask(address: str, lists: list[list[int]]) -> None:
+        with Client(address, functions=[store]) as client:
+            for keys in lists:
+                values = client.get_many("store", "store", "value", keys).value
+                assert isinstance(values[0], Value)
+
+    return _many_keys("as stored bytes, decoded to their type", "250,000 keys/s", ask)
+
+
+def _many_keys(how: str, wanted: str, ask: Callable[[str, list[list[int]]], None]) -> list[Row]:
     chosen = random.Random(1)
     lists = [[chosen.randrange(KEYS) for _ in range(KEYS_AT_ONCE)] for _ in range(REQUESTS)]
     with tempfile.TemporaryDirectory() as place:
         home = Path(place, "c")
         fill(home)
-        with _ours(home) as address, httpx.Client() as client, Redis(Path(place)) as redis:
+        with _ours(home) as address, Redis(Path(place)) as redis:
             redis.fill((key, Value(0, f"text {key}")) for key in range(KEYS))
             server = _listening(int(address.rpartition(":")[2]))
             ours, theirs, of_server = [], [], []
             for _ in range(ROUNDS):
                 before = _cpu(server)
-                spent = _cpu_of(partial(_ask, client, address, lists))
+                spent = _cpu_of(partial(ask, address, lists))
                 of_server.append(_cpu(server) - before)
                 ours.append(spent + of_server[-1])
                 before = _cpu(psutil.Process(redis.pid))
@@ -176,11 +203,39 @@ def many_keys() -> list[Row]:
     )
     return [
         Row(
-            f"serve: requests for {KEYS_AT_ONCE:,} keys, as JSON",
+            f"serve: requests for {KEYS_AT_ONCE:,} keys, {how}",
             f"{rate:,.0f} keys/s per core of the server; client and server {each[0]:.2f} µs a key, "
             f"redis-py's MGET {each[1]:.2f} µs",
-            "100,000 keys/s",
+            wanted,
             arms,
+        )
+    ]
+
+
+def watchers() -> list[Row]:
+    """How long after the beginning of an epoch all who watch a state have its changes."""
+    with tempfile.TemporaryDirectory() as place:
+        home = Path(place, "c")
+        fill(home)
+        with _ours(home) as address, _changing(home, 1, WATCHED_CHANGES):
+            server = _listening(int(address.rpartition(":")[2]))
+            words = ("-m", "tests.bench.watchers", address, str(WATCHERS), str(WATCHED_S))
+            before = _cpu(server)
+            found = json.loads(_said("taskset", "-c", _CALLER, sys.executable, *words))
+            spent = _cpu(server) - before
+    lags = found["lags"]
+    middle, last = statistics.median(lags), lags[-1]
+    return [
+        Row(
+            f"serve: {WATCHERS} watchers of a state, an epoch with {WATCHED_CHANGES:,} changes a "
+            "second",
+            f"all have an epoch {middle:.2f} s after it began in the median, {last:.2f} s at most; "
+            f"{found['fewest']} epochs with {found['changes']:,} changes each in "
+            f"{WATCHED_S} s; the server takes "
+            f"{spent / (1.25 * WATCHED_S):.0%} of a core",
+            "less than 1 s",
+            (Arm("statekit serve", middle, STATEKIT_DURABLE, WATCHERS, p99=last),),
+            without="Redis publishes messages, and keeps none for those who come back.",
         )
     ]
 
@@ -215,4 +270,9 @@ def _pin(pid: int, core: str) -> None:
     os.sched_setaffinity(pid, {int(core)})
 
 
-BENCHMARKS = {"serve-get": single_reads, "serve-multi_get": many_keys}
+BENCHMARKS = {
+    "serve-get": single_reads,
+    "serve-multi_get": many_keys,
+    "serve-stored": stored_keys,
+    "serve-watch": watchers,
+}

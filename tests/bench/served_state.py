@@ -1,4 +1,6 @@
-"""A job whose state is served while it changes: `python -m tests.bench.served_state CHECKPOINT`."""
+"""A job whose state is served while it changes:
+`python -m tests.bench.served_state CHECKPOINT EPOCHS_PER_S CHANGES_PER_S`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from statekit.working_copy.copies import DiskCopies
 
 KEYS = 100_000
 CHANGES_PER_S = 10_000
-_EPOCHS_PER_S = 5
+EPOCHS_PER_S = 5
 
 
 class Change(NamedTuple):
@@ -46,14 +48,14 @@ def fill(home: Path) -> None:
     store_job().run({"changes": everything}, checkpoint=home, epoch_size=KEYS // 2, drain=False)
 
 
-def change_until_killed(home: Path) -> None:
+def change_until_killed(home: Path, epochs_per_s: float, changes_per_s: int) -> None:
     """Change keys, so many a second."""
     copies = DiskCopies(home.with_name("writer"))
     runner = LocalRunner(store_job(), Repository(home), copies, RunOptions(parallelism=1))
     keys = itertools.cycle(range(0, KEYS, 7))
     for number in itertools.count(1):
-        until = time.monotonic() + 1 / _EPOCHS_PER_S
-        some = itertools.islice(keys, CHANGES_PER_S // _EPOCHS_PER_S)
+        until = time.monotonic() + 1 / epochs_per_s
+        some = itertools.islice(keys, int(changes_per_s / epochs_per_s))
         runner.epoch({"changes": list(map(Change, some))})
         if number == 1:
             print("changing", flush=True)
@@ -61,4 +63,4 @@ def change_until_killed(home: Path) -> None:
 
 
 if __name__ == "__main__":
-    change_until_killed(Path(sys.argv[1]))
+    change_until_killed(Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]))

@@ -111,7 +111,7 @@ async function watch(path, prefix, lastId, signal, setChanges, setStatus) {
   while (!signal.aborted) {
     try {
       let own = [];
-      for await (const { id, event, data } of events(path, { prefix: prefix ? jsonText(prefix) : undefined }, lastId.current, signal)) {
+      for await (const { id, event, data } of events(path, { prefix: prefix ? jsonText(prefix) : undefined, rows: false }, lastId.current, signal)) {
         if (id) lastId.current = id;
         if (event === "change") own.push({ ...data, id, epoch: +id.split("-")[0] });
         if (event === "epoch") {

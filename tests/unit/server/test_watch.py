@@ -88,6 +88,19 @@ def test_a_watcher_builds_the_state_of_each_epoch(tmp_path: Path, state: str) ->
         assert copy.resets == 1
 
 
+def test_a_watcher_may_leave_out_the_rows_that_there_are(tmp_path: Path) -> None:
+    home = tmp_path / "sales"
+    sell(home, RECORDS[:1])
+    with server({"shop": home}) as address:
+        with watching(address, "/shop/sales/total", rows="false") as events:
+            assert [next(events).name for _ in range(2)] == ["reset", "epoch"]
+            sell(home, RECORDS[:2])
+            change = next(events)
+            assert (change.name, change.data["key"]) == ("change", "oslo")
+        with watching(address, "/shop/sales/total/rome", rows="false") as events:
+            assert [next(events).name for _ in range(2)] == ["reset", "epoch"]
+
+
 def test_a_watcher_that_comes_back_continues_after_its_last_event(tmp_path: Path) -> None:
     home = tmp_path / "sales"
     sell(home, RECORDS[:1])

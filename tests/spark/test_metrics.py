@@ -13,6 +13,7 @@ from urllib.error import URLError
 
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -36,6 +37,7 @@ class Listener(StreamingQueryListener):
 
     def __init__(self) -> None:
         self.progress: list[tuple[int, Progress | None]] = []
+        self.observed: list[int] = []
         self.ended = 0
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None: ...
@@ -44,6 +46,7 @@ class Listener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         self.progress.append((event.progress.batchId, progress_of(event)))
+        self.observed += (row.n for row in event.progress.observedMetrics.values())
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         self.ended += 1
@@ -77,7 +80,8 @@ def test_prometheus_and_a_listener_get_the_values_of_the_progress(
 ) -> None:
     for seed in range(3):
         runs.feed("events", [event._asdict() for event in events(seed, size=30)])
-    stream = runs.stream("events", EVENT_SCHEMA)
+    rows = F.count(F.lit(1)).alias("n")
+    stream = runs.stream("events", EVENT_SCHEMA).observe("input", rows)
     sink = sk.sinks.parquet(runs.home / "out")
     query = runs.start(chained_job(), {"events": stream}, outputs={"sums": sink}, metrics=0)
     address = query.metrics_address
@@ -114,6 +118,7 @@ def test_prometheus_and_a_listener_get_the_values_of_the_progress(
     assert not is_served(address)
     wait(lambda: listener.ended)
     assert listener.progress == [(epoch.batch, epoch) for epoch in progress]
+    assert listener.observed == [30, 30, 30]  # what the user observes on an input
     metrics = [epoch.metrics for _, epoch in listener.progress if epoch is not None]
     assert [values["statekit_epochs_total"] for values in metrics] == [1, 2, 3]
 

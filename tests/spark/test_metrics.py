@@ -80,8 +80,8 @@ def test_prometheus_and_a_listener_get_the_values_of_the_progress(
 ) -> None:
     for seed in range(3):
         runs.feed("events", [event._asdict() for event in events(seed, size=30)])
-    rows = F.count(F.lit(1)).alias("n")
-    stream = runs.stream("events", EVENT_SCHEMA).observe("input", rows)
+    number = F.count(F.lit(1)).alias("n")
+    stream = runs.stream("events", EVENT_SCHEMA).observe("input", number)
     sink = sk.sinks.parquet(runs.home / "out")
     query = runs.start(chained_job(), {"events": stream}, outputs={"sums": sink}, metrics=0)
     address = query.metrics_address

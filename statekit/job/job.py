@@ -195,6 +195,7 @@ class Job(Plan):
         retention: Retention | None = DEFAULT_RETENTION,
         drain: bool = True,
         clock: Callable[[], int] | None = None,
+        metrics: int | str | None = None,
     ) -> Run:
         """Run in this process until the inputs end, without Spark.
 
@@ -226,6 +227,9 @@ class Job(Plan):
                 records.
             clock: returns the wall clock time in microseconds since 1970 UTC; None for the
                 machine's.
+            metrics: serve metrics for Prometheus until the run ends, at a port of the loopback
+                address, such as 9464, or at an address, such as "0.0.0.0:9464". Port 0 is a free
+                one; the logger `statekit.metrics` has the address. Needs the extra `metrics`.
 
         Returns:
             The records of each sink without a callback, and how many epochs were committed.
@@ -246,6 +250,7 @@ class Job(Plan):
             keep_copies=keep_copies,
             bases=bases,
             clock=clock,
+            metrics=metrics,
         )
         return _runtime("statekit.runtime.local", "run")(  # type: ignore[no-any-return]
             self, inputs, outputs or {}, checkpoint, options, epoch_size, backend, drain=drain
@@ -272,6 +277,7 @@ class Job(Plan):
         heartbeat: dt.timedelta | str | None = None,
         drain: bool | None = None,
         clock: Callable[[], int] | None = None,
+        metrics: int | str | None = None,
     ) -> RunningJob:
         """Run on Spark, over a DataFrame per source.
 
@@ -314,6 +320,10 @@ class Job(Plan):
                 only drain with the trigger availableNow, and does not if it is stopped before.
             clock: returns the wall clock time in microseconds since 1970 UTC; None for the
                 machine's.
+            metrics: serve metrics for Prometheus from the driver until the job ends, at a port of
+                the loopback address, such as 9464, or at an address, such as "0.0.0.0:9464". Port 0
+                is a free one; `metrics_address` of the query has the address. Needs the extra
+                `metrics`. docs/operations.md describes each metric.
 
         Returns:
             A `statekit.spark.Query`.
@@ -335,6 +345,7 @@ class Job(Plan):
             keep_copies=keep_copies,
             bases=bases,
             clock=clock,
+            metrics=metrics,
             trigger=trigger,
             query_name=query_name,
             heartbeat=heartbeat,

@@ -29,6 +29,7 @@ class RunOptions:
     keep_copies: bool | None = None
     bases: BaseOptions | None = None
     clock: Callable[[], int] | None = None
+    metrics: int | str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

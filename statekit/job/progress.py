@@ -58,6 +58,9 @@ class Progress:
         processing_time: the processing time of the epoch.
         state_rows, state_bytes: size of each `operator.state` after the epoch.
         changed_bytes: size of the change files.
+        metrics: the metrics of the run after the epoch, as `metrics=` serves them, by name and
+            labels without the label `job`, such as `statekit_state_rows{operator="count",
+            state="seen"}`, without the space.
     """
 
     epoch: int
@@ -71,6 +74,7 @@ class Progress:
     state_rows: dict[str, int] = field(default_factory=dict)
     state_bytes: dict[str, int] = field(default_factory=dict)
     changed_bytes: int = 0
+    metrics: dict[str, float] = field(default_factory=dict, repr=False)
 
     @property
     def events_per_second(self) -> float:
@@ -100,6 +104,10 @@ class RunningJob(Protocol):
     @property
     def is_active(self) -> bool:
         """Whether it still runs."""
+
+    @property
+    def metrics_address(self) -> str | None:
+        """The URL that Prometheus reads; None without `metrics=`, and after the end."""
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Wait until it ends, for at most `timeout_s` seconds. Return whether it has ended."""

@@ -95,6 +95,23 @@ class EpochReader:
         with still_kept(repository, epoch, QueryError):
             return repository.manifest(epoch)
 
+    def kept_before(self, epoch: int) -> int:
+        """Return how many epochs directly before one have manifests.
+
+        The number of requests is twice the logarithm of the result: nothing is listed.
+        """
+        kept, gone = 0, 1
+        while gone <= epoch and self.repository.is_committed(epoch - gone):
+            kept, gone = gone, 2 * gone
+        gone = min(gone, epoch + 1)
+        while gone - kept > 1:
+            middle = (kept + gone) // 2
+            if self.repository.is_committed(epoch - middle):
+                kept = middle
+            else:
+                gone = middle
+        return kept
+
     def job_file(self, manifest: EpochManifest) -> JobFile:
         """Return the job file in force in an epoch.
 

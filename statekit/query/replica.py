@@ -7,6 +7,7 @@ earlier epochs are read.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 import threading
@@ -20,7 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.repository import Repository
 from statekit.clock import stopwatch_s
-from statekit.errors import QueryError, StateTypeError
+from statekit.errors import QueryError, StateTypeError, StorageError
 from statekit.functions.process import Process
 from statekit.query.closing import Closing
 from statekit.query.epochs import EpochReader
@@ -65,6 +66,9 @@ class ReplicaStatus:
         error: why the last attempt to follow failed, or which local files are damaged and are being
             restored; None if nothing is wrong. The replica tries again.
         views: the epochs that can be read.
+        headroom: how many kept epochs come before the next one that the replica needs. At 0,
+            garbage collection may delete that one, and the replica restores its copies. None while
+            it is not known.
     """
 
     epoch: int | None
@@ -72,6 +76,7 @@ class ReplicaStatus:
     is_rebuilding: bool
     error: str | None
     views: tuple[int, ...]
+    headroom: int | None = None
 
 
 class Replica(Closing):
@@ -147,6 +152,8 @@ class Replica(Closing):
         self._published: deque[PublishedEpoch] = deque()
         self._held: list[PublishedEpoch] = []
         self._times_replaced = 0
+        self._headroom: int | None = None
+        self._headroom_due_s = stopwatch_s()
         self._error: str | None = None
         self._advancing = threading.Lock()
         self._reading = threading.Lock()
@@ -197,8 +204,20 @@ class Replica(Closing):
                 if not follower.advance(thorough=thorough):
                     break
                 applied += self._publish()
+                self._measure_headroom()
+            self._measure_headroom()
             self._close_old_views()
         return applied
+
+    def _measure_headroom(self) -> None:
+        """Count the kept epochs before the next one, once in so many polls."""
+        manifest, now_s = self._follower.manifest, stopwatch_s()
+        if manifest is None or now_s < self._headroom_due_s:
+            return
+        self._headroom_due_s = now_s + _BETWEEN_CHECKS * self._poll_s
+        self._headroom = None
+        with contextlib.suppress(StorageError):  # the next poll reports it, if it lasts
+            self._headroom = self._reader.kept_before(manifest.epoch + 1)
 
     def _repair(self) -> int:
         """Restore damaged copies, and return the number of published epochs."""
@@ -232,6 +251,7 @@ class Replica(Closing):
             except Exception as error:  # noqa: BLE001 - reported; the next turn tries again
                 if self._ends.is_set():
                     return
+                self._headroom = None
                 if str(error) != self._error:
                     _logger.warning("the replica of %s does not follow: %s", self._url, error)
                 self._error = str(error)
@@ -383,6 +403,7 @@ class Replica(Closing):
             is_rebuilding=self._follower.is_rebuilding,
             error=self._error,
             views=views,
+            headroom=self._headroom,
         )
 
     def wait_for(self, epoch: int, timeout: Any = "1 minute") -> None:

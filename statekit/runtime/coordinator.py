@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Self
 
 from statekit.checkpoint.gc.background import BackgroundCollection
+from statekit.checkpoint.gc.readers import LeaseHeadroom
 from statekit.checkpoint.job_file import JobFile, OperatorRecord
 from statekit.checkpoint.manifest import (
     EpochManifest,
@@ -31,6 +32,7 @@ from statekit.job.job import Job
 from statekit.job.options import RunOptions
 from statekit.job.plan import Operator
 from statekit.keygroup import DEFAULT_GROUPS, check_parallelism, group_range
+from statekit.metrics.run_metrics import RunMetrics
 from statekit.runtime.shard_reports import OperatorReports
 from statekit.state.redistribution import redistributed
 from statekit.watermark import BEGINNING, END, advanced
@@ -63,6 +65,9 @@ class Coordinator:
         repository: its checkpoint.
         start: where the run starts.
         options: of the run.
+
+    Attributes:
+        metrics: of the run. Whoever runs the epochs counts them, with their duration.
     """
 
     def __init__(
@@ -92,6 +97,12 @@ class Coordinator:
             self._collection = BackgroundCollection(repository, options.retention)
         self._drains = False
         self._by_name = {operator.name: operator for operator in job.operators}
+        sources = [source.name for source in job.sources]
+        self.metrics = RunMetrics(job.name, sources, start.last, self._now_us, self._leases)
+
+    def _leases(self) -> Sequence[LeaseHeadroom]:
+        """Return the leases that the last garbage collection has read."""
+        return () if self._collection is None else self._collection.leases
 
     @classmethod
     def open(cls, job: Job, repository: Repository, options: RunOptions | None = None) -> Self:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from statekit.backend.rocksdb_options import check_options
 from statekit.checkpoint.manifest import ShardReport
 from statekit.checkpoint.repository import Repository
+from statekit.clock import stopwatch_s
 from statekit.errors import ProcessError, RestoreError, StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
@@ -24,6 +25,7 @@ from statekit.job.plan import Operator, Plan
 from statekit.job.progress import OutputCallback, Run
 from statekit.keygroup import group_range, pack_group, shard_of_group
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
+from statekit.metrics.option import open_endpoint
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.records.output_type import OutputType
 from statekit.records.output_union import AnyOutput, of_each_class
@@ -197,6 +199,7 @@ class LocalRunner:
             offsets: records consumed per input, committed with the state.
             instants: the clocks, as for `Coordinator.begin`.
         """
+        begun_s = stopwatch_s()
         self.coordinator.begin(**instants)
         streams = RecordStreams(self.job)
         for source in self.job.sources:
@@ -214,7 +217,8 @@ class LocalRunner:
         emitted = {sink.name: streams.for_sink(sink.stream) for sink in self.job.sinks}
         for name, callback in (outputs or {}).items():
             callback(emitted[name], epoch)
-        self.coordinator.commit(reports, offsets=offsets)
+        manifest = self.coordinator.commit(reports, offsets=offsets)
+        self.coordinator.metrics.committed(manifest, stopwatch_s() - begun_s)
         return emitted
 
     def _is_late(self, operator: Operator) -> Callable[[Any], bool]:
@@ -308,21 +312,18 @@ def run(
         if not isinstance(records, Iterable):
             raise StateTypeError(f"inputs[{name!r}] is {records!r}: give an iterable of records")
     job.check_names(inputs, {sink.name for sink in job.sinks} | set(outputs))
-    repository = Repository.in_memory() if checkpoint is None else Repository.of(checkpoint)
-    prepare_from_savepoint(job, repository, options)
     with contextlib.ExitStack() as closing:
-        if backend == "memory":
-            backend = MemoryCopies()
-        elif backend == "rocksdb":
-            working_directory = options.working_directory
-            if working_directory is None:
-                scratch = tempfile.TemporaryDirectory(prefix="statekit-")
-                working_directory = closing.enter_context(scratch)
-                closing.callback(uploader().give_up, working_directory)
-            backend = DiskCopies(working_directory, options.rocksdb, options.bases)
-        runner = LocalRunner(job, repository, backend, options)
+        endpoint = open_endpoint(options.metrics)
+        if endpoint is not None:
+            closing.callback(endpoint.close)
+        repository = Repository.in_memory() if checkpoint is None else Repository.of(checkpoint)
+        prepare_from_savepoint(job, repository, options)
+        copies = _opened_copies(backend, options, closing)
+        runner = LocalRunner(job, repository, copies, options)
         coordinator = runner.coordinator
         closing.callback(coordinator.close)
+        if endpoint is not None:
+            endpoint.serve(job.name, coordinator.metrics)
         if outputs and checkpoint is not None:
             coordinator.notes_beginnings = True  # until the commit, they may be published
         done = Run({sink.name: [] for sink in job.sinks if sink.name not in outputs})
@@ -333,9 +334,27 @@ def run(
         while drain and coordinator.last is not None and not coordinator.is_drained:
             done.take(runner.epoch({}, outputs=outputs, what="drain"))
         if not coordinator.keeps_copies(options.keep_copies):
-            backend.forget(coordinator.job_file.id)
+            copies.forget(coordinator.job_file.id)
     done.last_epoch = None if coordinator.last is None else coordinator.last.epoch
     return done
+
+
+def _opened_copies(
+    backend: Literal["memory", "rocksdb"] | WorkingCopies,
+    options: RunOptions,
+    closing: contextlib.ExitStack,
+) -> WorkingCopies:
+    """Return the working copies of a run. `closing` removes a temporary directory of theirs."""
+    if backend == "memory":
+        return MemoryCopies()
+    if backend != "rocksdb":
+        return backend
+    working_directory = options.working_directory
+    if working_directory is None:
+        scratch = tempfile.TemporaryDirectory(prefix="statekit-")
+        working_directory = closing.enter_context(scratch)
+        closing.callback(uploader().give_up, working_directory)
+    return DiskCopies(working_directory, options.rocksdb, options.bases)
 
 
 def _epochs(

@@ -3,5 +3,6 @@
 `app` has the routes, `serve` runs them. Each served checkpoint has a replica, and each answer is of
 one of its epochs.
 
-FastAPI and uvicorn are imported here alone. May import `sql` and whatever that may import.
+FastAPI and uvicorn are imported here alone. May import `sql`, `metrics` and whatever those may
+import.
 """

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.registry import Collector
 
+from statekit.clock import now_us
+from statekit.metrics.definitions import (
+    EPOCHS_BEHIND,
+    FOLLOW_FAILING,
+    REPLICA_HEADROOM,
+    REQUEST_SECONDS,
+    REQUESTS,
+    WATCHERS,
+    Sample,
+)
+from statekit.metrics.epoch_metrics import EpochMetrics
+from statekit.metrics.families import SampleCollector
 from statekit.server.live import LiveChanges
 from statekit.server.served_job import ServedJob
 
@@ -28,19 +38,16 @@ class Metrics:
     def __init__(self, jobs: Mapping[str, ServedJob], live: LiveChanges) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
-            "statekit_requests",
-            "Requests that were answered, by their kind and the status of the answer.",
-            ["request", "status"],
-            registry=self._registry,
+            REQUESTS.name, REQUESTS.help, REQUESTS.labels, registry=self._registry
         )
         self._seconds = Histogram(
-            "statekit_request_seconds",
-            "How long it took to answer, without streams of events.",
-            ["request"],
+            REQUEST_SECONDS.name,
+            REQUEST_SECONDS.help,
+            REQUEST_SECONDS.labels,
             buckets=_SECONDS,
             registry=self._registry,
         )
-        self._registry.register(_JobsCollector(jobs, live))
+        self._registry.register(SampleCollector(_ServedMetrics(jobs, live).samples))
 
     def answered(self, request: str, status: int, seconds: float) -> None:
         """Count an answer.
@@ -56,36 +63,33 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-class _JobsCollector(Collector):
-    """Reads the state of served jobs when it is asked for."""
+class _ServedMetrics:
+    """Reads the state of served jobs when it is asked for. It asks no store."""
 
     def __init__(self, jobs: Mapping[str, ServedJob], live: LiveChanges) -> None:
         self._jobs = jobs
         self._live = live
+        self._epochs: dict[str, EpochMetrics] = {}
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        epoch = GaugeMetricFamily(
-            "statekit_epoch", "The last epoch that can be read.", labels=["job"]
-        )
-        lag = GaugeMetricFamily(
-            "statekit_lag_seconds", "The time since that epoch began.", labels=["job"]
-        )
-        behind = GaugeMetricFamily(
-            "statekit_epochs_behind", "Committed epochs that cannot be read yet.", labels=["job"]
-        )
-        failing = GaugeMetricFamily(
-            "statekit_follow_failing",
-            "1 while the checkpoint cannot be followed, or copies are being restored.",
-            labels=["job"],
-        )
+    def samples(self) -> Iterator[Sample]:
+        """Yield all values."""
         for alias, job in self._jobs.items():
             status = job.replica.status()
-            failing.add_metric([alias], float(status.error is not None or status.is_rebuilding))
+            is_failing = status.error is not None or status.is_rebuilding
+            yield Sample(FOLLOW_FAILING, (alias,), float(is_failing))
             if status.epoch is None:
                 continue
-            epoch.add_metric([alias], status.epoch)
-            lag.add_metric([alias], job.facts(job.last())["lag_ms"] / 1000)
-            behind.add_metric([alias], max(0, (status.latest or 0) - status.epoch))
-        watchers = GaugeMetricFamily("statekit_watchers", "Open streams of events.")
-        watchers.add_metric([], self._live.watchers)
-        return [epoch, lag, behind, failing, watchers]
+            yield from self._epoch(alias, job).samples(now_us())
+            behind = max(0, (status.latest or 0) - status.epoch)
+            yield Sample(EPOCHS_BEHIND, (alias,), behind)
+            if status.headroom is not None:
+                yield Sample(REPLICA_HEADROOM, (alias,), status.headroom)
+        yield Sample(WATCHERS, (), self._live.watchers)
+
+    def _epoch(self, alias: str, job: ServedJob) -> EpochMetrics:
+        """Return the metrics of the last epoch that can be read: the same until it changes."""
+        manifest = job.last().manifest
+        epoch = self._epochs.get(alias)
+        if epoch is None or epoch.manifest is not manifest:
+            epoch = self._epochs[alias] = EpochMetrics(alias, manifest)
+        return epoch

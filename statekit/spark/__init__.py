@@ -5,9 +5,17 @@ Spark's Python workers. May import `runtime`, `sinks` and whatever those may imp
 """
 
 from statekit.job.progress import Progress
-from statekit.spark.epoch_loop import Query
+from statekit.spark.epoch_loop import Query, progress_of
 from statekit.spark.sources.register import register
 from statekit.spark.start import start
 from statekit.spark.tws.transform import Transformed, transform_with_state
 
-__all__ = ["Progress", "Query", "Transformed", "register", "start", "transform_with_state"]
+__all__ = [
+    "Progress",
+    "Query",
+    "Transformed",
+    "progress_of",
+    "register",
+    "start",
+    "transform_with_state",
+]

@@ -149,6 +149,12 @@ class EpochRunner:
             return True
         return False
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether Spark's context was stopped."""
+        java_context = self._context._jsc
+        return java_context is None or bool(java_context.sc().isStopped())
+
     def remove_copies(self, keep: bool | None) -> None:
         """Remove working copies on this host that no later run can use.
 

@@ -5,6 +5,7 @@ There is one epoch per micro-batch, and there are epochs without input between a
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections import deque
@@ -12,17 +13,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.listener import QueryProgressEvent
 from pyspark.sql.streaming.query import StreamingQuery
 
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.clock import stopwatch_s
 from statekit.errors import RestoreError, StateTypeError
-from statekit.job.job import Job
 from statekit.job.options import StartOptions
 from statekit.job.progress import Progress
 from statekit.maintenance.savepoint.write import savepoint_folder, write_savepoint
@@ -33,11 +34,17 @@ from statekit.spark.merged_inputs import merged, split
 from statekit.spark.offsets import sparks_part
 from statekit.timestamp import duration_to_micros, instant
 
+if TYPE_CHECKING:
+    from statekit.metrics.endpoint import Endpoint
+
 _MOST_PROGRESS = 100
 _CHECK_WATERMARK_S = 0.5
 _LONGEST_WAIT_S = 0.5
+_CHECK_SESSION_S = 1
 RUNNING: weakref.WeakValueDictionary[str, EpochLoop] = weakref.WeakValueDictionary()
 """Loops over streams of this process, by checkpoint URL."""
+_BY_RUN: weakref.WeakValueDictionary[str, EpochLoop] = weakref.WeakValueDictionary()
+"""The same by the id of the run of Spark's query."""
 
 
 @dataclass(eq=False, repr=False)
@@ -48,6 +55,7 @@ class EpochLoop:
         coordinator: of the checkpoint.
         runner: runs one epoch.
         options: of the start.
+        endpoint: serves the metrics; None for none. It is closed when the job ends.
 
     Attributes:
         query: Spark's `StreamingQuery`; None for a bounded run.
@@ -57,6 +65,7 @@ class EpochLoop:
     coordinator: Coordinator
     _runner: EpochRunner
     _options: StartOptions
+    endpoint: Endpoint | None = None
     query: StreamingQuery | None = None
     progress: deque[Progress] = field(default_factory=partial(deque, maxlen=_MOST_PROGRESS))
     _stream: StreamingQuery | None = None
@@ -122,9 +131,31 @@ class EpochLoop:
             self.query = self._stream = writer.start()
         except (PySparkException, Py4JJavaError) as error:
             raise translated(error) from error
+        _BY_RUN[str(self._stream.runId)] = self
         if has_idle_epochs:
             self._start_idle_epochs(self._stream, heartbeat_s, settles=settles)
         RUNNING[self.coordinator.repository.url] = self
+        if self.endpoint is not None:
+            end = partial(self._close_at_end, self._stream, self.endpoint)
+            threading.Thread(target=end, name="statekit metrics end", daemon=True).start()
+
+    def _close_at_end(self, stream: StreamingQuery, endpoint: Endpoint) -> None:
+        """Close the endpoint when the job ends, in whatever way.
+
+        A stream without new input does not notice that its session was stopped.
+        """
+        with contextlib.suppress(PySparkException, Py4JError, OSError):
+            has_ended = False
+            while not (has_ended or self._runner.is_stopped):
+                has_ended = stream.awaitTermination(_CHECK_SESSION_S) is not False
+            if has_ended and self._idle is not None:
+                self._idle.join()
+        endpoint.close()
+
+    def close_endpoint(self) -> None:
+        """Stop serving metrics."""
+        if self.endpoint is not None:
+            self.endpoint.close()
 
     def _start_idle_epochs(
         self, stream: StreamingQuery, heartbeat_s: float | None, *, settles: bool
@@ -193,10 +224,13 @@ class EpochLoop:
         try:
             has_ended = self._stream.awaitTermination(timeout) is not False
         except PySparkException as error:
+            self.close_endpoint()
             raise self.failure() or translated(error) from error
         if has_ended and self._idle is not None:
             self._idle.join(timeout_s)
             has_ended = not self._idle.is_alive()
+        if has_ended:
+            self.close_endpoint()
         if has_ended and (cause := self.failure() or self._stream.exception()) is not None:
             raise translated(cause)
         return has_ended
@@ -210,6 +244,7 @@ class EpochLoop:
         if self._idle is not None and self._idle is not threading.current_thread():
             self._idle.join()  # the current epoch is completed
         self.coordinator.close(at_once=True)
+        self.close_endpoint()
 
     def failure(self) -> BaseException | None:
         """Return the first error of an epoch: later errors come from ending the query."""
@@ -306,7 +341,8 @@ class EpochLoop:
             assert manifest is not None
             self._last_epoch_s = stopwatch_s()
             seconds = self._last_epoch_s - begun_s
-            self.progress.append(_progress(manifest, self.coordinator.job, batch, seconds))
+            self.coordinator.metrics.committed(manifest, seconds)
+            self.progress.append(_progress(self.coordinator, manifest, batch, seconds))
 
 
 class WholeQuery(StreamingQuery):
@@ -379,6 +415,12 @@ class Query:
         """Whether there may be more epochs."""
         return self._loop.is_active
 
+    @property
+    def metrics_address(self) -> str | None:
+        """The URL that Prometheus reads; None without `metrics=`, and after the job has ended."""
+        endpoint = self._loop.endpoint
+        return None if endpoint is None or endpoint.is_closed else endpoint.url
+
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Wait until the job ends, for at most `timeout_s` whole seconds. Return whether it has
         ended.
@@ -409,6 +451,37 @@ class Query:
         return f"{repository.url}/{savepoint_folder(name)}"
 
 
+def progress_of(event: QueryProgressEvent) -> Progress | None:
+    """Return the metrics of the epoch that a listener of Spark gets an event of.
+
+    The event of a micro-batch follows its commit, so the values are exact. Epochs without input
+    have no event; `Query.progress` has them, and counters of later epochs include them.
+
+    Parameters:
+        event: the argument of `StreamingQueryListener.onQueryProgress`, in the process of the
+            driver.
+
+    Returns:
+        None for a query that is not of statekit, for a micro-batch that an earlier run committed,
+        and for one that is older than the last 100 epochs.
+
+    Example:
+        >>> from pyspark.sql.streaming import StreamingQueryListener
+        >>> class Report(StreamingQueryListener):
+        ...     def onQueryStarted(self, event): ...
+        ...     def onQueryIdle(self, event): ...
+        ...     def onQueryTerminated(self, event): ...
+        ...     def onQueryProgress(self, event):
+        ...         progress = progress_of(event)
+        ...         if progress is not None:
+        ...             print(progress.metrics["statekit_epoch"], event.progress.durationMs)
+    """
+    loop = _BY_RUN.get(str(event.progress.runId))
+    progress = () if loop is None else tuple(loop.progress)
+    batch = event.progress.batchId
+    return next((epoch for epoch in reversed(progress) if epoch.batch == batch), None)
+
+
 def _heartbeat_s(options: StartOptions) -> float | None:
     if options.heartbeat is None:
         return None
@@ -418,8 +491,10 @@ def _heartbeat_s(options: StartOptions) -> float | None:
     return seconds
 
 
-def _progress(manifest: EpochManifest, job: Job, batch: int | None, seconds: float) -> Progress:
-    operators = manifest.operators
+def _progress(
+    coordinator: Coordinator, manifest: EpochManifest, batch: int | None, seconds: float
+) -> Progress:
+    job, operators = coordinator.job, manifest.operators
     # Operators that read the same source all count its records.
     read: dict[str, int] = {}
     for operator in operators.values():
@@ -440,4 +515,5 @@ def _progress(manifest: EpochManifest, job: Job, batch: int | None, seconds: flo
         state_rows=manifest.by_state(attrgetter("rows")),
         state_bytes=manifest.by_state(attrgetter("bytes")),
         changed_bytes=sum(operator.bytes_written for operator in operators.values()),
+        metrics=coordinator.metrics.values(),
     )

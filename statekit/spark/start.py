@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from statekit.job.job import Job
 from statekit.job.options import StartOptions
 from statekit.keygroup import DEFAULT_GROUPS
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
+from statekit.metrics.option import open_endpoint
 from statekit.runtime.coordinator import Coordinator
 from statekit.sinks import Callback, Sink
 from statekit.spark.epoch import EpochRunner
@@ -69,22 +71,41 @@ def start_query(
     is_streaming = streaming == {True}
     _check_end(options, is_streaming=is_streaming)
     use_this_python(spark)
-    repository = Repository(checkpoint)
+    with ExitStack() as opened:
+        endpoint = open_endpoint(options.metrics)
+        if endpoint is not None:
+            opened.callback(endpoint.close)
+        repository = Repository(checkpoint)
+        coordinator = _opened(job, spark, repository, options, is_streaming=is_streaming)
+        if endpoint is not None:
+            endpoint.serve(job.name, coordinator.metrics)
+        runner = EpochRunner(coordinator, sinks, options, first_inputs or {}, spark.sparkContext)
+        loop = EpochLoop(coordinator, runner, options, endpoint)
+        if is_streaming:
+            check_sparks_part(coordinator)
+            loop.start_stream(inputs)
+            opened.pop_all()  # the loop closes the endpoint when the stream ends
+        else:
+            loop.run_bounded(inputs, drain=options.drain is not False)
+    return Query(loop)
+
+
+def _opened(
+    job: Job,
+    spark: SparkSession,
+    repository: Repository,
+    options: StartOptions,
+    *,
+    is_streaming: bool,
+) -> Coordinator:
+    """Return the coordinator of a checkpoint, after it was made from a savepoint if it is to be."""
     _check_not_running(repository)
     if is_streaming:
         check_spark_reaches(spark, repository)
     prepare_from_savepoint(job, repository, options)
     if options.parallelism is None:
         options = replace(options, parallelism=default_parallelism(spark, job, repository))
-    coordinator = Coordinator.open(job, repository, options)
-    runner = EpochRunner(coordinator, sinks, options, first_inputs or {}, spark.sparkContext)
-    loop = EpochLoop(coordinator, runner, options)
-    if is_streaming:
-        check_sparks_part(coordinator)
-        loop.start_stream(inputs)
-    else:
-        loop.run_bounded(inputs, drain=options.drain is not False)
-    return Query(loop)
+    return Coordinator.open(job, repository, options)
 
 
 def _check_end(options: StartOptions, *, is_streaming: bool) -> None:

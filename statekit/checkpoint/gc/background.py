@@ -6,6 +6,7 @@ import logging
 import threading
 
 from statekit.checkpoint.gc.collector import Collector
+from statekit.checkpoint.gc.readers import LeaseHeadroom
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import Retention
 from statekit.errors import StatekitError
@@ -22,6 +23,9 @@ class BackgroundCollection:
     Parameters:
         repository: the checkpoint.
         retention: which epochs to keep.
+
+    Attributes:
+        leases: those that the last collection has read.
     """
 
     def __init__(self, repository: Repository, retention: Retention) -> None:
@@ -31,6 +35,7 @@ class BackgroundCollection:
         self._next = 0
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
+        self.leases: list[LeaseHeadroom] = []
 
     def committed(self, epoch: int) -> None:
         """Record that an epoch was committed. Returns at once."""
@@ -50,6 +55,7 @@ class BackgroundCollection:
             # Nothing is lost, and the job continues; the next collection tries again.
             _log.warning("garbage of %s was not collected: %s", self._repository.url, error)
             return
+        self.leases = collector.leases
         if done is not None and done.given_up:
             _log.info("%s: epochs before %d were collected", self._repository.url, done.first)
 

@@ -25,7 +25,7 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from statekit.checkpoint import paths
 from statekit.checkpoint.gc.kept_files import KeptFiles, Size, manifests_before_gaps
-from statekit.checkpoint.gc.readers import ReaderBound
+from statekit.checkpoint.gc.readers import LeaseHeadroom, ReaderBound
 from statekit.checkpoint.lease_files import SKEW, stored_leases
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.object_store import Stored
@@ -100,6 +100,8 @@ class Collector:
             )
         self._dying: set[str] = set()
         """In a dry run, what would be gone."""
+        self.leases: list[LeaseHeadroom] = []
+        """The leases that the last call of `collect` has read."""
 
     def collect(self, *, sweep: bool | None) -> Collected | None:
         """Collect old epochs, and delete the files that only they referenced.
@@ -172,6 +174,7 @@ class Collector:
         first = max(numbers.first, readers.first(self.retention.first(committed, last)))
         if first not in numbers.firsts and first > numbers.kept[0] and not self.dry_run:
             first = readers.agree(first)
+        self.leases = readers.headroom(dt.timedelta(microseconds=self.retention.readers_us))
         # Notes are listed after the mark was written, and epochs after that.
         self._back = going_back(self.repository.names("begun"))
         self._read = set(held_epochs(self.repository.listed(paths.HELD), max(committed.values())))

@@ -23,6 +23,26 @@ bound of the retention; or its epoch was collected, and the reader must resynchr
 """
 
 
+@dataclass(frozen=True)
+class LeaseHeadroom:
+    """How far a lease is from being given up, when a collection read it.
+
+    Attributes:
+        reader: the name of the reader.
+        epoch: the epoch that it has consumed up to.
+        seconds: how much younger than the bound for readers that epoch is; 0 if it is older.
+        epochs: how many epochs the job commits in that time, at the rate of the kept ones; None if
+            they have no rate.
+        expires_in_s: the time from the last commit until the lease expires, in seconds.
+    """
+
+    reader: str
+    epoch: int
+    seconds: float
+    epochs: int | None
+    expires_in_s: float
+
+
 @dataclass
 class ReaderBound:
     """The first epoch that a collection must keep for readers.
@@ -31,11 +51,15 @@ class ReaderBound:
         repository: the checkpoint.
         committed: the commit time of each kept epoch, by the store's clock.
         oldest: the oldest epoch that a reader can keep; None if readers keep none.
+
+    Attributes:
+        leases: those that were read last; none if readers could not keep an earlier epoch.
     """
 
     repository: Repository
     committed: Mapping[int, dt.datetime]
     oldest: int | None
+    leases: Sequence[StoredLease] = ()
     _now: dt.datetime | None = None
 
     def first(self, wanted: int) -> int:
@@ -46,6 +70,7 @@ class ReaderBound:
         if self.oldest is None or self.oldest >= wanted:
             return wanted
         leases, others = stored_leases(self.repository)
+        self.leases = leases
         first = wanted
         for lease in leases:
             number = self._first_of(lease.lease.epoch, self.oldest)
@@ -53,6 +78,32 @@ class ReaderBound:
                 first = number
         is_unknown = any(map(self._is_valid, others))
         return self.oldest if is_unknown else first
+
+    def headroom(self, bound: dt.timedelta) -> list[LeaseHeadroom]:
+        """Return how far each lease that was read is from being given up; none of those that have
+        expired.
+
+        Parameters:
+            bound: how long before the last commit an epoch was committed that readers can keep.
+        """
+        first, last = min(self.committed.values()), max(self.committed.values())
+        interval = (last - first) / max(1, len(self.committed) - 1)
+        headroom = []
+        for lease in self.leases:
+            if not lease.is_valid(last):
+                continue
+            committed = self.committed.get(lease.lease.epoch, last - bound)  # or it was collected
+            left = max(dt.timedelta(0), bound - (last - committed))
+            headroom.append(
+                LeaseHeadroom(
+                    reader=lease.lease.name,
+                    epoch=lease.lease.epoch,
+                    seconds=left.total_seconds(),
+                    epochs=left // interval if interval else None,
+                    expires_in_s=(lease.until - last).total_seconds(),
+                )
+            )
+        return headroom
 
     def _first_of(self, epoch: int, oldest: int) -> int:
         """Return the first epoch that a lease keeps: its own, or the oldest that readers can keep.

@@ -24,6 +24,7 @@ from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
 from statekit.clock import sleep_s
 from statekit.query import view as view_module
+from statekit.query.epochs import EpochReader
 from statekit.query.follower import Follower
 from statekit.query.reader import CheckpointReader
 
@@ -745,3 +746,34 @@ def test_a_replica_notices_a_replaced_checkpoint_whose_last_epoch_has_the_same_n
     assert replica.status().views == (3,)
     with replica.at(3) as view:
         assert view.state("accounts", "total").get(3) == "17 cents"
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 0), (0, 1), (0, 6), (3, 3), (5, 6), (2, 39)])
+def test_kept_epochs_are_counted_with_few_requests(
+    first: int, last: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, asked = EpochReader(Repository.in_memory()), list[int]()
+
+    def is_committed(epoch: int) -> bool:
+        asked.append(epoch)
+        return first <= epoch <= last
+
+    monkeypatch.setattr(reader.repository, "is_committed", is_committed)
+    assert reader.kept_before(last + 1) == last + 1 - first
+    assert len(asked) <= 2 * math.log2(last + 2 - first) + 2
+    assert min(asked, default=0) >= 0
+    assert reader.kept_before(first) == 0
+
+
+def test_the_headroom_of_a_replica_ends_when_its_next_epoch_may_be_collected(
+    home: Path, tmp_path: Path
+) -> None:
+    with sk.Replica(home, directory=tmp_path / "r", follow=False, poll="1 us") as replica:
+        assert (replica.epoch, replica.status().headroom) == (3, 4)
+        run(home, 40, retention=3)
+        assert Repository(home).epochs()[0] >= 4
+        late = EpochReader(home).kept_before(4)
+        assert late == 0
+        replica.refresh()
+        epochs = Repository(home).epochs()
+        assert (replica.epoch, replica.status().headroom) == (7, len(epochs))

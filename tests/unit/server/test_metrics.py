@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from statekit.metrics.definitions import (
+    EPOCH_METRICS,
+    EVENT_TIME_LAG,
+    JOB_METRICS,
+    LAG,
+    SERVER_METRICS,
+    WATERMARK,
+)
 from statekit.server.access import digest_of
-from tests.support.served import Sale, sell, server
+from tests.support.served import Sale, sales_job, sell, server
 
 
 def metrics(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
@@ -40,7 +50,41 @@ def test_requests_are_counted_and_jobs_report_how_far_they_are(tmp_path: Path) -
     assert found["statekit_lag_seconds", ("shop",)] > 0
     assert found["statekit_epochs_behind", ("shop",)] == 0
     assert found["statekit_follow_failing", ("shop",)] == 0
+    assert found["statekit_replica_headroom_epochs", ("shop",)] == 2
+    assert found["statekit_state_rows", ("shop", "sales", "total")] == 2
     assert found["statekit_watchers", ()] == 0
+
+
+def test_a_job_and_the_server_have_the_same_metrics_of_an_epoch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = tmp_path / "sales"
+
+    def families(address: str) -> dict[str, Any]:
+        found = text_string_to_metric_families(httpx.get(address).text)
+        return {family.name: family for family in found}
+
+    def records() -> Iterator[Sale]:
+        yield Sale("rome", "tea", 400)
+        yield Sale("oslo", "cup", 900)
+        of_job.update(families(caplog.records[-1].getMessage().rpartition(" ")[2]))
+
+    of_job: dict[str, Any] = {}
+    with caplog.at_level(logging.INFO, "statekit.metrics"):
+        given = {"records": records()}
+        sales_job().run(given, checkpoint=home, epoch_size=1, drain=False, metrics=0)
+    with server({"sales": home}) as address:
+        of_server = families(f"{address}/metrics")
+    shared = of_job.keys() & of_server.keys()
+    timed = {WATERMARK, EVENT_TIME_LAG}  # this job has no event time
+    assert shared == {metric.name for metric in EPOCH_METRICS if metric not in timed}
+    for name in shared:
+        one, other = of_job[name], of_server[name]
+        assert (one.type, one.documentation) == (other.type, other.documentation)
+        if name != LAG.name:
+            assert one.samples == other.samples
+    known = {metric.name.removesuffix("_total") for metric in (*JOB_METRICS, *SERVER_METRICS)}
+    assert {name.removesuffix("_created") for name in of_job.keys() | of_server.keys()} <= known
 
 
 def test_a_token_of_one_job_has_no_metrics(tmp_path: Path) -> None:

@@ -1,0 +1,125 @@
+"""The HTTP endpoint at which Prometheus reads the metrics of a run."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import socketserver
+import threading
+from http.server import ThreadingHTTPServer
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import MetricsHandler
+
+from statekit.errors import StateTypeError, StorageError
+from statekit.metrics.address import Address
+from statekit.metrics.families import SampleCollector
+from statekit.metrics.run_metrics import RunMetrics
+
+_log = logging.getLogger("statekit.metrics")
+
+_STOP_S = 0.1
+"""How often the server checks whether it was closed."""
+
+
+class Endpoint:
+    """Serves the metrics of one run, in threads of this process.
+
+    It is bound when it is created, so that a port that is in use is found before the run starts.
+    Each endpoint has a registry of its own.
+
+    Parameters:
+        address: where to listen.
+
+    Attributes:
+        url: what Prometheus reads.
+        is_closed: whether the port is free again.
+
+    Raises:
+        StateTypeError: the name of the host is not possible.
+        StorageError: the machine has no such address, or another process uses the port.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._registry = CollectorRegistry()
+        try:
+            family, where = _resolved(address)
+            self._server = _Server(family, where, _Handler.factory(self._registry))
+        except OSError as error:
+            raise StorageError(
+                f"the metrics cannot be served at {address} ({error}). Nothing was started: give "
+                "metrics= another port, 0 for a free one, or an address of this machine"
+            ) from error
+        bound = Address(address.host, self._server.server_address[1])
+        self.url = f"http://{bound!r}/metrics"
+        self._thread: threading.Thread | None = None
+        self._closing = threading.Lock()
+        self.is_closed = False
+
+    def serve(self, job: str, metrics: RunMetrics) -> None:
+        """Begin to answer.
+
+        Parameters:
+            job: the name of the job, for the log.
+            metrics: of the run.
+        """
+        self._registry.register(SampleCollector(metrics.samples))
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_STOP_S,), name="statekit metrics", daemon=True
+        )
+        self._thread.start()
+        _log.info("metrics of job %r: %s", job, self.url)
+
+    def close(self) -> None:
+        """Stop answering, and free the port. After any call has returned, the port is free."""
+        with self._closing:
+            if self._thread is not None:
+                self._server.shutdown()
+            self._server.server_close()
+            self.is_closed = True
+
+
+def _resolved(address: Address) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    """Return the family and the IP address of a host.
+
+    Raises:
+        StateTypeError: no host can have this name.
+        OSError: no host has this name.
+    """
+    try:
+        found = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except UnicodeError as error:
+        raise StateTypeError(
+            f"metrics={str(address)!r}: {address.host!r} is not the name of a host ({error}). "
+            "Nothing was started: give a name or an IP address of this machine"
+        ) from error
+    family, _, _, _, where = found[0]
+    return family, (str(where[0]), int(where[1]))
+
+
+class _Server(ThreadingHTTPServer):
+    """Answers each connection in a thread of its own.
+
+    Parameters:
+        family: of the address.
+        where: the IP address and the port.
+        handler: answers a request.
+    """
+
+    def __init__(
+        self, family: socket.AddressFamily, where: tuple[str, int], handler: type[MetricsHandler]
+    ) -> None:
+        self.address_family = family
+        super().__init__(where, handler)
+
+    def server_bind(self) -> None:
+        # HTTPServer asks the name server for the name of this host, which can take seconds.
+        socketserver.TCPServer.server_bind(self)
+
+
+class _Handler(MetricsHandler):
+    """Answers with all metrics. A client that sends nothing is disconnected after 10 seconds."""
+
+    timeout = 10.0

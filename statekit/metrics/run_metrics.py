@@ -1,0 +1,147 @@
+"""Metrics of a run: what it has committed since it started, and its last epoch."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from statekit.checkpoint.gc.readers import LeaseHeadroom
+from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
+from statekit.metrics.definitions import (
+    CHANGE_FILE_BYTES,
+    EPOCH_SECONDS,
+    EPOCHS,
+    LATE_RECORDS,
+    LEASE_EPOCHS_BEHIND,
+    LEASE_EXPIRY,
+    LEASE_HEADROOM,
+    LEASE_HEADROOM_EPOCHS,
+    RECORDS_IN,
+    RECORDS_OUT,
+    SOURCE_RECORDS,
+    UPLOADED_BYTES,
+    Distribution,
+    Metric,
+    Sample,
+)
+from statekit.metrics.epoch_metrics import EpochMetrics
+
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+_LEASES_MAX = 50
+"""Readers choose their names, so the number of leases has no bound of its own."""
+
+
+class RunMetrics:
+    """Counts what a run commits. One thread commits, any thread may read.
+
+    Labels are the names of operators, sources, states and readers: their number does not depend on
+    keys, shards and epochs.
+
+    Parameters:
+        job: the name of the job.
+        sources: the names of its sources.
+        last: the epoch that the run follows; None for a new checkpoint.
+        now_us: the clock of the run.
+        leases: returns the leases that the last garbage collection has read.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        sources: Iterable[str],
+        last: EpochManifest | None,
+        now_us: Callable[[], int],
+        leases: Callable[[], Sequence[LeaseHeadroom]],
+    ) -> None:
+        self._job = job
+        self._sources = frozenset(sources)
+        self._now_us = now_us
+        self._leases = leases
+        self._lock = threading.Lock()
+        self._counts = Counter[tuple[Metric, str]]()
+        self._epochs = 0
+        self._seconds = Distribution.empty(_SECONDS)
+        self._last = None if last is None else EpochMetrics(job, last)
+
+    def committed(self, manifest: EpochManifest, seconds: float) -> None:
+        """Count an epoch.
+
+        Parameters:
+            manifest: of the epoch.
+            seconds: how long it took.
+        """
+        before = None if self._last is None else self._last.manifest
+        read: dict[str, int] = {}  # operators that read the same source all count its records
+        counts = Counter[tuple[Metric, str]]()
+        for name, operator in manifest.operators.items():
+            read |= operator.records_by_input
+            counts[RECORDS_IN, name] = operator.records_in
+            counts[RECORDS_OUT, name] = operator.records_out
+            counts[LATE_RECORDS, name] = operator.late
+            counts[CHANGE_FILE_BYTES, name] = operator.bytes_written
+            last = None if before is None else before.operators.get(name)
+            counts[UPLOADED_BYTES, name] = _uploaded(last, operator)
+        for source in self._sources & read.keys():
+            counts[SOURCE_RECORDS, source] = read[source]
+        with self._lock:
+            for place, count in counts.items():  # unlike `update`, this keeps zeros
+                self._counts[place] += count
+            self._epochs += 1
+            self._seconds = self._seconds.with_value(seconds)
+            self._last = EpochMetrics(self._job, manifest)
+
+    def samples(self) -> list[Sample]:
+        """Return all values."""
+        job = self._job
+        with self._lock:
+            last = self._last
+            counts = [*self._counts.items()]
+            samples = [
+                Sample(EPOCHS, (job,), self._epochs),
+                Sample(EPOCH_SECONDS, (job,), self._seconds),
+            ]
+        samples += (Sample(metric, (job, name), count) for (metric, name), count in counts)
+        if last is not None:
+            samples += last.samples(self._now_us())
+            samples += self._of_leases(last.manifest.epoch)
+        return samples
+
+    def _of_leases(self, epoch: int) -> Iterator[Sample]:
+        leases = sorted(self._leases(), key=lambda lease: lease.seconds)
+        for lease in leases[:_LEASES_MAX]:
+            labels = self._job, lease.reader
+            yield Sample(LEASE_EPOCHS_BEHIND, labels, epoch - lease.epoch)
+            yield Sample(LEASE_HEADROOM, labels, lease.seconds)
+            if lease.epochs is not None:
+                yield Sample(LEASE_HEADROOM_EPOCHS, labels, lease.epochs)
+            yield Sample(LEASE_EXPIRY, labels, lease.expires_in_s)
+
+    def values(self) -> dict[str, float]:
+        """Return all values by name and labels, as Prometheus writes them, without the label `job`.
+
+        A histogram has its sum and the number of its values.
+        """
+        values: dict[str, float] = {}
+        for metric, labels, value in self.samples():
+            named = zip(metric.labels, labels, strict=True)
+            own = ",".join(f'{name}="{label}"' for name, label in named if name != "job")
+            suffix = f"{{{own}}}" if own else ""
+            if isinstance(value, Distribution):
+                values[f"{metric.name}_sum{suffix}"] = value.total
+                values[f"{metric.name}_count{suffix}"] = value.count
+            else:
+                values[f"{metric.name}{suffix}"] = value
+        return values
+
+
+def _uploaded(before: OperatorEpoch | None, after: OperatorEpoch) -> int:
+    """Return the bytes that shards had uploaded when they committed an epoch, and not before it.
+
+    The shards of another parallelism begin to count anew.
+    """
+    so_far = sum(shard.chain.uploaded for shard in after.shards)
+    if before is not None:
+        so_far -= sum(shard.chain.uploaded for shard in before.shards)
+    return max(so_far, after.bytes_written)

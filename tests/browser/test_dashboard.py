@@ -122,12 +122,12 @@ def key_of(value: Any) -> str:
 PAGES = {
     "jobs": ("", "up to date"),
     "job": ("site", "Records in, by operator"),
-    "operator": ("site/visits", "of the mean"),
+    "operator": ("site/visits", "times the mean"),
     "key": ("site/visits?key=" + key_of("site-7"), "Timers"),
     "keys": ("site/visits/pages", "site-7"),
     "live": ("site/visits/last?view=live", "live, epoch"),
     "growth": ("site/visits/log?view=growth", "Bytes"),
-    "skew": ("site/visits/log?view=skew", "of the mean"),
+    "skew": ("site/visits/log?view=skew", "times the mean"),
     "read": ("site/visits/last?view=read", "read_parquet"),
     "sql": (
         "sql?job=site&sql=" + quote("select site, value from visits.total order by 2 desc limit 9"),

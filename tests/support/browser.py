@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+TIMEOUT_MS = 20_000
 
 ADVICE = "Chromium is not installed: apt-get install chromium"
 
@@ -18,6 +20,7 @@ ADVICE = "Chromium is not installed: apt-get install chromium"
 @contextmanager
 def browser() -> Iterator[Browser]:
     """The browser, without a window."""
+    expect.set_options(timeout=TIMEOUT_MS)
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         pytest.skip(ADVICE)
@@ -44,7 +47,7 @@ def page(
     given = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce", **options}
     context = running.new_context(**given)
     own = context.new_page()
-    own.set_default_timeout(20_000)
+    own.set_default_timeout(TIMEOUT_MS)
     logged: list[str] = []
     hosts: set[str] = set()
     own.on("console", lambda m: logged.append(m.text) if m.type in ("error", "warning") else None)

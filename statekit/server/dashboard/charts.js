@@ -135,7 +135,7 @@ export function HeatMap({ groups, total }) {
   }
   const size = columns === 64 ? 11 : 20;
   const [fullest, fullestRows] = groups.reduce((a, b) => (b[1] > a[1] ? b : a), [0, 0]);
-  const label = `Rows of ${count(total)} key groups: on average ${count(Math.round(mean))}, in the fullest, ${fullest}, ${count(fullestRows)}`;
+  const label = `${count(total)} key groups with ${count(Math.round(mean))} rows on average. The fullest, key group ${fullest}, has ${count(fullestRows)}: ${(fullestRows / mean).toFixed(2)} times the mean.`;
   const height = Math.ceil(cells.length / columns) * size;
   return html`<figure class="heat">
     <svg role="img" aria-label=${label} viewBox=${`0 0 ${columns * size} ${height}`}>
@@ -143,11 +143,11 @@ export function HeatMap({ groups, total }) {
         const level = own === 0 ? 0 : 1 + Math.min(6, Math.floor((own / (most * per)) * 6.999));
         const name = per === 1 ? `key group ${first}` : `key groups ${first} to ${Math.min(total, first + per) - 1}`;
         return html`<rect class=${`level-${level}`} x=${(place % columns) * size} y=${Math.floor(place / columns) * size} width=${size - 2} height=${size - 2} rx="2">
-          <title>${`${name}: ${count(own)} rows, ${(own / (mean * per)).toFixed(2)} of the mean`}</title>
+          <title>${`${name}: ${count(own)} rows, ${(own / (mean * per)).toFixed(2)} times the mean`}</title>
         </rect>`;
       })}
     </svg>
-    <figcaption>${label}, ${(fullestRows / mean).toFixed(2)} of the mean.</figcaption>
+    <figcaption>${label}</figcaption>
   </figure>`;
 }
 

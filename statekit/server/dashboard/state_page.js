@@ -117,7 +117,7 @@ async function watch(path, prefix, lastId, signal, setChanges, setStatus) {
         if (event === "epoch") {
           const shown = own.slice(0, CHANGES_SHOWN);
           setChanges((before) => [...shown, ...before].slice(0, CHANGES_SHOWN));
-          setStatus({ text: `live, epoch ${count(data.epoch)}: ${count(own.length)} changes`, kind: "good" });
+          setStatus({ text: `live, epoch ${count(data.epoch)}: ${count(own.length)} ${own.length === 1 ? "change" : "changes"}`, kind: "good" });
           own = [];
         }
       }

@@ -21,6 +21,8 @@ from statekit.server.limits import Limits
 from statekit.server.live import LiveChanges
 from statekit.server.metrics import Metrics
 from statekit.server.observed import Observed
+from statekit.server.openapi import Documents
+from statekit.server.openapi import router as openapi_router
 from statekit.server.problems import Problem, bad_request, problem_of, response_of
 from statekit.server.rankings import Rankings
 from statekit.server.routes import Served, router
@@ -51,11 +53,13 @@ class Application:
         self._served = served = Served(
             jobs, access, limits, Tables(), live, metrics, Queries(), Rankings()
         )
-        app = FastAPI(title="statekit", lifespan=self._life, docs_url=None, redoc_url=None)
+        app = FastAPI(title="statekit", lifespan=self._life, openapi_url=None)
         app.state.served = served
+        app.include_router(openapi_router)
         app.include_router(assets_router)
         app.include_router(insight_router)
         app.include_router(router)
+        app.state.documents = Documents(app, served)
         _answer_problems(app)
         self._app = Observed(KnownHosts(SingleReads(app, served), hosts), metrics)
 

@@ -37,7 +37,6 @@ from statekit.server.reads import (
     KeysOfState,
     Part,
     check_count,
-    is_absent,
     json_of,
     page,
     read_key,
@@ -369,7 +368,8 @@ async def _one(
     is_one_row = state.shape is RowShape.VALUE or part.entry is not None
     value = read() if is_one_row else await run_in_threadpool(read)
     found = job.facts(view, place[0])
-    if value is None or (is_absent(value) and not part.is_range):
+    # An empty list may be a value. As elements it is that there are none.
+    if value is None or not (value or is_one_row or part.is_range):
         raise Problem(404, "absent", f"state {place[1]!r} has nothing for this key", **found)
     return answer(value, found, request.headers.get("if-none-match"))
 

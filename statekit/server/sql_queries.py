@@ -21,11 +21,12 @@ from statekit.sql.run import SqlResult, run_sql
 
 _SECONDS, _MEMORY, _ROWS = 30.0, "1GB", 10_000
 
-_FORMATS = {
+FORMATS = {
     "json": "application/json",
     "csv": "text/csv",
     "arrow": "application/vnd.apache.arrow.stream",
 }
+"""The formats of results."""
 
 
 class SqlQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,8 +76,8 @@ class Queries:
             Problem: there is no such format.
         """
         wanted = to or _accepted(request.headers.get("accept", ""))
-        if wanted not in _FORMATS:
-            raise bad_request(f"format={wanted!r:.50}: give one of {', '.join(_FORMATS)}")
+        if wanted not in FORMATS:
+            raise bad_request(f"format={wanted!r:.50}: give one of {', '.join(FORMATS)}")
 
         def run(is_unwanted: Callable[[], bool]) -> Response:
             found = run_sql(
@@ -93,7 +94,7 @@ class Queries:
                 "Statekit-Epoch": str(view.epoch),
                 "Statekit-Is-Cut": str(found.is_cut).lower(),
             }
-            return Response(_encoded(found, wanted, job, view), 200, headers, _FORMATS[wanted])
+            return Response(_encoded(found, wanted, job, view), 200, headers, FORMATS[wanted])
 
         try:
             return await self._work.run(request, run)
@@ -103,7 +104,7 @@ class Queries:
 
 def _accepted(accept: str) -> str:
     """Return the format that a header asks for."""
-    return next((name for name, media_type in _FORMATS.items() if media_type in accept), "json")
+    return next((name for name, media_type in FORMATS.items() if media_type in accept), "json")
 
 
 def _encoded(found: SqlResult, to: str, job: ServedJob, view: View) -> bytes:

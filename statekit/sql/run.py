@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,6 +15,9 @@ from statekit.sql.request import Request
 
 ROWS_MAX = 100_000
 """The largest result."""
+
+SQL_LENGTH_MAX = 500_000
+"""The longest query: DuckDB takes seconds to parse a longer one."""
 
 
 class SqlResult(NamedTuple):
@@ -62,9 +66,12 @@ def run_sql(
     """
     if importlib.util.find_spec("duckdb") is None:
         raise QueryError("SQL needs DuckDB: pip install 'statekit[sql]'")
+    if len(sql) > SQL_LENGTH_MAX:
+        raise QueryError(f"the query has {len(sql):,} characters: give {SQL_LENGTH_MAX:,} at most")
     if not 1 <= rows <= ROWS_MAX:
         raise QueryError(f"rows={rows}: give a number from 1 to {ROWS_MAX:,}")
-    request = Request(checkpoint, epoch, sql, rows, memory, states)
+    place = checkpoint if "://" in checkpoint else os.path.abspath(checkpoint)
+    request = Request(place, epoch, sql, rows, memory, states)
     output = run_child(
         "statekit.sql.worker", request, "query", timeout_s=timeout_s, is_unwanted=is_unwanted
     )

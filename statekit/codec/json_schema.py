@@ -20,7 +20,21 @@ JsonSchema = dict[str, Any]
 
 _DIGITS = {"type": "string", "pattern": "^-?[0-9]+$"}
 _INT64 = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
-_SECONDS = r"T[0-9]{1,9}(?:\.[0-9]{1,6})?S"
+
+
+def _durations(days: str) -> JsonSchema:
+    """Return the JSON Schema of durations. The format "duration" has no negative ones.
+
+    Parameters:
+        days: the pattern of their number.
+    """
+    seconds = r"T[0-9]{1,9}(?:\.[0-9]{1,6})?S"
+    return {"type": "string", "pattern": f"^-?P(?:(?:{days})D(?:{seconds})?|{seconds})$"}
+
+
+# The microseconds of a key fit 64 bits: those of 106,751,991 days.
+_DAYS_OF_KEYS = "[0-9]{1,8}|10[0-5][0-9]{6}|106[0-6][0-9]{5}|1067[0-4][0-9]{4}|10675[01][0-9]{3}"
+
 _SCALARS: dict[str, JsonSchema] = {
     "null": {"type": "null"},
     "bool": {"type": "boolean"},
@@ -30,8 +44,7 @@ _SCALARS: dict[str, JsonSchema] = {
     "bytes": {"type": "string", "pattern": "^(?:[0-9a-f]{2})*$"},
     "date": {"type": "string", "format": "date"},
     "datetime": {"type": "string", "format": "date-time"},
-    # The format "duration" has no negative ones.
-    "timedelta": {"type": "string", "pattern": f"^-?P(?:[0-9]{{1,9}}D(?:{_SECONDS})?|{_SECONDS})$"},
+    "timedelta": _durations("[0-9]{1,9}"),
     "decimal": {"type": "string"},
     "uuid": {"type": "string", "format": "uuid"},
 }
@@ -39,6 +52,7 @@ _KEY_SCALARS: dict[str, JsonSchema] = {
     **_SCALARS,
     "int": _INT64,
     "float": {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf"]}]},
+    "timedelta": _durations(_DAYS_OF_KEYS),
 }
 
 

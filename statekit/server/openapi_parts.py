@@ -278,7 +278,8 @@ _PROBLEMS: Mapping[int, tuple[str, Part]] = {
         "Unavailable",
         _problem(
             "Nothing can be read now.",
-            *("not_ready", "too_many", "storage", "corrupt_checkpoint", "statekit"),
+            *("not_ready", "too_many", "timeout", "disk_full"),
+            *("storage", "corrupt_checkpoint", "statekit"),
         ),
     ),
 }

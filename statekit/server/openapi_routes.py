@@ -32,7 +32,7 @@ from statekit.server.tables import MEDIA_TYPES
 _JSON, _MSGPACK = "application/json", "application/vnd.msgpack"
 _OK: JsonSchema = {
     "type": "object",
-    "properties": {"status": {"const": "ok"}},
+    "properties": {"status": {"enum": ["ok", "disk_full"]}},
     "required": ["status"],
 }
 

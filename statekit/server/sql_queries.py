@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pyarrow as pa
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,6 +15,7 @@ from statekit.query.export import csv_text
 from statekit.query.plain import json_values
 from statekit.query.view import View
 from statekit.server.answers import encode
+from statekit.server.disk import Disk
 from statekit.server.long_work import LongWork
 from statekit.server.problems import Problem, bad_request
 from statekit.server.served_job import ServedJob
@@ -51,9 +53,15 @@ def states_of(view: View) -> list[tuple[str, str]]:
 
 
 class Queries:
-    """Runs queries, of which a few run at a time and the others wait."""
+    """Runs queries, of which a few run at a time and the others wait.
 
-    def __init__(self) -> None:
+    Parameters:
+        disk: of the server.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._directory = disk.below("sql")
         self._work = LongWork("queries", at_once=2)
 
     async def answer(
@@ -73,11 +81,13 @@ class Queries:
 
         Raises:
             QueryError: it is no query, it fails, or it takes too much.
-            Problem: there is no such format.
+            Problem: there is no such format, too many wait, or the disk is full.
         """
         wanted = to or _accepted(request.headers.get("accept", ""))
         if wanted not in FORMATS:
             raise bad_request(f"format={wanted!r:.50}: give one of {', '.join(FORMATS)}")
+
+        await run_in_threadpool(self._disk.check_request)
 
         def run(is_unwanted: Callable[[], bool]) -> Response:
             found = run_sql(
@@ -89,6 +99,7 @@ class Queries:
                 memory=_MEMORY,
                 states=states,
                 is_unwanted=is_unwanted,
+                directory=self._directory,
             )
             headers = {
                 "Statekit-Epoch": str(view.epoch),

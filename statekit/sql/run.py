@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -44,6 +45,7 @@ def run_sql(
     memory: str = "1GB",
     states: list[tuple[str, str]] | None = None,
     is_unwanted: Callable[[], bool] = lambda: False,
+    directory: Path | None = None,
 ) -> SqlResult:
     """Run a query over the states of an epoch.
 
@@ -59,6 +61,7 @@ def run_sql(
         memory: how much memory DuckDB may take.
         states: the states that may be read, as operator and state; None for all.
         is_unwanted: asked while the query runs; it is ended once nobody wants the result.
+        directory: where the files of the query are written; None for `TMPDIR`.
 
     Raises:
         QueryError: it is no query, it fails, or it takes too long or too much memory.
@@ -71,9 +74,13 @@ def run_sql(
     if not 1 <= rows <= ROWS_MAX:
         raise QueryError(f"rows={rows}: give a number from 1 to {ROWS_MAX:,}")
     place = checkpoint if "://" in checkpoint else os.path.abspath(checkpoint)
-    request = Request(place, epoch, sql, rows, memory, states)
     output = run_child(
-        "statekit.sql.worker", request, "query", timeout_s=timeout_s, is_unwanted=is_unwanted
+        "statekit.sql.worker",
+        Request(place, epoch, sql, rows, memory, states),
+        "query",
+        timeout_s=timeout_s,
+        is_unwanted=is_unwanted,
+        below=directory,
     )
     table = pa.ipc.open_stream(output).read_all()
     found = int((table.schema.metadata or {})[b"epoch"])

@@ -31,6 +31,7 @@ class Level(enum.IntEnum):
     HIGHEST = 2**63 - 1  # an alias
 
 
+_LONGEST = dt.timedelta(microseconds=2**63 - 1)
 _LITERALS: list[tuple[Any, ...]] = [("a", "'a'", '"a"'), (1, -1), (True, False)]
 _SCALARS = [
     KeyType(bool, st.booleans()),
@@ -40,7 +41,7 @@ _SCALARS = [
     KeyType(bytes, st.binary(max_size=4)),
     KeyType(dt.date, st.dates()),
     KeyType(dt.datetime, st.datetimes(timezones=st.just(dt.UTC))),
-    KeyType(dt.timedelta, st.timedeltas(dt.timedelta(-(10**6)), dt.timedelta(10**6))),
+    KeyType(dt.timedelta, st.timedeltas(-_LONGEST, _LONGEST)),
     KeyType(uuid.UUID, st.uuids()),
     KeyType(Colour, st.sampled_from(Colour)),
     KeyType(Level, st.sampled_from(Level)),

@@ -11,20 +11,27 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import httpx
 import msgspec
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
+from schemathesis.core.failures import FailureGroup
+from schemathesis.specs.openapi.checks import AcceptedNegativeData  # type: ignore[attr-defined]
 
 from statekit.server.access import digest_of
+from statekit.server.limits import Limits
 from tests.support import served_types
 from tests.support.served import Sale, sell, server
 
 EXAMPLES = 300 if os.environ.get("STATEKIT_SOAK") else 3
 TOKEN = {"Authorization": "Bearer some"}
 EPOCH = ("epoch", "as_of", "min_epoch", "min_watermark", "wait", "cursor")
+DEPENDENT = ("POST /sql", "GET /openapi.json")
+"""Operations whose parameters depend on each other, or on what is served."""
+
 RANGE = ("start", "end", "limit", "reverse")
 SETTINGS = settings(
     max_examples=EXAMPLES,
@@ -40,7 +47,7 @@ CONFIG = {
         # A range of epochs cannot be said in a schema, nor which epochs there are.
         "positive_data_acceptance": {"enabled": False},
         # The epoch of a request is looked for before the state.
-        "negative_data_rejection": {"expected-statuses": [400, 401, 403, 404, 405, 409, 410]},
+        "negative_data_rejection": {"expected-statuses": [400, 401, 403, 404, 405, 409, 410, 413]},
     }
 }
 
@@ -66,11 +73,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     listed = [{"name": "some", "sha256": digest_of("some"), "read": ["*"]}]
     tokens.write_text(json.dumps({"tokens": listed}))
     checkpoints = {"shop": home / "sales", "types": home / "types"}
-    with server(checkpoints, tokens=tokens) as address:
-        config = schemathesis.Config.from_dict(CONFIG)
-        found = schemathesis.openapi.from_url(
-            f"{address}/openapi.json", headers=TOKEN, config=config
-        )
+    limits = Limits(refusals_per_s=None)
+    with server(checkpoints, tokens=tokens, limits=limits) as address:
+        document = httpx.get(f"{address}/openapi.json", headers=TOKEN).json()
+        # All requests have the token. Other tests are about those that have none, or another one.
+        del document["security"], document["components"]["securitySchemes"]
+        config = schemathesis.Config.from_dict({"base-url": address, **CONFIG})
+        found = schemathesis.openapi.from_dict(document, config=config)
         found.validate()
         yield Served(address, [_operation(each) for each in found.get_all_operations()])
 
@@ -95,6 +104,13 @@ def has_parameters(operation: Any) -> bool:
     return any((operation.path_parameters, operation.query, operation.headers, operation.body))
 
 
+def is_about_other_parameters(failure: BaseException) -> bool:
+    """Whether a request was only wrong in that it has further parameters. They are refused, which
+    another test is about; but some of these requests lose them on the way.
+    """
+    return isinstance(failure, AcceptedNegativeData) and "`additionalProperties`" in str(failure)
+
+
 def wait_briefly(case: Any) -> None:
     """A request that may wait for a minute waits for a moment."""
     wait = (case.query or {}).get("wait")
@@ -112,7 +128,11 @@ def test_wrong_requests_are_refused_as_the_document_says(served: Served, of_type
         @SETTINGS
         def refused(case: Any) -> None:
             wait_briefly(case)
-            case.call_and_validate(headers=TOKEN)
+            try:
+                case.call_and_validate(headers=TOKEN)
+            except FailureGroup as failures:
+                if not all(map(is_about_other_parameters, failures.exceptions)):
+                    raise
 
         refused()
 
@@ -131,7 +151,7 @@ def test_right_requests_are_answered_as_the_document_says(served: Served, of_typ
                 for name in (*EPOCH, *(RANGE if "key" in (case.query or {}) else ())):
                     (case.query or {}).pop(name, None)
             answer = case.call_and_validate(headers=TOKEN)
-            if is_of_the_last and case.operation.label != "POST /sql":
+            if is_of_the_last and case.operation.label not in DEPENDENT:
                 assert answer.status_code in (200, 304, 404), case.as_curl_command()
 
         answered()

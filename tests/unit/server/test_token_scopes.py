@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from statekit.server.access import digest_of
+from statekit.server.limits import Limits
 from tests.support import served_types
 from tests.support.served import Sale, sell, server
 
@@ -102,7 +103,8 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     found = Reader(httpx.Client(timeout=30), home / "tokens.json")
     found.give([])
     jobs = {"shop": home / "sales", "again": home / "sales", "types": home / "types"}
-    with server(jobs, tokens=found.tokens) as address, found.client as client:
+    limits = Limits(refusals_per_s=None)
+    with server(jobs, tokens=found.tokens, limits=limits) as address, found.client as client:
         client.base_url = httpx.URL(address)
         client.headers["Authorization"] = "Bearer some"
         yield found

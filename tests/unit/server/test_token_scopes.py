@@ -130,6 +130,10 @@ def statuses_of(client: httpx.Client, place: Place) -> dict[str, int]:
         "several": client.post(f"/{place.job}/query", json={"reads": reads}),
         "parquet": client.get(f"{path}.parquet"),
         "csv": client.get(path, headers={"Accept": "text/csv"}),
+        "history": client.get(
+            f"/{place.job}/history",
+            params={"operator": place.operator, "state": place.state, **key},
+        ),
     }
     return {"events": watched, **{name: answer.status_code for name, answer in answers.items()}}
 
@@ -150,6 +154,29 @@ def states_listed(client: httpx.Client, job: str) -> set[tuple[str, ...]]:
     }
     assert listed == of_types
     return listed
+
+
+def check_insight(client: httpx.Client, scopes: list[str], place: Place) -> None:
+    """What the dashboard shows of a job, an operator and a key has no other states."""
+    job, operator, _ = place
+    of_operator = [each for each in STATES if each[:2] == (job, operator)]
+    states = {each[2] for each in of_operator if may_read(scopes, each)}
+    known = {each[2] for each in of_operator}
+    inside = f"{job}/{operator}"
+    sees_operator = any(
+        scope in ("*", job, inside) or scope.startswith(f"{inside}/") for scope in scopes
+    )
+    given = {"operator": operator, "key": '"rome"' if operator != "number" else "5"}
+    found = client.get(f"/{job}/key", params=given)
+    shards = client.get(f"/{job}/shards", params={"operator": operator})
+    assert {found.status_code, shards.status_code} == ({200} if sees_operator else {403})
+    if sees_operator:
+        assert known & found.json()["value"]["states"].keys() == states
+    epochs = client.get(f"/{job}/epochs", params={"operator": operator})
+    assert epochs.status_code == (200 if sees(scopes, job) else 403)
+    for epoch in epochs.json()["value"] if epochs.status_code == 200 else ():
+        sizes = epoch["operators"].get(operator, {}).get("states", {})
+        assert known & sizes.keys() == states
 
 
 @given(
@@ -177,6 +204,7 @@ def test_every_route_gives_what_the_token_names(
     document = client.get("/openapi.json").json()
     assert all(may_read(scopes, state) for state in states_in(document))
     assert (tuple(place) in states_in(document)) == may_read(scopes, place)
+    check_insight(client, scopes, place)
     several: list[dict[str, Any]] = [
         {"operator": "sales", "state": name, "keys": []} for name in ("log", "total")
     ]

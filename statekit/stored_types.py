@@ -10,7 +10,7 @@ from statekit.checkpoint.manifest import OperatorEpoch
 from statekit.codec.key_codec import schema_key_codec
 from statekit.codec.schema import Schema
 from statekit.codec.schema_codec import generic_key_encoder
-from statekit.errors import StatekitError
+from statekit.errors import QueryError
 from statekit.state.row_versions import value_schema
 from statekit.state.ttl import ttl_text
 from statekit.timestamp import instant
@@ -61,10 +61,17 @@ def encoded_keys(operator: OperatorRecord, key: Any) -> list[bytes]:
 
 
 def key_schema(operator: OperatorRecord) -> Schema:
-    """Return the schema of the whole key: of the one field, or of a tuple of the fields."""
+    """Return the schema of the whole key: of the one field, or of a tuple of the fields.
+
+    Raises:
+        QueryError: the operator has no key.
+    """
     fields = [Schema.from_json(field.type) for field in operator.key]
     if not fields:
-        raise StatekitError(f"operator {operator.name!r} has no key and no keyed state")
+        raise QueryError(
+            f"operator {operator.name!r} has no key and no keyed state: read its operator state "
+            "with `statekit get`"
+        )
     if len(fields) == 1 or fields[0].kind == "dynamic":
         return fields[0]
     return Schema(kind="tuple", items=tuple(fields))

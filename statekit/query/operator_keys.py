@@ -23,8 +23,7 @@ class OperatorKeys:
         function: the process function, for typed keys; None for plain data.
 
     Raises:
-        QueryError: the function has another key.
-        StatekitError: the operator has no key.
+        QueryError: the function has another key, or the operator has none.
     """
 
     def __init__(

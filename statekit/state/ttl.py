@@ -96,11 +96,14 @@ def ttl_text(ttl: TtlRecord) -> str:
 
     >>> ttl_text(TtlRecord(duration_us=60_000_000, clock="event", refresh="write"))
     'expires 0:01:00 after the last write in event time'
+    >>> ttl_text(TtlRecord(duration_us=86_400_000_000, clock="processing", refresh="read"))
+    'expires 1 day after the last read or write in processing time'
     """
+    duration = str(dt.timedelta(microseconds=ttl.duration_us))
+    duration = duration.removesuffix(", 0:00:00").replace(",", "")
     after = "write" if ttl.refresh == "write" else "read or write"
-    return f"expires {dt.timedelta(microseconds=ttl.duration_us)} after the last {after} in " + (
-        "event time" if ttl.clock == "event" else "processing time"
-    )
+    clock = "event time" if ttl.clock == "event" else "processing time"
+    return f"expires {duration} after the last {after} in {clock}"
 
 
 def index_entry(

@@ -8,6 +8,7 @@ whose parent was killed ends by itself.
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -30,8 +31,15 @@ _POLL_S = 0.2
 _FAILED = 3
 """The exit code of a child whose answer is a `_Failure`."""
 
+_OUT_OF_MEMORY = 4
+"""The exit code of a child that has reached its memory limit."""
+
 _END_BY_ITSELF_S = 5.0
 """How long after its time a child ends by itself, if nobody has ended it."""
+
+
+class ChildLimitError(QueryError):
+    """A child took more time or memory than it may."""
 
 
 class _Request(msgspec.Struct, frozen=True):
@@ -42,12 +50,14 @@ class _Request(msgspec.Struct, frozen=True):
         directory: for its files; whoever ends last removes it.
         seconds: after which it ends by itself.
         parent: the process that waits for it.
+        memory_bytes: of its heap and stacks; None for any size.
     """
 
     work: bytes
     directory: str
     seconds: float
     parent: int
+    memory_bytes: int | None = None
 
 
 class _Failure(msgspec.Struct):
@@ -65,6 +75,8 @@ def run_child(
     timeout_s: float,
     is_unwanted: Callable[[], bool] = lambda: False,
     below: Path | None = None,
+    memory_bytes: int | None = None,
+    advice: str = "read fewer columns or rows",
 ) -> bytes:
     """Run a module in a process of its own, and return its answer.
 
@@ -75,30 +87,43 @@ def run_child(
         timeout_s: the longest time, in seconds.
         is_unwanted: asked while the child runs; it is ended once nobody wants the answer.
         below: where the directory for its files is created; None for `TMPDIR`.
+        memory_bytes: how much the process may take for its heap and stacks; None for any size.
+            Files that it maps, and addresses that allocators reserve, do not count.
+        advice: what the user can do if it takes too much, for error messages.
 
     Raises:
-        QueryError: it takes too long or too much memory.
+        ChildLimitError: it takes too long or too much memory.
         StatekitError: the child has raised it.
     """
     with tempfile.TemporaryDirectory(prefix="statekit-child-", dir=below) as directory:
         seconds = timeout_s + _END_BY_ITSELF_S
-        request = _Request(msgspec.msgpack.encode(work), directory, seconds, os.getpid())
-        encoded = msgspec.msgpack.encode(request)
-        code, output, errors = _ran(module, encoded, what, timeout_s, is_unwanted)
+        encoded = msgspec.msgpack.encode(work)
+        request = _Request(encoded, directory, seconds, os.getpid(), memory_bytes)
+        given = msgspec.msgpack.encode(request)
+        code, output, errors = _ran(module, given, what, timeout_s, advice, is_unwanted)
     if code == _FAILED:
         failure = msgspec.json.decode(output, type=_Failure)
         raise (class_of_kind(failure.kind) or QueryError)(failure.detail)
+    if code == _OUT_OF_MEMORY and memory_bytes is not None:
+        raise ChildLimitError(
+            f"the {what} took more than {memory_bytes / 2**20:,.0f} MB of memory: {advice}"
+        )
     if code != 0:
         last = errors.decode(errors="replace").strip().rpartition("\n")[2]
-        raise QueryError(
+        raise ChildLimitError(
             f"the process of the {what} ended with {code} ({last[:300]}): it may have taken too "
-            "much memory. Read fewer columns or rows"
+            f"much memory. What can help: {advice}"
         )
     return output
 
 
 def _ran(
-    module: str, request: bytes, what: str, timeout_s: float, is_unwanted: Callable[[], bool]
+    module: str,
+    request: bytes,
+    what: str,
+    timeout_s: float,
+    advice: str,
+    is_unwanted: Callable[[], bool],
 ) -> tuple[int, bytes, bytes]:
     """Run the process, and return its exit code, output and errors."""
     until_s = stopwatch_s() + timeout_s
@@ -119,9 +144,8 @@ def _ran(
                 else:
                     return process.returncode, output, errors
                 if stopwatch_s() > until_s:
-                    raise QueryError(
-                        f"the {what} took more than {timeout_s:g} s: read fewer rows, or give it "
-                        "more time"
+                    raise ChildLimitError(
+                        f"the {what} took more than {timeout_s:g} s: {advice}, or give it more time"
                     )
                 if is_unwanted():
                     raise QueryError(f"the {what} was ended: nobody waits for its result")
@@ -142,12 +166,16 @@ def answer_parent(cls: type[W], answer: Callable[[W, Path], bytes]) -> int:
     """
     request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_Request)
     threading.Thread(target=_leave_in_time, args=(request,), daemon=True).start()
+    if request.memory_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (request.memory_bytes, request.memory_bytes))
     try:
         work = msgspec.msgpack.decode(request.work, type=cls)
         sys.stdout.buffer.write(answer(work, Path(request.directory)))
     except StatekitError as error:
         sys.stdout.buffer.write(msgspec.json.encode(_Failure(error.kind, str(error))))
         return _FAILED
+    except MemoryError:
+        os._exit(_OUT_OF_MEMORY)  # threads without memory may keep a process from ending
     return 0
 
 

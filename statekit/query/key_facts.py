@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, NamedTuple
 
 from statekit.keygroup import group_of_row
@@ -18,10 +19,12 @@ class StateOfKey(NamedTuple):
     Parameters:
         value: a value, a list or a map; None if it is absent.
         expires: when its next row expires; None if none does.
+        is_cut: whether the state has more rows than the value shows.
     """
 
     value: Any
     expires: dt.datetime | None
+    is_cut: bool
 
 
 class KeyFacts(NamedTuple):
@@ -33,6 +36,7 @@ class KeyFacts(NamedTuple):
         shard: the number of the shard that has the key group.
         states: by name.
         timers: those that are pending; None if the operator has no timers.
+        timers_cut: whether there are more timers.
     """
 
     key: Any
@@ -40,10 +44,11 @@ class KeyFacts(NamedTuple):
     shard: int
     states: dict[str, StateOfKey]
     timers: list[Timer] | None
+    timers_cut: bool
 
 
 def key_facts(
-    view: View, operator: str, data: Any, states: Iterable[str], *, rows: int = 10_000
+    view: View, operator: str, data: Any, states: Iterable[str], *, rows: int = 1_000
 ) -> KeyFacts:
     """Return what an operator has for a key after an epoch.
 
@@ -51,10 +56,10 @@ def key_facts(
         view: of a replica without process functions.
         data: the key, as JSON.
         states: the names of the keyed states that are read.
-        rows: how many rows a state may have for the key.
+        rows: how many rows of each state, and how many timers, at most: the first ones.
 
     Raises:
-        QueryError: there is no such operator or state, or a state has more rows.
+        QueryError: there is no such operator or state.
         StateTypeError: it is not a key of the operator.
     """
     record, manifest = view.record(operator), view.manifest
@@ -66,7 +71,16 @@ def key_facts(
     found = {}
     for name in states:
         state = view.state(operator, name)
-        found[name] = StateOfKey(state.get_at_most(key, rows), state.next_expiry(key))
-    timers = [timer for _, timer in view.timers(operator, key)] if record.timers else None
+        value, is_cut = state.get_first(key, rows)
+        found[name] = StateOfKey(value, state.next_expiry(key), is_cut)
+    pending = islice(view.timers(operator, key), rows + 1) if record.timers else ()
+    timers = [timer for _, timer in pending]
     shard = next(number for number, own in enumerate(shards) if own.overlaps(group, group))
-    return KeyFacts(keys.split(prefix)[0], group, shard, found, timers)
+    return KeyFacts(
+        key=keys.split(prefix)[0],
+        key_group=group,
+        shard=shard,
+        states=found,
+        timers=timers[:rows] if record.timers else None,
+        timers_cut=len(timers) > rows,
+    )

@@ -8,7 +8,7 @@ convert old values. Without it, they are what JSON can hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 from statekit.backend.mutation import Batch
@@ -256,7 +256,13 @@ class StateRows:
             return dict(entries)
         return [[arrays(key), value] for key, value in entries]
 
-    def by_key(self, rows: Iterable[Row]) -> Iterator[tuple[bytes, list[Row]]]:
-        """Yield what the row keys of each key start with, and its rows, of rows in order."""
+    def by_key(
+        self, rows: Iterable[Row], most: int | None = None
+    ) -> Iterator[tuple[bytes, list[Row]]]:
+        """Yield what the row keys of each key start with, and its rows, of rows in order.
+
+        Parameters:
+            most: how many rows of a key at most; None for all.
+        """
         for prefix, own in groupby(rows, lambda row: row[0][: self.key_end(row[0])]):
-            yield prefix, list(own)
+            yield prefix, list(islice(own, most))

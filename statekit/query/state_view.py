@@ -42,6 +42,19 @@ class Page(NamedTuple, Generic[K, V]):
     cursor: str | None
 
 
+class LargeKeyError(QueryError):
+    """A key has more rows than a page may have.
+
+    Parameters:
+        key: as pages show it.
+        cursor: continues the scan after the key.
+    """
+
+    def __init__(self, message: str, key: Any, cursor: str) -> None:
+        super().__init__(message)
+        self.key, self.cursor = key, cursor
+
+
 class ReadableRows(Protocol):
     """The rows of an operator after one epoch, until they are released."""
 
@@ -161,17 +174,26 @@ class StateView(Generic[K, V]):
             QueryError: they are more.
             StateTypeError, QueryError: as for `get`.
         """
-        if self._rows.shape is RowShape.VALUE:
-            return self.get(key)
-        prefix = self._prefix(key)
-        stored = list(islice(self._stored(prefix), rows + 1))
-        if len(stored) > rows:
+        found, is_cut = self.get_first(key, rows)
+        if is_cut:
             raise QueryError(
                 f"state {self._name!r} has more than {rows:,} rows for this key: read a part, with "
                 "start, end and limit"
             )
-        whole: V = self._rows.whole(stored, len(prefix))
-        return whole
+        return found
+
+    def get_first(self, key: K, rows: int) -> tuple[V | None, bool]:
+        """Return what the first rows of a key are together, and whether the state has more.
+
+        Raises:
+            StateTypeError, QueryError: as for `get`.
+        """
+        if self._rows.shape is RowShape.VALUE:
+            return self.get(key), False
+        prefix = self._prefix(key)
+        stored = list(islice(self._stored(prefix), rows + 1))
+        whole: V = self._rows.whole(stored[:rows], len(prefix))
+        return whole, len(stored) > rows
 
     def next_expiry(self, key: K) -> dt.datetime | None:
         """Return when the next row of a key expires, by the clock of its TTL; None if none does.
@@ -397,7 +419,7 @@ class StateView(Generic[K, V]):
         _check_limit(limit, 0)
         return (
             (key, value)
-            for _, key, value in islice(self._scanned(start, end, reverse, after), limit)
+            for _, key, _, value in islice(self._scanned(start, end, reverse, after), limit)
         )
 
     def page(
@@ -408,6 +430,7 @@ class StateView(Generic[K, V]):
         limit: int = 1_000,
         reverse: bool = False,
         cursor: str | None = None,
+        rows: int | None = None,
     ) -> Page[K, V]:
         """Return a part of a scan, and the cursor for the next part.
 
@@ -415,20 +438,38 @@ class StateView(Generic[K, V]):
             start, end, reverse: as for `scan`, the same for all parts.
             limit: the maximum number of keys in a part.
             cursor: of the part before; None for the first part.
+            rows: the maximum number of rows in a part: it ends before the key that exceeds it.
+                None for any number.
 
         Raises:
+            LargeKeyError: the first key of the part has more rows.
             QueryError: the limit is below 1, the cursor is of another epoch or is not valid, or the
                 view was closed.
             StateTypeError: a bound is not a key of the operator.
         """
         _check_limit(limit, 1)
         after = None if cursor is None else self._key_of_cursor(cursor)
-        found = list(islice(self._scanned(start, end, reverse, None, after), limit + 1))
-        items = [(key, value) for _, key, value in found[:limit]]
-        if len(found) <= limit:
-            return Page(items, None)
-        last = {"epoch": self.epoch, "after": found[limit - 1][0].hex()}
-        return Page(items, base64.urlsafe_b64encode(json.dumps(last).encode()).decode())
+        items: list[tuple[K, V]] = []
+        last, left = b"", rows
+        for encoded, key, count, value in self._scanned(start, end, reverse, None, after, rows):
+            is_too_much = left is not None and count > left
+            if items and (is_too_much or len(items) == limit):
+                return Page(items, self._cursor_after(last))
+            if is_too_much:
+                raise LargeKeyError(
+                    f"state {self._name!r} has more than {rows:,} rows for the key {key!r:.500}: "
+                    "read this key in parts, with key, start, end and limit, and the keys after it "
+                    "with the cursor of this answer",
+                    key,
+                    self._cursor_after(encoded),
+                )
+            items.append((key, value))
+            last, left = encoded, None if left is None else left - count
+        return Page(items, None)
+
+    def _cursor_after(self, key: bytes) -> str:
+        place = {"epoch": self.epoch, "after": key.hex()}
+        return base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
 
     def _key_of_cursor(self, cursor: str) -> bytes:
         epoch, key = _parts_of_cursor(cursor)
@@ -446,23 +487,33 @@ class StateView(Generic[K, V]):
         reverse: bool,
         after: K | None,
         after_key: bytes | None = None,
-    ) -> Iterator[tuple[bytes, K, V]]:
-        """Yield the bytes of each key in a range, the key, and what the state has for it."""
+        most: int | None = None,
+    ) -> Iterator[tuple[bytes, K, int, V]]:
+        """Yield the bytes of each key in a range, the key, the number of its rows, and what the
+        state has for it. Of a key with more than `most` rows, one more than these is read.
+        """
         rows = self._rows
         first = b"" if start is None else rows.keys.encode(start)
         last = None if end is None else rows.keys.encode(end)
         if after is not None:
             after_key = rows.keys.encode(after)
         scans = [
-            self._of_group(pack_group(group), first, last, after_key, reverse=reverse)
+            self._of_group(pack_group(group), first, last, after_key, most, reverse=reverse)
             for group in range(self._groups[0], self._groups[1] + 1)
         ]
         for key, own in merge(*scans, key=lambda found: found[0], reverse=reverse):
             prefix = own[0][0][: GROUP_BYTES + len(key)]
-            yield key, rows.keys.split(prefix)[0], rows.whole(own, len(prefix))
+            yield key, rows.keys.split(prefix)[0], len(own), rows.whole(own, len(prefix))
 
     def _of_group(
-        self, group: bytes, first: bytes, last: bytes | None, after: bytes | None, *, reverse: bool
+        self,
+        group: bytes,
+        first: bytes,
+        last: bytes | None,
+        after: bytes | None,
+        most: int | None,
+        *,
+        reverse: bool,
     ) -> Iterator[tuple[bytes, list[Row]]]:
         """Yield the bytes of the keys of a key group in a range, each with its rows in order.
 
@@ -470,6 +521,7 @@ class StateView(Generic[K, V]):
             group: the key group, packed.
             first, last: the bytes of the first key, and of the one after the range; None for all.
             after: the bytes of the key after which the scan goes on.
+            most: as for `_scanned`.
         """
         start, end = group + first, prefix_end(group) if last is None else group + last
         if after is not None and reverse:
@@ -477,7 +529,7 @@ class StateView(Generic[K, V]):
         elif after is not None:
             start = max(start, prefix_end(group + after))
         stored = self._unexpired(start, end, reverse=reverse)
-        for prefix, own in self._rows.by_key(stored):
+        for prefix, own in self._rows.by_key(stored, None if most is None else most + 1):
             yield prefix[GROUP_BYTES:], own[::-1] if reverse else own
 
     # ----------------------------------------------------------------------------------- helpers

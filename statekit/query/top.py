@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -73,7 +73,7 @@ class _Size(NamedTuple):
 def top(
     checkpoint: CheckpointReader,
     operator: str,
-    state: str | None = None,
+    state: str | Collection[str] | None = None,
     *,
     by: Measure = "size",
     limit: int = 10,
@@ -88,7 +88,7 @@ def top(
     Parameters:
         checkpoint: the checkpoint at an epoch.
         operator: its name.
-        state: the name of one state, or "_timers", "_waiting"; None for all.
+        state: the name of one state, or "_timers", "_waiting"; or several of them; None for all.
         by: the measure.
         limit: the number of keys.
 
@@ -101,12 +101,7 @@ def top(
     if type(limit) is not int or limit < 1:
         raise StateTypeError(f"limit={limit!r}: give the number of keys, at least 1")
     record = checkpoint.operator(operator)
-    if state is not None and state not in record.holds_by_key:
-        raise QueryError(
-            f"operator {operator!r} has no keyed state {state!r} in epoch "
-            f"{checkpoint.manifest.epoch}: it has {', '.join(record.holds_by_key) or 'none'}"
-        )
-    families = record.holds_by_key if state is None else (state,)
+    families = _families(record, state, checkpoint.manifest.epoch)
     with still_kept(checkpoint.repository, checkpoint.manifest.epoch, QueryError):
         if by == "writes":
             return _most_written(checkpoint, record, families, limit)
@@ -119,6 +114,25 @@ def top(
         for size in largest
     ]
     return Top(keys, groups.most_common())
+
+
+def _families(
+    record: OperatorRecord, state: str | Collection[str] | None, epoch: int
+) -> tuple[str, ...]:
+    """Return the states that are ranked, in the order of the operator.
+
+    Raises:
+        QueryError: there is no keyed state of a name.
+    """
+    if state is None:
+        return record.holds_by_key
+    names = {state} if isinstance(state, str) else set(state)
+    for name in sorted(names.difference(record.holds_by_key)):
+        raise QueryError(
+            f"operator {record.name!r} has no keyed state {name!r} in epoch {epoch}: it has "
+            f"{', '.join(record.holds_by_key) or 'none'}"
+        )
+    return tuple(name for name in record.holds_by_key if name in names)
 
 
 def _keys_of(family: Family, rows: RowBatch) -> list[bytes]:

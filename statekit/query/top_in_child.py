@@ -17,14 +17,19 @@ from statekit.query.top import Measure, top
 
 
 class TopRequest(msgspec.Struct, frozen=True):
-    """A ranking: the parameters of `top`."""
+    """A ranking: the parameters of `top`.
+
+    Parameters:
+        memory_bytes: how much memory the process may take; None for any size.
+    """
 
     checkpoint: str
     epoch: int
     operator: str
-    state: str | None = None
+    states: tuple[str, ...]
     by: Measure = "size"
     limit: int = 10
+    memory_bytes: int | None = None
 
 
 def top_as_json(
@@ -37,7 +42,8 @@ def top_as_json(
         is_unwanted: asked while the child runs; it is ended once nobody wants the answer.
 
     Raises:
-        QueryError: there is no such state or epoch, or it takes too long.
+        ChildLimitError: it takes too long, or too much memory.
+        QueryError: there is no such state or epoch.
         StatekitError: the checkpoint cannot be read.
     """
     return run_child(
@@ -46,12 +52,14 @@ def top_as_json(
         "ranking",
         timeout_s=timeout_s,
         is_unwanted=is_unwanted,
+        memory_bytes=request.memory_bytes,
+        advice="rank one state, or by size or rows, which takes little memory",
     )
 
 
 def _answer(request: TopRequest, _: Path) -> bytes:
     reader = CheckpointReader(request.checkpoint, epoch=request.epoch)
-    found = top(reader, request.operator, request.state, by=request.by, limit=request.limit)
+    found = top(reader, request.operator, request.states, by=request.by, limit=request.limit)
     keys = [key._asdict() for key in found.keys]
     data = {"keys": keys, "key_groups": sorted(found.groups), "epochs": found.epochs}
     return msgspec.json.encode(data)

@@ -21,10 +21,12 @@ from statekit.server.hosts import KnownHosts
 from statekit.server.insight_routes import router as insight_router
 from statekit.server.limits import Limits
 from statekit.server.live import LiveChanges
+from statekit.server.long_work import LongWork
 from statekit.server.metrics import Metrics
 from statekit.server.observed import Observed
 from statekit.server.openapi import Documents
 from statekit.server.openapi import router as openapi_router
+from statekit.server.places import Places
 from statekit.server.problems import Problem, bad_request, problem_of, response_of
 from statekit.server.rankings import Rankings
 from statekit.server.refusals import Refusals
@@ -34,6 +36,7 @@ from statekit.server.single_reads import SingleReads
 from statekit.server.sql_queries import Queries
 from statekit.server.tables import Tables
 from statekit.server.time_limit import TimeLimit
+from statekit.server.waits import Waits
 
 _GIVEN = ("Authorization", "Content-Type", "If-None-Match", "Last-Event-ID", "Range")
 _EXPOSED = ("ETag", "Retry-After", "Statekit-Epoch", "Statekit-Is-Cut")
@@ -74,7 +77,10 @@ class Application:
             live=live,
             metrics=metrics,
             queries=Queries(disk),
-            rankings=Rankings(),
+            rankings=Rankings(limits.ranking_bytes),
+            histories=LongWork("histories", at_once=2),
+            waits=Waits(limits.waits, limits.waits_of_token),
+            places=_places(jobs, disk),
             disk=disk,
         )
         app = FastAPI(title="statekit", lifespan=self._life, openapi_url=None)
@@ -92,8 +98,12 @@ class Application:
         await self._app(scope, receive, send)
 
     def end_streams(self) -> None:
-        """End all streams of events, which would otherwise go on for ever, and all waits."""
+        """End all streams of events, which would otherwise go on for ever, all waits, and all work
+        that takes long.
+        """
         self._served.live.close()
+        for work in self._served.long_works:
+            work.end()
         for job in self._served.jobs.values():
             job.end_waits()
 
@@ -103,6 +113,8 @@ class Application:
             job.start()
         yield
         self.end_streams()
+        for work in self._served.long_works:
+            await work.close()
         for job in self._served.jobs.values():
             job.close()
         self._served.disk.close()
@@ -137,14 +149,19 @@ def _answer_problems(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _of_fault)
 
 
-async def _of_problem(_: Request, error: Exception) -> Response:
+def _places(jobs: Mapping[str, ServedJob], disk: Disk) -> Places:
+    checkpoints = {f"job {alias!r}": job.checkpoint for alias, job in jobs.items()}
+    return Places(checkpoints, [disk.directory, *(job.replica.directory for job in jobs.values())])
+
+
+async def _of_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
-    return response_of(error)
+    return response_of(request.app.state.served.places.hidden(error))
 
 
-async def _of_error(_: Request, error: Exception) -> Response:
+async def _of_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, StatekitError)
-    return response_of(problem_of(error))
+    return await _of_problem(request, problem_of(error))
 
 
 async def _of_parameters(_: Request, error: Exception) -> Response:

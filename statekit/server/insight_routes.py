@@ -4,15 +4,16 @@
 /{job}/shards?operator=        the shards of an operator, with their rows and bytes
 /{job}/top?operator=           the largest or most written keys, and rows per key group
 /{job}/key?operator=&key=      everything that an operator has for a key
-/{job}/history?operator=&state=&key=    the value of a key in each epoch that can be read
+/{job}/history?operator=&state=&key=    the values of a key in the epochs that can be read
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Header, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -23,13 +24,18 @@ from statekit.query.key_facts import key_facts
 from statekit.query.top import Measure
 from statekit.query.view import View
 from statekit.server.access import Token, forbidden
-from statekit.server.answers import answer, value_with_facts
-from statekit.server.reads import Part, json_of, read_key
-from statekit.server.routes import WAIT_MAX_S, Allowed, Epoch, Jobs
+from statekit.server.answers import answer
+from statekit.server.histories import history_of
+from statekit.server.rankings import LIMIT_MAX
+from statekit.server.reads import Part, json_of
+from statekit.server.routes import WAIT_MAX_S, Allowed, Epoch, Jobs, Served, Waiting
 from statekit.server.served_job import ServedJob
 from statekit.timestamp import instant
 
 router = APIRouter()
+
+KnownTag = Annotated[str | None, Header(alias="If-None-Match")]
+"""The tag of the value that the client has."""
 
 EPOCHS_MAX = 500
 """Epochs of one answer."""
@@ -40,6 +46,8 @@ async def epochs(
     job: str,
     served: Jobs,
     token: Allowed,
+    waiter: Waiting,
+    given_tag: KnownTag = None,
     after: Annotated[int | None, Query(ge=0, le=2**62)] = None,
     limit: Annotated[int, Query(ge=1, le=EPOCHS_MAX)] = 100,
     wait: Annotated[float, Query(ge=0, le=WAIT_MAX_S)] = 0.0,
@@ -50,13 +58,13 @@ async def epochs(
     With `after` and `wait`, wait for an epoch after that one, and return only what is new.
     """
     own = served.job(token, job)
-    view = own.last() if after is None else await own.other_than(after, wait)
+    view = own.last() if after is None else await own.other_than(after, wait, waiter)
     facts = await run_in_threadpool(own.history.until, view.manifest, limit)
     if any(each.epoch == after for each in facts):
         facts = [each for each in facts if after is None or each.epoch > after]
     readable = {name: _readable(token, job, view.record(name)) for name in view.operators}
     items = [_epoch(each, readable, operator) for each in facts]
-    return answer(items, own.facts(view), None)
+    return answer(items, own.facts(view), given_tag)
 
 
 def _epoch(facts: EpochFacts, readable: dict[str, list[str]], sized: str | None) -> dict[str, Any]:
@@ -91,13 +99,23 @@ def _epoch(facts: EpochFacts, readable: dict[str, list[str]], sized: str | None)
 
 
 @router.get("/{job}/shards")
-async def shards(job: str, operator: str, served: Jobs, token: Allowed, epoch: Epoch) -> Response:
-    """Return the shards of an operator, with the rows and bytes of the states that the token may
-    read. They are null in a shard that was divided, and was not counted since.
+async def shards(
+    job: str,
+    operator: str,
+    served: Jobs,
+    token: Allowed,
+    epoch: Epoch,
+    given_tag: KnownTag = None,
+    state: str | None = None,
+) -> Response:
+    """Return the shards of an operator, with the rows and bytes of one state, or of the states that
+    the token may read. They are null in a shard that was divided, and was not counted since.
     """
-    own = served.job(token, job)
+    own = _job(served, token, job, operator, state)
     view = await own.view(epoch, operator)
     states = _readable_of(token, job, view, operator)
+    if state is not None:
+        states = [_one_of(states, state, view, operator)]
     found = [
         {
             "shard": number,
@@ -109,7 +127,7 @@ async def shards(job: str, operator: str, served: Jobs, token: Allowed, epoch: E
         for number, shard in enumerate(view.manifest.operators[operator].shards)
     ]
     value = {"key_groups": view.manifest.key_groups, "shards": found}
-    return answer(value, own.facts(view, operator), None)
+    return answer(value, own.facts(view, operator), given_tag)
 
 
 @router.get("/{job}/top")
@@ -120,28 +138,42 @@ async def top(
     served: Jobs,
     token: Allowed,
     epoch: Epoch,
+    given_tag: KnownTag = None,
     state: str | None = None,
     by: Measure = "size",
-    limit: Annotated[int, Query(ge=1, le=100)] = 10,
+    limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = 10,
 ) -> Response:
-    """Return the largest or the most written keys of a state, or of all, and rows per key group.
+    """Return the largest or the most written keys of a state, or of all that the token may read,
+    and rows per key group.
 
     This reads all rows, in a process of its own.
     """
-    own = served.job(token, job, operator, state)
+    own = _job(served, token, job, operator, state)
     view = await own.view(epoch, operator)
-    view.record(operator)
-    found = await served.rankings.top(request, own, view, operator, state, by, limit)
-    return Response(
-        value_with_facts(found, own.facts(view, operator)), media_type="application/json"
-    )
+    by_key = set(view.record(operator).holds_by_key)
+    states = [name for name in _readable_of(token, job, view, operator) if name in by_key]
+    if state is not None:
+        states = [_one_of(states, state, view, operator)]
+    if not states and not token.may_read(job, operator):
+        raise forbidden(f"{job}/{operator}")
+    name = None if served.access.is_open else token.name
+    found = await served.rankings.top(request, name, own, view, operator, states, by, limit)
+    return answer(found, own.facts(view, operator), given_tag)
 
 
 @router.get("/{job}/key")
 async def everything_of_key(
-    job: str, operator: str, key: str, served: Jobs, token: Allowed, epoch: Epoch
+    job: str,
+    operator: str,
+    key: str,
+    served: Jobs,
+    token: Allowed,
+    epoch: Epoch,
+    given_tag: KnownTag = None,
 ) -> Response:
-    """Return what the states of an operator have for a key, when it expires, and its timers."""
+    """Return what the states of an operator have for a key, when it expires, and its timers: of
+    each the first 1,000 rows.
+    """
     own = served.job(token, job)
     data = json_of(key, "key")
     view = await own.view(epoch, operator)
@@ -149,22 +181,24 @@ async def everything_of_key(
     readable = set(_readable_of(token, job, view, operator))
     keyed = [s.name for s in record.states if not s.is_local and s.name in readable]
     found = await run_in_threadpool(key_facts, view, operator, data, keyed)
+    sees_timers = found.timers is not None and token.may_read(job, operator)
     value = {
         "key": found.key,
         "key_group": found.key_group,
         "shard": found.shard,
         "states": {
-            name: {"value": each.value, "expires": _iso(each.expires)}
+            name: {"value": each.value, "is_cut": each.is_cut, "expires": _iso(each.expires)}
             for name, each in found.states.items()
         },
-        "timers": None
-        if found.timers is None or not token.may_read(job, operator)
-        else [
+        "timers": [
             {"at": _iso(timer.at), "name": timer.name, "clock": timer.clock}
-            for timer in found.timers
-        ],
+            for timer in found.timers or ()
+        ]
+        if sees_timers
+        else None,
+        "timers_cut": sees_timers and found.timers_cut,
     }
-    return answer(value, own.facts(view, operator), None)
+    return answer(value, own.facts(view, operator), given_tag)
 
 
 @router.get("/{job}/history")
@@ -173,39 +207,23 @@ async def history(
     operator: str,
     state: str,
     key: str,
+    request: Request,
     served: Jobs,
     token: Allowed,
+    given_tag: KnownTag = None,
     entry: str | None = None,
 ) -> Response:
-    """Return what a state had for a key after each epoch that can be read, in order."""
+    """Return the values that a state had for a key in the epochs that can be read: the first one
+    and each change, in order, 2 MB at most. Epochs that were rolled back are left out.
+    """
     own = served.job(token, job, operator, state)
     data, part = json_of(key, "key"), Part(entry=entry)
     last = own.last()
     last.state(operator, state).key_from_json(data)
-
-    def read() -> list[dict[str, Any]]:
-        return [_past_value(view, operator, state, data, part) for view in _views(own)]
-
-    return answer(await run_in_threadpool(read), own.facts(last, operator), None)
-
-
-def _views(job: ServedJob) -> Iterable[View]:
-    """Yield a view of each epoch that can be read."""
-    for epoch in job.replica.status().views:
-        try:
-            view = job.replica.at(epoch)
-        except QueryError:  # given up in this moment
-            continue
-        yield view
-
-
-def _past_value(view: View, operator: str, state: str, key: Any, part: Part) -> dict[str, Any]:
-    names = [own.name for own in view.record(operator).states]
-    value = None
-    if state in names:  # the job may have declared it later
-        rows = view.state(operator, state)
-        value = read_key(rows, rows.key_from_json(key), part)
-    return {"epoch": view.epoch, "processing_time": _iso(view.processing_time), "value": value}
+    read = partial(history_of, own, operator, state, data, part)
+    found = await served.histories.run(request, read)
+    facts = {"is_cut": found.is_cut, **own.facts(last, operator)}
+    return answer(found.entries, facts, given_tag)
 
 
 # ------------------------------------------------------------------------------------ helpers
@@ -233,6 +251,26 @@ def _readable_of(token: Token, job: str, view: View, operator: str) -> list[str]
     if not token.sees(job, operator):
         raise forbidden(f"{job}/{operator}")
     return _readable(token, job, view.record(operator))
+
+
+def _job(served: Served, token: Token, job: str, operator: str, state: str | None) -> ServedJob:
+    """Return a job of whose operator a token may read something, or one state."""
+    return served.job(token, job) if state is None else served.job(token, job, operator, state)
+
+
+def _one_of(readable: list[str], state: str, view: View, operator: str) -> str:
+    """Return a state of an operator.
+
+    Raises:
+        QueryError: the operator has no such rows.
+        Problem: the token may not read them.
+    """
+    if state in readable:
+        return state
+    names = view.record(operator).holds
+    if state in names:
+        raise forbidden(f"{operator}/{state}")
+    raise QueryError(f"operator {operator!r} has no state {state!r}: it has {', '.join(names)}")
 
 
 def _sum(counts: dict[str, int], states: Iterable[str]) -> int:

@@ -54,6 +54,9 @@ class Limits:
             come at once.
         body_bytes: the largest body.
         watchers: how many may watch at a time.
+        waits: how many requests may wait for an epoch at a time.
+        waits_of_token: how many of one token may.
+        ranking_bytes: how much memory the process of a ranking may take.
         tables: how many files of states may be written or wait for it, at a time.
         seconds: how long a request may take until its answer begins.
     """
@@ -62,6 +65,9 @@ class Limits:
     refusals_per_s: float | None = 10.0
     body_bytes: int = 8 * 1024 * 1024
     watchers: int = 500
+    waits: int = 200
+    waits_of_token: int = 100
+    ranking_bytes: int = 2 * 2**30
     tables: int = 16
     seconds: float = 120.0
     _buckets: dict[str, Bucket] = field(default_factory=dict, repr=False)

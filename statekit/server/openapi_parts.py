@@ -278,7 +278,7 @@ _PROBLEMS: Mapping[int, tuple[str, Part]] = {
         "Unavailable",
         _problem(
             "Nothing can be read now.",
-            *("not_ready", "too_many", "timeout", "disk_full"),
+            *("not_ready", "too_many", "timeout", "disk_full", "closing"),
             *("storage", "corrupt_checkpoint", "statekit"),
         ),
     ),

@@ -202,5 +202,8 @@ def others(routes: Sequence[BaseRoute]) -> Others:
     for item in paths.values():
         for operation in item.values():
             operation["responses"].pop("422", None)  # faults of parameters are problems, too
-            operation["responses"] |= problems(*OF_A_JOB)
+            operation["responses"] |= {
+                "304": reference("responses", "NotModified"),
+                **problems(*OF_A_JOB, 413),
+            }
     return Others(paths, found.get("components", {}).get("schemas", {}))

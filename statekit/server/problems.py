@@ -90,6 +90,27 @@ def bad_request(detail: str) -> Problem:
     return Problem(400, "bad_request", detail)
 
 
+def too_many(detail: str, retry_s: int) -> Problem:
+    """Return the problem of a request for which the server has too much to do.
+
+    Parameters:
+        retry_s: after how many seconds the client may try again.
+    """
+    return Problem(503, "too_many", detail, {"Retry-After": str(retry_s)})
+
+
+def client_left() -> Problem:
+    """Return the problem of a request whose client has closed the connection. Only the log and
+    metrics have it.
+    """
+    return Problem(400, "left", "the client has closed the connection")
+
+
+def closing() -> Problem:
+    """Return the problem of a request that the end of the server interrupts."""
+    return Problem(503, "closing", "the server ends: send the request again", {"Retry-After": "1"})
+
+
 def response_of(problem: Problem) -> Response:
     """Return the answer that has a problem."""
     return Response(problem.body, problem.status, problem.headers, MEDIA_TYPE)

@@ -2,52 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import msgspec
 from starlette.requests import Request
 
+from statekit.query.child_process import ChildLimitError
 from statekit.query.top import Measure
 from statekit.query.top_in_child import TopRequest, top_as_json
 from statekit.query.view import View
 from statekit.server.long_work import LongWork
+from statekit.server.problems import Problem
 from statekit.server.served_job import ServedJob
 
+LIMIT_MAX = 100
+"""Keys of a ranking: so many are counted for each request."""
+
 _SECONDS, _KEPT = 120.0, 64
+_OF_TOKEN = 2
+
+
+class _Found(msgspec.Struct):
+    """A ranking whose parts stay JSON."""
+
+    keys: list[msgspec.Raw]
+    key_groups: msgspec.Raw
+    epochs: msgspec.Raw
 
 
 class Rankings:
-    """Counts the keys of states, in processes of their own."""
+    """Counts the keys of states, in processes of their own.
 
-    def __init__(self) -> None:
-        self._work = LongWork("rankings", at_once=1)
-        self._found: dict[tuple[int, TopRequest], bytes] = {}
+    Parameters:
+        memory_bytes: how much memory a process may take.
+    """
+
+    def __init__(self, memory_bytes: int) -> None:
+        self._memory_bytes = memory_bytes
+        self.work = LongWork("rankings", at_once=1, of_token=_OF_TOKEN)
+        self._found: dict[tuple[int, TopRequest], _Found] = {}
 
     async def top(
         self,
         request: Request,
+        token: str | None,
         job: ServedJob,
         view: View,
         operator: str,
-        state: str | None,
+        states: Sequence[str],
         by: Measure,
         limit: int,
-    ) -> bytes:
+    ) -> msgspec.Raw:
         """Return the ranking of an epoch as JSON, as long as the client waits.
 
+        Parameters:
+            token: the name of the request's token; None if everyone may read.
+
         Raises:
-            Problem: too many wait already.
-            QueryError: there is no such state, or it takes too long.
+            Problem: too many wait already, the ranking takes too long or too much memory, the
+                checkpoint no longer has the epoch, or the server ends.
+            QueryError: there is no such state.
         """
-        wanted = TopRequest(job.checkpoint, view.epoch, operator, state, by, limit)
+        wanted = TopRequest(
+            job.checkpoint, view.epoch, operator, tuple(states), by, LIMIT_MAX, self._memory_bytes
+        )
 
         def count(is_unwanted: Callable[[], bool]) -> bytes:
-            return top_as_json(wanted, timeout_s=_SECONDS, is_unwanted=is_unwanted)
+            try:
+                return top_as_json(wanted, timeout_s=_SECONDS, is_unwanted=is_unwanted)
+            except ChildLimitError as error:
+                raise Problem(413, "too_large", str(error)) from error
 
         place = (view.processing_time_us, wanted)  # another version has epochs of the same number
         found = self._found.get(place)
         if found is None:
-            found = await self._work.run(request, count)
+            async with job.reads_checkpoint(view):
+                data = await self.work.run(request, count, token=token, same=place)
+            found = msgspec.json.decode(data, type=_Found)
             if len(self._found) >= _KEPT:
                 self._found.pop(next(iter(self._found)))
             self._found[place] = found
-        return found
+        cut = _Found(found.keys[:limit], found.key_groups, found.epochs)
+        return msgspec.Raw(msgspec.json.encode(cut))

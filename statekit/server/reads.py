@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from statekit.checkpoint.state_kinds import RowShape
-from statekit.query.state_view import StateView
+from statekit.query.state_view import LargeKeyError, StateView
 from statekit.query.view import View
 from statekit.server.problems import Problem, bad_request
 
@@ -112,11 +112,12 @@ class Part(msgspec.Struct, frozen=True):
 
 def page(state: StateView[Any, Any], part: Part, cursor: str | None) -> dict[str, Any]:
     """Return the keys of a range in order, each with what the state has for it, and the cursor of
-    the next page.
+    the next page. A page has `ROWS_MAX` rows at most.
 
     Raises:
         QueryError, StateTypeError: as for `StateView.page`.
-        Problem: a bound is no JSON, or a parameter is for single keys.
+        Problem: a bound is no JSON, a parameter is for single keys, or the first key has too many
+            rows.
     """
     if part.entry is not None:
         raise bad_request("entry= is for one key: give key=, too")
@@ -127,12 +128,11 @@ def page(state: StateView[Any, Any], part: Part, cursor: str | None) -> dict[str
     if part.end is not None and bounds[1] is None:  # nothing is before None
         return {"items": [], "cursor": None}
     limit = _PAGE_ROWS if part.limit is None else part.limit
-    found = state.page(*bounds, limit=limit, reverse=part.reverse, cursor=cursor)
-    sizes = (len(value) for _, value in found.items if isinstance(value, list | dict))
-    if state.shape is not RowShape.VALUE and sum(sizes) > ROWS_MAX:
-        raise Problem(
-            413, "too_large", f"these keys have more than {ROWS_MAX:,} rows: give a smaller limit="
-        )
+    try:
+        found = state.page(*bounds, limit=limit, reverse=part.reverse, cursor=cursor, rows=ROWS_MAX)
+    except LargeKeyError as error:
+        facts = {"key": error.key, "cursor": error.cursor}
+        raise Problem(413, "too_large", str(error), **facts) from error
     return {"items": [list(item) for item in found.items], "cursor": found.cursor}
 
 

@@ -29,9 +29,11 @@ from statekit.server.described import described, readable_types
 from statekit.server.disk import Disk
 from statekit.server.limits import Limits, read_body
 from statekit.server.live import LiveChanges, Place
+from statekit.server.long_work import LongWork
 from statekit.server.metrics import MEDIA_TYPE as METRICS_TYPE
 from statekit.server.metrics import Metrics
 from statekit.server.parameters import check_parameters
+from statekit.server.places import Places
 from statekit.server.problems import Problem, bad_request
 from statekit.server.rankings import Rankings
 from statekit.server.reads import (
@@ -47,6 +49,7 @@ from statekit.server.reads import (
 from statekit.server.served_job import LAST, ServedJob, Wanted
 from statekit.server.sql_queries import Queries, SqlQuery, states_of
 from statekit.server.tables import MEDIA_TYPES, Tables
+from statekit.server.waits import Waiter, Waits
 from statekit.server.watch import EVENT_STREAM, Watch, asks_to_watch, prefix_of
 
 T = TypeVar("T")
@@ -73,6 +76,9 @@ class Served:
         metrics: of the server.
         queries: runs SQL.
         rankings: counts keys.
+        histories: reads the past of keys.
+        waits: requests that wait for an epoch.
+        places: what no answer names.
         disk: of the server.
     """
 
@@ -84,7 +90,15 @@ class Served:
     metrics: Metrics
     queries: Queries
     rankings: Rankings
+    histories: LongWork
+    waits: Waits
+    places: Places
     disk: Disk
+
+    @property
+    def long_works(self) -> tuple[LongWork, ...]:
+        """Everything that takes long."""
+        return self.queries.work, self.rankings.work, self.histories
 
     def token(self, authorization: bytes | None) -> Token:
         """Return the token of a request, and count the request.
@@ -128,7 +142,19 @@ def _token(request: Request) -> Token:
     return token
 
 
+Jobs = Annotated[Served, Depends(_served)]
+Allowed = Annotated[Token, Depends(_token)]
+
+
+def _waiter(request: Request, served: Jobs, token: Allowed) -> Waiter:
+    return Waiter(served.waits, request, token.name)
+
+
+Waiting = Annotated[Waiter, Depends(_waiter)]
+
+
 def _wanted(
+    waiter: Waiting,
     epoch: Annotated[int | None, Query(ge=0, le=2**62)] = None,
     as_of: dt.datetime | None = None,
     min_epoch: Annotated[int | None, Query(ge=0, le=2**62)] = None,
@@ -142,7 +168,7 @@ def _wanted(
     given = [each for each in (epoch, as_of, min_epoch, min_watermark) if each is not None]
     if len(given) > 1:
         raise bad_request("give one of epoch, as_of, min_epoch and min_watermark")
-    return Wanted(epoch, as_of, min_epoch, min_watermark, wait) if given else LAST
+    return Wanted(epoch, as_of, min_epoch, min_watermark, wait, waiter) if given else LAST
 
 
 def _part(
@@ -156,8 +182,6 @@ def _part(
     return Part(entry, start, end, limit, reverse)
 
 
-Jobs = Annotated[Served, Depends(_served)]
-Allowed = Annotated[Token, Depends(_token)]
 Epoch = Annotated[Wanted, Depends(_wanted)]
 Asked = Annotated[Part, Depends(_part)]
 ResultFormat = Annotated[str | None, Query(alias="format")]
@@ -211,7 +235,14 @@ async def describe(job: str, served: Jobs, token: Allowed, epoch: Epoch) -> Resp
     view = await own.view(epoch)
     found = described(view, lambda operator, state: token.may_read(job, operator, state))
     groups = view.manifest.key_groups
-    return JSONResponse({**own.facts(view), "key_groups": groups, "operators": found})
+    return JSONResponse(
+        {
+            **own.facts(view),
+            "readable_epochs": own.readable_epochs,
+            "key_groups": groups,
+            "operators": found,
+        }
+    )
 
 
 @router.post("/{job}/query")
@@ -345,10 +376,10 @@ def _format(state: str, request: Request) -> tuple[str, Format | None]:
     """Return the name of a state without the suffix of a format, and the format of a table, if the
     request asks for one.
     """
-    name, _, suffix = state.rpartition(".")
+    name, _, suffix = state.rpartition(".")  # a state may have the name of a format
     accepts = request.headers.get("accept", "")
     for to, media_type in MEDIA_TYPES.items():
-        if suffix == to:
+        if name and suffix == to:
             return name, to
         if media_type in accepts and "application/json" not in accepts:
             return state, to

@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import logging
+import os
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from starlette.concurrency import run_in_threadpool
 
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.repository import Repository
@@ -20,6 +25,7 @@ from statekit.query.state_view import epoch_of_cursor
 from statekit.query.view import View
 from statekit.server.disk import Disk
 from statekit.server.problems import Problem, bad_request
+from statekit.server.waits import Waiter
 
 _logger = logging.getLogger("statekit.server")
 
@@ -37,6 +43,7 @@ class Wanted:
         min_epoch: this one or a later one.
         min_watermark: one in which the operator's watermark is at least this.
         wait_s: how long to wait for `min_epoch` and `min_watermark`.
+        waiter: the request that waits; None if the caller ends the wait.
     """
 
     epoch: int | None = None
@@ -44,6 +51,7 @@ class Wanted:
     min_epoch: int | None = None
     min_watermark: dt.datetime | None = None
     wait_s: float = 0.0
+    waiter: Waiter | None = None
 
 
 LAST = Wanted()
@@ -88,13 +96,15 @@ class ServedJob:
         disk: Disk,
     ) -> None:
         self.alias = alias
+        checkpoint = checkpoint if "://" in checkpoint else os.path.abspath(checkpoint)
         self.checkpoint = checkpoint
         self.rocksdb, self.scratch = rocksdb, disk.directory
         self.replica = Replica(
             checkpoint, directory=directory, views=epochs, rocksdb=rocksdb, check_space=disk.check
         )
         disk.add(self.replica.directory)
-        self.history = EpochHistory(Repository(checkpoint, create=False))
+        self._repository = Repository(checkpoint, create=False)
+        self.history = EpochHistory(self._repository)
         """What its epochs did."""
         self._facts: dict[tuple[int, int, str | None], _EpochFacts] = {}
         self._ends = threading.Event()
@@ -139,29 +149,27 @@ class ServedJob:
         except StatekitError as error:
             _logger.warning("the last epochs of %s cannot be read: %s", self.alias, error)
 
-    async def other_than(self, epoch: int | None, wait_s: float) -> View:
+    async def other_than(self, epoch: int | None, wait_s: float, waiter: Waiter) -> View:
         """Return a view of the last epoch, as soon as that is another one, or of the same one after
         a while.
 
         Raises:
-            Problem: nothing can be read yet.
+            Problem: nothing can be read yet, too many wait, or the client has left.
         """
         until_s = stopwatch_s() + wait_s
         while True:
             view = self.last()
-            if view.epoch != epoch or not await self.next_epoch(until_s - stopwatch_s()):
+            if view.epoch != epoch or not await self._next_epoch(until_s - stopwatch_s(), waiter):
                 return view
 
-    async def next_epoch(self, timeout_s: float) -> bool:
+    async def _next_epoch(self, timeout_s: float, waiter: Waiter | None) -> bool:
         """Wait for a new epoch, and return whether there is one."""
         assert self._next is not None, "the job was started"
-        if self._waits_end:
+        if self._waits_end or timeout_s <= 0:
             return False
-        try:
-            await asyncio.wait_for(asyncio.shield(self._next), timeout_s)
-        except TimeoutError:
-            return False
-        return True
+        if waiter is not None:
+            return await waiter.wait(self._next, timeout_s)
+        return bool((await asyncio.wait([self._next], timeout=timeout_s))[0])
 
     def end_waits(self) -> None:
         """Answer all requests that wait for an epoch, and let none wait any more."""
@@ -185,7 +193,7 @@ class ServedJob:
             operator: whose watermark counts; None for all operators.
 
         Raises:
-            Problem: there is no such epoch, or not yet.
+            Problem: there is no such epoch, or not yet; too many wait, or the client has left.
         """
         if wanted.epoch is not None or wanted.as_of is not None:
             return self._view_of_past(wanted)
@@ -194,7 +202,7 @@ class ServedJob:
             view = self.last()
             if _satisfies(view, wanted, operator):
                 return view
-            if not await self.next_epoch(until_s - stopwatch_s()):
+            if not await self._next_epoch(until_s - stopwatch_s(), wanted.waiter):
                 raise self._behind(view, wanted)
 
     def last(self) -> View:
@@ -244,6 +252,35 @@ class ServedJob:
         except QueryError as error:
             raise bad_request(str(error)) from error
         return self._view_of_past(Wanted(epoch=epoch))
+
+    @property
+    def readable_epochs(self) -> list[int]:
+        """The epochs that can be read and are in the history of the last one, in order: without
+        those that were rolled back.
+        """
+        epochs, last = self.replica.status().views, self.last().manifest
+        return [epoch for epoch in epochs if not last.has_abandoned(epoch)]
+
+    @asynccontextmanager
+    async def reads_checkpoint(self, view: View) -> AsyncIterator[None]:
+        """Read an epoch from the checkpoint, which keeps it for less time than the server may.
+
+        Raises:
+            Problem: a read failed because the checkpoint no longer has the epoch.
+        """
+        try:
+            yield
+        except StatekitError as error:
+            kept = await run_in_threadpool(self._repository.epochs)
+            if not kept or view.epoch >= kept[0]:
+                raise
+            raise Problem(
+                410,
+                "gone",
+                f"epoch {view.epoch} can only be read by key: the checkpoint keeps the files of "
+                f"the epochs from {kept[0]} on. Ask for one of these",
+                oldest_epoch=kept[0],
+            ) from error
 
     def summary(self) -> dict[str, Any]:
         """Return what the job is doing, as JSON."""

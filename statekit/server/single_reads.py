@@ -54,7 +54,7 @@ class SingleReads:
                 return
             except Problem as problem:
                 scope[SINGLE_READ] = True
-                await response_of(problem)(scope, receive, send)
+                await response_of(self._served.places.hidden(problem))(scope, receive, send)
                 return
             if found is not None:
                 scope[SINGLE_READ] = True

@@ -62,7 +62,7 @@ class Queries:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._directory = disk.below("sql")
-        self._work = LongWork("queries", at_once=2)
+        self.work = LongWork("queries", at_once=2)
 
     async def answer(
         self,
@@ -108,7 +108,8 @@ class Queries:
             return Response(_encoded(found, wanted, job, view), 200, headers, FORMATS[wanted])
 
         try:
-            return await self._work.run(request, run)
+            async with job.reads_checkpoint(view):
+                return await self.work.run(request, run)
         except QueryError as error:
             raise Problem(400, error.kind, str(error)) from error
 

@@ -20,7 +20,7 @@ from statekit.query.export import Format, export
 from statekit.query.read import read
 from statekit.query.view import View
 from statekit.server.disk import Disk
-from statekit.server.problems import Problem
+from statekit.server.problems import too_many
 from statekit.server.served_job import ServedJob
 
 MEDIA_TYPES: dict[Format, str] = {
@@ -56,9 +56,10 @@ class Tables:
         """Return a table as the answer of a request.
 
         Raises:
-            QueryError: there is no such state, or its epoch was collected.
+            QueryError: there is no such state.
             CorruptCheckpointError, StorageError: it cannot be read, or not be written.
-            Problem: too many are being written, or the server may not take more of the disk.
+            Problem: too many are being written, the server may not take more of the disk, or the
+                checkpoint no longer has the epoch.
         """
         tag = f"{job.identity}.{operator}.{state}.{view.epoch}.{to}"
         task = self._files.get(tag)
@@ -68,7 +69,8 @@ class Tables:
             writing = self._written(job.checkpoint, view.epoch, operator, state, to, path)
             task = self._files[tag] = asyncio.ensure_future(writing)
         self._files.move_to_end(tag)
-        path = await asyncio.shield(task)
+        async with job.reads_checkpoint(view):
+            path = await asyncio.shield(task)
         self._remove_old()
         return FileResponse(
             path,
@@ -79,12 +81,7 @@ class Tables:
     async def _check(self) -> None:
         """Check that one more table may be written."""
         if sum(not task.done() for task in self._files.values()) >= self._most:
-            raise Problem(
-                503,
-                "too_many",
-                "too many files are being written already: try again",
-                {"Retry-After": "5"},
-            )
+            raise too_many("too many files are being written already: try again", retry_s=5)
         if await run_in_threadpool(lambda: self._disk.is_full):
             self._remove_old(most=0)
         await run_in_threadpool(self._disk.check_request)

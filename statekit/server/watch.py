@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from statekit.query.state_view import StateView
 from statekit.server.answers import encode
 from statekit.server.live import LiveChanges, Place, event_text
-from statekit.server.problems import Problem, bad_request
+from statekit.server.problems import Problem, bad_request, too_many
 from statekit.server.served_job import ServedJob, Wanted
 
 _HEARTBEAT_S = 15.0
@@ -84,9 +84,7 @@ class Watch:
         rows: bool,
     ) -> None:
         if live.is_full:
-            raise Problem(
-                503, "too_many", "too many watch already: try again later", {"Retry-After": "10"}
-            )
+            raise too_many("too many watch already: try again later", retry_s=10)
         self._live, self._job, self._operator, self._state = live, job, operator, state
         self._key = key
         self._matches = matches

@@ -145,6 +145,8 @@ def test_shards_have_their_key_groups_and_rows(tmp_path: Path) -> None:
     with server({"shop": tmp_path / "other"}) as address:
         (shard,) = read(address, "shop/shards", operator="sales")["value"]["shards"]
         assert shard["rows"] == 5 + 15 + 30 + 5
+        (shard,) = read(address, "shop/shards", operator="sales", state="log")["value"]["shards"]
+        assert shard["rows"] == 30
 
 
 def test_rankings_name_the_largest_keys_and_all_key_groups(address: str) -> None:
@@ -161,13 +163,17 @@ def test_everything_about_a_key_has_states_expiry_and_timers(address: str) -> No
     found = read(address, "pings/key", operator="pings", key='["a", 443]')["value"]
     assert found["key"] == ["a", 443]
     assert found["states"] == {
-        "seen": {"value": 1, "expires": "2026-01-01T01:01:00+00:00"},
-        "by_day": {"value": {"2026-01-01": 1}, "expires": "2026-01-01T02:01:00+00:00"},
+        "seen": {"value": 1, "is_cut": False, "expires": "2026-01-01T01:01:00+00:00"},
+        "by_day": {
+            "value": {"2026-01-01": 1},
+            "is_cut": False,
+            "expires": "2026-01-01T02:01:00+00:00",
+        },
     }
     timer = {"at": "2026-01-01T00:06:00+00:00", "name": "silent", "clock": "event"}
     assert found["timers"] == [timer]
     none = read(address, "pings/key", operator="pings", key='["b", 1]')["value"]
-    assert none["states"]["seen"] == {"value": None, "expires": None}
+    assert none["states"]["seen"] == {"value": None, "is_cut": False, "expires": None}
     assert none["timers"] == []
     assert read(address, "shop/key", operator="sales", key='"shop-1"')["value"]["timers"] is None
 
@@ -184,7 +190,7 @@ def test_the_history_of_a_key_has_a_value_per_epoch_that_can_be_read(tmp_path: P
         assert [(each["epoch"], each["value"]) for each in found] == [(0, 1), (1, 7), (2, 18)]
         place = {"operator": "sales", "state": "items", "key": key}
         items = read(address, "shop/history", **place, entry='"item-0"')["value"]
-        assert [each["value"] for each in items] == [None, 6, 6]
+        assert [each["value"] for each in items] == [None, 6]
         past = read(address, "shop/key", operator="sales", key=key, epoch=1)
         assert (past["epoch"], past["value"]["states"]["total"]["value"]) == (1, 7)
         shards = read(address, "shop/shards", operator="sales", epoch=0)["value"]["shards"]
@@ -199,6 +205,7 @@ def test_the_history_of_a_key_has_a_value_per_epoch_that_can_be_read(tmp_path: P
         ("nothing/epochs", 404, "not_found"),
         ("shop/shards", 400, "bad_request"),
         ("shop/shards?operator=nothing", 404, "query"),
+        ("shop/shards?operator=sales&state=nothing", 404, "query"),
         ("shop/top?operator=sales&by=colour", 400, "bad_request"),
         ("shop/top?operator=nothing", 404, "query"),
         ("shop/top?operator=sales&state=nothing", 404, "query"),
@@ -231,21 +238,56 @@ def test_a_token_sees_no_state_that_it_may_not_read(
         epochs = client.get("/shop/epochs?operator=sales").json()["value"]
         assert [*epochs[0]["operators"]["sales"]["states"]] == ["total"]
         assert epochs[2]["operators"]["sales"]["rows"] == 5
-        (shard,) = client.get("/shop/shards?operator=sales").json()["value"]["shards"]
-        assert shard["rows"] == 5
+        for path in ("/shop/shards?operator=sales", "/shop/shards?operator=sales&state=total"):
+            (shard,) = client.get(path).json()["value"]["shards"]
+            assert shard["rows"] == 5
         found = client.get('/shop/key?operator=sales&key="shop-1"').json()["value"]
         assert [*found["states"]] == ["total"]
         assert client.get("/shop/top?operator=sales&state=total").status_code == 200
         for path in (
-            "/shop/top?operator=sales",
             "/shop/top?operator=sales&state=log",
             '/shop/history?operator=sales&state=log&key="shop-1"',
             "/shop/shards?operator=nothing",
+            "/shop/shards?operator=sales&state=log",
+            "/shop/shards?operator=sales&state=nothing",
             "/pings/epochs",
             '/pings/key?operator=pings&key=["a",80]',
         ):
             assert client.get(path).status_code == 403, path
         assert httpx.get(f"{address}/shop/epochs").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "epochs",
+        "shards?operator=sales",
+        "top?operator=sales&state=total",
+        "key?operator=sales&key=%22shop-1%22",
+        "history?operator=sales&state=total&key=%22shop-1%22",
+    ],
+)
+def test_a_client_that_has_the_value_gets_no_other(address: str, path: str) -> None:
+    tag = httpx.get(f"{address}/shop/{path}").headers["etag"]
+    again = httpx.get(f"{address}/shop/{path}", headers={"If-None-Match": tag})
+    assert (again.status_code, again.headers["etag"], again.content) == (304, tag, b"")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "shop/top?operator=sales&state=nothing",
+        "shop/sales/nothing",
+        "shop/sales/nothing/key",
+        "shop/sales/total?epoch=99",
+    ],
+)
+def test_no_answer_names_a_place_of_the_server(
+    address: str, homes: tuple[Path, Path], path: str
+) -> None:
+    answer = httpx.get(f"{address}/{path}")
+    assert answer.status_code >= 400
+    assert str(homes[0].parent) not in answer.text
 
 
 def test_files_of_the_dashboard_are_served_without_a_token_and_nothing_else_is(

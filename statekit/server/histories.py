@@ -1,0 +1,101 @@
+"""Histories: the values that a state had for a key, from the epochs that can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from statekit.errors import QueryError
+from statekit.query.view import View
+from statekit.server.answers import encode
+from statekit.server.problems import client_left
+from statekit.server.reads import Part, read_key
+from statekit.server.served_job import ServedJob
+
+BYTES_MAX = 2_000_000
+"""Bytes of the values of one answer."""
+
+
+class History(NamedTuple):
+    """The values of a key.
+
+    Parameters:
+        entries: as a JSON array: the first value and each other one, with the epoch that has
+            brought it; the newest is the last.
+        is_cut: whether older ones were left out.
+    """
+
+    entries: msgspec.Raw
+    is_cut: bool
+
+
+def history_of(
+    job: ServedJob,
+    operator: str,
+    state: str,
+    key: Any,
+    part: Part,
+    is_unwanted: Callable[[], bool] = lambda: False,
+) -> History:
+    """Return the values of a key. It reads from the newest epoch back, as far as values fit.
+
+    Parameters:
+        key: as JSON.
+        part: one entry of a map, or all.
+        is_unwanted: whether to stop.
+
+    Raises:
+        StateTypeError, QueryError: as for `StateView`.
+        Problem: nobody wants the values any more.
+    """
+    entries: list[bytes] = []
+    left = BYTES_MAX
+    later: tuple[View, bytes] | None = None
+    for view in _newest_first(job):
+        if is_unwanted():
+            raise client_left()
+        value = encode(_value(view, operator, state, key, part))
+        if later is not None and value != later[1]:
+            entries.append(_entry(*later))
+            left -= len(entries[-1]) + 1
+        if left < len(value):
+            return _history(entries, is_cut=True)
+        later = view, value
+    if later is not None:
+        entries.append(_entry(*later))
+    return _history(entries, is_cut=False)
+
+
+def _newest_first(job: ServedJob) -> Iterator[View]:
+    for epoch in reversed(job.readable_epochs):
+        try:
+            view = job.replica.at(epoch)
+        except QueryError:  # given up in this moment
+            return
+        yield view
+
+
+def _value(view: View, operator: str, state: str, key: Any, part: Part) -> Any:
+    """Return the value after an epoch; None before the job had the operator or the state."""
+    if operator not in view.operators:
+        return None
+    if state not in {own.name for own in view.record(operator).states}:
+        return None
+    rows = view.state(operator, state)
+    return read_key(rows, rows.key_from_json(key), part)
+
+
+def _entry(view: View, value: bytes) -> bytes:
+    return encode(
+        {
+            "epoch": view.epoch,
+            "processing_time": view.processing_time.isoformat(),
+            "value": msgspec.Raw(value),
+        }
+    )
+
+
+def _history(newest_first: list[bytes], *, is_cut: bool) -> History:
+    return History(msgspec.Raw(b"[" + b",".join(newest_first[::-1]) + b"]"), is_cut)

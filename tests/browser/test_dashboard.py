@@ -396,7 +396,7 @@ def test_a_page_of_keys_that_comes_late_is_not_added_to_another_epoch(
     chromium: Browser, address: str, site: Site
 ) -> None:
     for n in range(60):
-        site.records.append(Visit(f"more-{n}", "page-1", START + dt.timedelta(days=1), 1))
+        site.records.append(Visit(f"more-{n}", "page-1", START + dt.timedelta(hours=7), 1))
     site.visit("more-60", 1)
     with page(chromium) as own:
         own.goto(f"{address}/#/site/visits/total")

@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import compress, repeat
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -178,8 +179,9 @@ class ShardStep:
             # Large batches, as each that crosses over to Spark takes time of its own.
             for group in rebatched(batches_out, rows=_BATCH_ROWS, size=_BATCH_BYTES):
                 yield from pa.Table.from_batches(group).combine_chunks().to_batches()
+            executor = executor_id()
             for report in reports:
-                self.reporter.report(report)
+                self.reporter.report(report.model_copy(update={"executor": executor}))
         finally:
             for outputs in reversed(running):
                 outputs.close()
@@ -427,6 +429,25 @@ def _is_from_here(connection: socket.socket) -> bool:
     """
     is_internet = connection.family in (socket.AF_INET, socket.AF_INET6)
     return is_internet and connection.getpeername()[0] in ("127.0.0.1", "::1")
+
+
+@cache
+def executor_id() -> str:
+    """Return the id of the executor that has started this worker; empty if it is not known.
+
+    Kubernetes passes it in the environment. Elsewhere it is in the command of the executor, which
+    is the parent of the process that forks workers.
+    """
+    if given := os.environ.get("SPARK_EXECUTOR_ID"):
+        return given
+    pid = os.getppid()
+    with contextlib.suppress(OSError, ValueError):  # there is no /proc, or no such process
+        while pid > 1:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if b"--executor-id" in words:
+                return words[words.index(b"--executor-id") + 1].decode()
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return ""
 
 
 def _executors_directory() -> str:

@@ -11,22 +11,23 @@ from statekit.errors import StorageError
 
 
 @contextlib.contextmanager
-def scratch_directory(purpose: str) -> Iterator[Path]:
-    """Create a directory below `TMPDIR`, and remove it at the end.
+def scratch_directory(purpose: str, below: Path | None = None) -> Iterator[Path]:
+    """Create a directory, and remove it at the end.
 
     Parameters:
         purpose: a word in its name.
+        below: where it is created; None for `TMPDIR`.
 
     Raises:
         StorageError: it cannot be created or written to.
     """
     try:
         with tempfile.TemporaryDirectory(
-            prefix=f"statekit-{purpose}-", ignore_cleanup_errors=True
+            prefix=f"statekit-{purpose}-", dir=below, ignore_cleanup_errors=True
         ) as place:
             yield Path(place)
     except OSError as error:
-        where = tempfile.tempdir or "any temporary directory"
+        where = below or tempfile.tempdir or "any temporary directory"
         raise StorageError(
             f"cannot unpack rows in {where}: {error}. Nothing committed is lost: make space there "
             "or set TMPDIR, then start again"

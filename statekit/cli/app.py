@@ -24,6 +24,7 @@ from statekit.cli.savepoint import savepoint
 from statekit.cli.serve import serve
 from statekit.cli.sql import sql
 from statekit.cli.tables import print_error
+from statekit.cli.token import token
 from statekit.cli.verify import verify
 from statekit.errors import StatekitError
 
@@ -74,6 +75,10 @@ app.command(
     epilog="Examples: statekit serve ./checkpoint  ·  "
     "statekit serve bank=s3://state/bank --host 0.0.0.0 --tokens tokens.json"
 )(serve)
+app.command(
+    epilog="Examples: statekit token reports --read shop --read bank/balances  ·  "
+    "statekit token reports --remove --tokens tokens.json"
+)(token)
 app.command(
     context_settings={"ignore_unknown_options": True},
     epilog="Examples: statekit query http://127.0.0.1:8321 shop sales total rome  ·  "

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from statekit.cli.arguments import size_bytes
 from statekit.cli.tables import say
 from statekit.errors import StatekitError
 
@@ -45,9 +46,29 @@ def serve(
         float | None,
         typer.Option(min=0.1, help="Requests per second of one token.", show_default=False),
     ] = None,
+    refusals: Annotated[
+        float, typer.Option(min=0.1, help="Requests per second of one address that are refused.")
+    ] = 10.0,
     connections: Annotated[
         int, typer.Option(min=1, help="How many connections may be open.")
     ] = 1_000,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds until the answer of a request has to begin.")
+    ] = 120.0,
+    tables: Annotated[
+        int, typer.Option(min=1, help="How many files of states may be asked for at a time.")
+    ] = 16,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Memory for copies of the state, as 512MB.", show_default=False),
+    ] = None,
+    disk: Annotated[
+        str | None, typer.Option(help="Disk for copies and files, as 50GB.", show_default=False)
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="A site whose pages may read, as https://example.com; repeat it."),
+    ] = None,
 ) -> None:
     """Serve the committed state of jobs over HTTP, while they run and when they are down.
 
@@ -68,7 +89,10 @@ def serve(
         hosts=tuple(allow_host or ()),
         directory=directory,
         epochs=epochs,
-        limits=Limits(requests_per_s=rate),
+        limits=Limits(requests_per_s=rate, refusals_per_s=refusals, tables=tables, seconds=timeout),
         connections=connections,
+        memory_bytes=None if memory is None else size_bytes(memory, "--memory"),
+        disk_bytes=None if disk is None else size_bytes(disk, "--disk"),
+        origins=tuple(allow_origin or ()),
     )
     run(named, options, say)

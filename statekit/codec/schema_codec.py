@@ -187,8 +187,10 @@ def _show_scalar(kind: str, value: Any, as_stored: bool) -> Json:
         return value.hex()
     if isinstance(value, dt.date):
         return value.isoformat()
-    if isinstance(value, uuid.UUID | dt.timedelta):
+    if isinstance(value, uuid.UUID):
         return str(value)
+    if isinstance(value, dt.timedelta):
+        return msgspec.to_builtins(value)  # ISO 8601, as values are stored and keys are given
     if not isinstance(value, str | bool | int | float | None):
         raise ValueError(f"{value!r} is not a {kind}")
     if isinstance(value, float) and not (as_stored or math.isfinite(value)):
@@ -208,10 +210,11 @@ _TEXTS = frozenset({"str", "bytes", "date", "datetime", "timedelta", "decimal", 
 
 
 def is_shown_as_scalar(schema: Schema) -> bool:
-    """Return whether all keys of a schema are text, ints, bools or None in JSON."""
-    if schema.kind == "optional":
-        return is_shown_as_scalar(schema.items[0])
-    return schema.kind in _TEXTS | {"int", "bool", "null", "literal"}
+    """Return whether all keys of a schema are text or ints in JSON, so that they can be the names
+    of an object: None and a bool would be the same as the texts `null` and `true`.
+    """
+    kinds = {type(value) for _, value in schema.values}
+    return schema.kind in _TEXTS | {"int"} or (schema.kind == "literal" and kinds <= {str, int})
 
 
 def expect(wire: Any, cls: type) -> Any:
@@ -352,7 +355,13 @@ def _scalar_key(schema: Schema, data: Json) -> Any:
         return _choice_from_json(schema, data)
     if schema.kind in _KEY_PARSERS and isinstance(data, str):
         return _KEY_PARSERS[schema.kind](data)
-    return data
+    return _integer(data) if schema.kind == "int" else data
+
+
+def _integer(data: Json) -> Json:
+    """Return an int that JSON has as a float, such as 5.0, if no other int is the same float."""
+    is_exact = isinstance(data, float) and data.is_integer() and abs(data) < 2**53
+    return int(data) if is_exact else data
 
 
 def _tuple_from_json(
@@ -369,8 +378,17 @@ def _tuple_from_json(
 
 
 def _choice_from_json(schema: Schema, data: Json) -> Any:
-    for name, value in schema.values:
-        if data == name or (type(data) is type(value) and data == value) or data == str(value):
+    """Return the value of a choice. What answers show comes first: the name of a member may be the
+    value of another one.
+    """
+    shown = [(name if schema.kind == "enum" else value, value) for name, value in schema.values]
+    texts = [
+        (text, value)
+        for name, value in schema.values
+        for text in (name, value, str(value), json.dumps(value))
+    ]
+    for text, value in (*shown, *texts):
+        if type(data) is type(text) and data == text:
             return value
     raise ValueError(f"use one of {', '.join(name for name, _ in schema.values)}")
 
@@ -385,4 +403,4 @@ def _dynamic_from_json(data: Json) -> Any:
 
 
 def _dynamic_inner(data: Json) -> Any:
-    return tuple(map(_dynamic_inner, data)) if isinstance(data, list) else data
+    return tuple(map(_dynamic_inner, data)) if isinstance(data, list) else _integer(data)

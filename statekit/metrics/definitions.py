@@ -222,6 +222,10 @@ REPLICA_HEADROOM = Metric(
     ("job",),
 )
 WATCHERS = Metric("statekit_watchers", "gauge", "Open streams of events.")
+DISK = Metric(
+    "statekit_disk_bytes", "gauge", "Disk space of copies of the state and of files of requests."
+)
+DISK_LIMIT = Metric("statekit_disk_limit_bytes", "gauge", "The limit of that disk space (--disk).")
 
 SERVER_METRICS = (
     REQUESTS,
@@ -231,4 +235,6 @@ SERVER_METRICS = (
     FOLLOW_FAILING,
     REPLICA_HEADROOM,
     WATCHERS,
+    DISK,
+    DISK_LIMIT,
 )

@@ -64,6 +64,7 @@ def run_child(
     *,
     timeout_s: float,
     is_unwanted: Callable[[], bool] = lambda: False,
+    below: Path | None = None,
 ) -> bytes:
     """Run a module in a process of its own, and return its answer.
 
@@ -73,12 +74,13 @@ def run_child(
         what: what that is, for error messages, such as "query".
         timeout_s: the longest time, in seconds.
         is_unwanted: asked while the child runs; it is ended once nobody wants the answer.
+        below: where the directory for its files is created; None for `TMPDIR`.
 
     Raises:
         QueryError: it takes too long or too much memory.
         StatekitError: the child has raised it.
     """
-    with tempfile.TemporaryDirectory(prefix="statekit-child-") as directory:
+    with tempfile.TemporaryDirectory(prefix="statekit-child-", dir=below) as directory:
         seconds = timeout_s + _END_BY_ITSELF_S
         request = _Request(msgspec.msgpack.encode(work), directory, seconds, os.getpid())
         encoded = msgspec.msgpack.encode(request)

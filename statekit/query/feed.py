@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from statekit.backend.rocksdb_options import RocksOptions
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.lease_files import lease_of
 from statekit.checkpoint.leases import ReaderLease
@@ -96,6 +97,8 @@ def feed(
     token: str | None = None,
     function: Process[Any, Any, Any] | None = None,
     allow_pickle: bool = False,
+    directory: Path | None = None,
+    rocksdb: RocksOptions | None = None,
 ) -> Feed:
     """Return the changes of a state, epoch by epoch.
 
@@ -124,6 +127,8 @@ def feed(
             None for what JSON can hold. Then a key of several fields is a tuple.
         allow_pickle: unpickle values, which can run any code that whoever wrote the checkpoint
             chose.
+        directory: where the copy of `before` is kept; None for `TMPDIR`.
+        rocksdb: limits of memory of that copy.
 
     Raises:
         StateTypeError: an argument is not valid.
@@ -171,6 +176,8 @@ def feed(
         lease_ttl=LEASE_TTL if lease_ttl is None else lease_ttl,
         token=token,
         allow_pickle=allow_pickle,
+        directory=directory,
+        rocksdb=rocksdb or RocksOptions(),
     )
 
 
@@ -207,6 +214,8 @@ class Feed(Closing):
         lease_ttl: dt.timedelta | str,
         token: str | None,
         allow_pickle: bool,
+        directory: Path | None,
+        rocksdb: RocksOptions,
     ) -> None:
         self._reader = epochs
         self._operator = operator
@@ -232,8 +241,8 @@ class Feed(Closing):
                 _open_feeds[lease.run] = self
                 opened.callback(_open_feeds.pop, lease.run, None)
             if before:
-                place = opened.enter_context(scratch_directory("feed"))
-                self._resolver = Resolver(epochs, operator, place)
+                place = opened.enter_context(scratch_directory("feed", directory))
+                self._resolver = Resolver(epochs, operator, place, rocksdb)
                 opened.callback(self._resolver.close)
                 if self._last is not None and self._has_state(self._last):
                     self._resolver.advance(self._last, self._rows(self._last))

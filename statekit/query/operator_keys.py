@@ -122,6 +122,17 @@ def hashable(key: Any) -> Any:
     return key
 
 
+def arrays(key: Any) -> Any:
+    """Return a key as JSON writes one that is hashable: objects become arrays of their values.
+
+    >>> arrays(["UA", {"month": 1, "day": 31}])
+    ['UA', [1, 31]]
+    """
+    if isinstance(key, list | dict):
+        return list(map(arrays, key.values() if isinstance(key, dict) else key))
+    return key
+
+
 def _check_key(function: Process[Any, Any, Any], operator: OperatorRecord) -> None:
     names = tuple(field.name for field in operator.key)
     if function.key != names:

@@ -13,7 +13,7 @@ import shutil
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -102,6 +102,8 @@ class Replica(Closing):
         rocksdb: limits of memory.
         allow_pickle: unpickle values, which can run any code that whoever wrote the checkpoint
             chose.
+        check_space: is called before copies are restored, and before each epoch. If it raises
+            StorageError, the replica stays at its epoch, and tries again.
 
     Raises:
         RestoreError: it is a savepoint, or a local path that does not exist.
@@ -139,6 +141,7 @@ class Replica(Closing):
         poll: Any = None,
         rocksdb: RocksOptions | None = None,
         allow_pickle: bool = False,
+        check_space: Callable[[], None] = lambda: None,
     ) -> None:
         if type(views) is not int or views < 1:
             raise StateTypeError(f"views={views!r}: give the number of epochs to keep, at least 1")
@@ -149,6 +152,7 @@ class Replica(Closing):
         self._view_timeout_s = duration_to_micros(view_timeout, "view_timeout") / 1e6
         self._poll_s = self._reader.poll_s(poll)
         self._allow_pickle = allow_pickle
+        self._check_space = check_space
         self._published: deque[PublishedEpoch] = deque()
         self._held: list[PublishedEpoch] = []
         self._times_replaced = 0
@@ -192,21 +196,28 @@ class Replica(Closing):
         return self._refresh(thorough=True)
 
     def _refresh(self, *, thorough: bool) -> int:
-        follower, applied = self._follower, 0
         with self._advancing:
-            if follower.damaged:
-                applied += self._repair()
-            if follower.manifest is None:
-                follower.start()
-            if not self._published or self._published[-1].manifest is not follower.manifest:
-                applied += self._publish()
-            while not self._ends.is_set() and follower.manifest is not None:
-                if not follower.advance(thorough=thorough):
-                    break
-                applied += self._publish()
-                self._measure_headroom()
+            try:
+                return self._advance(thorough=thorough)
+            finally:
+                self._close_old_views()
+
+    def _advance(self, *, thorough: bool) -> int:
+        follower, applied = self._follower, 0
+        if follower.damaged:
+            applied += self._repair()
+        if follower.manifest is None:
+            self._check_space()
+            follower.start()
+        if not self._published or self._published[-1].manifest is not follower.manifest:
+            applied += self._publish()
+        while not self._ends.is_set() and follower.manifest is not None:
+            self._check_space()
+            if not follower.advance(thorough=thorough):
+                break
+            applied += self._publish()
             self._measure_headroom()
-            self._close_old_views()
+        self._measure_headroom()
         return applied
 
     def _measure_headroom(self) -> None:

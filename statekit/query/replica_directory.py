@@ -17,7 +17,6 @@ from statekit.checkpoint.repository import Repository
 from statekit.errors import QueryError, StorageError
 from statekit.working_copy.lock import DirectoryLock, releasing
 
-_PREFIX = "statekit-replica-"
 _MARK = "temporary"
 
 # The thread of a replica may be applying an epoch when the process ends.
@@ -32,7 +31,7 @@ def replica_directory(directory: str | Path | None, repository: Repository) -> P
         StorageError: none can be created below `TMPDIR`.
     """
     if directory is None:
-        return _temporary()
+        return temporary_directory("statekit-replica-")
     root, place = repository.root, Path(directory)
     with contextlib.suppress(OSError, ValueError):  # such a directory cannot be locked either
         if root is not None and place.resolve().is_relative_to(Path(root).resolve()):
@@ -65,15 +64,24 @@ def locked(directory: Path) -> DirectoryLock:
     return lock
 
 
-def _temporary() -> Path:
+def temporary_directory(prefix: str) -> Path:
+    """Return a new directory below `TMPDIR`, and remove those of killed processes. Lock it, and
+    mark it after that.
+
+    Parameters:
+        prefix: what its name begins with.
+
+    Raises:
+        StorageError: it cannot be created.
+    """
     try:
-        for mark in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_MARK}"):
+        for mark in Path(tempfile.gettempdir()).glob(f"{prefix}*/{_MARK}"):
             _remove_unused(mark.parent)
-        return Path(tempfile.mkdtemp(prefix=_PREFIX))
+        return Path(tempfile.mkdtemp(prefix=prefix))
     except OSError as error:
         raise StorageError(
-            f"cannot create a directory for a replica: {error}. Make space, set TMPDIR, or give "
-            "one with directory="
+            f"cannot create a temporary directory: {error}. Make space, set TMPDIR, or give a "
+            "directory (directory=, --directory)"
         ) from error
 
 

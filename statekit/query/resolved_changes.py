@@ -87,12 +87,15 @@ class Resolver:
         reader: of the checkpoint.
         operator: the operator's name.
         directory: an empty one on the local disk.
+        options: limits of RocksDB.
     """
 
-    def __init__(self, reader: EpochReader, operator: str, directory: Path) -> None:
+    def __init__(
+        self, reader: EpochReader, operator: str, directory: Path, options: RocksOptions
+    ) -> None:
         self._reader = reader
-        self._follower = Follower(reader, directory, [operator], None, RocksOptions())
-        self._due = RocksBackend(directory / "due", [DUE])
+        self._follower = Follower(reader, directory, [operator], None, options)
+        self._due = RocksBackend(directory / "due", [DUE], options)
         self._now: RowsAt | None = None
         self._before: RowsAt | None = None
 

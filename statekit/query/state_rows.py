@@ -29,7 +29,7 @@ from statekit.functions.process import Process
 from statekit.job.plan import Operator
 from statekit.job.state_succession import succession
 from statekit.keygroup import GROUP_BYTES
-from statekit.query.operator_keys import OperatorKeys, hashable
+from statekit.query.operator_keys import OperatorKeys, arrays, hashable
 from statekit.state.base import StateSpec
 from statekit.state.key_scope import KeyScope
 from statekit.state.row_versions import generation_codec, row_decoder
@@ -243,7 +243,7 @@ class StateRows:
 
         Returns:
             A value, a list, or the entries of a map as a dict; for plain data as a list of pairs,
-            unless all keys of that type are scalars in JSON. An absent value is None, or the
+            unless all keys of that type are text or ints in JSON. An absent value is None, or the
             default that the function declares.
         """
         if self.shape is RowShape.ELEMENTS:
@@ -252,7 +252,9 @@ class StateRows:
             first = next(iter(rows), None)
             return self.absent if first is None else self.value(first[1])
         entries = [(self._decode_place(row_key, end)[0], self.value(row)) for row_key, row in rows]
-        return dict(entries) if self._has_dicts else [list(entry) for entry in entries]
+        if self._has_dicts:
+            return dict(entries)
+        return [[arrays(key), value] for key, value in entries]
 
     def by_key(self, rows: Iterable[Row]) -> Iterator[tuple[bytes, list[Row]]]:
         """Yield what the row keys of each key start with, and its rows, of rows in order."""

@@ -140,8 +140,8 @@ class StateView(Generic[K, V]):
 
         Returns:
             A value, a list, or a map's entries as a dict; without the function as a list of pairs,
-            unless all keys of that type are scalars in JSON. A list or map without rows is empty.
-            An absent value is None, or the default that the function declares.
+            unless all keys of that type are text or ints in JSON. A list or map without rows is
+            empty. An absent value is None, or the default that the function declares.
 
         Raises:
             StateTypeError: it is not a key of the operator.

@@ -76,10 +76,10 @@ class Access:
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
-        self._stamp: tuple[int, int] | None = None
+        self._stamp: tuple[int, int, int] | None = None
         self._tokens: tuple[Token, ...] = ()
         if file is not None:
-            self._stamp, self._tokens = _stamp(file), _tokens(file)
+            self._stamp, self._tokens = _stamp(file), tokens_of(file)
 
     @property
     def is_open(self) -> bool:
@@ -119,7 +119,7 @@ class Access:
         try:
             stamp = _stamp(file)
             if stamp != self._stamp:
-                self._stamp, self._tokens = stamp, _tokens(file)
+                self._stamp, self._tokens = stamp, tokens_of(file)
         except StateTypeError:
             self._stamp, self._tokens = None, ()
 
@@ -134,15 +134,20 @@ def digest_of(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _stamp(file: Path) -> tuple[int, int]:
+def _stamp(file: Path) -> tuple[int, int, int]:
     try:
         found = file.stat()
     except OSError as error:
         raise StateTypeError(f"the file of tokens {file} cannot be read: {error}") from error
-    return found.st_mtime_ns, found.st_size
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _tokens(file: Path) -> tuple[Token, ...]:
+def tokens_of(file: Path) -> tuple[Token, ...]:
+    """Return the tokens of a file.
+
+    Raises:
+        StateTypeError: it cannot be read, or is none of tokens.
+    """
     try:
         return _TokenFile.model_validate_json(file.read_bytes()).tokens
     except (OSError, ValidationError) as error:

@@ -9,25 +9,35 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from statekit.errors import StatekitError
 from statekit.server.access import Access
 from statekit.server.assets import router as assets_router
+from statekit.server.disk import Disk
 from statekit.server.hosts import KnownHosts
 from statekit.server.insight_routes import router as insight_router
 from statekit.server.limits import Limits
 from statekit.server.live import LiveChanges
 from statekit.server.metrics import Metrics
 from statekit.server.observed import Observed
+from statekit.server.openapi import Documents
+from statekit.server.openapi import router as openapi_router
 from statekit.server.problems import Problem, bad_request, problem_of, response_of
 from statekit.server.rankings import Rankings
+from statekit.server.refusals import Refusals
 from statekit.server.routes import Served, router
 from statekit.server.served_job import ServedJob
 from statekit.server.single_reads import SingleReads
 from statekit.server.sql_queries import Queries
 from statekit.server.tables import Tables
+from statekit.server.time_limit import TimeLimit
+
+_GIVEN = ("Authorization", "Content-Type", "If-None-Match", "Last-Event-ID", "Range")
+_EXPOSED = ("ETag", "Retry-After", "Statekit-Epoch", "Statekit-Is-Cut")
+"""Headers of requests and answers, which pages of other sites may give and read."""
 
 _logger = logging.getLogger("statekit.server")
 
@@ -41,23 +51,42 @@ class Application:
         hosts: names that requests may call the server by; "*" for all. They keep a page of another
             site, whose name leads to this machine, from reading a server without tokens.
         limits: of requests.
+        disk: of the server.
+        origins: sites whose pages may read the server.
     """
 
     def __init__(
-        self, jobs: Mapping[str, ServedJob], access: Access, hosts: Sequence[str], limits: Limits
+        self,
+        jobs: Mapping[str, ServedJob],
+        access: Access,
+        hosts: Sequence[str],
+        limits: Limits,
+        disk: Disk,
+        origins: Sequence[str] = (),
     ) -> None:
         live = LiveChanges(limits.watchers)
-        metrics = Metrics(jobs, live)
+        metrics = Metrics(jobs, live, disk)
         self._served = served = Served(
-            jobs, access, limits, Tables(), live, metrics, Queries(), Rankings()
+            jobs=jobs,
+            access=access,
+            limits=limits,
+            tables=Tables(disk, limits.tables),
+            live=live,
+            metrics=metrics,
+            queries=Queries(disk),
+            rankings=Rankings(),
+            disk=disk,
         )
-        app = FastAPI(title="statekit", lifespan=self._life, docs_url=None, redoc_url=None)
+        app = FastAPI(title="statekit", lifespan=self._life, openapi_url=None)
         app.state.served = served
+        app.include_router(openapi_router)
         app.include_router(assets_router)
         app.include_router(insight_router)
         app.include_router(router)
+        app.state.documents = Documents(app, served)
         _answer_problems(app)
-        self._app = Observed(KnownHosts(SingleReads(app, served), hosts), metrics)
+        reads = KnownHosts(SingleReads(TimeLimit(app, limits.seconds), served), hosts)
+        self._app = Observed(_for_origins(_limited(reads, access, limits), origins), metrics)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
@@ -74,9 +103,29 @@ class Application:
             job.start()
         yield
         self.end_streams()
-        self._served.tables.close()
         for job in self._served.jobs.values():
             job.close()
+        self._served.disk.close()
+
+
+def _limited(app: ASGIApp, access: Access, limits: Limits) -> ASGIApp:
+    """Return an application that refuses addresses which were refused too often."""
+    per_s = limits.refusals_per_s
+    return app if per_s is None or access.is_open else Refusals(app, per_s)
+
+
+def _for_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """Return an application that pages of other sites may read. Errors are readable, too."""
+    if not origins:
+        return app
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=("GET", "HEAD", "POST"),
+        allow_headers=_GIVEN,
+        expose_headers=_EXPOSED,
+        max_age=600,
+    )
 
 
 def _answer_problems(app: FastAPI) -> None:

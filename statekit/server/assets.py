@@ -83,8 +83,6 @@ def _answer(request: Request, path: str) -> Response:
         "Cache-Control": "no-cache",
         "Vary": "Accept-Encoding",
         "Content-Security-Policy": POLICY,
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",
     }
     if is_known(found.tag, request.headers.get("if-none-match")):
         return Response(status_code=304, headers=headers)

@@ -248,7 +248,15 @@ class StateChanges:
     def _read(self, after: int) -> None:
         """Publish the changes of all epochs after one, until the end."""
         job = self._job
-        with feed(job.checkpoint, self._operator, self._state, after, before=True) as changes:
+        with feed(
+            job.checkpoint,
+            self._operator,
+            self._state,
+            after,
+            before=True,
+            directory=job.scratch,
+            rocksdb=job.rocksdb,
+        ) as changes:
             while not self._ends.is_set():
                 for epoch in changes:
                     self._call(self._publish, events_of(epoch))

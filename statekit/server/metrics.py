@@ -9,6 +9,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from statekit.clock import now_us
 from statekit.metrics.definitions import (
+    DISK,
+    DISK_LIMIT,
     EPOCHS_BEHIND,
     FOLLOW_FAILING,
     REPLICA_HEADROOM,
@@ -19,6 +21,7 @@ from statekit.metrics.definitions import (
 )
 from statekit.metrics.epoch_metrics import EpochMetrics
 from statekit.metrics.families import SampleCollector
+from statekit.server.disk import Disk
 from statekit.server.live import LiveChanges
 from statekit.server.served_job import ServedJob
 
@@ -33,9 +36,10 @@ class Metrics:
     Parameters:
         jobs: by alias.
         live: the states that are watched.
+        disk: of the server.
     """
 
-    def __init__(self, jobs: Mapping[str, ServedJob], live: LiveChanges) -> None:
+    def __init__(self, jobs: Mapping[str, ServedJob], live: LiveChanges, disk: Disk) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             REQUESTS.name, REQUESTS.help, REQUESTS.labels, registry=self._registry
@@ -47,7 +51,7 @@ class Metrics:
             buckets=_SECONDS,
             registry=self._registry,
         )
-        self._registry.register(SampleCollector(_ServedMetrics(jobs, live).samples))
+        self._registry.register(SampleCollector(_ServedMetrics(jobs, live, disk).samples))
 
     def answered(self, request: str, status: int, seconds: float) -> None:
         """Count an answer.
@@ -66,9 +70,10 @@ class Metrics:
 class _ServedMetrics:
     """Reads the state of served jobs when it is asked for. It asks no store."""
 
-    def __init__(self, jobs: Mapping[str, ServedJob], live: LiveChanges) -> None:
+    def __init__(self, jobs: Mapping[str, ServedJob], live: LiveChanges, disk: Disk) -> None:
         self._jobs = jobs
         self._live = live
+        self._disk = disk
         self._epochs: dict[str, EpochMetrics] = {}
 
     def samples(self) -> Iterator[Sample]:
@@ -85,6 +90,9 @@ class _ServedMetrics:
             if status.headroom is not None:
                 yield Sample(REPLICA_HEADROOM, (alias,), status.headroom)
         yield Sample(WATCHERS, (), self._live.watchers)
+        yield Sample(DISK, (), self._disk.used_bytes)
+        if self._disk.limit_bytes is not None:
+            yield Sample(DISK_LIMIT, (), self._disk.limit_bytes)
 
     def _epoch(self, alias: str, job: ServedJob) -> EpochMetrics:
         """Return the metrics of the last epoch that can be read: the same until it changes."""

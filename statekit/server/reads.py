@@ -41,11 +41,6 @@ def json_of(text: str, name: str) -> Any:
         ) from error
 
 
-def is_absent(value: Any) -> bool:
-    """Return whether a state has nothing: no value, no elements, no entries."""
-    return value is None or value in ([], {})
-
-
 def read_key(state: StateView[Any, Any], key: Any, part: Part) -> Any:
     """Return what a state has for a key, or a part of it.
 

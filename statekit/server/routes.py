@@ -26,10 +26,12 @@ from statekit.query.view import View
 from statekit.server.access import Access, Token, forbidden
 from statekit.server.answers import answer
 from statekit.server.described import described, readable_types
+from statekit.server.disk import Disk
 from statekit.server.limits import Limits, read_body
 from statekit.server.live import LiveChanges, Place
 from statekit.server.metrics import MEDIA_TYPE as METRICS_TYPE
 from statekit.server.metrics import Metrics
+from statekit.server.parameters import check_parameters
 from statekit.server.problems import Problem, bad_request
 from statekit.server.rankings import Rankings
 from statekit.server.reads import (
@@ -37,7 +39,6 @@ from statekit.server.reads import (
     KeysOfState,
     Part,
     check_count,
-    is_absent,
     json_of,
     page,
     read_key,
@@ -72,6 +73,7 @@ class Served:
         metrics: of the server.
         queries: runs SQL.
         rankings: counts keys.
+        disk: of the server.
     """
 
     jobs: Mapping[str, ServedJob]
@@ -82,6 +84,7 @@ class Served:
     metrics: Metrics
     queries: Queries
     rankings: Rankings
+    disk: Disk
 
     def token(self, authorization: bytes | None) -> Token:
         """Return the token of a request, and count the request.
@@ -120,7 +123,9 @@ def _served(request: Request) -> Served:
 
 def _token(request: Request) -> Token:
     given = request.headers.get("authorization")
-    return _served(request).token(None if given is None else given.encode("latin-1"))
+    token = _served(request).token(None if given is None else given.encode("latin-1"))
+    check_parameters(request)
+    return token
 
 
 def _wanted(
@@ -170,7 +175,7 @@ async def readyz(served: Jobs) -> dict[str, str]:
     waiting = sum(job.replica.epoch is None for job in served.jobs.values())
     if waiting:
         raise Problem(503, "not_ready", f"{waiting} jobs have no epoch that can be read yet")
-    return {"status": "ok"}
+    return {"status": "disk_full" if await run_in_threadpool(lambda: served.disk.is_full) else "ok"}
 
 
 @router.get("/metrics")
@@ -369,7 +374,8 @@ async def _one(
     is_one_row = state.shape is RowShape.VALUE or part.entry is not None
     value = read() if is_one_row else await run_in_threadpool(read)
     found = job.facts(view, place[0])
-    if value is None or (is_absent(value) and not part.is_range):
+    # An empty list may be a value. As elements it is that there are none.
+    if value is None or not (value or is_one_row or part.is_range):
         raise Problem(404, "absent", f"state {place[1]!r} has nothing for this key", **found)
     return answer(value, found, request.headers.get("if-none-match"))
 

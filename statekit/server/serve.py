@@ -16,10 +16,24 @@ from statekit.backend.rocksdb_options import RocksOptions
 from statekit.errors import StateTypeError, StorageError
 from statekit.server.access import Access
 from statekit.server.app import Application
+from statekit.server.disk import Disk
 from statekit.server.hosts import ANY_HOST
 from statekit.server.limits import Limits
 from statekit.server.routes import RESERVED
 from statekit.server.served_job import ServedJob
+
+_ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:]+\](:[0-9]{1,5})?")
+
+_MEMORY_MIN = 16 * 2**20
+
+_HEADERS = [
+    ("X-Content-Type-Options", "nosniff"),
+    # Pages of other sites show and run nothing from here. CORS, which lets a page read, is not
+    # affected by this header.
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Referrer-Policy", "no-referrer"),  # addresses have keys
+]
+"""Headers of all answers. uvicorn adds them, also where it refuses a connection."""
 
 _ALIAS = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")
 
@@ -37,7 +51,9 @@ class ServerOptions:
         epochs: how many of the last epochs can be read.
         limits: of requests.
         connections: how many may be open.
-        rocksdb: limits of memory.
+        memory_bytes: what RocksDB may take for all replicas together; None for its usual limits.
+        disk_bytes: what copies and files of requests may take; None for any size.
+        origins: sites whose pages may read the server, as `https://example.com`.
     """
 
     host: str = "127.0.0.1"
@@ -49,7 +65,9 @@ class ServerOptions:
     epochs: int = 16
     limits: Limits = field(default_factory=Limits)
     connections: int = 1_000
-    rocksdb: RocksOptions | None = None
+    memory_bytes: int | None = None
+    disk_bytes: int | None = None
+    origins: tuple[str, ...] = ()
 
 
 def named_checkpoints(given: Iterable[str]) -> dict[str, str]:
@@ -132,10 +150,12 @@ def uvicorn_config(checkpoints: Mapping[str, str], options: ServerOptions) -> uv
     """Return what uvicorn is to run. Replicas are opened now, so that their faults are found."""
     _check(checkpoints, options)
     access = Access(options.tokens)
-    jobs = _opened(checkpoints, options)
+    disk = Disk(options.disk_bytes)
+    jobs = _opened(checkpoints, options, disk)
     hosts = _hosts(options, is_open=access.is_open)
     return uvicorn.Config(
-        Application(jobs, access, hosts, options.limits),
+        Application(jobs, access, hosts, options.limits, disk, options.origins),
+        headers=_HEADERS,
         limit_concurrency=options.connections,
         access_log=False,
         log_level="warning",
@@ -144,19 +164,51 @@ def uvicorn_config(checkpoints: Mapping[str, str], options: ServerOptions) -> uv
     )
 
 
-def _opened(checkpoints: Mapping[str, str], options: ServerOptions) -> dict[str, ServedJob]:
-    """Open a replica of each checkpoint; none is left open if one fails."""
+def _opened(
+    checkpoints: Mapping[str, str], options: ServerOptions, disk: Disk
+) -> dict[str, ServedJob]:
+    """Open a replica of each checkpoint; none is left open if one fails, or if they are too
+    large.
+    """
     jobs: dict[str, ServedJob] = {}
+    rocksdb = None if options.memory_bytes is None else rocks_options(options.memory_bytes)
     with ExitStack() as opened:
+        opened.callback(disk.close)
         for alias, checkpoint in checkpoints.items():
             directory = None if options.directory is None else options.directory / alias
             job = ServedJob(
-                alias, checkpoint, directory, epochs=options.epochs, rocksdb=options.rocksdb
+                alias, checkpoint, directory, epochs=options.epochs, rocksdb=rocksdb, disk=disk
             )
             opened.callback(job.close)
             jobs[alias] = job
+            disk.check()
         opened.pop_all()
     return jobs
+
+
+def rocks_options(memory_bytes: int) -> RocksOptions:
+    """Return options with which RocksDB takes so much memory, for all databases of the process.
+
+    Half of it is for blocks that are read. Write buffers may take one and a half of their limit.
+
+    Raises:
+        StateTypeError: that is too little.
+
+    >>> options = rocks_options(300 * 2**20)
+    >>> options.block_cache_bytes // 2**20, options.write_memory_bytes // 2**20
+    (150, 100)
+    """
+    if memory_bytes < _MEMORY_MIN:
+        raise StateTypeError(
+            f"{memory_bytes:,} bytes of memory are too little for the copies of the server: give "
+            f"{_MEMORY_MIN // 2**20} MB or more (--memory)"
+        )
+    buffers = memory_bytes // 3
+    return RocksOptions(
+        block_cache_bytes=memory_bytes // 2,
+        write_memory_bytes=buffers,
+        write_buffer_bytes=min(32 * 2**20, buffers // 4),
+    )
 
 
 def _check(checkpoints: Mapping[str, str], options: ServerOptions) -> None:
@@ -167,6 +219,12 @@ def _check(checkpoints: Mapping[str, str], options: ServerOptions) -> None:
             raise StateTypeError(
                 f"a job cannot be served as {alias!r}: give another name, as in NAME=CHECKPOINT, "
                 "of letters, digits, dots, dashes and underscores"
+            )
+    for origin in options.origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise StateTypeError(
+                f"{origin!r} is not the origin of a site: give its scheme and host, and its port "
+                "if it has one, as in https://example.com"
             )
     if not (options.tokens or options.insecure or is_loopback(options.host)):
         raise StateTypeError(

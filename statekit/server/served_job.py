@@ -18,6 +18,7 @@ from statekit.query.epoch_facts import EpochHistory
 from statekit.query.replica import Replica
 from statekit.query.state_view import epoch_of_cursor
 from statekit.query.view import View
+from statekit.server.disk import Disk
 from statekit.server.problems import Problem, bad_request
 
 _logger = logging.getLogger("statekit.server")
@@ -69,6 +70,11 @@ class ServedJob:
         directory: where the replica keeps its copies; None for a temporary one.
         epochs: how many of the last epochs can be read.
         rocksdb: limits of memory.
+        disk: of the server.
+
+    Attributes:
+        rocksdb: limits of memory.
+        scratch: where copies of watched states are kept.
     """
 
     def __init__(
@@ -79,10 +85,15 @@ class ServedJob:
         *,
         epochs: int = 16,
         rocksdb: RocksOptions | None = None,
+        disk: Disk,
     ) -> None:
         self.alias = alias
         self.checkpoint = checkpoint
-        self.replica = Replica(checkpoint, directory=directory, views=epochs, rocksdb=rocksdb)
+        self.rocksdb, self.scratch = rocksdb, disk.directory
+        self.replica = Replica(
+            checkpoint, directory=directory, views=epochs, rocksdb=rocksdb, check_space=disk.check
+        )
+        disk.add(self.replica.directory)
         self.history = EpochHistory(Repository(checkpoint, create=False))
         """What its epochs did."""
         self._facts: dict[tuple[int, int, str | None], _EpochFacts] = {}

@@ -14,7 +14,6 @@ from statekit.errors import StatekitError
 from statekit.server.answers import encode, is_known, tag_of, value_with_facts
 from statekit.server.observed import SINGLE_READ
 from statekit.server.problems import Problem, bad_request, problem_of, response_of
-from statekit.server.reads import is_absent
 from statekit.server.routes import Served
 
 _JSON = (b"content-type", b"application/json")
@@ -80,7 +79,7 @@ class SingleReads:
             found = job.facts(view, operator)
         except StatekitError as error:
             raise problem_of(error) from error
-        if is_absent(value):
+        if value is None:
             raise Problem(404, "absent", f"state {state!r} has nothing for this key", **found)
         encoded = encode(value)
         tag = tag_of(encoded)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 import pyarrow as pa
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,6 +15,7 @@ from statekit.query.export import csv_text
 from statekit.query.plain import json_values
 from statekit.query.view import View
 from statekit.server.answers import encode
+from statekit.server.disk import Disk
 from statekit.server.long_work import LongWork
 from statekit.server.problems import Problem, bad_request
 from statekit.server.served_job import ServedJob
@@ -21,11 +23,12 @@ from statekit.sql.run import SqlResult, run_sql
 
 _SECONDS, _MEMORY, _ROWS = 30.0, "1GB", 10_000
 
-_FORMATS = {
+FORMATS = {
     "json": "application/json",
     "csv": "text/csv",
     "arrow": "application/vnd.apache.arrow.stream",
 }
+"""The formats of results."""
 
 
 class SqlQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,9 +53,15 @@ def states_of(view: View) -> list[tuple[str, str]]:
 
 
 class Queries:
-    """Runs queries, of which a few run at a time and the others wait."""
+    """Runs queries, of which a few run at a time and the others wait.
 
-    def __init__(self) -> None:
+    Parameters:
+        disk: of the server.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._directory = disk.below("sql")
         self._work = LongWork("queries", at_once=2)
 
     async def answer(
@@ -72,11 +81,13 @@ class Queries:
 
         Raises:
             QueryError: it is no query, it fails, or it takes too much.
-            Problem: there is no such format.
+            Problem: there is no such format, too many wait, or the disk is full.
         """
         wanted = to or _accepted(request.headers.get("accept", ""))
-        if wanted not in _FORMATS:
-            raise bad_request(f"format={wanted!r:.50}: give one of {', '.join(_FORMATS)}")
+        if wanted not in FORMATS:
+            raise bad_request(f"format={wanted!r:.50}: give one of {', '.join(FORMATS)}")
+
+        await run_in_threadpool(self._disk.check_request)
 
         def run(is_unwanted: Callable[[], bool]) -> Response:
             found = run_sql(
@@ -88,12 +99,13 @@ class Queries:
                 memory=_MEMORY,
                 states=states,
                 is_unwanted=is_unwanted,
+                directory=self._directory,
             )
             headers = {
                 "Statekit-Epoch": str(view.epoch),
                 "Statekit-Is-Cut": str(found.is_cut).lower(),
             }
-            return Response(_encoded(found, wanted, job, view), 200, headers, _FORMATS[wanted])
+            return Response(_encoded(found, wanted, job, view), 200, headers, FORMATS[wanted])
 
         try:
             return await self._work.run(request, run)
@@ -103,7 +115,7 @@ class Queries:
 
 def _accepted(accept: str) -> str:
     """Return the format that a header asks for."""
-    return next((name for name, media_type in _FORMATS.items() if media_type in accept), "json")
+    return next((name for name, media_type in FORMATS.items() if media_type in accept), "json")
 
 
 def _encoded(found: SqlResult, to: str, job: ServedJob, view: View) -> bytes:

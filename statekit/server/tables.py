@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import tempfile
 from collections import OrderedDict
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,8 @@ from starlette.responses import FileResponse
 from statekit.query.export import Format, export
 from statekit.query.read import read
 from statekit.query.view import View
+from statekit.server.disk import Disk
+from statekit.server.problems import Problem
 from statekit.server.served_job import ServedJob
 
 MEDIA_TYPES: dict[Format, str] = {
@@ -35,10 +36,16 @@ _REMOVED_AFTER_S = 60.0
 
 
 class Tables:
-    """Writes tables, and keeps the last ones that were asked for."""
+    """Writes tables, and keeps the last ones that were asked for.
 
-    def __init__(self) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="statekit-tables-")
+    Parameters:
+        disk: of the server.
+        most: how many may be written, or wait for it, at a time.
+    """
+
+    def __init__(self, disk: Disk, most: int) -> None:
+        self._disk, self._most = disk, most
+        self._directory = disk.below("tables")
         self._files: OrderedDict[str, asyncio.Task[Path]] = OrderedDict()
         self._numbers = itertools.count()
         self._writing = asyncio.Semaphore(_WRITTEN_AT_ONCE)
@@ -51,11 +58,13 @@ class Tables:
         Raises:
             QueryError: there is no such state, or its epoch was collected.
             CorruptCheckpointError, StorageError: it cannot be read, or not be written.
+            Problem: too many are being written, or the server may not take more of the disk.
         """
         tag = f"{job.identity}.{operator}.{state}.{view.epoch}.{to}"
         task = self._files.get(tag)
         if task is None or (task.done() and (task.cancelled() or task.exception())):
-            path = Path(self._directory.name, f"{next(self._numbers)}.{to}")
+            await self._check()
+            path = self._directory / f"{next(self._numbers)}.{to}"
             writing = self._written(job.checkpoint, view.epoch, operator, state, to, path)
             task = self._files[tag] = asyncio.ensure_future(writing)
         self._files.move_to_end(tag)
@@ -67,6 +76,19 @@ class Tables:
             headers={"ETag": f'"{tag}"', "Statekit-Epoch": str(view.epoch)},
         )
 
+    async def _check(self) -> None:
+        """Check that one more table may be written."""
+        if sum(not task.done() for task in self._files.values()) >= self._most:
+            raise Problem(
+                503,
+                "too_many",
+                "too many files are being written already: try again",
+                {"Retry-After": "5"},
+            )
+        if await run_in_threadpool(lambda: self._disk.is_full):
+            self._remove_old(most=0)
+        await run_in_threadpool(self._disk.check_request)
+
     async def _written(
         self, checkpoint: str, epoch: int, operator: str, state: str, to: Format, path: Path
     ) -> Path:
@@ -77,9 +99,13 @@ class Tables:
             await run_in_threadpool(write)
         return path
 
-    def _remove_old(self) -> None:
-        """Remove the files that were asked for longest ago."""
-        while len(self._files) > _FILES_MAX:
+    def _remove_old(self, most: int = _FILES_MAX) -> None:
+        """Remove the files that were asked for longest ago.
+
+        Parameters:
+            most: how many stay.
+        """
+        while len(self._files) > most:
             tag, task = next(iter(self._files.items()))
             if not task.done():
                 return
@@ -88,7 +114,3 @@ class Tables:
                 # Later, as requests that have begun may not have opened it yet.
                 remove = partial(task.result().unlink, missing_ok=True)
                 asyncio.get_running_loop().call_later(_REMOVED_AFTER_S, remove)
-
-    def close(self) -> None:
-        """Remove all files."""
-        self._directory.cleanup()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -14,6 +16,9 @@ from statekit.sql.request import Request
 
 ROWS_MAX = 100_000
 """The largest result."""
+
+SQL_LENGTH_MAX = 500_000
+"""The longest query: DuckDB takes seconds to parse a longer one."""
 
 
 class SqlResult(NamedTuple):
@@ -40,6 +45,7 @@ def run_sql(
     memory: str = "1GB",
     states: list[tuple[str, str]] | None = None,
     is_unwanted: Callable[[], bool] = lambda: False,
+    directory: Path | None = None,
 ) -> SqlResult:
     """Run a query over the states of an epoch.
 
@@ -55,6 +61,7 @@ def run_sql(
         memory: how much memory DuckDB may take.
         states: the states that may be read, as operator and state; None for all.
         is_unwanted: asked while the query runs; it is ended once nobody wants the result.
+        directory: where the files of the query are written; None for `TMPDIR`.
 
     Raises:
         QueryError: it is no query, it fails, or it takes too long or too much memory.
@@ -62,11 +69,18 @@ def run_sql(
     """
     if importlib.util.find_spec("duckdb") is None:
         raise QueryError("SQL needs DuckDB: pip install 'statekit[sql]'")
+    if len(sql) > SQL_LENGTH_MAX:
+        raise QueryError(f"the query has {len(sql):,} characters: give {SQL_LENGTH_MAX:,} at most")
     if not 1 <= rows <= ROWS_MAX:
         raise QueryError(f"rows={rows}: give a number from 1 to {ROWS_MAX:,}")
-    request = Request(checkpoint, epoch, sql, rows, memory, states)
+    place = checkpoint if "://" in checkpoint else os.path.abspath(checkpoint)
     output = run_child(
-        "statekit.sql.worker", request, "query", timeout_s=timeout_s, is_unwanted=is_unwanted
+        "statekit.sql.worker",
+        Request(place, epoch, sql, rows, memory, states),
+        "query",
+        timeout_s=timeout_s,
+        is_unwanted=is_unwanted,
+        below=directory,
     )
     table = pa.ipc.open_stream(output).read_all()
     found = int((table.schema.metadata or {})[b"epoch"])

@@ -8,6 +8,7 @@ reads no other file and no address, loads no extension and changes no option.
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import sys
 from pathlib import Path
@@ -29,6 +30,11 @@ from statekit.sql.request import Request
 _PUSHED_DOWN = frozenset({"str", "int", "bool", "date"})
 """Kinds of keys that DuckDB and statekit read from a literal in the same way."""
 
+_SPILLED, _NOWHERE = "spilled", "none"
+"""Directories below that of the query, in which its process runs: so no result has a path of this
+machine. The second one does not exist.
+"""
+
 _BYTES_MAX = 64 * 1024 * 1024
 """The largest result."""
 
@@ -47,9 +53,7 @@ def result_of(request: Request, directory: Path) -> pa.Table:
     reader = CheckpointReader(request.checkpoint, epoch=request.epoch)
     try:
         with duckdb.connect(":memory:") as database:
-            _lock(
-                database, request.memory, directory
-            )  # before DuckDB sees the query: it looks at what that names
+            _lock(database, request.memory)  # before DuckDB sees the query and what that names
             _add_states(database, reader, request, directory)
             table = _first(database.sql(request.sql).to_arrow_reader(), request.rows + 1)
     except duckdb.Error as error:
@@ -141,15 +145,17 @@ def _kind(schema: Schema) -> str:
     return schema.items[0].kind if schema.kind == "optional" else schema.kind
 
 
-def _lock(database: duckdb.DuckDBPyConnection, memory: str, directory: Path) -> None:
+def _lock(database: duckdb.DuckDBPyConnection, memory: str) -> None:
     """Take from DuckDB all that a query does not need."""
-    spilled = directory / "spilled"
-    spilled.mkdir()
     options = {
         "memory_limit": memory,
         "threads": "1",
         "TimeZone": "UTC",
-        "temp_directory": str(spilled),
+        "temp_directory": _SPILLED,
+        "home_directory": _NOWHERE,  # queries can ask for these
+        "secret_directory": _NOWHERE,
+        "extension_directory": _NOWHERE,
+        "allow_persistent_secrets": "false",
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
         "allow_community_extensions": "false",
@@ -199,6 +205,7 @@ def _quoted(name: str) -> str:
 
 def _answer(request: Request, directory: Path) -> bytes:
     """Return the result of a query as an Arrow stream."""
+    os.chdir(directory)
     table = result_of(request, directory)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:

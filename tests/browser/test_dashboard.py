@@ -292,6 +292,7 @@ def test_the_theme_is_chosen_with_a_button_and_kept(chromium: Browser, address: 
         dark = own.evaluate("getComputedStyle(document.body).backgroundColor")
         for _ in range(2):
             own.get_by_role("button", name="Theme").click()
+        expect(own.get_by_role("button", name="Theme: dark")).to_be_visible()
         own.reload()
         shows(own, "up to date")
         assert own.evaluate("getComputedStyle(document.body).backgroundColor") != dark

@@ -56,7 +56,7 @@ function Header({ parts }) {
     </nav>
     <div class="choices">
       ${session.token && html`<button type="button" class="quiet" onClick=${() => { session.token = null; location.reload(); }}>Forget token</button>`}
-      <button type="button" class="quiet" aria-label=${`Theme: ${theme}`} onClick=${() => setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length])}>${{ auto: "◐ auto", light: "○ light", dark: "● dark" }[theme]}</button>
+      <button type="button" class="quiet" aria-label=${`Theme: ${theme}`} onClick=${() => setTheme((own) => THEMES[(THEMES.indexOf(own) + 1) % THEMES.length])}>${{ auto: "◐ auto", light: "○ light", dark: "● dark" }[theme]}</button>
     </div>
   </header>`;
 }

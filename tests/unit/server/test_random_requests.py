@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -11,12 +12,14 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.support.random_sql import QUERIES
 from tests.support.served import Sale, sell, server
 
-EXAMPLES = 5_000 if os.environ.get("STATEKIT_SOAK") else 150
+SOAK = bool(os.environ.get("STATEKIT_SOAK"))
+EXAMPLES = 5_000 if SOAK else 150
 RECORDS = [Sale("rome", "tea", 400), Sale("oslo", "cup", 900), Sale("rome", "pot", 2100)]
 
 
@@ -25,7 +28,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     home = tmp_path_factory.mktemp("served") / "sales"
     sell(home, RECORDS)
     with (
-        server({"shop": home}) as address,
+        server({"shop": home, "again": home}) as address,
         httpx.Client(base_url=address, timeout=20, follow_redirects=False) as client,
     ):
         yield client
@@ -138,3 +141,90 @@ def test_every_text_is_a_key_in_a_path_as_json_and_in_a_query(
     assert as_json.status_code == (200 if key in ("rome", "oslo") else 404)
     assert listed.status_code == 200
     assert (listed.json()["value"] == [None]) == (as_json.status_code == 404)
+
+
+def _cursor(data: Any) -> str:
+    """What a server would take for a cursor, if it has the right members."""
+    return base64.urlsafe_b64encode(json.dumps(data).encode()).decode()
+
+
+_EPOCHS = st.integers(-2, 5) | st.sampled_from([2**62, 10**400, 2.5, "2", None, True, float("inf")])
+_AFTER = (
+    st.binary(max_size=12).map(bytes.hex)
+    | st.sampled_from(["", "726f6d650000", "ff" * 40, "zz", "0", "ROME", "7 2", 5, None, ["72"]])
+    | st.text(max_size=4)
+)
+_CURSORS = st.one_of(
+    st.builds(lambda epoch, after: _cursor({"epoch": epoch, "after": after}), _EPOCHS, _AFTER),
+    _JSON.map(_cursor),
+    st.text(max_size=12),
+    st.binary(max_size=12).map(lambda data: base64.b64encode(data).decode()),
+)
+
+
+@given(
+    state=st.sampled_from(["total", "log", "items", "last"]),
+    of=st.sampled_from(["shop/sales/total", "again/sales/total", "shop/sales/items"]),
+    random=st.none() | _CURSORS,
+    cut=st.none() | st.integers(0, 60),
+    put=st.tuples(st.integers(0, 60), st.sampled_from("=A_-+/ é")) | st.none(),
+    reverse=st.booleans(),
+    start=st.none() | st.sampled_from(['"oslo"', '"p"', '""']),
+)
+@settings(max_examples=2 * EXAMPLES, deadline=5_000)
+def test_a_cursor_of_anything_gives_keys_of_the_state_in_order_or_a_problem(
+    client: httpx.Client,
+    state: str,
+    of: str,
+    random: str | None,
+    cut: int | None,
+    put: tuple[int, str] | None,
+    reverse: bool,
+    start: str | None,
+) -> None:
+    cursor = random
+    if cursor is None:
+        cursor = str(client.get(f"/{of}?limit=1").json()["value"]["cursor"])
+    if cut is not None:
+        cursor = cursor[:cut]
+    if put is not None:
+        cursor = cursor[: put[0]] + put[1] + cursor[put[0] + 1 :]
+    given = {"cursor": cursor, "reverse": str(reverse).lower()} | (
+        {"start": start} if start else {}
+    )
+    answer = client.get(f"/shop/sales/{state}", params=given)
+    check(answer)
+    if answer.status_code == 200:
+        assert answer.json()["epoch"] == 2
+        everything = dict(client.get(f"/shop/sales/{state}").json()["value"]["items"])
+        found = answer.json()["value"]["items"]
+        keys = [key for key, _ in found]
+        assert keys == sorted(keys, reverse=reverse)
+        assert all(everything[key] == value for key, value in found)
+        assert start is None or all(key >= json.loads(start) for key in keys)
+
+
+@given(sql=QUERIES | st.just("select " + "(" * 2_000), to=st.sampled_from(["json", "csv", "arrow"]))
+@settings(
+    max_examples=max(8, EXAMPLES // 25),
+    derandomize=not SOAK,
+    deadline=None,
+    phases=[Phase.generate],
+)
+def test_no_sql_is_a_fault_of_the_server(client: httpx.Client, sql: str, to: str) -> None:
+    try:
+        body = json.dumps({"job": "shop", "sql": sql.replace("{}", "/outside")}).encode()
+    except UnicodeEncodeError:
+        return
+    answer = client.post(f"/sql?format={to}", content=body)
+    assert answer.status_code in (200, 400), answer.text
+    if answer.status_code == 400:
+        check(answer)
+
+
+@given(body=st.dictionaries(st.sampled_from(["job", "sql", "epoch", "rows", "x"]), _JSON))
+@settings(max_examples=EXAMPLES, deadline=5_000)
+def test_no_body_of_sql_is_a_fault_of_the_server(
+    client: httpx.Client, body: dict[str, Any]
+) -> None:
+    check(client.post("/sql", content=json.dumps(body).encode()))

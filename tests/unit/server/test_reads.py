@@ -249,6 +249,8 @@ def test_a_request_waits_for_an_epoch_up_to_its_limit(client: httpx.Client) -> N
     ("query", "kind"),
     [
         ("epoch=-1", "bad_request"),
+        ("epcoh=1", "bad_request"),
+        ("=1", "bad_request"),
         ("epoch=x", "bad_request"),
         ("epoch=99999999999999999999", "bad_request"),
         ("epoch=1&min_epoch=1", "bad_request"),

@@ -1,0 +1,49 @@
+"""`statekit token`: make and remove tokens of the server."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from statekit.cli.tables import say
+from statekit.errors import StatekitError
+
+
+def token(
+    name: Annotated[str, typer.Argument(help="The name of the token, in the file.")],
+    read: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What it may read: '*', a job, an operator as in shop/sales, or a state as in "
+            "shop/sales/total; repeat it.",
+            show_default=False,
+        ),
+    ] = None,
+    tokens: Annotated[Path, typer.Option(help="The file of tokens.")] = Path("tokens.json"),
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace the token of that name.")
+    ] = False,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Remove the token of that name.")
+    ] = False,
+) -> None:
+    """Make a token for `statekit serve --tokens FILE`, and print it, once.
+
+    The file has its digest alone. A running server reads the file again.
+    """
+    if importlib.util.find_spec("starlette") is None:
+        raise StatekitError("token needs the server: pip install 'statekit\\[server]'")
+    from statekit.server.token_file import add_token, remove_token
+
+    if remove:
+        if read or replace:
+            raise typer.BadParameter("--remove goes without --read and --replace")
+        remove_token(tokens, name)
+        say(f"removed the token {name} from {tokens}")
+        return
+    if not read:
+        raise typer.BadParameter("say what it may read: --read JOB, or --read '*'")
+    print(add_token(tokens, name, read, replace=replace))

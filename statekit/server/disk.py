@@ -1,0 +1,118 @@
+"""Disk space: what a server may take for its copies and for the files of requests.
+
+At the limit the server keeps answering from what it has. Replicas stay at their epochs, and nothing
+is written for requests, until there is space. It says so in /readyz, in metrics and in the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from statekit.clock import stopwatch_s
+from statekit.errors import StorageError
+from statekit.query.replica_directory import locked, mark_temporary, temporary_directory
+from statekit.server.problems import Problem
+
+_MEASURED_EVERY_S = 1.0
+
+
+class Disk:
+    """The directories of a server.
+
+    Its own one is below `TMPDIR`, and is removed at the end. If the server is killed, the next one
+    removes it.
+
+    Parameters:
+        limit_bytes: how much all directories may take; None for any size.
+
+    Attributes:
+        directory: for the files of requests.
+
+    Raises:
+        StorageError: the directory cannot be created.
+    """
+
+    def __init__(self, limit_bytes: int | None = None) -> None:
+        self.limit_bytes = limit_bytes
+        self.directory = temporary_directory("statekit-server-")
+        self._lock = locked(self.directory)
+        mark_temporary(self.directory)
+        self._directories = [self.directory]
+        self._measuring = threading.Lock()
+        self._used, self._measured_s = 0, -_MEASURED_EVERY_S
+
+    def add(self, directory: Path) -> None:
+        """Count a directory from now on."""
+        self._directories.append(directory)
+        self._measured_s = -_MEASURED_EVERY_S
+
+    def below(self, name: str) -> Path:
+        """Return a new directory for the files of requests."""
+        directory = self.directory / name
+        directory.mkdir()
+        return directory
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all files, as of a second ago at most."""
+        with self._measuring:
+            if stopwatch_s() - self._measured_s >= _MEASURED_EVERY_S:
+                self._used = bytes_below(self._directories)
+                self._measured_s = stopwatch_s()
+            return self._used
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the directories take more than they may."""
+        return self.limit_bytes is not None and self.used_bytes > self.limit_bytes
+
+    def check(self) -> None:
+        """Check that copies may grow.
+
+        Raises:
+            StorageError: the directories take too much already.
+        """
+        if self.is_full:
+            raise StorageError(
+                f"the server may take {self.limit_bytes:,} bytes of disk for its copies and files "
+                "(--disk), and takes more: copies stay at their epochs, and can be read. Start it "
+                "with more, or serve fewer jobs or epochs"
+            )
+
+    def check_request(self) -> None:
+        """Check that a file may be written for a request.
+
+        Raises:
+            Problem: the directories take too much already.
+        """
+        if self.is_full:
+            raise Problem(
+                503,
+                "disk_full",
+                "the server has no disk space for this request: read keys, or try again later",
+                {"Retry-After": "60"},
+            )
+
+    def close(self) -> None:
+        """Remove the server's own directory."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self._lock.release()
+
+
+def bytes_below(directories: Iterable[Path]) -> int:
+    """Return the bytes of all files below directories. Files that copies share count once."""
+    return sum(dict(_sizes(directories)).values())
+
+
+def _sizes(directories: Iterable[Path]) -> Iterator[tuple[tuple[int, int], int]]:
+    for directory in directories:
+        for place, _, names in os.walk(directory):
+            for name in names:
+                with contextlib.suppress(OSError):  # removed since it was listed
+                    stat = os.lstat(os.path.join(place, name))
+                    yield (stat.st_dev, stat.st_ino), stat.st_size

@@ -1,0 +1,304 @@
+"""Limits: memory, disk, time, files, refused requests; and what of a killed server is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+import statekit as sk
+from statekit.server.disk import Disk, bytes_below
+from statekit.server.limits import Limits
+from statekit.server.refusals import address_of
+from statekit.server.serve import ServerOptions, rocks_options, uvicorn_config
+from tests.support.served import Sale, sell, server
+from tests.unit.server.test_access import SECRET, kind, token_file
+from tests.unit.server.test_metrics import metrics
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("served") / "sales"
+    sell(home, [Sale("rome", "tea", 400)])
+    return home
+
+
+def until(is_so: Callable[[], bool], seconds: float = 20) -> None:
+    ends = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < ends, "it did not happen in time"
+        time.sleep(0.05)
+
+
+# ---------------------------------------------------------------------------------- the disk
+
+
+def test_at_its_disk_limit_a_server_answers_from_what_it_has_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = tmp_path / "sales"
+    sell(home, [Sale("rome", "tea", 400)])
+    copies = tmp_path / "copies"
+    with server({"shop": home}, directory=copies):
+        taken = bytes_below([copies])
+    options = {"directory": copies, "disk_bytes": taken + 2**20}
+    with server({"shop": home}, **options) as address, httpx.Client(base_url=address) as client:
+        assert client.get("/readyz").json() == {"status": "ok"}
+        assert client.get("/shop/sales/total.parquet").status_code == 200
+        ballast = copies / "shop" / "ballast"
+        ballast.write_bytes(bytes(2 * 2**20))
+        until(lambda: client.get("/readyz").json() == {"status": "disk_full"})
+        sell(home, [Sale("rome", "tea", 400), Sale("rome", "tea", 1)])
+        until(lambda: client.get("/jobs").json()[0]["has_error"])
+        found = client.get("/shop/sales/total/rome").json()
+        assert (found["value"], found["epoch"]) == (400, 0)
+        assert kind(client.get("/shop/sales/log.parquet")) == (503, "disk_full")
+        sql = {"job": "shop", "sql": "select 1"}
+        assert kind(client.post("/sql", json=sql)) == (503, "disk_full")
+        found = metrics(client.get("/metrics").text)
+        assert found["statekit_disk_limit_bytes", ()] == taken + 2**20
+        assert found["statekit_disk_bytes", ()] > taken + 2**20
+        assert found["statekit_follow_failing", ("shop",)] == 1
+        assert "bytes of disk for its copies and files (--disk)" in caplog.text
+        ballast.unlink()
+        until(lambda: client.get("/shop/sales/total/rome").json()["value"] == 401)
+        assert client.get("/readyz").json() == {"status": "ok"}
+        assert client.get("/shop/sales/log.parquet").status_code == 200
+
+
+def test_a_server_whose_copies_are_too_large_is_refused_at_the_start(
+    home: Path, tmp_path: Path
+) -> None:
+    options = ServerOptions(directory=tmp_path / "copies", disk_bytes=1_000)
+    with pytest.raises(sk.StorageError, match="may take 1,000 bytes of disk"):
+        uvicorn_config({"shop": str(home)}, options)
+    with sk.Replica(home, directory=tmp_path / "copies" / "shop") as replica:  # is free again
+        assert replica.epoch == 0
+
+
+def test_files_that_are_linked_count_once(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "one").write_bytes(bytes(1_000))
+    os.link(tmp_path / "a" / "one", tmp_path / "a" / "two")
+    assert bytes_below([tmp_path, tmp_path / "none"]) == 1_000
+
+
+COMMAND = [sys.executable, "-m", "statekit.cli", "serve", "--port", "0"]
+
+
+def start(home: Path, temporary: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, str(home), *options],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(temporary)},
+    )
+
+
+def address_from(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().split()[-1]
+
+
+def test_files_of_a_killed_server_are_removed_by_the_next_one_and_of_no_other(
+    home: Path, tmp_path: Path
+) -> None:
+    with start(home, tmp_path) as killed, start(home, tmp_path) as other:
+        try:
+            for process in (killed, other):
+                address = address_from(process)
+                assert httpx.get(f"{address}/sales/sales/total.parquet").status_code == 200
+            own = set(tmp_path.glob("statekit-server-*"))
+            assert len(own) == 2
+            killed.send_signal(signal.SIGKILL)
+            killed.wait(20)
+            with start(home, tmp_path) as third:
+                try:
+                    address_from(third)
+                    assert len(own & set(tmp_path.glob("statekit-server-*"))) == 1
+                    assert len(list(tmp_path.glob("statekit-replica-*"))) == 2
+                    assert httpx.get(f"{address}/sales/sales/log.parquet").status_code == 200
+                finally:
+                    third.terminate()
+            other.terminate()
+            other.wait(20)
+        finally:
+            killed.kill()
+            other.kill()
+    assert list(tmp_path.iterdir()) == []
+
+
+# --------------------------------------------------------------------------------- the memory
+
+
+def test_a_server_takes_no_more_memory_than_it_is_given(home: Path) -> None:
+    options = rocks_options(64 * 2**20)
+    assert options.block_cache_bytes + 1.5 * options.write_memory_bytes <= 64 * 2**20
+    with pytest.raises(sk.StateTypeError, match=r"give 16 MB or more \(--memory\)"):
+        uvicorn_config({"shop": str(home)}, ServerOptions(memory_bytes=2**20))
+    with server({"shop": home}, memory_bytes=16 * 2**20) as address:
+        assert httpx.get(f"{address}/shop/sales/total/rome").json()["value"] == 400
+
+
+# ------------------------------------------------------------------------------------ requests
+
+
+def test_an_answer_that_does_not_begin_in_time_is_503(home: Path) -> None:
+    with server({"shop": home}, limits=Limits(seconds=0.5)) as address:
+        slow = httpx.get(f"{address}/shop/sales/total/rome?min_epoch=9&wait=30", timeout=10)
+        assert kind(slow) == (503, "timeout")
+        assert httpx.get(f"{address}/shop/sales/total/rome").status_code == 200
+        accept = {"Accept": "text/event-stream"}
+        with httpx.stream("GET", f"{address}/shop/sales/total", headers=accept) as stream:
+            time.sleep(1)  # a stream has begun
+            assert next(stream.iter_lines()) == "retry: 1000"
+
+
+def test_a_body_that_does_not_come_in_time_is_503(home: Path) -> None:
+    with server({"shop": home}, limits=Limits(seconds=0.5)) as address:
+        host, _, port = address.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            path = "/shop/sales/total/query"
+            head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 99\r\n\r\n"
+            connection.sendall(head.encode() + b'{"keys"')
+            assert connection.recv(20).startswith(b"HTTP/1.1 503")
+
+
+def test_not_all_files_are_written_at_once(home: Path) -> None:
+    with server({"shop": home}, limits=Limits(tables=1)) as address:
+        paths = [f"/shop/sales/{name}.{to}" for name in ("total", "log") for to in ("csv", "arrow")]
+        with ThreadPoolExecutor(8) as threads:
+            answers = list(threads.map(lambda path: httpx.get(address + path), paths * 2))
+        statuses = {answer.status_code for answer in answers}
+        assert 200 in statuses
+        assert statuses <= {200, 503}
+        assert all(kind(answer)[1] == "too_many" for answer in answers if answer.status_code == 503)
+        assert httpx.get(address + paths[0]).status_code == 200
+
+
+def test_an_address_that_is_refused_often_has_to_wait(home: Path, tmp_path: Path) -> None:
+    tokens = token_file(
+        tmp_path / "tokens.json", ("old", "old", ["*"]), ("new", "new", ["*"]), ("no", "no", [])
+    )
+    with server({"shop": home}, tokens=tokens, limits=Limits(refusals_per_s=0.5)) as address:
+
+        def status(token: str, path: str = "/shop/sales/total/rome") -> int:
+            headers = {"Authorization": f"Bearer {token}"}
+            return httpx.get(address + path, headers=headers).status_code
+
+        assert status("old") == 200
+        assert [status("no") for _ in range(2)] == [403, 403]
+        assert [status(f"guess {n}") for n in range(3)] == [401] * 3
+        late = httpx.get(f"{address}/shop/sales/total/rome")
+        assert kind(late) == (429, "too_many")
+        assert int(late.headers["retry-after"]) >= 1
+        assert status("new") == 429  # a right guess looks like a wrong one
+        assert status("no") == 429
+        assert status("no", "/shop/sales/total?limit=1") == 429
+        assert status("old") == 200  # was used from here before
+        assert httpx.get(f"{address}/healthz").status_code == 200
+        time.sleep(2.5)
+        assert status("new") == 200
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("192.0.2.1", "192.0.2.2", False),
+        ("2001:db8::1", "2001:db8::ffff:1", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+    ],
+)
+def test_addresses_of_one_network_are_one_caller(one: str, other: str, is_same: bool) -> None:
+    assert (address_of((one, 1)) == address_of((other, 2))) == is_same
+
+
+def test_a_server_with_tokens_counts_no_right_requests(home: Path, tmp_path: Path) -> None:
+    tokens = token_file(tmp_path / "tokens.json", ("all", SECRET, ["*"]))
+    headers = {"Authorization": f"Bearer {SECRET}"}
+    with server({"shop": home}, tokens=tokens, limits=Limits(refusals_per_s=0.1)) as address:
+        for _ in range(20):
+            answer = httpx.get(f"{address}/shop/sales/total/rome", headers=headers)
+            assert answer.status_code == 200
+
+
+# ------------------------------------------------------------------------ headers and origins
+
+PATHS = [
+    "/shop/sales/total/rome",
+    "/shop/sales/total",
+    "/shop/none/x/y",
+    "/jobs",
+    "/nothing/at/all",
+]
+ORIGIN = "https://board.example"
+
+
+def test_every_answer_has_the_headers_that_keep_pages_out(home: Path) -> None:
+    with server({"shop": home}) as address:
+        answers = [httpx.get(address + path) for path in (*PATHS, "/shop/sales/total/%FF")]
+        answers.append(httpx.get(address + PATHS[0], headers={"Host": "evil.example"}))
+        answers.append(httpx.request("DELETE", address + "/jobs"))
+        for answer in answers:
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+            assert answer.headers["referrer-policy"] == "no-referrer"
+            assert "server" not in answer.headers
+
+
+def test_pages_of_an_allowed_origin_read_answers_and_errors(home: Path, tmp_path: Path) -> None:
+    tokens = token_file(tmp_path / "tokens.json", ("all", SECRET, ["*"]))
+    given = {"Authorization": f"Bearer {SECRET}"}
+    with server({"shop": home}, tokens=tokens, origins=(ORIGIN,)) as address:
+        for path in PATHS:
+            for headers in (given, {}):
+                ours = httpx.get(address + path, headers={**headers, "Origin": ORIGIN})
+                assert ours.headers["access-control-allow-origin"] == ORIGIN
+                assert "etag" in ours.headers["access-control-expose-headers"].lower()
+                assert "access-control-allow-credentials" not in ours.headers
+                for other in ("https://evil.example", "null", f"{ORIGIN}.evil.example", ""):
+                    theirs = httpx.get(address + path, headers={**headers, "Origin": other})
+                    assert "access-control-allow-origin" not in theirs.headers
+        asked = {
+            "Origin": ORIGIN,
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "authorization, content-type",
+        }
+        preflight = httpx.options(address + PATHS[1], headers=asked)
+        assert preflight.status_code == 200
+        assert preflight.headers["access-control-allow-origin"] == ORIGIN
+        refused = httpx.options(
+            address + PATHS[1], headers={**asked, "Access-Control-Request-Method": "DELETE"}
+        )
+        assert refused.status_code == 400
+
+
+@pytest.mark.parametrize(
+    "origin", ["*", "null", "board.example", "https://board.example/", "https://*.example", ""]
+)
+def test_an_origin_is_exact(home: Path, origin: str) -> None:
+    with pytest.raises(sk.StateTypeError, match="is not the origin of a site"):
+        uvicorn_config({"shop": str(home)}, replace(ServerOptions(), origins=(origin,)))
+
+
+def test_the_directory_of_a_server_is_its_own() -> None:
+    first, second = Disk(), Disk()
+    try:
+        assert first.directory != second.directory
+        assert first.directory.parent == Path(tempfile.gettempdir())
+    finally:
+        first.close()
+        second.close()
+    assert not first.directory.exists()

@@ -49,6 +49,7 @@ from statekit.spark.plan import (
     reader_of,
     slots_of,
 )
+from statekit.spark.session import warn_of_settings
 from statekit.spark.shared_reads import StreamColumns, grouped, rows_of
 from statekit.spark.worker import ShardStep, Stage
 from statekit.spark.worker_rows import AnyProcess, UnionReader
@@ -106,6 +107,7 @@ class EpochRunner:
         self._single_read = _is_single_read(job, outputs)
         self._placement: Placement | None = None
         if not runs_here(self._context):
+            warn_of_settings(self._context)
             self._placement = Placement(self._context, self._coordinator.parallelism)
         self._can_try = not any(sink.may_duplicate for sink in outputs.values())
 
@@ -230,6 +232,7 @@ class EpochRunner:
             reader=reader,
             is_combined=is_combined,
             after=self._transforms.pickled(chain.after),
+            started_us=None if self._placement is None else self._placement.started_us,
         )
 
     def _by_number(self, operator: str) -> bool:

@@ -16,6 +16,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from statekit.checkpoint.manifest import EpochManifest, ShardReport
+from statekit.clock import now_us
 from statekit.job.chaining import Chain
 from statekit.spark.placed_frame import placed_frame
 
@@ -122,11 +123,15 @@ class Placement:
     Parameters:
         context: Spark's, with a cluster.
         parallelism: the number of shards.
+
+    Attributes:
+        started_us: when the run began.
     """
 
     def __init__(self, context: SparkContext, parallelism: int) -> None:
         self._context = context
         self._parallelism = parallelism
+        self.started_us = now_us()
         self._homes: dict[str, _Homes] = {}
         self._ids = ""
         self._executors: tuple[Executor, ...] = ()

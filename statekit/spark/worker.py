@@ -127,6 +127,7 @@ class ShardStep:
         reader: reads the rows of an operator with several streams; None for one.
         is_combined: whether the rows are those of the first operator's combiner, if it has one.
         after: transforms of the outputs of the last operator.
+        started_us: when the run began, on a cluster.
     """
 
     stages: tuple[Stage, ...]
@@ -139,12 +140,13 @@ class ShardStep:
     reader: UnionReader | None = None
     is_combined: bool = False
     after: tuple[PickledTransform, ...] = ()
+    started_us: int | None = None
 
     def __call__(self, batches: Batches) -> Batches:
         _acknowledge_at_once()
         _collect_rarely()
         directory = self.directory or _executors_directory()
-        copies = DiskCopies(directory, self.options, self.bases)
+        copies = DiskCopies(directory, self.options, self.bases, self.started_us)
         for stage in self.stages:
             copies.tidy(stage.plans)
         output_type = unpickled(self.stages[-1].function).output_type

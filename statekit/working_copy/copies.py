@@ -171,6 +171,7 @@ class DiskCopies:
         root: created if absent; safe to delete whenever no job runs.
         options: limits of RocksDB.
         bases: when base snapshots are taken.
+        started_us: when the run began, if its shards may move to other hosts.
     """
 
     def __init__(
@@ -178,11 +179,13 @@ class DiskCopies:
         root: str | Path,
         options: RocksOptions | None = None,
         bases: BaseOptions | None = None,
+        started_us: int | None = None,
     ) -> None:
         self.root = Path(root)
         self.options = options or RocksOptions()
         self._space = CopySpace(self.root, self.options)
         self.bases = bases or BaseOptions()
+        self._started_us = started_us
 
     def obtain(self, plan: ShardPlan, states: Sequence[str], repository: Repository) -> WorkingCopy:
         first, last = plan.base.groups
@@ -201,7 +204,7 @@ class DiskCopies:
 
     def tidy(self, plans: Sequence[ShardPlan]) -> None:
         if plans:
-            self._space.tidy_operator(plans)
+            self._space.tidy_operator(plans, self._started_us)
         self._space.tidy()
 
     def forget(self, checkpoint_id: str) -> None:

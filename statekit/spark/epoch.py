@@ -108,7 +108,12 @@ class EpochRunner:
         self._placement: Placement | None = None
         if not runs_here(self._context):
             warn_of_settings(self._context)
-            self._placement = Placement(self._context, self._coordinator.parallelism)
+            self._placement = Placement(
+                self._context,
+                self._coordinator.parallelism,
+                self._directory,
+                self._coordinator.job_file.id,
+            )
         self._can_try = not any(sink.may_duplicate for sink in outputs.values())
 
     def run(self, inputs: Mapping[str, DataFrame], *, what: str, batch: int | None = None) -> None:

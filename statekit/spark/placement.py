@@ -8,6 +8,7 @@ elsewhere restores its shards, or applies the changes that their copies have mis
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from statekit.checkpoint.manifest import EpochManifest, ShardReport
 from statekit.clock import now_us
 from statekit.job.chaining import Chain
+from statekit.spark.found_copies import found_copies, owners
 from statekit.spark.placed_frame import placed_frame
 
 _UNEVEN = 1.25
@@ -123,14 +125,21 @@ class Placement:
     Parameters:
         context: Spark's, with a cluster.
         parallelism: the number of shards.
+        directory: with working copies on each host that outlive a run; None if there are none.
+        checkpoint_id: whose copies.
 
     Attributes:
         started_us: when the run began.
     """
 
-    def __init__(self, context: SparkContext, parallelism: int) -> None:
+    def __init__(
+        self, context: SparkContext, parallelism: int, directory: str | None, checkpoint_id: str
+    ) -> None:
         self._context = context
         self._parallelism = parallelism
+        self._directory = directory
+        self._checkpoint_id = checkpoint_id
+        self._owners: dict[tuple[str, tuple[int, int]], str] | None = None
         self.started_us = now_us()
         self._homes: dict[str, _Homes] = {}
         self._ids = ""
@@ -166,6 +175,8 @@ class Placement:
         if not executors:
             return None
         homes = self._homes[chain.first.name]
+        if last is not None and not homes.of_shards:
+            self._return_to_copies(session, chain, homes, last)
         weights = self._weights(chain, homes.tasks, last)
         chosen = assigned(weights, executors, homes.of_tasks)
         homes.of_tasks = [*chosen]
@@ -174,6 +185,28 @@ class Placement:
         if homes.placed is None or homes.placed[0] != places:
             homes.placed = places, placed_frame(session, places)
         return homes.placed[1]
+
+    def _return_to_copies(
+        self, session: SparkSession, chain: Chain, homes: _Homes, last: EpochManifest
+    ) -> None:
+        """Prefer the executors that have copies of an earlier run."""
+        if self._directory is None:
+            return
+        if self._owners is None:
+            places = [executor.location for executor in self._executors]
+            found = found_copies(session, places, self._directory, self._checkpoint_id)
+            self._owners = owners(found)
+        epoch = last.operators.get(chain.first.name)
+        shards = () if epoch is None else epoch.shards
+        if len(shards) != self._parallelism:
+            return
+        counts = [Counter[str]() for _ in homes.of_tasks]
+        for number, shard in enumerate(shards):
+            owner = self._owners.get((chain.first.name, shard.groups))
+            if owner is not None:
+                homes.of_shards[shard.groups] = owner
+                counts[number * homes.tasks // self._parallelism][owner] += 1
+        homes.of_tasks = [count.most_common(1)[0][0] if count else None for count in counts]
 
     def _weights(self, chain: Chain, tasks: int, last: EpochManifest | None) -> list[int]:
         weights = [_TASK_ROWS] * tasks

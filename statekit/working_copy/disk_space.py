@@ -158,8 +158,8 @@ class CopySpace:
             self.make_room()
 
     def tidy_operator(self, plans: Sequence[ShardPlan], started_us: int | None = None) -> None:
-        """Remove copies of an operator's shards that the job no longer uses, and of shards that left
-        this host a while ago. At most once a minute.
+        """Remove copies of shards that the job no longer uses, or that left this host a while ago.
+        At most once a minute.
 
         Parameters:
             plans: of all its shards, at least one.

@@ -53,13 +53,14 @@ def run(home: Path, cluster: Cluster, *options: object) -> Iterator[dict[str, An
 
 
 def test_shards_stay_where_they_are_and_few_move_after_an_executor_died(tmp_path: Path) -> None:
-    write(tmp_path, range(EPOCHS))
+    write(tmp_path, range(KILLED_AFTER + 1))
     seen = []
     with Cluster(tmp_path / "cluster", HOSTS) as cluster:
-        for facts in run(tmp_path, cluster):
+        for facts in run(tmp_path, cluster, EPOCHS - 1):
             seen.append(facts)
             if facts["epoch"] == KILLED_AFTER:
                 os.kill(cluster.executors()[0], signal.SIGKILL)  # the worker starts another one
+                write(tmp_path, range(KILLED_AFTER + 1, EPOCHS))
     assert [facts["epoch"] for facts in seen] == list(range(EPOCHS))
     even = [SHARDS // len(HOSTS)] * len(HOSTS)
     undisturbed = [*seen[: KILLED_AFTER + 1], *seen[KILLED_AFTER + 6 :]]
@@ -80,7 +81,7 @@ def test_a_run_uses_the_copies_that_hosts_have_from_the_one_before(tmp_path: Pat
     with Cluster(tmp_path / "cluster", HOSTS) as cluster:
         for epochs in (range(3), range(3, 5)):
             write(tmp_path, epochs)
-            seen = list(run(tmp_path, cluster, tmp_path / "working"))
+            seen = list(run(tmp_path, cluster, epochs[-1], tmp_path / "working"))
             assert [facts["epoch"] for facts in seen] == list(epochs)
             for facts in seen:
                 assert set(facts["executors"].values()) == {SHARDS // len(HOSTS)}

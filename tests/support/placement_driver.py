@@ -1,8 +1,8 @@
 """A Spark driver on a cluster: streams `HOME/events`, prints where the shards of each epoch ran.
 
-    python placement_driver.py HOME MASTER EXECUTORS [WORKING_DIRECTORY]
+    python placement_driver.py HOME MASTER EXECUTORS LAST [WORKING_DIRECTORY]
 
-It begins once the cluster has so many executors.
+It begins once the cluster has so many executors, and stops after the last epoch.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def session(master: str) -> SparkSession:
     return spark
 
 
-def main(home: Path, master: str, executors: int, working: str | None = None) -> None:
+def main(home: Path, master: str, executors: int, last: int, working: str | None = None) -> None:
     spark = session(master)
     java: Any = spark.sparkContext._jsc
     while java.sc().getExecutorIds().size() < executors:
@@ -63,23 +63,21 @@ def main(home: Path, master: str, executors: int, working: str | None = None) ->
         inputs={"events": stream_of(spark, home / "events", "page long, number long")},
         checkpoint=home / "checkpoint",
         parallelism=SHARDS,
-        trigger={"availableNow": True},
-        drain=False,
+        trigger={"processingTime": "50 milliseconds"},
         working_directory=working,
     )
     shown = -1
-    while True:
-        has_ended = query.await_termination(timeout_s=0.2)
+    while shown < last:
+        assert not query.await_termination(timeout_s=0.1)
         for progress in [each for each in list(query.progress) if each.epoch > shown]:
             shown = progress.epoch
             facts = dataclasses.asdict(progress)
             names = ("epoch", "executors", "moved_shards", "restored_bytes", "caught_up_bytes")
             line = {name: facts[name] for name in (*names, "changed_bytes")}
             print(json.dumps(line), flush=True)
-        if has_ended:
-            break
+    query.stop()
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:])

@@ -6,11 +6,13 @@ import datetime as dt
 import hashlib
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote
 
+import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
@@ -69,11 +71,29 @@ def job() -> sk.Job:
 FOCUSED = "document.activeElement.ariaLabel ?? document.activeElement.textContent"
 """The name of the element that has the focus."""
 
+HIDE = """(isHidden) => {
+    Object.defineProperty(document, "hidden", { value: isHidden, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+"""Makes a page believe that it is hidden, or shown again."""
+
 START = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 RECORDS = [
     Visit(f"site-{n % 40}", f"page-{n % 7}", START + dt.timedelta(minutes=n), n) for n in range(400)
 ]
+HIDDEN = ["", " lead", "\u202eevil", "line\nbreak"]
+RECORDS += [Visit(site, "page-0", START + dt.timedelta(minutes=400), 1) for site in HIDDEN]
 RECORDS += [Visit(EVIL, EVIL, START + dt.timedelta(minutes=400), 2**62 + 1)]
+
+
+class Blob(NamedTuple):
+    raw: bytes
+    n: int
+
+
+@sk.process(key="raw")
+def blobs(record: Blob, kept: sk.ValueState[int]) -> None:
+    kept.update(record.n)
 
 
 def run(home: Path, records: list[Visit], epoch_size: int) -> None:
@@ -102,6 +122,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
 @pytest.fixture(scope="module")
 def address(site: Site) -> Iterator[str]:
     with server({"site": site.home}) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def blob_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    home = tmp_path_factory.mktemp("blobs") / "checkpoint"
+    built = sk.Job("blobs")
+    built.source("records", Blob).process(blobs)
+    records = [Blob(bytes.fromhex("1234"), 7), Blob(bytes.fromhex("12e4"), 8)]
+    built.run({"records": records}, checkpoint=home, drain=False)
+    with server({"blobs": home}) as found:
         yield found
 
 
@@ -323,6 +354,138 @@ def test_a_server_that_ends_is_reported_and_the_page_goes_on_when_it_is_back(
         expect(own.get_by_role("alert")).to_contain_text("cannot be reached")
         with server({"site": site.home}, port=int(found.rpartition(":")[2])):
             expect(own.get_by_role("alert")).to_have_count(0)
+
+
+def test_keys_that_cannot_be_seen_have_quotes(chromium: Browser, address: str) -> None:
+    with page(chromium) as own:
+        own.goto(f"{address}/#/site/visits/total")
+        keys = own.locator("table.keys tbody th")
+        expect(keys.first).to_have_text('""')
+        shown = keys.all_inner_texts()
+        assert '" lead"' in shown
+        own.goto(f"{address}/#/site/visits/total?start={key_of('site-39')}")
+        shows(own, "from the beginning")
+        assert '"\\u202eevil"' in keys.all_inner_texts()
+        own.goto(f"{address}/#/site/visits?key={key_of('')}")
+        expect(own.get_by_role("heading", level=1)).to_have_text('""')
+        assert Axe().run(own).violations_count == 0
+
+
+def test_keys_of_bytes_are_found_as_hex(chromium: Browser, blob_address: str) -> None:
+    with page(chromium) as own:
+        for text, value in (("1234", "7"), ("12e4", "8")):
+            own.goto(f"{blob_address}/#/blobs/blobs")
+            own.get_by_label("raw").fill(text)
+            own.get_by_role("button", name="Find key").click()
+            expect(own.get_by_role("article").locator("pre")).to_have_text(value)
+
+
+def test_keys_say_which_epoch_they_are_of(chromium: Browser, address: str, site: Site) -> None:
+    with page(chromium) as own:
+        own.goto(f"{address}/#/site/visits/total?start={key_of('site-8')}")
+        shows(own, "live")
+        epoch = own.locator("output").inner_text()
+        site.visit("site-8", 1)
+        shows(own, "1 newer")
+        assert own.locator("output").inner_text() == epoch
+        own.get_by_role("button", name="Read again").click()
+        expect(own.locator("output")).to_have_text(str(int(epoch) + 1))
+
+
+def test_a_page_of_keys_that_comes_late_is_not_added_to_another_epoch(
+    chromium: Browser, address: str, site: Site
+) -> None:
+    for n in range(60):
+        site.records.append(Visit(f"more-{n}", "page-1", START + dt.timedelta(days=1), 1))
+    site.visit("more-60", 1)
+    with page(chromium) as own:
+        own.goto(f"{address}/#/site/visits/total")
+        rows = own.locator("table.keys tbody tr")
+        expect(rows).to_have_count(50)
+        late = []
+        own.route("**/*cursor=*", lambda route: late.append(route))
+        own.get_by_role("button", name="Show more").click()
+        own.get_by_label("site", exact=True).fill("site-3")
+        own.get_by_role("button", name="Start at key").click()
+        expect(rows.first).to_contain_text("site-3")
+        count = rows.count()
+        for route in late:
+            route.abort()
+        own.wait_for_timeout(300)
+        assert (len(late), rows.count()) == (1, count)
+
+
+def test_times_are_utc_whatever_the_zone_of_the_browser(chromium: Browser, address: str) -> None:
+    sql = "select timestamp '2026-01-02 12:00:00' + interval (n) hour as t, n from range(3) r(n)"
+    with page(chromium, timezone_id="America/New_York") as own:
+        own.goto(f"{address}/#/sql?job=site&sql={quote(sql)}")
+        expect(own.locator(".u-legend")).to_contain_text("2026-01-02 14:00:00")
+
+
+def test_the_filter_of_the_live_view_is_in_its_address(
+    chromium: Browser, address: str, site: Site
+) -> None:
+    with page(chromium) as own:
+        own.goto(f"{address}/#/site/visits/total?view=live&prefix=other-")
+        expect(own.get_by_label("keys that begin with")).to_have_value("other-")
+        shows(own, "live, epoch")
+        site.visit("other-1", 5)
+        row = own.get_by_role("row").filter(has_text="other-1")
+        expect(row).to_have_count(1)
+        own.get_by_label("keys that begin with").fill("zzz")
+        own.get_by_role("button", name="Watch").click()
+        expect(row).to_have_count(0)
+        own.go_back()
+        expect(own.get_by_label("keys that begin with")).to_have_value("other-")
+
+
+def test_a_hidden_page_keeps_no_connection(chromium: Browser, address: str) -> None:
+    def watchers() -> float:
+        (line,) = re.findall(
+            r"^statekit_watchers (\S+)$", httpx.get(f"{address}/metrics").text, re.M
+        )
+        return float(line)
+
+    with page(chromium) as own:
+        own.goto(f"{address}/#/site/visits/total?view=live")
+        shows(own, "live, epoch")
+        for is_hidden, expected in ((True, 0), (False, 1)):
+            own.evaluate(HIDE, is_hidden)
+            for _ in range(100):
+                if watchers() == expected:
+                    break
+                own.wait_for_timeout(100)
+            assert watchers() == expected
+
+
+def test_results_of_sql_go_with_their_job_and_back_shows_the_query_before(
+    chromium: Browser, site: Site
+) -> None:
+    with server({"one": site.home, "two": site.home}) as found, page(chromium) as own:
+        requests: list[str] = []
+        own.on("request", lambda each: requests.append(each.url) if "/sql" in each.url else None)
+        own.goto(f"{found}/#/sql?job=one&sql={quote('select 1 as a')}")
+        shows(own, "1 row")
+        own.get_by_label("query").fill("select 2 as b from range(2)")
+        own.keyboard.press("Control+Enter")
+        shows(own, "2 rows")
+        own.go_back()
+        shows(own, "1 row,")
+        own.get_by_label("job").select_option("two")
+        expect(own.locator(".sql-result")).to_have_text("")
+        assert len([url for url in requests if url.endswith("/sql")]) == 3
+
+
+def test_many_jobs_do_not_take_all_connections(chromium: Browser, site: Site) -> None:
+    names = [f"job-{n}" for n in range(8)]
+    with server(dict.fromkeys(names, site.home)) as found, page(chromium) as own:
+        own.goto(found)
+        expect(own.get_by_role("listitem").filter(has_text="rows of state")).to_have_count(8)
+        expect(own.get_by_role("main").get_by_text("–")).to_have_count(0)
+        began = time.monotonic()
+        own.goto(f"{found}/#/job-7/visits?key={key_of('site-3')}")
+        shows(own, "key group")
+        assert time.monotonic() - began < 10
 
 
 def test_modules_of_others_are_those_that_are_pinned() -> None:

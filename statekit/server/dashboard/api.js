@@ -120,4 +120,37 @@ export async function* events(path, parameters, lastId, signal) {
   }
 }
 
+/** Run work as long as the page is visible: a hidden page keeps no connection. It gets a signal that
+ * ends when the page is hidden, or with the signal of the caller. */
+export async function whileVisible(signal, work) {
+  while (!signal.aborted) {
+    await visible(signal);
+    const own = new AbortController();
+    const end = () => (document.hidden || signal.aborted) && own.abort();
+    document.addEventListener("visibilitychange", end);
+    signal.addEventListener("abort", end);
+    try {
+      end();
+      if (!own.signal.aborted) await work(own.signal);
+    } finally {
+      document.removeEventListener("visibilitychange", end);
+      signal.removeEventListener("abort", end);
+    }
+  }
+}
+
+function visible(signal) {
+  return new Promise((resolve) => {
+    const look = () => {
+      if (document.hidden && !signal.aborted) return;
+      document.removeEventListener("visibilitychange", look);
+      signal.removeEventListener("abort", look);
+      resolve();
+    };
+    document.addEventListener("visibilitychange", look);
+    signal.addEventListener("abort", look);
+    look();
+  });
+}
+
 export const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));

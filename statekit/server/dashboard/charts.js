@@ -30,6 +30,18 @@ function useTheme() {
   return turn;
 }
 
+/** Labels of an axis of times, by their distance in seconds. */
+const CLOCK = [[86_400, "{D} {MMM}"], [60, "{HH}:{mm}"], [1, "{HH}:{mm}:{ss}"]].map(([step, text]) => [step, text, null, null, null, null, null, null, 1]);
+
+/** Return the steps of an axis of counts: there is nothing between two of them. */
+function wholeSteps(series, unit) {
+  const isWhole = unit === "count" && series.every((each) => each.values.every((value) => value === null || Number.isInteger(value)));
+  if (!isWhole) return {};
+  const incrs = [];
+  for (let power = 1; power <= 1e15; power *= 10) incrs.push(power, 2 * power, 5 * power);
+  return { incrs };
+}
+
 function options(width, height, series, unit, isTime, xLabel) {
   const text = colour("--muted");
   const show = UNITS[unit];
@@ -39,17 +51,17 @@ function options(width, height, series, unit, isTime, xLabel) {
     grid: { stroke: colour("--grid"), width: 1 },
     ticks: { stroke: colour("--grid"), width: 1, size: 4 },
   };
-  const minutes = [[60, "{HH}:{mm}", null, null, null, null, null, null, 1]];
-  const dates = isTime ? { values: [[86400, "{D} {MMM}", null, null, null, null, null, null, 1], [3600, "{HH}:{mm}", null, null, null, null, null, null, 1], ...minutes, [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] } : {};
+  const xValues = isTime ? CLOCK : (_, values) => values.map((v) => shortCount(v));
   return {
     width,
     height,
     padding: [8, 10, 0, 0],
+    tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
     cursor: { y: false, points: { size: 6 } },
     scales: { x: { time: isTime }, y: { range: (_, low, high) => (unit === "instant" ? uPlot.rangeNum(low ?? 0, high ?? 1, 0.1, true) : [Math.min(0, low ?? 0), high > 0 ? high * 1.08 : 1]) } },
     axes: [
-      { ...axis, ...dates, space: 70, size: 26 },
-      { ...axis, size: unit === "instant" ? 132 : 62, values: (_, values) => values.map((v) => show(v)) },
+      { ...axis, values: xValues, space: 70, size: 26 },
+      { ...axis, ...wholeSteps(series, unit), size: unit === "instant" ? 132 : 62, values: (_, values) => values.map((v) => show(v)) },
     ],
     legend: { live: true, markers: { fill: (plot, place) => plot.series[place].stroke(plot, place), width: 0 } },
     hooks: { setCursor: [(plot) => plot.cursor.idx ?? showLast(plot)] },

@@ -6,7 +6,8 @@ const short = new Intl.NumberFormat("en", { notation: "compact", maximumFraction
 export const count = (value) => (value === null || value === undefined ? "–" : counts.format(value));
 
 export function shortCount(value) {
-  return Math.abs(value) < 10_000 ? counts.format(+value.toFixed(value < 10 ? 1 : 0)) : short.format(value);
+  if (Math.abs(value) >= 10_000) return short.format(value);
+  return Math.abs(value) < 10 && !Number.isInteger(value) ? String(Number(value.toPrecision(3))) : counts.format(Math.round(value));
 }
 
 export function bytes(value) {
@@ -23,10 +24,12 @@ export function bytes(value) {
 export function seconds(value) {
   if (value === null || value === undefined) return "–";
   if (value < 0) return `−${seconds(-value)}`;
-  if (value < 1) return `${Math.round(value * 1000)} ms`;
-  if (value < 60) return `${value.toFixed(value < 10 ? 1 : 0)} s`;
-  if (value < 3600) return `${Math.floor(value / 60)} min ${Math.round(value % 60)} s`;
-  if (value < 172_800) return `${Math.floor(value / 3600)} h ${Math.round((value % 3600) / 60)} min`;
+  if (value < 0.9995) return `${Math.round(value * 1000)} ms`;
+  if (value < 9.95) return `${value.toFixed(1)} s`;
+  value = Math.round(value);
+  if (value < 60) return `${value} s`;
+  if (value < 3600) return `${Math.floor(value / 60)} min ${value % 60} s`;
+  if (value < 172_800) return `${Math.floor(value / 3600)} h ${Math.floor((value % 3600) / 60)} min`;
   const days = value / 86_400;
   return days < 730 ? `${Math.round(days)} days` : `${(days / 365.25).toFixed(1)} years`;
 }

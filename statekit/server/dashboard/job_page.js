@@ -2,7 +2,7 @@
 
 import { html, useMemo } from "./html.js";
 import { link } from "./location.js";
-import { sourceRecords, useJob, useLag } from "./job_store.js";
+import { sourceRecords, sumOf, useJob, useLag } from "./job_store.js";
 import { bytes, count, millis, seconds, shortCount, time } from "./format.js";
 import { Chart, Sparkline } from "./charts.js";
 import { Crumbs, Loading, Problem, Tile } from "./parts.js";
@@ -47,25 +47,24 @@ function Numbers({ found }) {
     <${Tile} name="records per second" value=${span ? shortCount(records / span) : "–"} />
     <${Tile} name="interval of epochs" value=${seconds(interval)} />
     <${Tile} name="duration" value=${last ? seconds(committed(last) - began(last)) : "–"} />
-    <${Tile} name="rows of state" value=${last ? count(sumOf(last, "rows")) : "–"} />
-    <${Tile} name="bytes of state" value=${last ? bytes(sumOf(last, "bytes")) : "–"} />
+    <${Tile} name="rows of state and timers" value=${last ? count(sumOf(last, "rows")) : "–"} />
+    <${Tile} name="bytes of state and timers" value=${last ? bytes(sumOf(last, "bytes")) : "–"} />
     <${Tile} name=${`late, last ${recent.length} epochs`} value=${count(late)} />
   </dl>`;
 }
-
-const sumOf = (epoch, name) => Object.values(epoch.operators).reduce((all, own) => all + own[name], 0);
 
 function Epochs({ epochs, operators }) {
   const x = useMemo(() => epochs.map(began), [epochs]);
   const names = operators.map((each) => each.operator);
   const ofOperator = (read) => names.map((name) => ({ label: name, values: epochs.map((epoch) => (epoch.operators[name] ? read(epoch.operators[name], epoch) : null)) }));
   const some = (series) => largest(series.filter((each) => each.values.some((value) => value !== null)));
+  const by = names.length > SERIES_MAX ? `, the ${SERIES_MAX} largest of ${names.length} operators` : ", by operator";
   const lag = some(ofOperator((own, epoch) => lagOf(own, epoch)));
   const isLag = lag.every((each) => each.values.every((value) => value === null || Math.abs(value) < LAG_MAX_S));
   const marks = some(ofOperator((own) => markOf(own)));
   if (!epochs.length) return null;
   return html`<section aria-labelledby="epochs-title"><h2 id="epochs-title">Epochs</h2><div class="charts">
-    <${Chart} title="Records in, by operator" x=${x} series=${some(ofOperator((own) => own.records_in))} />
+    <${Chart} title=${`Records in${by}`} x=${x} series=${some(ofOperator((own) => own.records_in))} />
     <${Chart} title="Time of epochs" unit="seconds" x=${x} series=${[
       { label: "interval", values: x.map((at, place) => (place ? at - x[place - 1] : null)) },
       { label: "duration", values: epochs.map((epoch) => committed(epoch) - began(epoch)) },
@@ -73,9 +72,9 @@ function Epochs({ epochs, operators }) {
     ${lag.length > 0 && (isLag
       ? html`<${Chart} title="Watermark lag" unit="seconds" x=${x} series=${lag} />`
       : html`<${Chart} title="Watermark" unit="instant" x=${x} series=${marks} />`)}
-    <${Chart} title="Bytes written, by operator" unit="bytes" x=${x} series=${some(ofOperator((own) => own.bytes_written))} />
+    <${Chart} title=${`Bytes written${by}`} unit="bytes" x=${x} series=${some(ofOperator((own) => own.bytes_written))} />
     <${Chart} title="Late records" x=${x} series=${[{ label: "late", values: epochs.map((epoch) => sumOf(epoch, "late")) }]} />
-    <${Chart} title="Bytes of state, by operator" unit="bytes" x=${x} series=${some(ofOperator((own) => own.bytes))} />
+    <${Chart} title=${`Bytes of state${by}`} unit="bytes" x=${x} series=${some(ofOperator((own) => own.bytes))} />
   </div></section>`;
 }
 

@@ -1,6 +1,6 @@
 // What a job is doing, followed while it is shown: its description and its last epochs.
 
-import { get, pause } from "./api.js";
+import { get, pause, whileVisible } from "./api.js";
 import { useEffect, useState } from "./html.js";
 
 const EPOCHS = 120;
@@ -16,26 +16,26 @@ export function useJob(alias) {
   useEffect(() => {
     const ends = new AbortController();
     setFound(EMPTY);
-    follow(alias, ends.signal, setFound);
+    const known = { epochs: [], last: undefined };
+    whileVisible(ends.signal, (signal) => follow(alias, known, signal, setFound));
     return () => ends.abort();
   }, [alias]);
   return found;
 }
 
-async function follow(alias, signal, setFound) {
-  let epochs = [];
-  let last;
-  let isLost = false;
+async function follow(alias, known, signal, setFound) {
+  let isLost = true; // the first answer comes at once
   while (!signal.aborted) {
     try {
-      const wait = last === undefined ? {} : { after: last, wait: isLost ? 0 : WAIT_S };
+      const wait = known.last === undefined ? {} : { after: known.last, wait: isLost ? 0 : WAIT_S };
       const news = await get([alias, "epochs"], { limit: EPOCHS, ...wait }, signal);
+      const { last } = known;
       const isContinued = last !== undefined && (news.value[0]?.epoch ?? last + 1) > last;
-      epochs = [...(isContinued ? epochs : []), ...news.value].slice(-EPOCHS);
-      last = news.epoch;
+      known.epochs = [...(isContinued ? known.epochs : []), ...news.value].slice(-EPOCHS);
+      known.last = news.epoch;
       isLost = false;
       const job = await get([alias], {}, signal);
-      if (!signal.aborted) setFound({ job, epochs, error: null, receivedMs: performance.now() });
+      if (!signal.aborted) setFound({ job, epochs: known.epochs, error: null, receivedMs: performance.now() });
       await pause(BETWEEN_MS);
     } catch (error) {
       if (signal.aborted) return;
@@ -55,6 +55,10 @@ export function useLag(found) {
   }, []);
   return found.job ? found.job.lag_ms / 1000 + (performance.now() - found.receivedMs) / 1000 : null;
 }
+
+/** Return the sum of a number over all operators of an epoch; null without an epoch. Rows and bytes
+ * are those of states, timers and buffered records. */
+export const sumOf = (epoch, name) => (epoch ? Object.values(epoch.operators).reduce((all, own) => all + own[name], 0) : null);
 
 /** Return the records that each epoch read from sources. */
 export function sourceRecords(epoch, operators) {

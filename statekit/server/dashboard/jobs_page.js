@@ -1,49 +1,79 @@
 // The first page: all jobs that can be seen.
 
-import { get, pause } from "./api.js";
+import { get, pause, whileVisible } from "./api.js";
 import { html, useEffect, useState } from "./html.js";
 import { link } from "./location.js";
-import { sourceRecords, useJob, useLag } from "./job_store.js";
+import { sourceRecords, sumOf, useLag } from "./job_store.js";
 import { bytes, count, seconds } from "./format.js";
 import { Sparkline } from "./charts.js";
 import { Loading, Problem } from "./parts.js";
 
 const REFRESH_MS = 3000;
+const EPOCHS = 60;
 
-export function useJobs(turn) {
+/** Return the jobs, as long as a page shows them. */
+export function useJobs(turn, isShown) {
   const [found, setFound] = useState({ jobs: null, error: null });
   useEffect(() => {
+    if (!isShown) return undefined;
     const ends = new AbortController();
-    (async () => {
-      while (!ends.signal.aborted) {
-        try {
-          const jobs = await get(["jobs"], {}, ends.signal);
-          setFound({ jobs, error: null });
-        } catch (error) {
-          if (ends.signal.aborted) return;
-          setFound((before) => ({ ...before, error }));
-        }
-        await pause(REFRESH_MS);
-      }
-    })();
+    whileVisible(ends.signal, (signal) => refresh(signal, setFound));
     return () => ends.abort();
-  }, [turn]);
+  }, [turn, isShown]);
   return found;
 }
 
+async function refresh(signal, setFound) {
+  while (!signal.aborted) {
+    try {
+      const jobs = await get(["jobs"], {}, signal);
+      setFound({ jobs, error: null });
+    } catch (error) {
+      if (signal.aborted) return;
+      setFound((before) => ({ ...before, error }));
+    }
+    await pause(REFRESH_MS);
+  }
+}
+
 export function JobsPage({ jobs, error }) {
+  const details = useDetails(jobs);
   return html`<h1>Jobs</h1>
     <${Problem} error=${error} />
     ${jobs === null && !error && html`<${Loading} what="jobs" />`}
-    <ul class="cards">${(jobs ?? []).map((job) => html`<${JobCard} key=${job.job} summary=${job} />`)}</ul>`;
+    <ul class="cards">${(jobs ?? []).map((job) => html`<${JobCard} key=${job.job} summary=${job} found=${details[job.job]} />`)}</ul>`;
 }
 
-function JobCard({ summary }) {
-  const found = useJob(summary.job);
+/** The last epochs of all jobs, read one job after the other when its epoch has changed. */
+function useDetails(jobs) {
+  const [details, setDetails] = useState({});
+  const wanted = (jobs ?? []).map(({ job, epoch }) => `${job}:${epoch}`).join(",");
+  useEffect(() => {
+    const ends = new AbortController();
+    (async () => {
+      for (const { job: alias, epoch } of jobs ?? []) {
+        if (ends.signal.aborted) return;
+        if (epoch === null || details[alias]?.job.epoch === epoch) continue;
+        try {
+          const job = await get([alias], {}, ends.signal);
+          const epochs = (await get([alias, "epochs"], { limit: EPOCHS }, ends.signal)).value;
+          setDetails((before) => ({ ...before, [alias]: { job, epochs, receivedMs: performance.now() } }));
+        } catch {
+          // the list of jobs says what is wrong with it
+        }
+      }
+    })();
+    return () => ends.abort();
+  }, [wanted]);
+  return details;
+}
+
+const NOTHING = { job: null, epochs: [], receivedMs: 0 };
+
+function JobCard({ summary, found = NOTHING }) {
   const lag = useLag(found);
   const { job, epochs } = found;
-  const states = job ? job.operators.flatMap((operator) => operator.states) : [];
-  const sum = (name) => states.reduce((all, state) => all + state[name], 0);
+  const sum = (name) => sumOf(epochs.at(-1), name);
   return html`<li class="card"><a href=${link(summary.job)}>
     <h2>${summary.job}</h2>
     <${Status} summary=${summary} />

@@ -10,7 +10,7 @@ export function link(...parts) {
   return `#/${parts.map(encodeURIComponent).join("/")}${query ? `?${query}` : ""}`;
 }
 
-function current() {
+export function current() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split(/\?(.*)/s);
   const parts = path ? path.split("/").map(decoded) : [];
   return { parts, parameters: Object.fromEntries(new URLSearchParams(query)) };
@@ -32,6 +32,11 @@ export function useLocation() {
     return () => window.removeEventListener("hashchange", changed);
   }, []);
   return found;
+}
+
+/** Show another view, as a step that Back takes back. */
+export function open(...parts) {
+  location.hash = link(...parts);
 }
 
 /** Change the address of the view that is shown, without a new entry in the history. */

@@ -15,7 +15,7 @@ const THEMES = ["auto", "light", "dark"];
 function App() {
   const { parts, parameters } = useLocation();
   const [turn, setTurn] = useState(0);
-  const found = useJobs(turn);
+  const found = useJobs(turn, parts.length === 0 || parts[0] === "sql");
   useEffect(() => {
     document.title = ["statekit", ...parts].join(" · ");
   }, [parts.join("/")]);
@@ -75,7 +75,12 @@ function TokenDialog({ done }) {
   }, []);
   const submit = (event) => {
     event.preventDefault();
-    session.token = new FormData(event.target).get("token").trim();
+    const token = new FormData(event.target).get("token").trim();
+    if (!/^[\x21-\x7e]+$/.test(token)) {
+      setWrong(true);
+      return;
+    }
+    session.token = token;
     dialog.current.close();
     done();
   };

@@ -6,7 +6,7 @@ import { link, replace } from "./location.js";
 import { useJob } from "./job_store.js";
 import { bytes, count, millis, time } from "./format.js";
 import { Chart, Sparkline } from "./charts.js";
-import { Crumbs, FullValue, KeyForm, Loading, Problem, Value, keyText } from "./parts.js";
+import { Crumbs, FullValue, Key, KeyForm, Loading, Problem, Value, textsOfKey } from "./parts.js";
 import { Skew } from "./skew.js";
 
 export function OperatorPage({ alias, name, parameters }) {
@@ -14,18 +14,18 @@ export function OperatorPage({ alias, name, parameters }) {
   const operator = job?.operators.find((each) => each.operator === name);
   const key = parsed(parameters.key);
   const parts = [["Jobs", "#/"], [alias, link(alias)], [name, link(alias, name)]];
-  if (key !== undefined) parts.push([keyText(key)]);
+  if (key !== undefined) parts.push([html`<${Key} value=${key} />`]);
   return html`<${Crumbs} parts=${parts} />
     <${Problem} error=${error} />
     ${!job && !error && html`<${Loading} what=${name} />`}
     ${job && !operator && html`<p role="alert" class="problem">Job ${alias} has no operator ${name}.</p>`}
     ${operator && html`
-      ${operator.key.length > 0 && html`<${KeyForm} operator=${operator} key=${parameters.key ?? ""} first=${textsOf(key, operator)}
+      ${operator.key.length > 0 && html`<${KeyForm} operator=${operator} key=${parameters.key ?? ""} first=${key === undefined ? undefined : textsOfKey(operator.key, key)}
         find=${(found) => { location.hash = link(alias, name, { key: jsonText(found) }); }} />`}
       ${key === undefined
         ? html`<${States} alias=${alias} operator=${operator} epochs=${epochs} />
-            ${operator.key.length > 0 && html`<${Skew} alias=${alias} operator=${operator} epoch=${job.epoch} keyGroups=${job.key_groups} />`}`
-        : html`<${Key} alias=${alias} operator=${operator} keyOf=${key} epoch=${parameters.epoch} job=${job} />`}`}`;
+            ${operator.key.length > 0 && html`<${Skew} alias=${alias} operator=${operator} epoch=${job.epoch} keyGroups=${job.key_groups} by=${parameters.by} />`}`
+        : html`<${KeyView} alias=${alias} operator=${operator} keyOf=${key} epoch=${parameters.epoch} job=${job} />`}`}`;
 }
 
 function parsed(text) {
@@ -35,12 +35,6 @@ function parsed(text) {
   } catch {
     return text;
   }
-}
-
-function textsOf(key, operator) {
-  if (key === undefined) return undefined;
-  const parts = operator.key.length === 1 ? [key] : Array.isArray(key) ? key : [key];
-  return parts.map((part) => keyText(part));
 }
 
 function States({ alias, operator, epochs }) {
@@ -59,7 +53,7 @@ function States({ alias, operator, epochs }) {
 }
 
 /** Everything about a key, at the last epoch or at one that is chosen. */
-function Key({ alias, operator, keyOf, epoch, job }) {
+function KeyView({ alias, operator, keyOf, epoch, job }) {
   const name = operator.operator;
   const [found, setFound] = useState({});
   const text = jsonText(keyOf);
@@ -76,10 +70,11 @@ function Key({ alias, operator, keyOf, epoch, job }) {
   if (!answer) return html`<${Loading} what="the key" />`;
   const { value } = answer;
   return html`
-    <${EpochPicker} answer=${answer} chosen=${epoch} newest=${job.epoch} choose=${(chosen) => replace(alias, name, { key: text, epoch: chosen })} />
+    <${EpochPicker} answer=${answer} chosen=${epoch} job=${job} choose=${(chosen) => replace(alias, name, { key: text, epoch: chosen })} />
     <p class="muted">key group ${count(value.key_group)} · shard ${count(value.shard)} · after epoch ${count(answer.epoch)}, which began at ${time(answer.processing_time)} UTC</p>
     <div class="state-cards">${Object.entries(value.states).map(([state, own]) => html`
       <${StateCard} key=${state} alias=${alias} operator=${operator} state=${state} own=${own} keyText=${text} epoch=${job.epoch} />`)}</div>
+    ${value.timers_cut && html`<p class="muted line">The first ${count(value.timers.length)} timers.</p>`}
     ${value.timers && html`<section aria-labelledby="timers-title"><h2 id="timers-title">Timers</h2>
       ${value.timers.length === 0 ? html`<p class="muted">none is pending</p>` : html`<table>
         <thead><tr><th scope="col">fires at (UTC)</th><th scope="col">clock</th><th scope="col">name</th></tr></thead>
@@ -87,17 +82,20 @@ function Key({ alias, operator, keyOf, epoch, job }) {
       </table>`}</section>`}`;
 }
 
-/** A slider over the epochs that can be read. */
-export function EpochPicker({ answer, chosen, newest, choose }) {
-  const oldest = Math.min(answer.oldest_epoch, answer.epoch);
-  const at = chosen === undefined ? newest : +chosen;
+/** A slider over the epochs that can be read. It says which one is shown, and whether that is the last. */
+export function EpochPicker({ answer, chosen, job, choose, readAgain }) {
+  const epochs = job.readable_epochs ?? [answer.epoch];
+  const newer = epochs.filter((epoch) => epoch > answer.epoch).length;
+  const at = Math.max(0, epochs.findLastIndex((epoch) => epoch <= (chosen === undefined ? answer.epoch : +chosen)));
+  const pick = (place) => choose(place >= epochs.length - 1 ? undefined : epochs[place]);
   return html`<div class="epochs">
-    <label>epoch <output>${count(at)}</output>
-      <input type="range" min=${oldest} max=${newest} value=${at} disabled=${oldest >= newest}
-        onChange=${(event) => choose(+event.target.value >= newest ? undefined : event.target.value)} /></label>
-    ${chosen === undefined
-      ? html`<span class="status good">live</span>`
-      : html`<button type="button" class="quiet" onClick=${() => choose(undefined)}>Back to live</button>`}
+    <label>epoch <output>${count(chosen === undefined ? answer.epoch : +chosen)}</output>
+      <input type="range" min="0" max=${epochs.length - 1} value=${at} disabled=${epochs.length < 2} aria-valuetext=${`epoch ${epochs[at]}`}
+        onChange=${(event) => pick(+event.target.value)} /></label>
+    ${chosen !== undefined && html`<button type="button" class="quiet" onClick=${() => choose(undefined)}>Back to live</button>`}
+    ${chosen === undefined && newer === 0 && html`<span class="status good">live</span>`}
+    ${chosen === undefined && newer > 0 && html`<span class="status wait">${count(newer)} newer</span>`}
+    ${chosen === undefined && readAgain && html`<button type="button" class="quiet" onClick=${readAgain}>Read again</button>`}
   </div>`;
 }
 
@@ -106,31 +104,33 @@ function StateCard({ alias, operator, state, own, keyText: text, epoch }) {
   return html`<article class="state-card" aria-labelledby=${`state-${state}`}>
     <header><h2 id=${`state-${state}`}><a href=${link(alias, operator.operator, state)}>${state}</a></h2><code>${type?.type}</code></header>
     <${FullValue} value=${own.value} />
+    ${own.is_cut && html`<p class="muted">The first ${count(Object.keys(own.value).length)} rows. <a href=${link(alias, operator.operator, state, { view: "read" })}>Read the others</a></p>`}
     ${own.expires && html`<p class="muted">${["map", "list"].includes(type?.kind) ? "the next row expires" : "expires"} at ${time(own.expires)} UTC</p>`}
-    <${History} alias=${alias} operator=${operator.operator} state=${state} text=${text} epoch=${epoch} />
+    <${History} alias=${alias} operator=${operator.operator} state=${state} text=${text} value=${jsonText(own.value)} />
   </article>`;
 }
 
-function History({ alias, operator, state, text, epoch }) {
+function History({ alias, operator, state, text, value }) {
   const [found, setFound] = useState({});
   const [isOpen, setOpen] = useState(false);
   useEffect(() => {
     if (!isOpen) return undefined;
     const ends = new AbortController();
     get([alias, "history"], { operator, state, key: text }, ends.signal)
-      .then((answer) => setFound({ items: answer.value }))
+      .then((answer) => setFound({ items: answer.value, isCut: answer.is_cut }))
       .catch((error) => ends.signal.aborted || setFound({ error }));
     return () => ends.abort();
-  }, [alias, operator, state, text, epoch, isOpen]);
-  const changes = (found.items ?? []).filter((each, place, all) => place === 0 || jsonText(each.value) !== jsonText(all[place - 1].value));
-  const numbers = (found.items ?? []).map((each) => each.value);
-  const isNumeric = numbers.some((value) => typeof value === "number") && numbers.every((value) => value === null || typeof value === "number");
+  }, [alias, operator, state, text, value, isOpen]);
+  const changes = found.items ?? [];
+  const numbers = changes.map((each) => each.value);
+  const isNumeric = numbers.some((own) => typeof own === "number") && numbers.every((own) => own === null || typeof own === "number");
   return html`<details open=${isOpen} onToggle=${(event) => setOpen(event.target.open)}><summary>History</summary>
     <${Problem} error=${found.error} />
-    ${isNumeric && html`<${Sparkline} width=${280} height=${48} values=${numbers} label=${`${state} over the last epochs`} />`}
+    ${isNumeric && html`<${Sparkline} width=${280} height=${48} values=${numbers} label=${`${state} from change to change`} />`}
     ${changes.length > 0 && html`<div class="scroll" tabindex="0" role="group" aria-label=${`History of ${state}`}><table>
       <thead><tr><th scope="col" class="number">since epoch</th><th scope="col">value</th></tr></thead>
-      <tbody>${changes.reverse().map((each) => html`<tr><td class="number"><a href=${link(alias, operator, { key: text, epoch: each.epoch })}>${count(each.epoch)}</a></td><td><${Value} value=${each.value} /></td></tr>`)}</tbody>
+      <tbody>${[...changes].reverse().map((each) => html`<tr><td class="number"><a href=${link(alias, operator, { key: text, epoch: each.epoch })}>${count(each.epoch)}</a></td><td><${Value} value=${each.value} /></td></tr>`)}</tbody>
     </table></div>`}
+    ${found.isCut && html`<p class="muted">Earlier values are too large to be shown.</p>`}
   </details>`;
 }

@@ -53,21 +53,40 @@ export function FullValue({ value }) {
 
 const isEmpty = (value) => typeof value === "object" && Object.keys(value).length === 0;
 
-export const keyText = (key) => (typeof key === "string" ? key : jsonText(key));
+const KEY_SHOWN = 80;
+const INVISIBLE = /^$|^\s|\s$|[\u0000-\u001f\u007f-\u00a0\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/;
+
+/** Return a key as text. Text that would not be seen as it is gets quotes and escapes. */
+export function keyText(key) {
+  if (typeof key !== "string") return jsonText(key);
+  if (!INVISIBLE.test(key)) return key;
+  return JSON.stringify(key).replace(/[\u007f-\u00a0\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g, (each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
+/** A key, cut if it is long. Its direction does not change that of the text around it. */
+export function Key({ value }) {
+  const text = keyText(value);
+  const isLong = text.length > KEY_SHOWN;
+  return html`<bdi title=${isLong ? text.slice(0, 2000) : undefined}>${isLong ? `${text.slice(0, KEY_SHOWN - 1)}…` : text}</bdi>`;
+}
 
 export function KeyLink({ alias, operator, keyOf, epoch }) {
-  return html`<a class="key" href=${link(alias, operator, { key: jsonText(keyOf), epoch })}>${keyText(keyOf)}</a>`;
+  return html`<a class="key" href=${link(alias, operator, { key: jsonText(keyOf), epoch })}><${Key} value=${keyOf} /></a>`;
 }
 
 const nameOfType = (type) => (typeof type === "string" ? type : type.kind);
+const innerType = (type) => (nameOfType(type) === "optional" ? nameOfType(type.items[0]) : nameOfType(type));
+
+/** The types whose keys are typed as JSON; all others are text, which the server reads. */
+const AS_JSON = new Set(["int", "float", "bool", "dynamic"]);
 
 /** Return a key as JSON from the text of each of its fields, as their types have it. */
 export function keyOfTexts(fields, texts) {
   const parts = fields.map(({ type }, place) => {
     const text = texts[place];
-    const kind = nameOfType(type);
-    if (kind === "optional" && text === "null") return null;
-    if (kind === "str" || (kind === "optional" && nameOfType(type.items[0]) === "str")) return text;
+    const kind = innerType(type);
+    if (nameOfType(type) === "optional" && text === "null") return null;
+    if (!AS_JSON.has(kind)) return text;
     try {
       const value = parse(text);
       return typeof value === "number" || typeof value === "bigint" ? numberOf(kind, value, text) : value;
@@ -81,7 +100,13 @@ export function keyOfTexts(fields, texts) {
 // The server takes an integer as text, too, which no client rounds.
 const numberOf = (kind, value, text) => (kind === "int" ? text.trim() : value);
 
-const FAMILIAR = { str: "text", int: "number", date: "2026-01-31", datetime: "2026-01-31T12:00:00Z", bool: "true" };
+/** Return the texts of the fields of a key: what `keyOfTexts` makes the key of. */
+export function textsOfKey(fields, key) {
+  const parts = fields.length === 1 ? [key] : Array.isArray(key) ? key : [key];
+  return parts.map((part, place) => (typeof part === "string" && innerType(fields[place]?.type ?? "str") !== "dynamic" ? part : jsonText(part)));
+}
+
+const FAMILIAR = { str: "text", int: "number", date: "2026-01-31", datetime: "2026-01-31T12:00:00Z", bool: "true", bytes: "hex, as in 00ff", dynamic: 'JSON, as in "text" or 5' };
 
 /** Fields for a key; `find` gets the key. */
 export function KeyForm({ operator, first, find, label = "Find key" }) {
@@ -93,7 +118,7 @@ export function KeyForm({ operator, first, find, label = "Find key" }) {
   return html`<form class="key-form" onSubmit=${submit}>
     ${operator.key.map(
       (field, place) => html`<label><span>${field.name}</span><input
-        name=${field.name} value=${texts[place]} placeholder=${FAMILIAR[nameOfType(field.type)] ?? nameOfType(field.type)}
+        name=${field.name} value=${texts[place]} placeholder=${FAMILIAR[innerType(field.type)] ?? innerType(field.type)}
         autocomplete="off" spellcheck=${false}
         onInput=${(event) => setTexts(texts.map((text, own) => (own === place ? event.target.value : text)))} /></label>`,
     )}

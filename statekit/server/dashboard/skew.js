@@ -4,33 +4,39 @@ import { get } from "./api.js";
 import { html, useEffect, useState } from "./html.js";
 import { bytes, count } from "./format.js";
 import { Bar, HeatMap } from "./charts.js";
+import { current, replace } from "./location.js";
 import { KeyLink, Loading, Problem } from "./parts.js";
 
 const COUNTED_AT_ONCE = 200_000;
 const MEASURES = [["size", "largest"], ["rows", "most rows"], ["writes", "most written"]];
 
-export function Skew({ alias, operator, state, epoch, keyGroups }) {
+export function Skew({ alias, operator, state, epoch, keyGroups, by: wanted }) {
   const rows = operator.states.filter((each) => !state || each.state === state).reduce((all, each) => all + each.rows, 0);
-  const [asked, setAsked] = useState(rows <= COUNTED_AT_ONCE ? { epoch, by: "size" } : null);
+  const [asked, setAsked] = useState(rows <= COUNTED_AT_ONCE || wanted ? { epoch, by: wanted ?? "size" } : null);
   const by = asked?.by ?? "size";
+  const choose = (id) => {
+    setAsked({ epoch, by: id });
+    const { parts, parameters } = current();
+    replace(...parts, { ...parameters, by: id });
+  };
   return html`<section aria-labelledby="skew-title"><h2 id="skew-title">Skew</h2>
-    <${Shards} alias=${alias} operator=${operator} epoch=${epoch} />
+    <${Shards} alias=${alias} operator=${operator} state=${state} epoch=${epoch} />
     ${asked
       ? html`<${Ranking} alias=${alias} operator=${operator} state=${state} asked=${asked} keyGroups=${keyGroups} />`
       : html`<p class="muted">Counting keys and key groups reads all ${count(rows)} rows.</p>`}
     <p class="choices">${MEASURES.map(([id, name]) => html`<button type="button" class=${asked && by === id ? "chosen" : "quiet"} aria-pressed=${asked !== null && by === id}
-        onClick=${() => setAsked({ epoch, by: id })}>${asked ? name : `Count: ${name}`}</button>`)}
+        onClick=${() => choose(id)}>${asked ? name : `Count: ${name}`}</button>`)}
       ${asked && asked.epoch !== epoch && html`<span class="muted">counted after epoch ${count(asked.epoch)}; click to count again</span>`}</p>
   </section>`;
 }
 
-function Shards({ alias, operator, epoch }) {
+function Shards({ alias, operator, state, epoch }) {
   const [found, setFound] = useState(null);
   useEffect(() => {
     const ends = new AbortController();
-    get([alias, "shards"], { operator: operator.operator }, ends.signal).then(setFound, () => {});
+    get([alias, "shards"], { operator: operator.operator, state }, ends.signal).then(setFound, () => {});
     return () => ends.abort();
-  }, [alias, operator.operator, epoch]);
+  }, [alias, operator.operator, state, epoch]);
   if (!found) return null;
   const { shards } = found.value;
   const most = Math.max(1, ...shards.map((shard) => shard.rows ?? 0));

@@ -1,6 +1,6 @@
 // SQL: a query over the states of one epoch, its result as a table, a plot and files.
 
-import { get, parse, post, save } from "./api.js";
+import { get, jsonText, parse, post, save } from "./api.js";
 import { html, useEffect, useRef, useState } from "./html.js";
 import { link, replace } from "./location.js";
 import { count, seconds } from "./format.js";
@@ -11,51 +11,61 @@ const ROWS_SHOWN = 500;
 
 export function SqlPage({ jobs, parameters }) {
   const alias = parameters.job ?? jobs?.[0]?.job;
+  const isExplained = parameters.explain === "1";
   const [sql, setSql] = useState(parameters.sql ?? "");
   const [state, setState] = useState({});
   const running = useRef(null);
+  const wanted = parameters.sql && alias ? jsonText([alias, parameters.sql, isExplained]) : "";
   useEffect(() => {
-    if (parameters.sql !== undefined) setSql(parameters.sql);
-    if (parameters.sql && alias) run(parameters.sql);
+    setSql(parameters.sql ?? "");
+    if (wanted) run();
+    else setState({});
     return () => running.current?.abort();
-  }, [parameters.sql, parameters.job, jobs !== null]);
+  }, [wanted]);
 
-  async function run(text) {
+  async function run() {
     running.current?.abort();
     const ends = new AbortController();
     running.current = ends;
     const beganMs = performance.now();
+    const text = isExplained ? `explain ${parameters.sql}` : parameters.sql;
     setState({ isRunning: true });
     try {
       const response = await post(["sql"], {}, { job: alias, sql: text, rows: ROWS_SHOWN }, ends.signal);
-      setState({ answer: parse(await response.text()), sql: text, seconds: (performance.now() - beganMs) / 1000 });
+      setState({ answer: parse(await response.text()), alias, sql: text, seconds: (performance.now() - beganMs) / 1000 });
     } catch (error) {
       if (!ends.signal.aborted) setState({ error });
     }
   }
 
+  // The address has the query: to show another one is a step that Back takes back.
+  const show = (explain) => {
+    const next = link("sql", { job: alias, sql, explain });
+    if (next === location.hash) run();
+    else location.hash = next;
+  };
   const submit = (event) => {
-    event?.preventDefault();
-    if (sql === parameters.sql && alias === parameters.job) run(sql);
-    else replace("sql", { job: alias, sql });
+    event.preventDefault();
+    show(undefined);
   };
   const onKeyDown = (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) submit(event);
   };
+  const choose = (event) => replace("sql", { job: event.target.value });
   return html`<h1>SQL</h1>
     <form class="sql" onSubmit=${submit}>
-      <label><span>job</span><select value=${alias} onChange=${(event) => replace("sql", { job: event.target.value, sql })}>
+      <label><span>job</span><select value=${alias} onChange=${choose}>
         ${(jobs ?? []).map(({ job }) => html`<option value=${job} selected=${job === alias}>${job}</option>`)}</select></label>
       <label class="wide"><span>query</span><textarea rows="6" spellcheck=${false} value=${sql} onInput=${(event) => setSql(event.target.value)} onKeyDown=${onKeyDown} placeholder="select * from states"></textarea></label>
       <p class="choices"><button type="submit" disabled=${!sql.trim() || !alias}>Run</button>
         ${state.isRunning && html`<button type="button" class="quiet" onClick=${() => { running.current.abort(); setState({}); }}>Stop</button>`}
-        <button type="button" class="quiet" disabled=${!sql.trim() || !alias} onClick=${() => run(`explain ${sql}`)}>Explain</button>
+        <button type="button" class="quiet" disabled=${!sql.trim() || !alias} onClick=${() => show("1")}>Explain</button>
         <span class="muted">Ctrl + Enter runs. The address of this page has the query.</span></p>
     </form>
     <div class="sql-result" aria-live="polite">
       ${state.isRunning && html`<${Loading} what="the result" />`}
       <${Problem} error=${state.error} />
-      ${state.answer && html`<${Result} answer=${state.answer} sql=${state.sql} alias=${alias} seconds=${state.seconds} />`}
+      ${state.answer && html`<${Result} answer=${state.answer} sql=${state.sql} alias=${state.alias} seconds=${state.seconds} />`}
     </div>
     ${alias && html`<${Tables} alias=${alias} use=${(text) => setSql(text)} />`}`;
 }
@@ -99,7 +109,8 @@ function Plot({ columns, rows }) {
   const [first] = columns;
   if (rows.length < 2 || columns.length < 2 || numeric.length === 0) return null;
   const isLine = isTime(first) || isNumber(first);
-  const order = isLine ? [...rows].sort((a, b) => position(first, a[0]) - position(first, b[0])) : rows.slice(0, 60);
+  const placed = rows.filter((row) => row[0] !== null);
+  const order = isLine ? [...placed].sort((a, b) => position(first, a[0]) - position(first, b[0])) : rows.slice(0, 60);
   const x = isLine ? order.map((row) => position(first, row[0])) : null;
   const series = numeric.slice(0, 6).map(([column, place]) => ({ label: column.name, values: order.map((row) => (row[place] === null ? null : Number(row[place]))) }));
   if (isLine && x.every(Number.isFinite))
@@ -107,7 +118,11 @@ function Plot({ columns, rows }) {
   return html`<${Bars} names=${order.slice(0, 30).map((row) => (row[0] === null ? "none" : String(row[0])))} series=${series[0]} by=${first.name} />`;
 }
 
-const position = (column, value) => (isTime(column) ? Date.parse(value) / 1000 : Number(value));
+/** Times without a zone are UTC, as all times of the server. */
+function position(column, value) {
+  if (!isTime(column)) return Number(value);
+  return Date.parse(/T.*(Z|[+-]\d\d:\d\d)$/.test(value) || !value.includes("T") ? value : `${value}Z`) / 1000;
+}
 
 function Bars({ names, series, by }) {
   const values = series.values.slice(0, names.length);

@@ -1,8 +1,8 @@
 // One state: its keys in order, its live changes, its growth, its skew, and where else to read it.
 
-import { address, events, get, jsonText, save } from "./api.js";
+import { address, events, get, jsonText, pause, save, whileVisible } from "./api.js";
 import { html, useEffect, useRef, useState } from "./html.js";
-import { link, replace } from "./location.js";
+import { link, open, replace } from "./location.js";
 import { useJob } from "./job_store.js";
 import { bytes, count, millis } from "./format.js";
 import { Chart } from "./charts.js";
@@ -17,7 +17,7 @@ export function StatePage({ alias, name, stateName, parameters }) {
   const { job, error } = useJob(alias);
   const operator = job?.operators.find((each) => each.operator === name);
   const state = operator?.states.find((each) => each.state === stateName);
-  const view = parameters.view ?? "keys";
+  const view = parameters.view ?? (state?.is_local ? "growth" : "keys");
   const tab = (id, text) => [id, text, link(alias, name, stateName, { view: id === "keys" ? undefined : id })];
   return html`<${Crumbs} parts=${[["Jobs", "#/"], [alias, link(alias)], [name, link(alias, name)], [stateName]]} />
     <${Problem} error=${error} />
@@ -29,94 +29,113 @@ export function StatePage({ alias, name, stateName, parameters }) {
         <${Tile} name="rows" value=${count(state.rows)} />
         <${Tile} name="bytes" value=${bytes(state.bytes)} />
       </dl>
-      <${Tabs} label="Views of the state" chosen=${view} tabs=${[tab("keys", "Keys"), tab("live", "Live"), tab("growth", "Growth"), tab("skew", "Skew"), tab("read", "Read it")]} />
-      ${view === "keys" && html`<${Keys} key=${parameters.start ?? ""} alias=${alias} operator=${operator} state=${state} parameters=${parameters} newest=${job.epoch} />`}
-      ${view === "live" && html`<${Live} alias=${alias} operator=${operator} state=${state} />`}
+      <${Tabs} label="Views of the state" chosen=${view} tabs=${state.is_local ? [tab("growth", "Growth")] : [tab("keys", "Keys"), tab("live", "Live"), tab("growth", "Growth"), tab("skew", "Skew"), tab("read", "Read it")]} />
+      ${state.is_local && html`<p class="muted line">This state belongs to shards, and not to keys. <code>statekit get</code> prints it.</p>`}
+      ${view === "keys" && html`<${Keys} key=${parameters.start ?? ""} alias=${alias} operator=${operator} state=${state} parameters=${parameters} job=${job} />`}
+      ${view === "live" && html`<${Live} alias=${alias} operator=${operator} state=${state} parameters=${parameters} />`}
       ${view === "growth" && html`<${Growth} alias=${alias} operator=${operator} state=${state} epoch=${job.epoch} />`}
-      ${view === "skew" && html`<${Skew} alias=${alias} operator=${operator} state=${stateName} epoch=${job.epoch} keyGroups=${job.key_groups} />`}
+      ${view === "skew" && html`<${Skew} alias=${alias} operator=${operator} state=${stateName} epoch=${job.epoch} keyGroups=${job.key_groups} by=${parameters.by} />`}
       ${view === "read" && html`<${Read} alias=${alias} operator=${operator} state=${state} />`}`}`;
 }
 
-function Keys({ alias, operator, state, parameters, newest }) {
+const NO_PAGES = { items: [], cursor: null, answer: null, error: null };
+
+function Keys({ alias, operator, state, parameters, job }) {
   const { start, epoch } = parameters;
   const path = [alias, operator.operator, state.state];
-  const [pages, setPages] = useState({ items: [], cursor: null, answer: null, error: null });
+  const [pages, setPages] = useState(NO_PAGES);
   const [isReading, setReading] = useState(true);
-  const read = async (cursor, before, signal) => {
+  const reading = useRef(null);
+  // A read that began for another start or epoch, or before another read, adds nothing.
+  const read = async (before, cursor) => {
+    reading.current?.abort();
+    const own = new AbortController();
+    reading.current = own;
     setReading(true);
     try {
-      const answer = await get(path, { start, limit: PAGE_ROWS, cursor, epoch: cursor ? undefined : epoch }, signal);
+      const answer = await get(path, { start, limit: PAGE_ROWS, cursor, epoch: cursor ? undefined : epoch }, own.signal);
       setPages({ items: [...before, ...answer.value.items], cursor: answer.value.cursor, answer, error: null });
     } catch (error) {
-      if (signal?.aborted) return;
-      setPages((own) => ({ ...own, error }));
+      if (own.signal.aborted) return;
+      setPages((shown) => ({ ...shown, error }));
     }
     setReading(false);
   };
   useEffect(() => {
-    const ends = new AbortController();
-    read(undefined, [], ends.signal);
-    return () => ends.abort();
+    read([]);
+    return () => reading.current?.abort();
   }, [path.join("/"), start, epoch]);
   const { items, cursor, answer, error } = pages;
-  const show = (key) => replace(...path, { start: jsonText(key), epoch });
   return html`<div class="toolbar">
-      <${KeyForm} operator=${operator} label="Start at key" find=${show} />
-      ${answer && html`<${EpochPicker} answer=${answer} chosen=${epoch} newest=${newest} choose=${(chosen) => replace(...path, { start, epoch: chosen })} />`}
+      <${KeyForm} operator=${operator} label="Start at key" find=${(key) => open(...path, { start: jsonText(key), epoch })} />
+      ${answer && html`<${EpochPicker} answer=${answer} chosen=${epoch} job=${job} choose=${(chosen) => replace(...path, { start, epoch: chosen })} readAgain=${() => read([])} />`}
     </div>
     <${Problem} error=${error} />
-    ${answer && html`<p class="muted line">after epoch ${count(answer.epoch)}${start ? html`, from ${start} on, <a href=${link(...path, { epoch })}>from the beginning</a>` : ""}${" · "}<button type="button" class="quiet" onClick=${() => read(undefined, [])}>Read again</button></p>`}
+    ${answer && html`<p class="muted line">after epoch ${count(answer.epoch)}${start ? html`, from ${start} on, <a href=${link(...path, { epoch })}>from the beginning</a>` : ""}</p>`}
     ${items.length === 0 && !isReading && !error && html`<p class="muted">no keys</p>`}
     ${items.length > 0 && html`<div class="scroll" tabindex="0" role="group" aria-label="Keys"><table class="keys">
       <thead><tr><th scope="col">${operator.key.map((field) => field.name).join(", ")}</th><th scope="col">${state.state}</th></tr></thead>
       <tbody>${items.map(([key, value]) => html`<tr key=${jsonText(key)}><th scope="row"><${KeyLink} alias=${alias} operator=${operator.operator} keyOf=${key} epoch=${epoch} /></th><td><${Value} value=${value} /></td></tr>`)}</tbody>
     </table></div>`}
-    ${cursor && html`<p class="line"><button type="button" disabled=${isReading} onClick=${() => read(cursor, items)}>Show ${PAGE_ROWS} more</button></p>`}`;
+    ${cursor && html`<p class="line"><button type="button" disabled=${isReading} onClick=${() => read(items, cursor)}>Show more</button></p>`}`;
 }
 
+/** Whether the keys of an operator begin with a text that the server can look for. */
+const hasTextKeys = (operator) => operator.key.length === 1 && ["str", "dynamic"].includes(operator.key[0].type);
+
 /** The changes of each epoch as the server sends them. */
-function Live({ alias, operator, state }) {
+function Live({ alias, operator, state, parameters }) {
+  const path = [alias, operator.operator, state.state];
+  const prefix = parameters.prefix ?? "";
   const [changes, setChanges] = useState([]);
   const [status, setStatus] = useState({ text: "connecting", kind: "wait" });
   const [isOn, setOn] = useState(true);
-  const [prefix, setPrefix] = useState("");
   const lastId = useRef(null);
+  useEffect(() => {
+    lastId.current = null;
+    setChanges([]);
+  }, [path.join("/"), prefix]);
   useEffect(() => {
     if (!isOn) return undefined;
     const ends = new AbortController();
     setStatus({ text: "connecting", kind: "wait" });
-    watch([alias, operator.operator, state.state], prefix, lastId, ends.signal, setChanges, setStatus);
+    whileVisible(ends.signal, (signal) => watch(path, prefix, lastId, signal, setChanges, setStatus));
     return () => ends.abort();
-  }, [alias, operator.operator, state.state, isOn, prefix]);
+  }, [path.join("/"), isOn, prefix]);
   const filter = (event) => {
     event.preventDefault();
-    lastId.current = null;
-    setPrefix(new FormData(event.target).get("prefix"));
+    open(...path, { view: "live", prefix: new FormData(event.target).get("prefix") });
   };
   return html`<div class="toolbar">
-      <form class="key-form" onSubmit=${filter}><label><span>keys that begin with</span><input name="prefix" autocomplete="off" spellcheck=${false} /></label><button type="submit">Watch</button></form>
+      ${hasTextKeys(operator) && html`<form class="key-form" key=${prefix} onSubmit=${filter}><label><span>keys that begin with</span><input name="prefix" value=${prefix} autocomplete="off" spellcheck=${false} /></label><button type="submit">Watch</button></form>`}
       <p><span role="status" class=${`status ${isOn ? status.kind : "wait"}`}>${isOn ? status.text : "paused"}</span>${" "}
         <button type="button" class="quiet" onClick=${() => setOn(!isOn)}>${isOn ? "Pause" : "Continue"}</button></p>
     </div>
     ${changes.length === 0 && html`<p class="muted">No change yet: each committed epoch adds its own.</p>`}
     ${changes.length > 0 && html`<div class="scroll tall" tabindex="0" role="group" aria-label="Changes"><table class="changes">
       <thead><tr><th scope="col" class="number">epoch</th><th scope="col">key</th><th scope="col">before</th><th scope="col">after</th></tr></thead>
-      <tbody>${changes.map((each) => html`<tr key=${each.id}><td class="number">${count(each.epoch)}</td>
-        <th scope="row"><${KeyLink} alias=${alias} operator=${operator.operator} keyOf=${each.key} />${each.place !== undefined && html` <code>${keyText(each.place)}</code>`}</th>
-        <td><${Value} value=${each.before} /></td><td>${each.op === "delete" ? html`<span class="deleted">deleted</span>` : html`<${Value} value=${each.value} />`}</td></tr>`)}</tbody>
+      <tbody>${changes.map((each) => (each.isGap ? html`<tr key=${each.id}><td class="number">${count(each.epoch)}</td><td colspan="3">changes up to this epoch are not shown: the server no longer had them</td></tr>` : html`<${Change} key=${each.id} alias=${alias} operator=${operator.operator} change=${each} />`))}</tbody>
     </table></div>`}`;
 }
 
+function Change({ alias, operator, change }) {
+  return html`<tr><td class="number">${count(change.epoch)}</td>
+    <th scope="row"><${KeyLink} alias=${alias} operator=${operator} keyOf=${change.key} />${change.place !== undefined && html` <code>${keyText(change.place)}</code>`}</th>
+    <td><${Value} value=${change.before} /></td><td>${change.op === "delete" ? html`<span class="deleted">deleted</span>` : html`<${Value} value=${change.value} />`}</td></tr>`;
+}
+
 async function watch(path, prefix, lastId, signal, setChanges, setStatus) {
+  const add = (news) => setChanges((before) => [...news, ...before].slice(0, CHANGES_SHOWN));
   while (!signal.aborted) {
     try {
       let own = [];
+      const isNew = lastId.current === null;
       for await (const { id, event, data } of events(path, { prefix: prefix ? jsonText(prefix) : undefined, rows: false }, lastId.current, signal)) {
         if (id) lastId.current = id;
+        if (event === "reset" && !isNew) add([{ id: `gap-${data.epoch}`, epoch: data.epoch, isGap: true }]);
         if (event === "change") own.push({ ...data, id, epoch: +id.split("-")[0] });
         if (event === "epoch") {
-          const shown = own.slice(0, CHANGES_SHOWN);
-          setChanges((before) => [...shown, ...before].slice(0, CHANGES_SHOWN));
+          add(own.slice(0, CHANGES_SHOWN));
           setStatus({ text: `live, epoch ${count(data.epoch)}: ${count(own.length)} ${own.length === 1 ? "change" : "changes"}`, kind: "good" });
           own = [];
         }
@@ -125,7 +144,7 @@ async function watch(path, prefix, lastId, signal, setChanges, setStatus) {
       if (signal.aborted) return;
       setStatus({ text: error.message, kind: "bad" });
     }
-    await new Promise((resolve) => setTimeout(resolve, 1000));
+    await pause(1000);
   }
 }
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.placement_driver import SHARDS
 from tests.support.spark_clusters import Cluster
 from tests.support.spark_drivers import KillableProcess
 from tests.support.spark_runs import state_of, write_batch
@@ -23,6 +22,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs several loopback addresses"),
 ]
 
+SHARDS = 6
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 EPOCHS = 40 if os.environ.get("STATEKIT_SOAK") else 16
 KILLED_AFTER = 6
@@ -42,7 +42,7 @@ def write(home: Path, epochs: range) -> None:
 def run(home: Path, cluster: Cluster, *options: object) -> Iterator[dict[str, Any]]:
     """What the driver prints of each epoch."""
     log = home / "log"
-    arguments = (home, cluster.url, len(HOSTS), *options)
+    arguments = (home, cluster.url, len(HOSTS), SHARDS, *options)
     with KillableProcess("placement_driver.py", *arguments, log=log) as driver:
         output = driver._process.stdout
         assert output is not None

@@ -1,6 +1,6 @@
 """A Spark driver on a cluster: streams `HOME/events`, prints where the shards of each epoch ran.
 
-    python placement_driver.py HOME MASTER EXECUTORS LAST [WORKING_DIRECTORY]
+    python placement_driver.py HOME MASTER EXECUTORS SHARDS LAST [WORKING_DIRECTORY]
 
 It begins once the cluster has so many executors, and stops after the last epoch.
 """
@@ -20,8 +20,6 @@ from pyspark.sql import SparkSession
 import statekit as sk
 import statekit.spark
 from tests.support.spark_runs import stream_of
-
-SHARDS = 6
 
 
 class Hit(NamedTuple):
@@ -51,7 +49,9 @@ def session(master: str) -> SparkSession:
     return spark
 
 
-def main(home: Path, master: str, executors: int, last: int, working: str | None = None) -> None:
+def main(
+    home: Path, master: str, executors: int, shards: int, last: int, working: str | None = None
+) -> None:
     spark = session(master)
     java: Any = spark.sparkContext._jsc
     while java.sc().getExecutorIds().size() < executors:
@@ -62,7 +62,7 @@ def main(home: Path, master: str, executors: int, last: int, working: str | None
         spark,
         inputs={"events": stream_of(spark, home / "events", "page long, number long")},
         checkpoint=home / "checkpoint",
-        parallelism=SHARDS,
+        parallelism=shards,
         trigger={"processingTime": "50 milliseconds"},
         working_directory=working,
     )
@@ -73,11 +73,16 @@ def main(home: Path, master: str, executors: int, last: int, working: str | None
             shown = progress.epoch
             facts = dataclasses.asdict(progress)
             names = ("epoch", "executors", "moved_shards", "restored_bytes", "caught_up_bytes")
-            line = {name: facts[name] for name in (*names, "changed_bytes")}
+            line = {name: facts[name] for name in (*names, "changed_bytes", "seconds")}
             print(json.dumps(line), flush=True)
     query.stop()
     spark.stop()
 
 
+def _numbers(words: list[str]) -> tuple[int, int, int]:
+    executors, shards, last = map(int, words)
+    return executors, shards, last
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:])
+    main(Path(sys.argv[1]), sys.argv[2], *_numbers(sys.argv[3:6]), *sys.argv[6:])

@@ -19,7 +19,9 @@ LONG_AGO_US = 3_600_000_000
 
 
 def plan(attempt: str | None) -> ShardPlan:
-    shard = ShardState(first_group=0, last_group=3, attempt=attempt, changed=attempt and 1)
+    shard = ShardState(
+        first_group=0, last_group=3, attempt=attempt, changed=None if attempt is None else 1
+    )
     return ShardPlan(CHECKPOINT, "count", 0, 2, shard, 1)
 
 

@@ -172,6 +172,10 @@ class ShardReport(Record):
         largest_by_input: the largest event time of records that were not late, likewise.
         undivided_rows, undivided_bytes: the size of a part at its start, if this epoch counted the
             rows of the shard. The shard is no part any more.
+        executor: of a cluster, where it ran; empty elsewhere, and if it had nothing to do.
+        has_moved: whether it ran on another one before.
+        restored_bytes: bytes of the files that its working copy was restored from.
+        caught_up_bytes: bytes of the change files that its working copy had missed.
     """
 
     operator: str
@@ -184,6 +188,10 @@ class ShardReport(Record):
     largest_by_input: dict[int, int] = Field(default={})
     undivided_rows: dict[str, int] = Field(default={})
     undivided_bytes: dict[str, int] = Field(default={})
+    executor: str = ""
+    has_moved: bool = False
+    restored_bytes: Count = 0
+    caught_up_bytes: Count = 0
 
 
 class EpochNote(Sealed):
@@ -200,6 +208,22 @@ class EpochNote(Sealed):
     epoch: Count
     what: StoredText
     processing_time_us: int
+
+
+class Placed(Record):
+    """Where the shards of an operator ran in an epoch, and what that cost.
+
+    Parameters:
+        shards: their number by the id of the executor; only those that had something to do.
+        moved: the number of shards that ran on another executor the last time.
+        restored_bytes: bytes of the files that working copies were restored from.
+        caught_up_bytes: bytes of the change files that working copies had missed.
+    """
+
+    shards: dict[StoredText, Count] = Field(default={})
+    moved: Count = 0
+    restored_bytes: Count = 0
+    caught_up_bytes: Count = 0
 
 
 class OperatorEpoch(Record):
@@ -221,6 +245,7 @@ class OperatorEpoch(Record):
             records.
         active_us: the processing time of the last epoch with records, by input; only for inputs
             that may be idle. Until its first record it is the time of the first epoch.
+        placed: where its shards ran.
     """
 
     shards: tuple[ShardState, ...]
@@ -247,6 +272,7 @@ class OperatorEpoch(Record):
     records_by_input: dict[StoredText, Count] = Field(default={})
     largest_by_input: dict[StoredText, int] = Field(default={})
     active_us: dict[StoredText, int] = Field(default={})
+    placed: Placed = Placed()
 
     def shards_over(self, first_group: int, last_group: int) -> Sequence[ShardState]:
         """Return the shards with rows of these key groups."""
@@ -259,7 +285,8 @@ class OperatorEpoch(Record):
         counts = ("records_in", "records_out", "bytes_written", "late")
         handled = dict.fromkeys(counts, 0)
         read = {"records_by_input": dict.fromkeys(self.records_by_input, 0)}
-        return self.model_copy(update={"shards": tuple(shards), **handled, **read, **changes})
+        update = {"shards": tuple(shards), "placed": Placed(), **handled, **read, **changes}
+        return self.model_copy(update=update)
 
     def largest_of(self, stream: str) -> int | None:
         """Return the largest event time of a stream so far; None if it had no records."""

@@ -98,6 +98,14 @@ class RestorePlan:
         return bases
 
     @property
+    def bytes(self) -> int:
+        """Bytes of all files, each one once."""
+        of_bases = {
+            ref for base in self.bases for own in base.databases for ref in own.files.values()
+        }
+        return sum(ref.size for ref in (*of_bases, *self.change_files))
+
+    @property
     def beginnings(self) -> Iterator[RestorePlan]:
         """The parts that start from a base or from nothing, in the order of their key groups."""
         if not self.below:

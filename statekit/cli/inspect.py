@@ -11,7 +11,7 @@ from rich.text import Text
 from statekit.backend.interface import StateSize
 from statekit.checkpoint.gc.readers import Readers, readers_of
 from statekit.checkpoint.job_file import TIMERS, WAITING
-from statekit.checkpoint.manifest import ShardState
+from statekit.checkpoint.manifest import Placed, ShardState
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import Retention
 from statekit.cli.arguments import AsJson, Checkpoint, Epoch
@@ -90,6 +90,7 @@ def print_checkpoint(
         if reader.operator(name).holds_by_key:
             _print_skew(reader, name, counts)
         _print_restores(manifest.operators[name].shards)
+        _print_placed(manifest.operators[name].placed)
 
 
 def _print_states(reader: CheckpointReader, operator: str, sizes: dict[str, StateSize]) -> None:
@@ -158,6 +159,17 @@ def _print_restores(shards: Sequence[ShardState]) -> None:
     )
 
 
+def _print_placed(placed: Placed) -> None:
+    """Print where shards ran; nothing for a job without a cluster."""
+    if not placed.shards:
+        return
+    out.print(
+        f"placement: {sum(placed.shards.values()):,} shards ran on {len(placed.shards):,} "
+        f"executors, at most {max(placed.shards.values()):,} on one; {placed.moved:,} had moved; "
+        f"{placed.restored_bytes:,} bytes restored, {placed.caught_up_bytes:,} caught up"
+    )
+
+
 def _restores_as_data(shards: Sequence[ShardState]) -> dict[str, Any]:
     """Return the size of restores of an operator's shards, according to the manifest."""
     chains = [shard.chain for shard in shards]
@@ -204,6 +216,7 @@ def _operator_as_data(
         "waiting": None if operator.ordered is None else states[WAITING].rows,
         "event_time": _time_as_data(reader, name),
         "restore": _restores_as_data(reader.manifest.operators[name].shards),
+        "placed": reader.manifest.operators[name].placed.model_dump(),
     }
 
 

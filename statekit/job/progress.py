@@ -58,6 +58,10 @@ class Progress:
         processing_time: the processing time of the epoch.
         state_rows, state_bytes: size of each `operator.state` after the epoch.
         changed_bytes: size of the change files.
+        executors: on a cluster, how many shards ran on each executor, by its id.
+        moved_shards: shards that ran on another executor the last time.
+        restored_bytes: bytes of the files that working copies were restored from.
+        caught_up_bytes: bytes of the change files that working copies had missed.
         metrics: the metrics of the run after the epoch, as `metrics=` serves them, by name and
             labels without the label `job`, such as `statekit_state_rows{operator="count",
             state="seen"}`, without the space.
@@ -74,6 +78,10 @@ class Progress:
     state_rows: dict[str, int] = field(default_factory=dict)
     state_bytes: dict[str, int] = field(default_factory=dict)
     changed_bytes: int = 0
+    executors: dict[str, int] = field(default_factory=dict)
+    moved_shards: int = 0
+    restored_bytes: int = 0
+    caught_up_bytes: int = 0
     metrics: dict[str, float] = field(default_factory=dict, repr=False)
 
     @property

@@ -173,6 +173,8 @@ class _OpenShard:
                 "late": task.late,
                 "records_by_input": dict(task.records_by_input),
                 "largest_by_input": task.largest_by_input,
+                "restored_bytes": copy.fetched.restored,
+                "caught_up_bytes": copy.fetched.caught_up,
             }
         )
         for batch in batches:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container, Sequence
 from dataclasses import InitVar, dataclass
 
-from statekit.checkpoint.manifest import OperatorEpoch, ShardReport, ShardState
+from statekit.checkpoint.manifest import OperatorEpoch, Placed, ShardReport, ShardState
 from statekit.errors import IncompleteEpochError
 from statekit.job.plan import Operator
 
@@ -97,6 +97,7 @@ class OperatorReports:
             largest_event_us=max((time for time in times if time is not None), default=None),
             records_by_input=read,
             largest_by_input=largest,
+            placed=_placed(reports_by_shard),
             **undivided,
         )
 
@@ -116,6 +117,17 @@ class OperatorReports:
                 "that reads the same again, then start the job"
             )
         return counts[0]
+
+
+def _placed(reports: Sequence[ShardReport]) -> Placed:
+    """Return where shards ran."""
+    executors = Counter(report.executor for report in reports if report.executor)
+    return Placed(
+        shards=dict(sorted(executors.items())),
+        moved=sum(report.has_moved for report in reports),
+        restored_bytes=sum(report.restored_bytes for report in reports),
+        caught_up_bytes=sum(report.caught_up_bytes for report in reports),
+    )
 
 
 def _are_one(reports: list[ShardReport], base: ShardState) -> bool:

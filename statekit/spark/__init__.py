@@ -6,6 +6,7 @@ Spark's Python workers. May import `runtime`, `sinks` and whatever those may imp
 
 from statekit.job.progress import Progress
 from statekit.spark.epoch_loop import Query, progress_of
+from statekit.spark.session import session
 from statekit.spark.sources.register import register
 from statekit.spark.start import start
 from statekit.spark.tws.transform import Transformed, transform_with_state
@@ -16,6 +17,7 @@ __all__ = [
     "Transformed",
     "progress_of",
     "register",
+    "session",
     "start",
     "transform_with_state",
 ]

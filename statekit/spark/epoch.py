@@ -36,10 +36,12 @@ from statekit.spark.epoch_streams import EpochStreams, Transforms
 from statekit.spark.failures import translated
 from statekit.spark.merged_inputs import MergedInputs
 from statekit.spark.pickling import Pickled, PickledPlans, pickled
+from statekit.spark.placement import Placement
 from statekit.spark.plan import (
     FirstInput,
     FrameOptions,
     OperatorFrames,
+    Route,
     Slot,
     UnionFrames,
     late_records,
@@ -47,6 +49,7 @@ from statekit.spark.plan import (
     reader_of,
     slots_of,
 )
+from statekit.spark.session import warn_of_settings
 from statekit.spark.shared_reads import StreamColumns, grouped, rows_of
 from statekit.spark.worker import ShardStep, Stage
 from statekit.spark.worker_rows import AnyProcess, UnionReader
@@ -102,6 +105,15 @@ class EpochRunner:
         self._reports = Reports(self._context)
         self._reporter = self._reports.begin()
         self._single_read = _is_single_read(job, outputs)
+        self._placement: Placement | None = None
+        if not runs_here(self._context):
+            warn_of_settings(self._context)
+            self._placement = Placement(
+                self._context,
+                self._coordinator.parallelism,
+                self._directory,
+                self._coordinator.job_file.id,
+            )
         self._can_try = not any(sink.may_duplicate for sink in outputs.values())
 
     def run(self, inputs: Mapping[str, DataFrame], *, what: str, batch: int | None = None) -> None:
@@ -130,6 +142,8 @@ class EpochRunner:
                     raise
             else:
                 break
+        if self._placement is not None:
+            reports = self._placement.noted(reports)
         self._coordinator.commit(reports, batch=batch)
 
     def _adapts_to(self, error: BaseException) -> bool:
@@ -166,15 +180,15 @@ class EpochRunner:
             copies.forget(self._coordinator.job_file.id)
 
     def _frame(self, chain: Chain, streams: EpochStreams) -> DataFrame:
-        operator, tasks = chain.first, self._tasks(chain.first)
+        operator, route = chain.first, self._route(chain)
         first = self._first_inputs.get(operator.name) if self._coordinator.last is None else None
         if first is not None:
             dfs = [first.frame, streams[chain.streams[0]]]
             (record_type,) = operator.declared.record_type.members
             slots = [Slot(0, first.records), Slot(1, record_type)]
             initial = UnionFrames(dfs, slots, 2, self._frame_options(chain))
-            return initial.frame(dfs, self._step(chain, first.reader), tasks)
-        job, combines = self._coordinator.job, _combines(operator, tasks)
+            return initial.frame(dfs, self._step(chain, first.reader), route)
+        job, combines = self._coordinator.job, _combines(operator, route.tasks)
         reader = None if chain.transforms[0] else reader_of(operator, job)
         frames = self._frames.get((chain, combines))
         if frames is None:
@@ -188,8 +202,8 @@ class EpochRunner:
         step = self._step(chain, reader, is_combined=combines)
         if isinstance(frames, UnionFrames) and frames.selects:
             rows = self._shared_rows(operator, frames, streams)
-            return frames.frame_of_rows(rows, step, tasks)
-        return frames.frame([streams[name] for name in chain.streams], step, tasks)
+            return frames.frame_of_rows(rows, step, route)
+        return frames.frame([streams[name] for name in chain.streams], step, route)
 
     def _frame_options(self, chain: Chain) -> FrameOptions:
         return FrameOptions(
@@ -223,6 +237,7 @@ class EpochRunner:
             reader=reader,
             is_combined=is_combined,
             after=self._transforms.pickled(chain.after),
+            started_us=None if self._placement is None else self._placement.started_us,
         )
 
     def _by_number(self, operator: str) -> bool:
@@ -245,6 +260,16 @@ class EpochRunner:
         for together in grouped(selected):
             rows.append(rows_of(streams[together[0].base], together, is_merged=False))
         return rows
+
+    def _route(self, chain: Chain) -> Route:
+        """Return how the rows of a chain are distributed."""
+        if self._placement is None:
+            return Route(self._tasks(chain.first))
+        wanted = self._context.defaultParallelism * TASKS_PER_CORE
+        wanted = min(self._coordinator.parallelism, wanted)
+        session = next(iter(self._inputs.values())).sparkSession
+        tasks = self._placement.tasks(chain.first.name, wanted)
+        return Route(tasks, self._placement.frame(session, chain, self._coordinator.last))
 
     def _tasks(self, operator: Operator) -> int | None:
         """Return the number of tasks for the shards of an operator; None for one task without a

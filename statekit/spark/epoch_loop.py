@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import QueryProgressEvent
 from pyspark.sql.streaming.query import StreamingQuery
 
-from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.manifest import EpochManifest, added
 from statekit.clock import stopwatch_s
 from statekit.errors import RestoreError, StateTypeError
 from statekit.job.options import StartOptions
@@ -515,5 +515,9 @@ def _progress(
         state_rows=manifest.by_state(attrgetter("rows")),
         state_bytes=manifest.by_state(attrgetter("bytes")),
         changed_bytes=sum(operator.bytes_written for operator in operators.values()),
+        executors=added(*(operator.placed.shards for operator in operators.values())),
+        moved_shards=sum(operator.placed.moved for operator in operators.values()),
+        restored_bytes=sum(operator.placed.restored_bytes for operator in operators.values()),
+        caught_up_bytes=sum(operator.placed.caught_up_bytes for operator in operators.values()),
         metrics=coordinator.metrics.values(),
     )

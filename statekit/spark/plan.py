@@ -19,6 +19,7 @@ from statekit.records.output_union import AnyOutput
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 from statekit.spark.pickling import Pickled
+from statekit.spark.placed_frame import TASK
 from statekit.spark.worker import CombineStep, LateStep, ShardStep, Stage, output_schema
 from statekit.spark.worker_rows import (
     ARRIVAL,
@@ -169,6 +170,20 @@ def reader_of(operator: Operator, job: Job) -> UnionReader | None:
     return partial(UnionRows, types=[classes.index(slot.type.cls) for slot in slots])
 
 
+@dataclass(frozen=True)
+class Route:
+    """How rows are distributed over tasks.
+
+    Parameters:
+        tasks: the number of Spark tasks, at most the number of shards. None for one task without a
+            shuffle.
+        placed: the frame that places them on executors; None to let Spark choose.
+    """
+
+    tasks: int | None
+    placed: DataFrame | None = None
+
+
 class ShardFrames:
     """Runs the shards of a chain over rows that have a key group, epoch after epoch.
 
@@ -194,13 +209,9 @@ class ShardFrames:
         self._tasks_of_row: dict[int, Column] = {}  # by the number of tasks
         self._schema = from_arrow_schema(output_schema(options.output_type))
 
-    def run(self, rows: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
-        """Return the outputs over the rows of some frames.
-
-        Parameters:
-            tasks: the number of Spark tasks, at most the number of shards. None for one task
-                without a shuffle.
-        """
+    def run(self, rows: Sequence[DataFrame], step: ShardStep, route: Route) -> DataFrame:
+        """Return the outputs over the rows of some frames."""
+        tasks = route.tasks
         marked = reduce(DataFrame.unionAll, [*rows, self._marks])
         if tasks is None:
             routed = marked.coalesce(1)
@@ -209,6 +220,10 @@ class ShardFrames:
                 task = f"cast((bigint({self._shard_of_row}) * {tasks}) div {self._shards} as int)"
                 self._tasks_of_row[tasks] = F.expr(task)
             routed = marked.repartitionById(tasks, self._tasks_of_row[tasks])
+            if route.placed is not None:
+                is_placed = self._tasks_of_row[tasks] == F.col(TASK)
+                routed = routed.join(route.placed.hint("shuffle_hash"), is_placed, "left")
+                routed = routed.drop(TASK)
         return routed.sortWithinPartitions(*self._order).mapInArrow(step, self._schema)
 
 
@@ -252,12 +267,12 @@ class OperatorFrames(ShardFrames):
         ]
         super().__init__(like.selectExpr(*self._selected), options)
 
-    def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
-        """Return the outputs of the operator over its one input; for `tasks` see `run`."""
+    def frame(self, dfs: Sequence[DataFrame], step: ShardStep, route: Route) -> DataFrame:
+        """Return the outputs of the operator over its one input; for `route` see `run`."""
         (df,) = dfs
         df = df if self._combined is None else self._combined.frame(df, step.stages[0])
         df = with_derived(self._record_type, df)
-        return self.run([df.selectExpr(*self._selected)], step, tasks)
+        return self.run([df.selectExpr(*self._selected)], step, route)
 
 
 class CombinedFrames:
@@ -389,17 +404,15 @@ class UnionFrames(ShardFrames):
             return F.col(row_of(place))
         return F.struct(*(F.col(quoted(name)) for name in prepared.columns)).alias(row_of(place))
 
-    def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
+    def frame(self, dfs: Sequence[DataFrame], step: ShardStep, route: Route) -> DataFrame:
         """Return the outputs of the operator over a frame per stream."""
         given = [self._prepared(number, df) for number, df in enumerate(dfs)]
         selected = [df.select(*columns) for df, columns in zip(given, self.selected, strict=True)]
         keyed, broadcast = selected[: self._inputs], selected[self._inputs :]
         copied = [df.withColumn(GROUP, F.explode(self._copies)) for df in broadcast]
-        return self.run([*keyed, *copied], step, tasks)
+        return self.run([*keyed, *copied], step, route)
 
-    def frame_of_rows(
-        self, rows: Sequence[DataFrame], step: ShardStep, tasks: int | None
-    ) -> DataFrame:
+    def frame_of_rows(self, rows: Sequence[DataFrame], step: ShardStep, route: Route) -> DataFrame:
         """Return the outputs over the rows of all streams.
 
         Parameters:
@@ -408,7 +421,7 @@ class UnionFrames(ShardFrames):
         if self._slots[self._inputs :]:
             copies = F.when(F.col(GROUP).isNull(), self._copies).otherwise(F.array(GROUP))
             rows = [df.withColumn(GROUP, F.explode(copies)) for df in rows]
-        return self.run(rows, step, tasks)
+        return self.run(rows, step, route)
 
 
 def _group_and_key(df: DataFrame, options: FrameOptions) -> list[Column]:

@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import compress, repeat
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -126,6 +127,7 @@ class ShardStep:
         reader: reads the rows of an operator with several streams; None for one.
         is_combined: whether the rows are those of the first operator's combiner, if it has one.
         after: transforms of the outputs of the last operator.
+        started_us: when the run began, on a cluster.
     """
 
     stages: tuple[Stage, ...]
@@ -138,12 +140,13 @@ class ShardStep:
     reader: UnionReader | None = None
     is_combined: bool = False
     after: tuple[PickledTransform, ...] = ()
+    started_us: int | None = None
 
     def __call__(self, batches: Batches) -> Batches:
         _acknowledge_at_once()
         _collect_rarely()
         directory = self.directory or _executors_directory()
-        copies = DiskCopies(directory, self.options, self.bases)
+        copies = DiskCopies(directory, self.options, self.bases, self.started_us)
         for stage in self.stages:
             copies.tidy(stage.plans)
         output_type = unpickled(self.stages[-1].function).output_type
@@ -178,8 +181,9 @@ class ShardStep:
             # Large batches, as each that crosses over to Spark takes time of its own.
             for group in rebatched(batches_out, rows=_BATCH_ROWS, size=_BATCH_BYTES):
                 yield from pa.Table.from_batches(group).combine_chunks().to_batches()
+            executor = executor_id()
             for report in reports:
-                self.reporter.report(report)
+                self.reporter.report(report.model_copy(update={"executor": executor}))
         finally:
             for outputs in reversed(running):
                 outputs.close()
@@ -427,6 +431,25 @@ def _is_from_here(connection: socket.socket) -> bool:
     """
     is_internet = connection.family in (socket.AF_INET, socket.AF_INET6)
     return is_internet and connection.getpeername()[0] in ("127.0.0.1", "::1")
+
+
+@cache
+def executor_id() -> str:
+    """Return the id of the executor that has started this worker; empty if it is not known.
+
+    Kubernetes passes it in the environment. Elsewhere it is in the command of the executor, which
+    is the parent of the process that forks workers.
+    """
+    if given := os.environ.get("SPARK_EXECUTOR_ID"):
+        return given
+    pid = os.getppid()
+    with contextlib.suppress(OSError, ValueError):  # there is no /proc, or no such process
+        while pid > 1:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if b"--executor-id" in words:
+                return words[words.index(b"--executor-id") + 1].decode()
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return ""
 
 
 def _executors_directory() -> str:

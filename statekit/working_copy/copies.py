@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from statekit.backend.interface import Backend, MemoryBackend
 from statekit.backend.mutation import Batch
@@ -35,6 +35,21 @@ _CopyName = tuple[str | int, ...]
 """Checkpoint, operator, first and last key group, states."""
 
 
+class Fetched(NamedTuple):
+    """What was read from the checkpoint to have a copy at its base.
+
+    Parameters:
+        restored: bytes of the files that it was restored from.
+        caught_up: bytes of the change files that it had missed.
+    """
+
+    restored: int = 0
+    caught_up: int = 0
+
+
+_NOTHING = Fetched()
+
+
 class WorkingCopy(Protocol):
     """The rows of a shard during one epoch, which ends with `close_at` or `abandon`."""
 
@@ -45,6 +60,10 @@ class WorkingCopy(Protocol):
     @property
     def must_count_rows(self) -> bool:
         """Whether this epoch must count all rows."""
+
+    @property
+    def fetched(self) -> Fetched:
+        """What was read from the checkpoint to have the copy at its base."""
 
     def write(self, batch: Batch) -> None:
         """Apply a batch. The copy is not trusted again until `close_at`."""
@@ -97,6 +116,7 @@ class _MemoryCopy:
     base: ShardState
     written: bool = False
     must_count_rows: bool = False
+    fetched: Fetched = _NOTHING
 
     def write(self, batch: Batch) -> None:
         self.written = True
@@ -151,6 +171,7 @@ class DiskCopies:
         root: created if absent; safe to delete whenever no job runs.
         options: limits of RocksDB.
         bases: when base snapshots are taken.
+        started_us: when the run began, if its shards may move to other hosts.
     """
 
     def __init__(
@@ -158,11 +179,13 @@ class DiskCopies:
         root: str | Path,
         options: RocksOptions | None = None,
         bases: BaseOptions | None = None,
+        started_us: int | None = None,
     ) -> None:
         self.root = Path(root)
         self.options = options or RocksOptions()
         self._space = CopySpace(self.root, self.options)
         self.bases = bases or BaseOptions()
+        self._started_us = started_us
 
     def obtain(self, plan: ShardPlan, states: Sequence[str], repository: Repository) -> WorkingCopy:
         first, last = plan.base.groups
@@ -181,7 +204,7 @@ class DiskCopies:
 
     def tidy(self, plans: Sequence[ShardPlan]) -> None:
         if plans:
-            self._space.tidy_operator(plans)
+            self._space.tidy_operator(plans, self._started_us)
         self._space.tidy()
 
     def forget(self, checkpoint_id: str) -> None:
@@ -196,6 +219,7 @@ class _DiskCopy:
     _space: CopySpace
     _written: bool = False
     _backend: Database | None = None
+    fetched: Fetched = _NOTHING
 
     @property
     def backend(self) -> Database:
@@ -219,6 +243,7 @@ class _DiskCopy:
             if missed is not None:
                 self._unmark()
                 repository.replay(self.backend, missed, *plan.base.groups)
+                self.fetched = Fetched(caught_up=sum(ref.size for ref in missed))
                 return
         self._close()
         self._unmark()
@@ -246,12 +271,13 @@ class _DiskCopy:
         if self._space.is_short:
             self._space.make_room()
         try:
-            fragments, self._backend = self._assembly.made(from_copies=True)
+            fragments, self._backend, size = self._assembly.made(from_copies=True)
         except StorageError:
             if not self._assembly.sources:
                 raise
             self._lease.wipe()  # the files of the sources may be damaged
-            fragments, self._backend = self._assembly.made(from_copies=False)
+            fragments, self._backend, size = self._assembly.made(from_copies=False)
+        self.fetched = Fetched(restored=size)
         self._bases = replace(self._bases, fragments=fragments)
 
     def write(self, batch: Batch) -> None:

@@ -90,6 +90,14 @@ def read_mark(home: Path, states: Sequence[str]) -> Mark | None:
     return mark if is_known and is_there else None
 
 
+def marked_attempt(home: Path) -> str | None:
+    """Return the attempt that a copy is at; None if it is not known."""
+    try:
+        return Mark.model_validate_json((home / "clean").read_bytes()).attempt
+    except (OSError, ValidationError):
+        return None
+
+
 class Lease(DirectoryLock):
     """Exclusive use of a copy's directory."""
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.clock import now_us, unique_id
-from statekit.working_copy.directory import PARTS, private_homes, remove_abandoned
+from statekit.working_copy.directory import PARTS, marked_attempt, private_homes, remove_abandoned
 from statekit.working_copy.lock import DirectoryLock, usable
 
 _HOME_NAME = re.compile(r"(\d+)-(\d+)")
@@ -40,6 +40,10 @@ _BETWEEN_LOOKS_US = 60 * 1_000_000
 # Copies that were used more recently stay, so that a disk that is short of space for
 # another reason does not make running jobs restore their copies again and again.
 _IDLE_US = 10 * 60 * 1_000_000
+
+# A shard that has changed elsewhere may come back, such as after an executor was slow. Its copy
+# then only applies the changes that it has missed.
+_LEFT_US = 10 * 60 * 1_000_000
 
 _LOOK = os.R_OK | os.X_OK
 
@@ -153,11 +157,14 @@ class CopySpace:
             self.remove_leftovers()
             self.make_room()
 
-    def tidy_operator(self, plans: Sequence[ShardPlan]) -> None:
-        """Remove copies of an operator's shards that the job no longer uses, at most once a minute.
+    def tidy_operator(self, plans: Sequence[ShardPlan], started_us: int | None = None) -> None:
+        """Remove copies of shards that the job no longer uses, or that left this host a while ago.
+        At most once a minute.
 
         Parameters:
             plans: of all its shards, at least one.
+            started_us: when the run began: until a while after that, all shards may come back. None
+                if no shard can leave.
 
         Raises:
             StorageError: the directory cannot be used.
@@ -167,9 +174,16 @@ class CopySpace:
         if not os.path.isdir(copies) or not _is_time(copies):
             return
         sources = {piece.shard for plan in plans for piece in plan.base.slices}
-        used = sources | {plan.base.groups for plan in plans}
+        attempts = {plan.base.groups: plan.base.attempt for plan in plans}
+        left_since = now_us() - _LEFT_US
+        may_leave = started_us is not None and started_us < left_since
         for home in self._homes(checkpoint_id, operator):
-            if _groups(home) not in used:
+            groups = _groups(home)
+            if groups in attempts:
+                is_used = not (may_leave and _has_left(home, attempts[groups], left_since))
+            else:
+                is_used = groups in sources
+            if not is_used:
                 self.remove(home)
 
     def make_room(self) -> None:
@@ -263,6 +277,19 @@ def _is_time(directory: Path) -> bool:
         note.touch()
         return True
     return False  # another process has just removed it with all its contents
+
+
+def _has_left(home: Path, attempt: str | None, since_us: int) -> bool:
+    """Return whether a copy was not used since a time, and its shard has changed elsewhere.
+
+    Parameters:
+        attempt: the attempt that the shard is at.
+    """
+    try:
+        used_us = (home / "lock").stat().st_mtime_ns // 1000
+    except OSError:
+        return False  # it has just been removed
+    return used_us < since_us and marked_attempt(home) not in (None, attempt)
 
 
 def _groups(home: Path) -> tuple[int, int]:

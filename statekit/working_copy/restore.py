@@ -55,8 +55,11 @@ class Assembly:
         """The directories of copies of other shards."""
         return [self.copies / "{}-{}".format(*piece.shard) for piece in self.plan.base.slices]
 
-    def made(self, *, from_copies: bool) -> tuple[Ranges, Database]:
+    def made(self, *, from_copies: bool) -> tuple[Ranges, Database, int]:
         """Create the databases at the plan's base.
+
+        Returns:
+            The fragments, the open databases, and the bytes of the files that were fetched.
 
         Parameters:
             from_copies: whether to use copies of other shards, and share their tables.
@@ -73,7 +76,7 @@ class Assembly:
             missing = [restore_plan.within(*gap) for gap in gaps]
         beside = self.copies if from_copies else None
         with usable(self.home):
-            return restored(
+            fragments, database = restored(
                 repository,
                 self.home,
                 plan.base.groups,
@@ -83,6 +86,7 @@ class Assembly:
                 local=linked,
                 beside=beside,
             )
+        return fragments, database, sum(plan.bytes for plan in missing)
 
     # --------------------------------------------------------------------------------- sources
 

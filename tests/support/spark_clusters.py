@@ -1,4 +1,4 @@
-"""A Spark standalone cluster on this machine: a master and two workers, each a process of its own.
+"""A Spark standalone cluster on this machine: a master and workers, each a process of its own.
 
 The JVMs are started from the jars of the installed PySpark. To Spark the workers are two hosts,
 since it never runs a task and its speculative copy on one; each has disks of its own.
@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,12 +35,17 @@ class _Daemon:
 class Cluster:
     """A cluster below one directory. Whatever happens, its processes are gone in the end.
 
+    Parameters:
+        home: the directory.
+        hosts: the address of each worker.
+
     Attributes:
         url: for `SparkSession.builder.master`.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, hosts: Sequence[str] = HOSTS) -> None:
         self.home = home
+        self._hosts = hosts
         self._daemons: list[_Daemon] = []
         self._workers: list[_Daemon] = []
         self.url = f"spark://{HOSTS[0]}:{_free_port()}"
@@ -52,7 +58,7 @@ class Cluster:
                 "master", HOSTS[0], "org.apache.spark.deploy.master.Master", *place
             )
             _wait_for(master, "I have been elected leader")
-            for number, host in enumerate(HOSTS):
+            for number, host in enumerate(self._hosts):
                 offered = ("--cores", "1", "--memory", "1g", "--webui-port", "0")
                 worker = "org.apache.spark.deploy.worker.Worker"
                 self._workers.append(

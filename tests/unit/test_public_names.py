@@ -93,6 +93,7 @@ SPARK = [
     "Transformed",
     "progress_of",
     "register",
+    "session",
     "start",
     "transform_with_state",
 ]

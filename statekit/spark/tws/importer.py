@@ -34,7 +34,7 @@ from statekit.spark.commit_records import Reports
 from statekit.spark.epoch import TASKS_PER_CORE, compute, directory_for_copies
 from statekit.spark.offsets import check_spark_reaches
 from statekit.spark.pickling import PickledPlans, pickled
-from statekit.spark.plan import FrameOptions, OperatorFrames
+from statekit.spark.plan import FrameOptions, OperatorFrames, Route
 from statekit.spark.start import check_classic, default_parallelism, use_this_python
 from statekit.spark.tws.checkpoint import TwsCheckpoint
 from statekit.spark.tws.process import ProcessorProcess
@@ -205,7 +205,7 @@ class SparkImport:
         (record_type,) = self._stored_rows.record_type.members
         frames = OperatorFrames(self._frame, options, record_type)
         tasks = min(self._shards, cores * TASKS_PER_CORE)
-        frame: DataFrame = frames.frame([self._frame], step, tasks)
+        frame: DataFrame = frames.frame([self._frame], step, Route(tasks))
         with self.found.as_written():
             self.found.asked(partial(compute, frame))
 

@@ -1,0 +1,95 @@
+"""Working copies that executors have from an earlier run, so that shards return to them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from statekit.spark.placed_frame import placed_frame
+from statekit.spark.worker import executor_id
+
+_COLUMNS = "executor string, operator string, first int, last int"
+
+
+class FoundCopy(NamedTuple):
+    """A copy on the disk of an executor.
+
+    Parameters:
+        executor: its id.
+        operator: the operator of the shard.
+        groups: the key groups of the shard.
+    """
+
+    executor: str
+    operator: str
+    groups: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class _ListCopies:
+    """Lists the copies below a directory, in a task of Spark.
+
+    Parameters:
+        directory: with working copies.
+        checkpoint_id: whose copies.
+    """
+
+    directory: str
+    checkpoint_id: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        marks = Path(self.directory, self.checkpoint_id).glob("*/*/clean")
+        places = [mark.parts[-3:-1] for mark in marks]
+        ranges = [tuple(map(int, groups.split("-"))) for _, groups in places]
+        columns = {
+            "executor": pa.array([executor_id()] * len(places), pa.string()),
+            "operator": pa.array([operator for operator, _ in places], pa.string()),
+            "first": pa.array([first for first, _ in ranges], pa.int32()),
+            "last": pa.array([last for _, last in ranges], pa.int32()),
+        }
+        yield pa.record_batch(columns)
+
+
+def found_copies(
+    session: SparkSession, places: Sequence[str], directory: str, checkpoint_id: str
+) -> list[FoundCopy]:
+    """Return the copies that executors have, as far as their tasks ran where they should.
+
+    Parameters:
+        places: the location of each executor.
+        directory: where copies are on each host.
+        checkpoint_id: whose copies.
+    """
+    listed = placed_frame(session, places).mapInArrow(
+        _ListCopies(directory, checkpoint_id), _COLUMNS
+    )
+    rows = listed.collect()
+    return [FoundCopy(row.executor, row.operator, (row.first, row.last)) for row in rows]
+
+
+def owners(copies: Iterable[FoundCopy]) -> dict[tuple[str, tuple[int, int]], str]:
+    """Return one executor for each shard: of several, the one with the fewest shards.
+
+    Executors of one host share its copies.
+
+    >>> shared = [FoundCopy(id, "bank", groups) for groups in [(0, 1), (2, 3)] for id in "ab"]
+    >>> owners(shared)
+    {('bank', (0, 1)): 'a', ('bank', (2, 3)): 'b'}
+    """
+    having: dict[tuple[str, tuple[int, int]], set[str]] = {}
+    for copy in copies:
+        having.setdefault((copy.operator, copy.groups), set()).add(copy.executor)
+    shards = Counter[str]()
+    chosen = {}
+    for shard, executors in sorted(having.items()):
+        chosen[shard] = min(executors, key=lambda id: (shards[id], id))
+        shards[chosen[shard]] += 1
+    return chosen

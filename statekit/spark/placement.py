@@ -1,0 +1,257 @@
+"""Placement: on which executor of a cluster the shards of an operator run.
+
+A shard runs where its working copy is, epoch after epoch. The driver chooses an executor for each
+task, and Spark prefers it (`placed_frame`). No correctness depends on it: a task that runs
+elsewhere restores its shards, or applies the changes that their copies have missed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+
+from statekit.checkpoint.manifest import EpochManifest, ShardReport
+from statekit.clock import now_us
+from statekit.job.chaining import Chain
+from statekit.spark.found_copies import found_copies, owners
+from statekit.spark.placed_frame import placed_frame
+
+_UNEVEN = 1.25
+"""Tasks move between executors that are up once one has so many times its share."""
+
+_TASK_ROWS = 10_000
+"""A task without rows counts as much as so many rows."""
+
+
+class Executor(NamedTuple):
+    """An executor of the cluster.
+
+    Parameters:
+        id: Spark's.
+        host: where it runs.
+        cores: how many tasks it runs at a time.
+    """
+
+    id: str
+    host: str
+    cores: int
+
+    @property
+    def location(self) -> str:
+        """Its name among the preferred locations of a task."""
+        return f"executor_{self.host}_{self.id}"
+
+
+def assigned(
+    weights: Sequence[int], executors: Sequence[Executor], before: Sequence[str | None]
+) -> list[str]:
+    """Return the executor of each task.
+
+    A task stays where it was, as long as that executor is up. The others are given to the executors
+    with the least work for their cores. If an executor then has much more than its share, as few
+    tasks as possible leave it.
+
+    Parameters:
+        weights: of the tasks, above 0.
+        executors: those that are up, at least one.
+        before: the id of the executor of each task; None if it had none.
+
+    >>> two = [Executor("0", "a", 1), Executor("1", "b", 1)]
+    >>> assigned([5, 5, 5, 5], two, ["0", "0", None, "gone"])
+    ['0', '0', '1', '1']
+    """
+    cores = {executor.id: max(1, executor.cores) for executor in executors}
+    chosen = [own if own in cores else None for own in before]
+    load = dict.fromkeys(cores, 0)
+    for own, weight in zip(chosen, weights, strict=True):
+        if own is not None:
+            load[own] += weight
+
+    queue = [(load[id] / cores[id], id) for id in cores]
+    heapq.heapify(queue)
+    homeless = [task for task, own in enumerate(chosen) if own is None]
+    for task in sorted(homeless, key=lambda task: (-weights[task], task)):
+        _, id = heapq.heappop(queue)
+        chosen[task] = id
+        load[id] += weights[task]
+        heapq.heappush(queue, (load[id] / cores[id], id))
+
+    placed = [own for own in chosen if own is not None]
+    _even_out(placed, weights, load, cores)
+    return placed
+
+
+def _even_out(
+    chosen: list[str], weights: Sequence[int], load: dict[str, int], cores: Mapping[str, int]
+) -> None:
+    """Move tasks from executors with much more than their share to those with the least."""
+    share = sum(weights) / sum(cores.values())
+    for _ in chosen:
+        fullest = max(cores, key=lambda id: (load[id] / cores[id], id))
+        emptiest = min(cores, key=lambda id: (load[id] / cores[id], id))
+        if load[fullest] <= _UNEVEN * share * cores[fullest]:
+            return
+        own = [task for task, id in enumerate(chosen) if id == fullest]
+        gap = load[fullest] / cores[fullest] - load[emptiest] / cores[emptiest]
+        # A task as heavy as the gap would only swap the two.
+        fitting = [task for task in own if weights[task] / cores[emptiest] < gap]
+        if not fitting:
+            return
+        task = max(fitting, key=lambda task: (weights[task], -task))
+        chosen[task] = emptiest
+        load[fullest] -= weights[task]
+        load[emptiest] += weights[task]
+
+
+@dataclass
+class _Homes:
+    """The executors of an operator's tasks, and of its shards in the epoch before."""
+
+    tasks: int
+    of_tasks: list[str | None]
+    of_shards: dict[tuple[int, int], str] = field(default_factory=dict)
+    placed: tuple[tuple[str, ...], DataFrame] | None = None
+
+
+class Placement:
+    """Chooses executors for the tasks of each chain of operators, epoch after epoch.
+
+    Parameters:
+        context: Spark's, with a cluster.
+        parallelism: the number of shards.
+        directory: with working copies on each host that outlive a run; None if there are none.
+        checkpoint_id: whose copies.
+
+    Attributes:
+        started_us: when the run began.
+    """
+
+    def __init__(
+        self, context: SparkContext, parallelism: int, directory: str | None, checkpoint_id: str
+    ) -> None:
+        self._context = context
+        self._parallelism = parallelism
+        self._directory = directory
+        self._checkpoint_id = checkpoint_id
+        self._owners: dict[tuple[str, tuple[int, int]], str] | None = None
+        self.started_us = now_us()
+        self._homes: dict[str, _Homes] = {}
+        self._ids = ""
+        self._executors: tuple[Executor, ...] = ()
+
+    def tasks(self, operator: str, wanted: int) -> int:
+        """Return the number of tasks for the shards of an operator.
+
+        It stays the same while it can: each task has the shards of one range, and another number
+        would give shards other neighbours. It is doubled, so that ranges are halved, when the
+        cluster has grown.
+
+        Parameters:
+            wanted: the number that suits the cluster as it is.
+        """
+        homes = self._homes.get(operator)
+        if homes is None:
+            homes = self._homes[operator] = _Homes(wanted, [None] * wanted)
+        while 2 * homes.tasks <= wanted:
+            homes.of_tasks = [own for own in homes.of_tasks for _ in range(2)]
+            homes.tasks *= 2
+        return homes.tasks
+
+    def frame(
+        self, session: SparkSession, chain: Chain, last: EpochManifest | None
+    ) -> DataFrame | None:
+        """Return the frame that places the tasks of a chain; None while no executor is known.
+
+        Parameters:
+            last: the epoch before.
+        """
+        executors = self._alive()
+        if not executors:
+            return None
+        homes = self._homes[chain.first.name]
+        if last is not None and not homes.of_shards:
+            self._return_to_copies(session, chain, homes, last)
+        weights = self._weights(chain, homes.tasks, last)
+        chosen = assigned(weights, executors, homes.of_tasks)
+        homes.of_tasks = [*chosen]
+        locations = {executor.id: executor.location for executor in executors}
+        places = tuple(locations[id] for id in chosen)
+        if homes.placed is None or homes.placed[0] != places:
+            homes.placed = places, placed_frame(session, places)
+        return homes.placed[1]
+
+    def _return_to_copies(
+        self, session: SparkSession, chain: Chain, homes: _Homes, last: EpochManifest
+    ) -> None:
+        """Prefer the executors that have copies of an earlier run."""
+        if self._directory is None:
+            return
+        if self._owners is None:
+            places = [executor.location for executor in self._executors]
+            found = found_copies(session, places, self._directory, self._checkpoint_id)
+            self._owners = owners(found)
+        epoch = last.operators.get(chain.first.name)
+        shards = () if epoch is None else epoch.shards
+        if len(shards) != self._parallelism:
+            return
+        counts = [Counter[str]() for _ in homes.of_tasks]
+        for number, shard in enumerate(shards):
+            owner = self._owners.get((chain.first.name, shard.groups))
+            if owner is not None:
+                homes.of_shards[shard.groups] = owner
+                counts[number * homes.tasks // self._parallelism][owner] += 1
+        homes.of_tasks = [count.most_common(1)[0][0] if count else None for count in counts]
+
+    def _weights(self, chain: Chain, tasks: int, last: EpochManifest | None) -> list[int]:
+        weights = [_TASK_ROWS] * tasks
+        if last is None:
+            return weights
+        for operator in chain.operators:
+            epoch = last.operators.get(operator.name)
+            if epoch is None or len(epoch.shards) != self._parallelism:
+                continue
+            for number, shard in enumerate(epoch.shards):
+                rows = max(0, sum(shard.rows.values()))
+                weights[number * tasks // self._parallelism] += rows
+        return weights
+
+    def noted(self, reports: Sequence[ShardReport]) -> list[ShardReport]:
+        """Return the reports of an epoch, with which shards have moved, and note where they ran."""
+        noted = []
+        for report in reports:
+            if not report.executor:
+                noted.append(report)
+                continue
+            homes = self._homes.setdefault(report.operator, _Homes(0, []))
+            before = homes.of_shards.get(report.shard.groups)
+            homes.of_shards[report.shard.groups] = report.executor
+            has_moved = before is not None and before != report.executor
+            noted.append(report.model_copy(update={"has_moved": has_moved}))
+        return noted
+
+    def _alive(self) -> tuple[Executor, ...]:
+        """Return the executors that are up. Spark is asked for details only when they change."""
+        spark = self._context._jsc.sc()
+        ids = spark.getExecutorIds().mkString(",")
+        if ids != self._ids:
+            self._executors = _executors(spark, set(ids.split(",")) if ids else set())
+            self._ids = ids if len(self._executors) == len(ids.split(",")) else ""
+        return self._executors
+
+
+def _executors(spark: object, ids: set[str]) -> tuple[Executor, ...]:
+    """Return the executors that have these ids, as far as Spark's status store knows them."""
+    found = spark.statusStore().executorList(True)  # type: ignore[attr-defined]
+    every = (found.apply(number) for number in range(found.size()))
+    known = [
+        Executor(each.id(), each.hostPort().rpartition(":")[0], each.totalCores())
+        for each in every
+        if each.id() in ids
+    ]
+    return tuple(sorted(known))

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
-from statekit.spark.placed_frame import placed_frame
+from statekit.spark.placed_frame import PlacedFrames
 from statekit.spark.worker import executor_id
 
 _COLUMNS = "executor string, operator string, first int, last int"
@@ -59,18 +58,17 @@ class _ListCopies:
 
 
 def found_copies(
-    session: SparkSession, places: Sequence[str], directory: str, checkpoint_id: str
+    frames: PlacedFrames, places: Sequence[str], directory: str, checkpoint_id: str
 ) -> list[FoundCopy]:
     """Return the copies that executors have, as far as their tasks ran where they should.
 
     Parameters:
+        frames: builds the frame that has a task per executor.
         places: the location of each executor.
         directory: where copies are on each host.
         checkpoint_id: whose copies.
     """
-    listed = placed_frame(session, places).mapInArrow(
-        _ListCopies(directory, checkpoint_id), _COLUMNS
-    )
+    listed = frames.frame(places).mapInArrow(_ListCopies(directory, checkpoint_id), _COLUMNS)
     rows = listed.collect()
     return [FoundCopy(row.executor, row.operator, (row.first, row.last)) for row in rows]
 

@@ -12,7 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
+
+from statekit.errors import StorageError
 
 TASK = "__statekit_task"
 """The column with the number of the task."""
@@ -20,35 +23,64 @@ TASK = "__statekit_task"
 _ROW = "org.apache.spark.sql.catalyst.InternalRow"
 
 
-def placed_frame(session: SparkSession, places: Sequence[str]) -> DataFrame:
-    """Return a frame with a row per task.
+class PlacedFrames:
+    """Builds placed frames. What they share is made once: each call into the JVM takes time.
 
     Parameters:
-        places: the preferred location of each task.
+        session: whose frames.
     """
-    java: Any = session._jvm
-    sequence = java.org.apache.spark.api.python.PythonUtils.toSeq
-    row = java.org.apache.spark.sql.catalyst.InternalRow.fromSeq
-    pairs = [
-        java.scala.Tuple2(row(sequence([task])), sequence([place]))
-        for task, place in enumerate(places)
-    ]
-    tag = java.scala.reflect.ClassTag.apply(java.java.lang.Class.forName(_ROW))
-    rows = session.sparkContext._jsc.sc().makeRDD(sequence(pairs), tag)
-    like = session.range(len(places)).selectExpr(f"cast(id as int) as {TASK}")
-    plan = like.repartitionById(len(places), TASK)._jdf.queryExecution().sparkPlan()
-    none = java.scala.Option.empty()
-    logical = java.org.apache.spark.sql.execution.LogicalRDD(
-        plan.output(),
-        rows,
-        plan.outputPartitioning(),
-        sequence([]),
-        False,
-        none,
-        session._jsparkSession,
-        none,
-        none,
-        False,
-    )
-    frame = java.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, logical)
-    return DataFrame(frame, session)
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._java: Any = session._jvm
+        self._rows: list[Any] = []
+        self._locations: dict[str, Any] = {}
+
+    def frame(self, places: Sequence[str]) -> DataFrame:
+        """Return a frame with a row per task.
+
+        Parameters:
+            places: the preferred location of each task.
+
+        Raises:
+            StorageError: this version of Spark has no such classes.
+        """
+        try:
+            return self._frame(places)
+        except (Py4JError, TypeError) as error:  # a class that is missing cannot be called
+            raise StorageError(
+                f"Spark {self._session.version} cannot place tasks ({error}): shards run on any "
+                "executor"
+            ) from error
+
+    def _frame(self, places: Sequence[str]) -> DataFrame:
+        java, session = self._java, self._session
+        sequence = java.org.apache.spark.api.python.PythonUtils.toSeq
+        row = java.org.apache.spark.sql.catalyst.InternalRow.fromSeq
+        for task in range(len(self._rows), len(places)):
+            self._rows.append(row(sequence([task])))
+        for place in {*places} - self._locations.keys():
+            self._locations[place] = sequence([place])
+        pair, locations = java.scala.Tuple2, self._locations
+        pairs = [
+            pair(own, locations[place]) for own, place in zip(self._rows, places, strict=False)
+        ]
+        tag = java.scala.reflect.ClassTag.apply(java.java.lang.Class.forName(_ROW))
+        rows = session.sparkContext._jsc.sc().makeRDD(sequence(pairs), tag)
+        like = session.range(len(places)).selectExpr(f"cast(id as int) as {TASK}")
+        plan = like.repartitionById(len(places), TASK)._jdf.queryExecution().sparkPlan()
+        none = java.scala.Option.empty()
+        logical = java.org.apache.spark.sql.execution.LogicalRDD(
+            plan.output(),
+            rows,
+            plan.outputPartitioning(),
+            sequence([]),
+            False,
+            none,
+            session._jsparkSession,
+            none,
+            none,
+            False,
+        )
+        frame = java.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, logical)
+        return DataFrame(frame, session)

@@ -8,6 +8,7 @@ elsewhere restores its shards, or applies the changes that their copies have mis
 from __future__ import annotations
 
 import heapq
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +19,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statekit.checkpoint.manifest import EpochManifest, ShardReport
 from statekit.clock import now_us
+from statekit.errors import StorageError
 from statekit.job.chaining import Chain
 from statekit.spark.found_copies import found_copies, owners
-from statekit.spark.placed_frame import placed_frame
+from statekit.spark.placed_frame import PlacedFrames
+
+_logger = logging.getLogger("statekit.placement")
 
 _UNEVEN = 1.25
 """Tasks move between executors that are up once one has so many times its share."""
@@ -142,6 +146,8 @@ class Placement:
         self._owners: dict[tuple[str, tuple[int, int]], str] | None = None
         self.started_us = now_us()
         self._homes: dict[str, _Homes] = {}
+        self._frames: PlacedFrames | None = None
+        self._is_possible = True
         self._ids = ""
         self._executors: tuple[Executor, ...] = ()
 
@@ -172,29 +178,45 @@ class Placement:
             last: the epoch before.
         """
         executors = self._alive()
-        if not executors:
+        if not executors or not self._is_possible:
             return None
+        if self._frames is None:
+            self._frames = PlacedFrames(session)
+        try:
+            return self._placed(self._frames, chain, executors, last)
+        except StorageError as error:
+            self._is_possible = False
+            _logger.warning("%s", error)
+            return None
+
+    def _placed(
+        self,
+        frames: PlacedFrames,
+        chain: Chain,
+        executors: Sequence[Executor],
+        last: EpochManifest | None,
+    ) -> DataFrame:
         homes = self._homes[chain.first.name]
         if last is not None and not homes.of_shards:
-            self._return_to_copies(session, chain, homes, last)
+            self._return_to_copies(frames, chain, homes, last)
         weights = self._weights(chain, homes.tasks, last)
         chosen = assigned(weights, executors, homes.of_tasks)
         homes.of_tasks = [*chosen]
         locations = {executor.id: executor.location for executor in executors}
         places = tuple(locations[id] for id in chosen)
         if homes.placed is None or homes.placed[0] != places:
-            homes.placed = places, placed_frame(session, places)
+            homes.placed = places, frames.frame(places)
         return homes.placed[1]
 
     def _return_to_copies(
-        self, session: SparkSession, chain: Chain, homes: _Homes, last: EpochManifest
+        self, frames: PlacedFrames, chain: Chain, homes: _Homes, last: EpochManifest
     ) -> None:
         """Prefer the executors that have copies of an earlier run."""
         if self._directory is None:
             return
         if self._owners is None:
             places = [executor.location for executor in self._executors]
-            found = found_copies(session, places, self._directory, self._checkpoint_id)
+            found = found_copies(frames, places, self._directory, self._checkpoint_id)
             self._owners = owners(found)
         epoch = last.operators.get(chain.first.name)
         shards = () if epoch is None else epoch.shards

@@ -98,6 +98,8 @@ class LongWork:
                     raise closing()
                 if await request.is_disconnected():
                     raise client_left()
+            if place.task.cancelled():  # before its turn, as the server ends
+                raise closing()
             result: T = place.task.result()
             return result
         finally:

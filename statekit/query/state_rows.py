@@ -216,6 +216,11 @@ class StateRows:
         value = self.decode(unstamped(row, self._era)[0] if self._era else row)
         return value if self.result is None else self.result(value)
 
+    @property
+    def reader(self) -> Callable[[bytes], Any]:
+        """A function that returns the same as `value`, without what these rows do not have."""
+        return self.decode if not self._era and self.result is None else self.value
+
     def deadline_us(self, row: bytes) -> int | None:
         """Return when a row expires by the clock of its TTL, in microseconds; None if never."""
         if self._ttl is None:

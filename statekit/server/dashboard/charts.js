@@ -11,7 +11,16 @@ export const UNITS = {
   instant: (value) => time(new Date(value * 1000).toISOString()),
 };
 
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+/** Return a colour of the theme, as canvases need it. */
+function colour(name, alpha = 1) {
+  const probe = document.createElement("i");
+  probe.style.color = `var(${name})`;
+  document.body.append(probe);
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return alpha === 1 ? found : found.replace("rgb(", "rgba(").replace(")", `, ${alpha})`);
+}
+
 export const SERIES = ["--series-1", "--series-2", "--series-3", "--series-4", "--series-5", "--series-6"];
 
 /** Return a number that changes with the theme, so that charts are drawn again. */
@@ -74,7 +83,7 @@ function options(width, height, series, unit, isTime, xLabel) {
         dash: each.dash,
         points: { show: false },
         paths: each.bars ? uPlot.paths.bars({ size: [0.7, 40] }) : undefined,
-        fill: each.bars || series.length === 1 ? colour(SERIES[place % SERIES.length]) + (each.bars ? "cc" : "22") : undefined,
+        fill: each.bars || series.length === 1 ? colour(SERIES[place % SERIES.length], each.bars ? 0.8 : 0.13) : undefined,
         value: (_, v) => (v === null || v === undefined ? "–" : show(v)),
       })),
     ],

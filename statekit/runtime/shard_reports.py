@@ -7,6 +7,7 @@ from collections.abc import Container, Sequence
 from dataclasses import InitVar, dataclass
 
 from statekit.checkpoint.manifest import OperatorEpoch, Placed, ShardReport, ShardState
+from statekit.checkpoint.sealed_json import COUNT_MAX
 from statekit.errors import IncompleteEpochError
 from statekit.job.plan import Operator
 
@@ -83,9 +84,11 @@ class OperatorReports:
                 for name, count in getattr(before, field, {}).items()
                 if name in holds
             }
-            # Never below zero: if the counts of an older manifest are wrong, `verify` reports that,
-            # and no epoch fails.
-            undivided[field] = {name: count for name, count in remaining.items() if count > 0}
+            # Within their bounds: if the counts of an older manifest are wrong, `verify` reports
+            # that, and no epoch fails.
+            undivided[field] = {
+                name: min(count, COUNT_MAX) for name, count in remaining.items() if count > 0
+            }
         return OperatorEpoch(
             shards=tuple(report.shard for report in reports_by_shard),
             records_in=sum(read[stream] for stream in operator.inputs),

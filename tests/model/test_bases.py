@@ -263,7 +263,13 @@ def test_two_attempts_are_one_although_only_one_of_them_found_a_base(
 def one_attempt(made: LocalRunner, records: dict[str, list[Entry]]) -> ShardReport:
     """What the only shard tells of the next epoch, which is not committed."""
     told: list[ShardReport] = []
-    made.coordinator.commit = lambda reports, **_: told.extend(reports)  # type: ignore[assignment,method-assign]
+
+    def commit(reports: Sequence[ShardReport], **_: Any) -> EpochManifest:
+        told.extend(reports)
+        assert made.coordinator.last is not None
+        return made.coordinator.last
+
+    made.coordinator.commit = commit  # type: ignore[assignment,method-assign]
     made.epoch(records)
     [report] = told
     return report

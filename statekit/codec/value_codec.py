@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import pickle
+import struct
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -40,6 +41,7 @@ class ValueCodec(Generic[T]):
         encode: returns the bytes; raises StateTypeError if the value cannot be encoded.
         decode: returns the value; raises CorruptCheckpointError for invalid bytes.
         reason: why a value is not accepted, with the path into it.
+        decode_all: returns several values in less time; None if that is not possible.
     """
 
     name: str
@@ -50,6 +52,7 @@ class ValueCodec(Generic[T]):
     encode: Callable[[T], bytes]
     decode: Callable[[bytes], T]
     reason: Callable[[Any], str]
+    decode_all: Callable[[Sequence[bytes]], list[T]] | None = None
 
 
 def value_codec(annotation: Any) -> ValueCodec[Any]:
@@ -85,6 +88,7 @@ def value_codec(annotation: Any) -> ValueCodec[Any]:
         _verified(schema.brief, encode, decode) if plan.runs_code else encode,
         decode,
         lambda value: _why_refused(plan, value),
+        _decode_all(msgspec.msgpack.Decoder(list[plan.wire]), plan.from_wire, decode),  # type: ignore[name-defined]
     )
 
 
@@ -144,6 +148,27 @@ def shortened(value: object, length: int = 100) -> str:
     except ValueError:  # an int of more digits than Python prints
         return f"a large {type(value).__name__}"
     return text[:length]
+
+
+_LIST_32 = struct.Struct(">BI")
+"""The head of a list in MessagePack: 0xdd and the number of its elements."""
+
+
+def _decode_all(
+    lists: msgspec.msgpack.Decoder[list[Any]],
+    from_wire: Convert | None,
+    decode: Callable[[bytes], Any],
+) -> Callable[[Sequence[bytes]], list[Any]]:
+    """Return a function that decodes several values as one list."""
+
+    def decode_all(rows: Sequence[bytes]) -> list[Any]:
+        try:
+            found = lists.decode(_LIST_32.pack(0xDD, len(rows)) + b"".join(rows))
+            return found if from_wire is None else list(map(from_wire, found))
+        except Exception:  # noqa: BLE001  one of them is wrong: this says which
+            return list(map(decode, rows))
+
+    return decode_all
 
 
 def checked_decode(

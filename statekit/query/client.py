@@ -153,8 +153,7 @@ def _decoded(rows: StateRows, stored: list[Any]) -> list[Any]:
     """Return the values of stored rows, as `StateView.stored_rows` returns them."""
     if rows.shape is not RowShape.VALUE:
         return [rows.whole([(key, row) for key, row in own], 0) for own in stored]
-    read, absent = rows.reader, rows.absent
-    return [absent if row is None else read(row) for row in stored]
+    return rows.values(stored)
 
 
 def _bounds(start: Any, end: Any) -> dict[str, str]:

@@ -296,6 +296,8 @@ class Replica(Closing):
                 self._held += self._published
                 self._published = deque([published])
             else:
+                if self._published:
+                    self._published[-1].forget_hot_rows()
                 self._published.append(published)
             while len(self._published) > self._views_max:
                 self._held.append(self._published.popleft())

@@ -7,7 +7,7 @@ convert old values. Without it, they are what JSON can hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import Any
 
@@ -108,6 +108,7 @@ class StateRows:
         self.result: Callable[[Any], Any] | None = None
         """Turns a decoded accumulator into its result; None if values are read as they are."""
         self._default_row: bytes | None = None
+        self._decode_all: Callable[[Sequence[bytes]], list[Any]] | None = None
         self._has_dicts = True
         self._era, self._ttl = self.state.era, self.state.ttl
         if not self.is_local:
@@ -140,6 +141,8 @@ class StateRows:
         if self.state.codec == PickleCodec.name and not allow_pickle:
             row_decoder(self.state, allow_pickle=False)  # raises what explains it
         self.decode = self._typed_decoder(function, spec)
+        if self.decode is spec.codec.decode:
+            self._decode_all = spec.codec.decode_all
         if spec.key_codec is not None:
             self._place_codec, self._decode_place = spec.key_codec, spec.key_codec.decode
         if spec.aggregate is not None:
@@ -216,10 +219,16 @@ class StateRows:
         value = self.decode(unstamped(row, self._era)[0] if self._era else row)
         return value if self.result is None else self.result(value)
 
-    @property
-    def reader(self) -> Callable[[bytes], Any]:
-        """A function that returns the same as `value`, without what these rows do not have."""
-        return self.decode if not self._era and self.result is None else self.value
+    def values(self, rows: Sequence[bytes | None]) -> list[Any]:
+        """Return the values of the rows of several keys; None is a row that is absent."""
+        absent, decode_all = self.absent, self._decode_all
+        if decode_all is None or self._era or self.result is not None:
+            return [absent if row is None else self.value(row) for row in rows]
+        values = decode_all([row for row in rows if row is not None])
+        if len(values) == len(rows):
+            return values
+        of_rows = iter(values)
+        return [absent if row is None else next(of_rows) for row in rows]
 
     def deadline_us(self, row: bytes) -> int | None:
         """Return when a row expires by the clock of its TTL, in microseconds; None if never."""

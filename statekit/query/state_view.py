@@ -17,6 +17,7 @@ from statekit.checkpoint.repository import group_bounds
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.errors import CorruptCheckpointError, QueryError, StateTypeError
 from statekit.keygroup import GROUP_BYTES, group_of_row, pack_group
+from statekit.query.hot_rows import HotRows
 from statekit.query.replica_arguments import listed_keys
 from statekit.query.state_rows import Row, StateRows, expiry_time_us
 from statekit.timestamp import instant
@@ -103,6 +104,7 @@ class StateView(Generic[K, V]):
         self._name = rows.state.name
         self._now_us = expiry_time_us(manifest, rows.operator.name, rows.state)
         self._has_all_groups = groups == (0, manifest.key_groups - 1)
+        self._hot = HotRows()
         # A value that is read by one call: no default, no result, and no row that may expire.
         self._is_plain = rows.shape is RowShape.VALUE and rows.state.ttl is None
 
@@ -363,23 +365,44 @@ class StateView(Generic[K, V]):
             StateTypeError: one of them is not a key of the operator.
             QueryError: as for `get`.
         """
-        rows, name = self._rows, self._name
+        if self._rows.shape is RowShape.VALUE:
+            self._source.check_open()
+            return self._hot.get_many(keys, self._stored_values)
+        prefixes = self._regrouped(keys)
+        found = zip(prefixes, map(len, prefixes), strict=True)
+        return [[(key[end:], row) for key, row in self._stored(p)] for p, end in found]
+
+    def hot_rows(self, keys: Sequence[bytes]) -> list[bytes | None] | None:
+        """Return the same for a state with one row per key, if all rows are in memory; else None.
+
+        Raises:
+            QueryError: the view was closed.
+        """
+        self._source.check_open()
+        return self._hot.known(keys)
+
+    def _stored_values(self, keys: list[bytes]) -> list[bytes | None]:
+        """Return the row of each encoded key; None if it is absent or has expired."""
+        rows, now_us = self._rows, self._now_us
+        of_keys = self._source.get_many(self._name, self._regrouped(keys))
+        if rows.state.ttl is None:
+            return of_keys
+        return [None if row is None or rows.is_expired(row, now_us) else row for row in of_keys]
+
+    def _regrouped(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Return the bytes that the row keys of encoded keys start with."""
         try:
-            prefixes = [rows.keys.regrouped(_NO_GROUP + key) for key in keys]
+            prefixes = [self._rows.keys.regrouped(_NO_GROUP + key) for key in keys]
         except CorruptCheckpointError as error:
             raise StateTypeError(f"a key cannot be decoded: {error}") from error
         if not self._has_all_groups:
             for prefix in prefixes:
                 self._check_group(prefix)
-        if rows.shape is not RowShape.VALUE:
-            ends = map(len, prefixes)
-            found = zip(prefixes, ends, strict=True)
-            return [[(key[end:], row) for key, row in self._stored(p)] for p, end in found]
-        of_keys = self._source.get_many(name, prefixes)
-        if rows.state.ttl is None:
-            return of_keys
-        now_us = self._now_us
-        return [None if row is None or rows.is_expired(row, now_us) else row for row in of_keys]
+        return prefixes
+
+    def forget_hot_rows(self) -> None:
+        """Free the memory of rows that were read, as of an epoch that is not the last any more."""
+        self._hot.forget()
 
     def count(self) -> int:
         """Return the number of rows: values, elements or entries. It reads no row if none expires.

@@ -89,6 +89,11 @@ class PublishedEpoch:
         """Whether local files that its rows are in are damaged."""
         return any(rows.is_damaged for rows in self.rows.values())
 
+    def forget_hot_rows(self) -> None:
+        """Free memory that only the last epoch is worth."""
+        for state in tuple(self._states.values()):
+            state.forget_hot_rows()
+
     def close(self, why: str) -> None:
         """Release the rows."""
         for rows in self.rows.values():

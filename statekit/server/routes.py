@@ -130,14 +130,18 @@ class Served:
 router = APIRouter()
 
 
-def _served(request: Request) -> Served:
+# FastAPI runs functions without `async` in threads, which takes longer than these do.
+
+
+async def _served(request: Request) -> Served:
     served: Served = request.app.state.served
     return served
 
 
-def _token(request: Request) -> Token:
+async def _token(request: Request) -> Token:
     given = request.headers.get("authorization")
-    token = _served(request).token(None if given is None else given.encode("latin-1"))
+    served: Served = request.app.state.served
+    token = served.token(None if given is None else given.encode("latin-1"))
     check_parameters(request)
     return token
 
@@ -146,14 +150,14 @@ Jobs = Annotated[Served, Depends(_served)]
 Allowed = Annotated[Token, Depends(_token)]
 
 
-def _waiter(request: Request, served: Jobs, token: Allowed) -> Waiter:
+async def _waiter(request: Request, served: Jobs, token: Allowed) -> Waiter:
     return Waiter(served.waits, request, token.name)
 
 
 Waiting = Annotated[Waiter, Depends(_waiter)]
 
 
-def _wanted(
+async def _wanted(
     waiter: Waiting,
     epoch: Annotated[int | None, Query(ge=0, le=2**62)] = None,
     as_of: dt.datetime | None = None,
@@ -171,7 +175,7 @@ def _wanted(
     return Wanted(epoch, as_of, min_epoch, min_watermark, wait, waiter) if given else LAST
 
 
-def _part(
+async def _part(
     entry: str | None = None,
     start: str | None = None,
     end: str | None = None,
@@ -300,7 +304,10 @@ async def stored(
     keys = decoded(body, _StoredKeys, msgspec.msgpack.decode).keys
     check_count(len(keys))
     view = await own.view(epoch, operator)
-    rows = await run_in_threadpool(lambda: view.state(operator, state).stored_rows(keys))
+    found_state = view.state(operator, state)
+    rows: Any = found_state.hot_rows(keys)  # a thread takes longer than to look them up
+    if rows is None:
+        rows = await run_in_threadpool(found_state.stored_rows, keys)
     found = {**own.facts(view, operator), "types": view.job_file_checksum, "rows": rows}
     return Response(msgspec.msgpack.encode(found), media_type="application/vnd.msgpack")
 

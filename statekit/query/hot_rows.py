@@ -1,0 +1,65 @@
+"""Hot rows: rows of a state after one epoch that were read before, in memory.
+
+An epoch does not change, so these rows are never stale. They go with their epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import repeat
+
+BYTES_MAX = 32 * 2**20
+"""How much the rows of one state take."""
+
+_OF_ENTRY = 150
+"""Bytes that Python takes for an entry beside key and row."""
+
+_UNKNOWN = b"unknown"
+"""Stands for a row that was not read yet. Compared by identity."""
+
+
+class HotRows:
+    """Rows by their encoded keys. Threads may share it.
+
+    Parameters:
+        bytes_max: how much they may take. Once they do, further rows are read each time.
+    """
+
+    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
+        self._rows: dict[bytes, bytes | None] = {}
+        self._left = bytes_max
+
+    def known(self, keys: Sequence[bytes]) -> list[bytes | None] | None:
+        """Return the row of each key without reading any; None if one is not known."""
+        found: list[bytes | None] = list(map(self._rows.get, keys, repeat(_UNKNOWN)))
+        return None if any(row is _UNKNOWN for row in found) else found
+
+    def get_many(
+        self, keys: Sequence[bytes], read: Callable[[list[bytes]], list[bytes | None]]
+    ) -> list[bytes | None]:
+        """Return the row of each key, in that order.
+
+        Parameters:
+            read: returns the rows of keys that are not known.
+        """
+        found: list[bytes | None] = list(map(self._rows.get, keys, repeat(_UNKNOWN)))
+        unknown = [place for place, row in enumerate(found) if row is _UNKNOWN]
+        if unknown:
+            missing = [keys[place] for place in unknown]
+            rows = read(missing)
+            for place, row in zip(unknown, rows, strict=True):
+                found[place] = row
+            self._keep(missing, rows)
+        return found
+
+    def _keep(self, keys: list[bytes], rows: list[bytes | None]) -> None:
+        if self._left <= 0:
+            return
+        self._rows.update(zip(keys, rows, strict=True))
+        self._left -= sum(map(len, keys)) + sum(len(row or b"") for row in rows)
+        self._left -= _OF_ENTRY * len(keys)
+
+    def forget(self) -> None:
+        """Forget all rows, and keep none from now on."""
+        self._left = 0
+        self._rows = {}

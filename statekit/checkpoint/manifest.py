@@ -376,6 +376,14 @@ class EpochManifest(Sealed):
         }
 
     @property
+    def records_by_stream(self) -> dict[str, int]:
+        """The records of this epoch by input stream, which all operators that read it count."""
+        read: dict[str, int] = {}
+        for operator in self.operators.values():
+            read |= operator.records_by_input
+        return read
+
+    @property
     def sets_spark_back(self) -> bool:
         """Whether Spark's part may have to be set back to this epoch."""
         return self.cause in ("rollback", "repair")

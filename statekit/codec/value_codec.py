@@ -11,6 +11,7 @@ import pickle
 import struct
 import typing
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import repeat
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -88,7 +89,7 @@ def value_codec(annotation: Any) -> ValueCodec[Any]:
         _verified(schema.brief, encode, decode) if plan.runs_code else encode,
         decode,
         lambda value: _why_refused(plan, value),
-        _decode_all(msgspec.msgpack.Decoder(list[plan.wire]), plan.from_wire, decode),  # type: ignore[name-defined]
+        _decode_all(plan.wire, plan.from_wire, decode),
     )
 
 
@@ -155,15 +156,17 @@ _LIST_32 = struct.Struct(">BI")
 
 
 def _decode_all(
-    lists: msgspec.msgpack.Decoder[list[Any]],
-    from_wire: Convert | None,
-    decode: Callable[[bytes], Any],
+    wire: Any, from_wire: Convert | None, decode: Callable[[bytes], Any]
 ) -> Callable[[Sequence[bytes]], list[Any]]:
     """Return a function that decodes several values as one list."""
 
+    @cache  # few codecs decode lists, and every worker makes codecs
+    def decoder() -> msgspec.msgpack.Decoder[list[Any]]:
+        return msgspec.msgpack.Decoder(list[wire])
+
     def decode_all(rows: Sequence[bytes]) -> list[Any]:
         try:
-            found = lists.decode(_LIST_32.pack(0xDD, len(rows)) + b"".join(rows))
+            found = decoder().decode(_LIST_32.pack(0xDD, len(rows)) + b"".join(rows))
             return found if from_wire is None else list(map(from_wire, found))
         except Exception:  # noqa: BLE001  one of them is wrong: this says which
             return list(map(decode, rows))

@@ -73,16 +73,15 @@ class RunMetrics:
             seconds: how long it took.
         """
         before = None if self._last is None else self._last.manifest
-        read: dict[str, int] = {}  # operators that read the same source all count its records
         counts = Counter[tuple[Metric, str]]()
         for name, operator in manifest.operators.items():
-            read |= operator.records_by_input
             counts[RECORDS_IN, name] = operator.records_in
             counts[RECORDS_OUT, name] = operator.records_out
             counts[LATE_RECORDS, name] = operator.late
             counts[CHANGE_FILE_BYTES, name] = operator.bytes_written
             last = None if before is None else before.operators.get(name)
             counts[UPLOADED_BYTES, name] = _uploaded(last, operator)
+        read = manifest.records_by_stream
         for source in self._sources & read.keys():
             counts[SOURCE_RECORDS, source] = read[source]
         with self._lock:

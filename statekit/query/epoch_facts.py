@@ -109,7 +109,8 @@ class EpochHistory:
             known = self._facts.get(last.epoch)
             if known is not None and known.committed_at_us != last.committed_at_us:
                 self._facts.clear()  # another version of the checkpoint has the same numbers
-            self._facts[last.epoch] = facts_of(last)
+            if last.epoch not in self._facts:
+                self._facts[last.epoch] = facts_of(last)
             found = list(islice(self._back_from(last), limit))
             for epoch in sorted(self._facts)[: -self._kept]:
                 del self._facts[epoch]

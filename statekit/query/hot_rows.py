@@ -31,8 +31,8 @@ class HotRows:
 
     def known(self, keys: Sequence[bytes]) -> list[bytes | None] | None:
         """Return the row of each key without reading any; None if one is not known."""
-        found: list[bytes | None] = list(map(self._rows.get, keys, repeat(_UNKNOWN)))
-        return None if any(row is _UNKNOWN for row in found) else found
+        found, unknown = self._look_up(keys)
+        return None if unknown else found
 
     def get_many(
         self, keys: Sequence[bytes], read: Callable[[list[bytes]], list[bytes | None]]
@@ -42,8 +42,7 @@ class HotRows:
         Parameters:
             read: returns the rows of keys that are not known.
         """
-        found: list[bytes | None] = list(map(self._rows.get, keys, repeat(_UNKNOWN)))
-        unknown = [place for place, row in enumerate(found) if row is _UNKNOWN]
+        found, unknown = self._look_up(keys)
         if unknown:
             missing = [keys[place] for place in unknown]
             rows = read(missing)
@@ -51,6 +50,11 @@ class HotRows:
                 found[place] = row
             self._keep(missing, rows)
         return found
+
+    def _look_up(self, keys: Sequence[bytes]) -> tuple[list[bytes | None], list[int]]:
+        """Return the rows of keys, and the places of those that are not known."""
+        found: list[bytes | None] = list(map(self._rows.get, keys, repeat(_UNKNOWN)))
+        return found, [place for place, row in enumerate(found) if row is _UNKNOWN]
 
     def _keep(self, keys: list[bytes], rows: list[bytes | None]) -> None:
         if self._left <= 0:

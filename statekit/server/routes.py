@@ -138,15 +138,16 @@ async def _served(request: Request) -> Served:
     return served
 
 
-async def _token(request: Request) -> Token:
+Jobs = Annotated[Served, Depends(_served)]
+
+
+async def _token(request: Request, served: Jobs) -> Token:
     given = request.headers.get("authorization")
-    served: Served = request.app.state.served
     token = served.token(None if given is None else given.encode("latin-1"))
     check_parameters(request)
     return token
 
 
-Jobs = Annotated[Served, Depends(_served)]
 Allowed = Annotated[Token, Depends(_token)]
 
 

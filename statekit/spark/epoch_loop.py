@@ -495,14 +495,12 @@ def _progress(
     coordinator: Coordinator, manifest: EpochManifest, batch: int | None, seconds: float
 ) -> Progress:
     job, operators = coordinator.job, manifest.operators
-    # Operators that read the same source all count its records.
-    read: dict[str, int] = {}
-    for operator in operators.values():
-        read |= operator.records_by_input
     return Progress(
         epoch=manifest.epoch,
         batch=batch,
-        records_in=sum(count for stream, count in read.items() if job.is_source(stream)),
+        records_in=sum(
+            count for stream, count in manifest.records_by_stream.items() if job.is_source(stream)
+        ),
         records_out=sum(operator.records_out for operator in operators.values()),
         seconds=seconds,
         processing_time=instant(manifest.processing_time_us),

@@ -16,6 +16,10 @@ from statekit.spark.worker import executor_id
 _COLUMNS = "executor string, operator string, first int, last int"
 
 
+Shard = tuple[str, tuple[int, int]]
+"""An operator, and the key groups of one of its shards."""
+
+
 class FoundCopy(NamedTuple):
     """A copy on the disk of an executor.
 
@@ -73,7 +77,7 @@ def found_copies(
     return [FoundCopy(row.executor, row.operator, (row.first, row.last)) for row in rows]
 
 
-def owners(copies: Iterable[FoundCopy]) -> dict[tuple[str, tuple[int, int]], str]:
+def owners(copies: Iterable[FoundCopy]) -> dict[Shard, str]:
     """Return one executor for each shard: of several, the one with the fewest shards.
 
     Executors of one host share its copies.
@@ -82,7 +86,7 @@ def owners(copies: Iterable[FoundCopy]) -> dict[tuple[str, tuple[int, int]], str
     >>> owners(shared)
     {('bank', (0, 1)): 'a', ('bank', (2, 3)): 'b'}
     """
-    having: dict[tuple[str, tuple[int, int]], set[str]] = {}
+    having: dict[Shard, set[str]] = {}
     for copy in copies:
         having.setdefault((copy.operator, copy.groups), set()).add(copy.executor)
     shards = Counter[str]()

@@ -10,18 +10,18 @@ from __future__ import annotations
 import heapq
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from statekit.checkpoint.manifest import EpochManifest, ShardReport
+from statekit.checkpoint.manifest import EpochManifest, ShardReport, ShardState
 from statekit.clock import now_us
 from statekit.errors import StorageError
 from statekit.job.chaining import Chain
-from statekit.spark.found_copies import found_copies, owners
+from statekit.spark.found_copies import Shard, found_copies, owners
 from statekit.spark.placed_frame import PlacedFrames
 
 _logger = logging.getLogger("statekit.placement")
@@ -114,12 +114,15 @@ def _even_out(
 
 
 @dataclass
-class _Homes:
-    """The executors of an operator's tasks, and of its shards in the epoch before."""
+class _Tasks:
+    """The tasks of an operator.
 
-    tasks: int
-    of_tasks: list[str | None]
-    of_shards: dict[tuple[int, int], str] = field(default_factory=dict)
+    Parameters:
+        executors: the id of the executor of each; None if it has none yet.
+        placed: their locations, and the frame that has them.
+    """
+
+    executors: list[str | None]
     placed: tuple[tuple[str, ...], DataFrame] | None = None
 
 
@@ -143,9 +146,10 @@ class Placement:
         self._parallelism = parallelism
         self._directory = directory
         self._checkpoint_id = checkpoint_id
-        self._owners: dict[tuple[str, tuple[int, int]], str] | None = None
         self.started_us = now_us()
-        self._homes: dict[str, _Homes] = {}
+        self._tasks: dict[str, _Tasks] = {}
+        self._ran_on: dict[Shard, str] = {}
+        self._has_looked_for_copies = False
         self._frames: PlacedFrames | None = None
         self._is_possible = True
         self._ids = ""
@@ -161,13 +165,10 @@ class Placement:
         Parameters:
             wanted: the number that suits the cluster as it is.
         """
-        homes = self._homes.get(operator)
-        if homes is None:
-            homes = self._homes[operator] = _Homes(wanted, [None] * wanted)
-        while 2 * homes.tasks <= wanted:
-            homes.of_tasks = [own for own in homes.of_tasks for _ in range(2)]
-            homes.tasks *= 2
-        return homes.tasks
+        tasks = self._tasks.setdefault(operator, _Tasks([None] * wanted))
+        while 2 * len(tasks.executors) <= wanted:
+            tasks.executors = [own for own in tasks.executors for _ in range(2)]
+        return len(tasks.executors)
 
     def frame(
         self, session: SparkSession, chain: Chain, last: EpochManifest | None
@@ -196,51 +197,52 @@ class Placement:
         executors: Sequence[Executor],
         last: EpochManifest | None,
     ) -> DataFrame:
-        homes = self._homes[chain.first.name]
-        if last is not None and not homes.of_shards:
-            self._return_to_copies(frames, chain, homes, last)
-        weights = self._weights(chain, homes.tasks, last)
-        chosen = assigned(weights, executors, homes.of_tasks)
-        homes.of_tasks = [*chosen]
+        if last is not None and not self._has_looked_for_copies:
+            self._look_for_copies(frames, executors)
+        tasks = self._tasks[chain.first.name]
+        if last is not None and tasks.placed is None:
+            self._return_to_copies(chain, tasks, last)
+        weights = self._weights(chain, len(tasks.executors), last)
+        chosen = assigned(weights, executors, tasks.executors)
+        tasks.executors = [*chosen]
         locations = {executor.id: executor.location for executor in executors}
         places = tuple(locations[id] for id in chosen)
-        if homes.placed is None or homes.placed[0] != places:
-            homes.placed = places, frames.frame(places)
-        return homes.placed[1]
+        if tasks.placed is None or tasks.placed[0] != places:
+            tasks.placed = places, frames.frame(places)
+        return tasks.placed[1]
 
-    def _return_to_copies(
-        self, frames: PlacedFrames, chain: Chain, homes: _Homes, last: EpochManifest
-    ) -> None:
-        """Prefer the executors that have copies of an earlier run."""
-        if self._directory is None:
-            return
-        if self._owners is None:
-            places = [executor.location for executor in self._executors]
-            found = found_copies(frames, places, self._directory, self._checkpoint_id)
-            self._owners = owners(found)
-        epoch = last.operators.get(chain.first.name)
-        shards = () if epoch is None else epoch.shards
-        if len(shards) != self._parallelism:
-            return
-        counts = [Counter[str]() for _ in homes.of_tasks]
-        for number, shard in enumerate(shards):
-            owner = self._owners.get((chain.first.name, shard.groups))
-            if owner is not None:
-                homes.of_shards[shard.groups] = owner
-                counts[number * homes.tasks // self._parallelism][owner] += 1
-        homes.of_tasks = [count.most_common(1)[0][0] if count else None for count in counts]
+    def _look_for_copies(self, frames: PlacedFrames, executors: Sequence[Executor]) -> None:
+        """Find the copies that executors have from an earlier run."""
+        self._has_looked_for_copies = True
+        if self._directory is not None:
+            places = [executor.location for executor in executors]
+            copies = found_copies(frames, places, self._directory, self._checkpoint_id)
+            self._ran_on = owners(copies) | self._ran_on
+
+    def _return_to_copies(self, chain: Chain, tasks: _Tasks, last: EpochManifest) -> None:
+        """Prefer the executors that have the copies of most shards of a task."""
+        counts = [Counter[str]() for _ in tasks.executors]
+        for task, shard in self._shards_by_task(chain.first.name, len(counts), last):
+            if (executor := self._ran_on.get((chain.first.name, shard.groups))) is not None:
+                counts[task][executor] += 1
+        tasks.executors = [count.most_common(1)[0][0] if count else None for count in counts]
+
+    def _shards_by_task(
+        self, operator: str, tasks: int, last: EpochManifest
+    ) -> Iterator[tuple[int, ShardState]]:
+        """Yield the shards of an operator, each with its task; none before the operator has run."""
+        epoch = last.operators.get(operator)
+        if epoch is not None and len(epoch.shards) == self._parallelism:
+            for number, shard in enumerate(epoch.shards):
+                yield number * tasks // self._parallelism, shard
 
     def _weights(self, chain: Chain, tasks: int, last: EpochManifest | None) -> list[int]:
         weights = [_TASK_ROWS] * tasks
         if last is None:
             return weights
         for operator in chain.operators:
-            epoch = last.operators.get(operator.name)
-            if epoch is None or len(epoch.shards) != self._parallelism:
-                continue
-            for number, shard in enumerate(epoch.shards):
-                rows = max(0, sum(shard.rows.values()))
-                weights[number * tasks // self._parallelism] += rows
+            for task, shard in self._shards_by_task(operator.name, tasks, last):
+                weights[task] += max(0, sum(shard.rows.values()))
         return weights
 
     def noted(self, reports: Sequence[ShardReport]) -> list[ShardReport]:
@@ -250,9 +252,9 @@ class Placement:
             if not report.executor:
                 noted.append(report)
                 continue
-            homes = self._homes.setdefault(report.operator, _Homes(0, []))
-            before = homes.of_shards.get(report.shard.groups)
-            homes.of_shards[report.shard.groups] = report.executor
+            shard = report.operator, report.shard.groups
+            before = self._ran_on.get(shard)
+            self._ran_on[shard] = report.executor
             has_moved = before is not None and before != report.executor
             noted.append(report.model_copy(update={"has_moved": has_moved}))
         return noted
@@ -267,9 +269,9 @@ class Placement:
         return self._executors
 
 
-def _executors(spark: object, ids: set[str]) -> tuple[Executor, ...]:
+def _executors(spark: Any, ids: set[str]) -> tuple[Executor, ...]:
     """Return the executors that have these ids, as far as Spark's status store knows them."""
-    found = spark.statusStore().executorList(True)  # type: ignore[attr-defined]
+    found = spark.statusStore().executorList(True)
     every = (found.apply(number) for number in range(found.size()))
     known = [
         Executor(each.id(), each.hostPort().rpartition(":")[0], each.totalCores())

@@ -4,7 +4,7 @@ import uPlot from "./vendor/uplot.js";
 import { html, useEffect, useRef, useState } from "./html.js";
 import { bytes, count, seconds, shortCount, time } from "./format.js";
 
-export const UNITS = {
+const UNITS = {
   count: shortCount,
   bytes,
   seconds,
@@ -21,7 +21,7 @@ function colour(name, alpha = 1) {
   return alpha === 1 ? found : found.replace("rgb(", "rgba(").replace(")", `, ${alpha})`);
 }
 
-export const SERIES = ["--series-1", "--series-2", "--series-3", "--series-4", "--series-5", "--series-6"];
+const SERIES = ["--series-1", "--series-2", "--series-3", "--series-4", "--series-5", "--series-6"];
 
 /** Return a number that changes with the theme, so that charts are drawn again. */
 function useTheme() {
@@ -80,10 +80,8 @@ function options(width, height, series, unit, isTime, xLabel) {
         label: each.label,
         stroke: colour(SERIES[place % SERIES.length]),
         width: 1.75,
-        dash: each.dash,
         points: { show: false },
-        paths: each.bars ? uPlot.paths.bars({ size: [0.7, 40] }) : undefined,
-        fill: each.bars || series.length === 1 ? colour(SERIES[place % SERIES.length], each.bars ? 0.8 : 0.13) : undefined,
+        fill: series.length === 1 ? colour(SERIES[place], 0.13) : undefined,
         value: (_, v) => (v === null || v === undefined ? "–" : show(v)),
       })),
     ],

@@ -87,7 +87,7 @@ function JobCard({ summary, found = NOTHING }) {
   </a></li>`;
 }
 
-export function Status({ summary }) {
+function Status({ summary }) {
   const behind = (summary.latest_epoch ?? 0) - (summary.epoch ?? 0);
   if (summary.has_error) return html`<p class="status bad">cannot be followed: see the server's log</p>`;
   if (summary.is_rebuilding) return html`<p class="status wait">copies are being restored</p>`;

@@ -73,7 +73,7 @@ function KeyView({ alias, operator, keyOf, epoch, job }) {
     <${EpochPicker} answer=${answer} chosen=${epoch} job=${job} choose=${(chosen) => replace(alias, name, { key: text, epoch: chosen })} />
     <p class="muted">key group ${count(value.key_group)} · shard ${count(value.shard)} · after epoch ${count(answer.epoch)}, which began at ${time(answer.processing_time)} UTC</p>
     <div class="state-cards">${Object.entries(value.states).map(([state, own]) => html`
-      <${StateCard} key=${state} alias=${alias} operator=${operator} state=${state} own=${own} keyText=${text} epoch=${job.epoch} />`)}</div>
+      <${StateCard} key=${state} alias=${alias} operator=${operator} state=${state} own=${own} keyText=${text} />`)}</div>
     ${value.timers_cut && html`<p class="muted line">The first ${count(value.timers.length)} timers.</p>`}
     ${value.timers && html`<section aria-labelledby="timers-title"><h2 id="timers-title">Timers</h2>
       ${value.timers.length === 0 ? html`<p class="muted">none is pending</p>` : html`<table>
@@ -99,7 +99,7 @@ export function EpochPicker({ answer, chosen, job, choose, readAgain }) {
   </div>`;
 }
 
-function StateCard({ alias, operator, state, own, keyText: text, epoch }) {
+function StateCard({ alias, operator, state, own, keyText: text }) {
   const type = operator.states.find((each) => each.state === state);
   return html`<article class="state-card" aria-labelledby=${`state-${state}`}>
     <header><h2 id=${`state-${state}`}><a href=${link(alias, operator.operator, state)}>${state}</a></h2><code>${type?.type}</code></header>

@@ -14,8 +14,8 @@ export function Crumbs({ parts }) {
   </ol></nav>`;
 }
 
-export function Tile({ name, value, children, warns }) {
-  return html`<div class=${`tile${warns ? " warns" : ""}`}><dt>${name}</dt><dd>${value}</dd>${children}</div>`;
+export function Tile({ name, value, warns }) {
+  return html`<div class=${`tile${warns ? " warns" : ""}`}><dt>${name}</dt><dd>${value}</dd></div>`;
 }
 
 export function Problem({ error }) {

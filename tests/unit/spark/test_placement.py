@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import TYPE_CHECKING, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statekit.spark.placement import Executor, assigned
+from statekit.checkpoint.manifest import ShardReport, ShardState
+from statekit.spark.placement import Executor, Placement, assigned
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 CORES = st.integers(1, 4)
 WEIGHTS = st.lists(st.integers(1, 1_000), min_size=1, max_size=60)
@@ -86,6 +91,24 @@ def test_tasks_with_many_rows_are_spread_before_those_with_few() -> None:
     executors = cluster([1, 1, 1])
     chosen = assigned([100, 1, 100, 1, 100, 1], executors, [None] * 6)
     assert sorted(chosen[::2]) == ["0", "1", "2"]
+
+
+def placement() -> Placement:
+    return Placement(cast("SparkContext", None), 8, None, "0" * 32)  # which it asks for executors
+
+
+def test_tasks_stay_the_same_number_until_there_may_be_twice_as_many() -> None:
+    placed = placement()
+    assert [placed.tasks("count", wanted) for wanted in (3, 5, 2, 6, 13)] == [3, 3, 3, 6, 12]
+
+
+def test_an_operator_that_ran_in_a_chain_may_get_tasks_of_its_own() -> None:
+    placed = placement()
+    shard = ShardState(first_group=0, last_group=15)
+    for executor, has_moved in (("0", False), ("0", False), ("1", True)):
+        report = ShardReport(operator="second", shard=shard, executor=executor)
+        assert [each.has_moved for each in placed.noted([report])] == [has_moved]
+    assert placed.tasks("second", 4) == 4
 
 
 def test_an_executor_with_twice_the_cores_gets_twice_the_work() -> None:

@@ -13,6 +13,7 @@ import typing
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import repeat
+from types import GenericAlias
 from typing import Any, ClassVar, Generic, TypeVar
 
 import cloudpickle
@@ -21,7 +22,7 @@ import msgspec
 from statekit.codec.annotations import is_immutable, unwrap
 from statekit.codec.schema import Schema, schema_of
 from statekit.codec.value_check import INT_MAX, INT_MIN, NESTING_MAX, exceeds_nesting, is_text
-from statekit.codec.value_plan import ENCODER, Convert, ValuePlan
+from statekit.codec.value_plan import ENCODER, Convert, ValuePlan, unchanged
 from statekit.codec.value_struct import Planner
 from statekit.errors import CorruptCheckpointError, StateTypeError
 
@@ -89,7 +90,7 @@ def value_codec(annotation: Any) -> ValueCodec[Any]:
         _verified(schema.brief, encode, decode) if plan.runs_code else encode,
         decode,
         lambda value: _why_refused(plan, value),
-        _decode_all(plan.wire, plan.from_wire, decode),
+        _decode_all(plan, decode),
     )
 
 
@@ -156,22 +157,39 @@ _LIST_32 = struct.Struct(">BI")
 
 
 def _decode_all(
-    wire: Any, from_wire: Convert | None, decode: Callable[[bytes], Any]
+    plan: ValuePlan, decode: Callable[[bytes], Any]
 ) -> Callable[[Sequence[bytes]], list[Any]]:
     """Return a function that decodes several values as one list."""
+    build_all = _build_all(plan)
 
     @cache  # few codecs decode lists, and every worker makes codecs
     def decoder() -> msgspec.msgpack.Decoder[list[Any]]:
-        return msgspec.msgpack.Decoder(list[wire])
+        return msgspec.msgpack.Decoder(GenericAlias(list, (plan.wire,)))
 
     def decode_all(rows: Sequence[bytes]) -> list[Any]:
         try:
-            found = decoder().decode(_LIST_32.pack(0xDD, len(rows)) + b"".join(rows))
-            return found if from_wire is None else list(map(from_wire, found))
+            return build_all(decoder().decode(_LIST_32.pack(0xDD, len(rows)) + b"".join(rows)))
         except Exception:  # noqa: BLE001  one of them is wrong: this says which
             return list(map(decode, rows))
 
     return decode_all
+
+
+def _build_all(plan: ValuePlan) -> Callable[[list[Any]], list[Any]]:
+    """Return a function that builds several values from their wire forms."""
+    from_wire, cls = plan.from_wire, plan.schema.annotation
+    if from_wire is None:
+        return unchanged
+    is_named_tuple = plan.schema.kind == "struct" and plan.schema.flavour == "namedtuple"
+    if (
+        is_named_tuple
+        and all(field.required for field in plan.schema.fields)
+        and not any(item.from_wire for item in plan.items)
+    ):
+        many = GenericAlias(list, (cls,))
+        # In half the time of one call for each.
+        return lambda found: msgspec.convert(list(map(msgspec.structs.astuple, found)), many)
+    return lambda found: list(map(from_wire, found))
 
 
 def checked_decode(

@@ -57,7 +57,9 @@ class Planner:
 
     def tagged_struct(self, wire: Any) -> Any:
         """Return a struct for a tagged union member: written as the array [name, value]."""
-        struct = msgspec.defstruct("Member", [("name", str), ("value", wire)], array_like=True)
+        struct = msgspec.defstruct(
+            "Member", [("name", str), ("value", wire)], array_like=True, gc=False
+        )
         self.wire_structs.append(struct)
         return struct
 
@@ -216,7 +218,8 @@ def _wire_struct(plan: ValuePlan) -> type:
         for index in _columns(fields)
     ]
     names = {f"f{index}": field.name for index, field in enumerate(fields)}
-    return msgspec.defstruct(plan.schema.name, columns, rename=names)
+    # They are trees, and short-lived: the collector of cycles need not look at them.
+    return msgspec.defstruct(plan.schema.name, columns, rename=names, gc=False)
 
 
 def _struct_to_wire(plan: ValuePlan) -> Convert:

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from statekit.errors import StatekitError
 from statekit.server.access import Access
 from statekit.server.assets import router as assets_router
+from statekit.server.direct_reads import SingleReads, StoredReads
 from statekit.server.disk import Disk
 from statekit.server.hosts import KnownHosts
 from statekit.server.insight_routes import router as insight_router
@@ -32,7 +33,6 @@ from statekit.server.rankings import Rankings
 from statekit.server.refusals import Refusals
 from statekit.server.routes import Served, router
 from statekit.server.served_job import ServedJob
-from statekit.server.single_reads import SingleReads
 from statekit.server.sql_queries import Queries
 from statekit.server.tables import Tables
 from statekit.server.time_limit import TimeLimit
@@ -91,7 +91,8 @@ class Application:
         app.include_router(router)
         app.state.documents = Documents(app, served)
         _answer_problems(app)
-        reads = KnownHosts(SingleReads(TimeLimit(app, limits.seconds), served), hosts)
+        limited = TimeLimit(StoredReads(app, served), limits.seconds)
+        reads = KnownHosts(SingleReads(limited, served), hosts)
         self._app = Observed(_for_origins(_limited(reads, access, limits), origins), metrics)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

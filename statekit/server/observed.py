@@ -11,8 +11,8 @@ from statekit.server.metrics import Metrics
 
 _access_log = logging.getLogger("statekit.access")
 
-SINGLE_READ = "statekit.single_read"
-"""What a scope has if it was answered as a single read."""
+DIRECT_READ = "statekit.direct_read"
+"""The name that a scope has for the kind of its request, if it was answered without the routes."""
 
 
 class Observed:
@@ -45,16 +45,17 @@ class Observed:
             self._note(scope, status, stopwatch_s() - began_s)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        request = "single_read" if SINGLE_READ in scope else _route(scope)
-        self._metrics.answered(request, status, seconds)
+        self._metrics.answered(_kind(scope), status, seconds)
         if _access_log.isEnabledFor(logging.INFO):
             _access_log.info(
                 "%s %s %d %.1f ms", scope["method"], _place(scope), status, 1000 * seconds
             )
 
 
-def _route(scope: Scope) -> str:
-    return getattr(scope.get("route"), "name", "none")
+def _kind(scope: Scope) -> str:
+    """Return the kind of a request: the name of its route."""
+    direct: str | None = scope.get(DIRECT_READ)
+    return getattr(scope.get("route"), "name", "none") if direct is None else direct
 
 
 def _place(scope: Scope) -> str:

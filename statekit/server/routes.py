@@ -300,6 +300,19 @@ async def stored(
     epoch: Epoch,
 ) -> Response:
     """Return the rows of many keys as they are stored, in MessagePack."""
+    return await stored_rows(served, token, (job, operator, state), request, epoch)
+
+
+async def stored_rows(
+    served: Served, token: Token, place: tuple[str, str, str], request: Request, epoch: Wanted
+) -> Response:
+    """Return the rows as `stored` does.
+
+    Raises:
+        Problem: the token may not read them, the body cannot be read, or there is no such epoch.
+        StatekitError: they cannot be read.
+    """
+    job, operator, state = place
     own = served.job(token, job, operator, state)
     body = await read_body(request, served.limits)
     keys = decoded(body, _StoredKeys, msgspec.msgpack.decode).keys

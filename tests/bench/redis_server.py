@@ -78,11 +78,15 @@ class Redis:
         """The number of its process."""
         return self._server.pid
 
-    def get_many(self, lists: Iterable[Sequence[int]]) -> None:
-        """Read the values of each list of keys with one command, and decode them."""
+    def get_many(self, lists: Iterable[Sequence[int]], decode: Callable[[bytes], Any]) -> None:
+        """Read the values of each list of keys with one command, and decode them.
+
+        Parameters:
+            decode: returns the value of MessagePack.
+        """
         client = _client(self.port)
         for keys in lists:
-            assert all(list(map(_value, client.mget(keys))))
+            assert all(list(map(decode, client.mget(keys))))
 
     def fill(self, pairs: Iterable[tuple[int, Any]]) -> None:
         """Set values."""
@@ -134,7 +138,7 @@ def _get(client: Any, rows: Sequence[Any]) -> list[Any]:
     with client.pipeline(transaction=False) as pipeline:
         for key, _ in rows:
             pipeline.get(key)
-        return list(map(_value, pipeline.execute()))
+        return list(map(value_of, pipeline.execute()))
 
 
 def _update(client: Any, rows: Sequence[Any]) -> list[Any]:
@@ -152,10 +156,10 @@ def _multi_get(client: Any, rows: Sequence[Any]) -> list[Any]:
     with client.pipeline(transaction=False) as pipeline:
         for _, keys in rows:
             pipeline.mget(keys)
-        return [list(map(_value, found)) for found in pipeline.execute()]
+        return [list(map(value_of, found)) for found in pipeline.execute()]
 
 
-def _value(packed: bytes | None) -> dict[str, Any] | None:
+def value_of(packed: bytes | None) -> dict[str, Any] | None:
     return None if packed is None else dict(zip(("number", "text"), _unpacked(packed), strict=True))
 
 

@@ -20,14 +20,16 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
 import psutil
 
 from statekit.query import Client
+from tests.bench import served_dicts
 from tests.bench.peers.environments import NotAvailable
-from tests.bench.redis_server import Redis
+from tests.bench.redis_server import Redis, value_of
 from tests.bench.report import NOT_DURABLE, STATEKIT_DURABLE, Arm, Row
 from tests.bench.served_state import CHANGES_PER_S, EPOCHS_PER_S, KEYS, Value, fill, store
 
@@ -161,22 +163,35 @@ def many_keys() -> list[Row]:
         with httpx.Client() as client:
             _ask(client, address, lists)
 
-    return _many_keys("as JSON", "100,000 keys/s", ask)
+    return _many_keys("as JSON", "100,000 keys/s", ask, value_of)
 
 
 def stored_keys() -> list[Row]:
-    """The same of the typed client, which gets rows as they are stored."""
+    """The same of the typed client, which gets rows as they are stored. Redis gets the same: a
+    function that decodes MessagePack to the type.
+    """
+    types: list[tuple[str, Any, type, Callable[[Any], Any]]] = [
+        ("dicts", served_dicts.store, dict, value_of),
+        ("named tuples", store, Value, msgspec.msgpack.Decoder(Value).decode),
+    ]
+    rows = []
+    for name, function, cls, decode in types:
 
-    def ask(address: str, lists: list[list[int]]) -> None:
-        with Client(address, functions=[store]) as client:
-            for keys in lists:
-                values = client.get_many("store", "store", "value", keys).value
-                assert isinstance(values[0], Value)
+        def ask(
+            address: str, lists: list[list[int]], function: Any = function, cls: type = cls
+        ) -> None:
+            with Client(address, functions=[function]) as client:
+                for keys in lists:
+                    values = client.get_many("store", "store", "value", keys).value
+                    assert type(values[0]) is cls
 
-    return _many_keys("as stored bytes, decoded to their type", "250,000 keys/s", ask)
+        rows += _many_keys(f"as stored bytes, decoded to {name}", "250,000 keys/s", ask, decode)
+    return rows
 
 
-def _many_keys(how: str, wanted: str, ask: Callable[[str, list[list[int]]], None]) -> list[Row]:
+def _many_keys(
+    how: str, wanted: str, ask: Callable[[str, list[list[int]]], None], decode: Callable[[Any], Any]
+) -> list[Row]:
     chosen = random.Random(1)
     lists = [[chosen.randrange(KEYS) for _ in range(KEYS_AT_ONCE)] for _ in range(REQUESTS)]
     with tempfile.TemporaryDirectory() as place:
@@ -192,7 +207,7 @@ def _many_keys(how: str, wanted: str, ask: Callable[[str, list[list[int]]], None
                 of_server.append(_cpu(server) - before)
                 ours.append(spent + of_server[-1])
                 before = _cpu(psutil.Process(redis.pid))
-                spent = _cpu_of(partial(redis.get_many, lists))
+                spent = _cpu_of(partial(redis.get_many, lists, decode))
                 theirs.append(spent + _cpu(psutil.Process(redis.pid)) - before)
     keys = KEYS_AT_ONCE * REQUESTS
     rate = keys / statistics.median(of_server)

@@ -67,7 +67,7 @@ DOORS = {
     "fastapi": {"server"},
     "starlette": {"server"},
     "uvicorn": {"server"},
-    "httpx": {"query/client.py"},
+    "httpx": {"query/client.py", "query/plain_transport.py"},
     "duckdb": {"sql", "query/export.py"},
     "prometheus_client": {"metrics", "server"},
     "rich": {"cli", "demo"},

@@ -65,6 +65,15 @@ class Leg(NamedTuple):
     minutes: float = 0.0
 
 
+class Stop(NamedTuple):
+    """Its fields have all their values, and none is converted."""
+
+    level: Level
+    share: float
+    at: dt.datetime | None
+    tags: list[str]
+
+
 class Point(msgspec.Struct, frozen=True):
     x: int
     y: int = 0
@@ -328,6 +337,7 @@ def test_dynamic_key_of_any_bytes_is_corrupt_or_a_key(data: bytes) -> None:
 
 # ------------------------------------------------------------------ values
 
+TEXTS = st.lists(st.text(), max_size=2)
 LEGS = st.builds(Leg, st.text(), st.floats(allow_nan=False))
 POINTS = st.builds(Point, INT64, INT64)
 PLANES = st.recursive(
@@ -368,6 +378,11 @@ VALUES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (Node | Plane, NODES | PLANES),
     (list[int] | set[int] | str, st.lists(INT64) | st.sets(INT64) | st.text()),
     (Point, POINTS),
+    (Leg, LEGS),
+    (
+        Stop,
+        st.builds(Stop, st.sampled_from(Level), st.floats() | INT64, st.none() | INSTANTS, TEXTS),
+    ),
     (Renamed, st.builds(Renamed, st.text(), INT64)),
     (Flight, st.builds(Flight, st.text(), INSTANTS, st.lists(LEGS), st.text())),
     (Carrier, st.builds(Carrier, st.text(), st.sampled_from(Color))),
@@ -395,6 +410,24 @@ def test_value_is_accepted_and_survives_a_round_trip(
     assert repr(found) == repr(value) or found == value
     assert encoded[0] != 0xC1
     assert codec.accepts(found)
+
+
+@each_value
+@FEW
+@given(data=st.data())
+def test_values_that_are_decoded_together_are_those_that_are_decoded_one_by_one(
+    annotation: Any, values: st.SearchStrategy[Any], data: st.DataObject
+) -> None:
+    codec = CODECS[schema_of(annotation).brief]
+    rows = [codec.encode(value) for value in data.draw(st.lists(values, max_size=4))]
+    assert codec.decode_all is not None
+    found, expected = codec.decode_all(rows), [codec.decode(row) for row in rows]
+    assert [type(value) for value in found] == [type(value) for value in expected]
+    assert repr(found) == repr(expected) or found == expected
+    if rows:
+        broken = [*rows, b"\xc1"]
+        with pytest.raises(CorruptCheckpointError):
+            codec.decode_all(broken)
 
 
 @each_value

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -342,6 +344,30 @@ def test_the_answers_of_single_reads_and_of_the_routes_are_the_same(client: http
         assert ours.pop("lag_ms", 0) <= theirs.pop("lag_ms", 0)
         assert ours == theirs
         assert single.headers.get("etag") == routed.headers.get("etag")
+
+
+def test_the_stored_rows_of_direct_reads_and_of_the_routes_are_the_same(
+    client: httpx.Client,
+) -> None:
+    keys = [b"rome\0", b"nice\0", b"nowhere\0"]
+    bodies = [
+        msgspec.msgpack.encode({"keys": keys}),
+        msgspec.msgpack.encode({"keys": [b"\xff"]}),
+        msgspec.msgpack.encode({"keys": [1]}),
+        b"",
+    ]
+    places = ["sales/total", "sales/log", "sales/nothing", "sales/%FF", "nobody/total"]
+    for place, body in itertools.product(places, bodies):
+        path = f"/shop/{place}/stored"
+        direct, routed = (
+            client.post(path + parameters, content=body) for parameters in ("", "?wait=0")
+        )
+        assert direct.status_code == routed.status_code
+        assert direct.headers["content-type"] == routed.headers["content-type"]
+        decode = msgspec.msgpack.decode if direct.status_code == 200 else msgspec.json.decode
+        ours, theirs = decode(direct.content), decode(routed.content)
+        assert ours.pop("lag_ms", 0) <= theirs.pop("lag_ms", 0)
+        assert ours == theirs
 
 
 def test_records_have_their_fields(client: httpx.Client) -> None:

@@ -176,6 +176,7 @@ class ShardReport(Record):
         has_moved: whether it ran on another one before.
         restored_bytes: bytes of the files that its working copy was restored from.
         caught_up_bytes: bytes of the change files that its working copy had missed.
+        cpu_us: CPU time of the operator in the worker, in microseconds.
     """
 
     operator: str
@@ -192,6 +193,7 @@ class ShardReport(Record):
     has_moved: bool = False
     restored_bytes: Count = 0
     caught_up_bytes: Count = 0
+    cpu_us: Count = 0
 
 
 class EpochNote(Sealed):
@@ -246,6 +248,7 @@ class OperatorEpoch(Record):
         active_us: the processing time of the last epoch with records, by input; only for inputs
             that may be idle. Until its first record it is the time of the first epoch.
         placed: where its shards ran.
+        cpu_us: CPU time of its shards in Spark's workers, in microseconds; 0 if unknown.
     """
 
     shards: tuple[ShardState, ...]
@@ -273,6 +276,7 @@ class OperatorEpoch(Record):
     largest_by_input: dict[StoredText, int] = Field(default={})
     active_us: dict[StoredText, int] = Field(default={})
     placed: Placed = Placed()
+    cpu_us: Count = 0
 
     def shards_over(self, first_group: int, last_group: int) -> Sequence[ShardState]:
         """Return the shards with rows of these key groups."""
@@ -285,7 +289,14 @@ class OperatorEpoch(Record):
         counts = ("records_in", "records_out", "bytes_written", "late")
         handled = dict.fromkeys(counts, 0)
         read = {"records_by_input": dict.fromkeys(self.records_by_input, 0)}
-        update = {"shards": tuple(shards), "placed": Placed(), **handled, **read, **changes}
+        update = {
+            "shards": tuple(shards),
+            "placed": Placed(),
+            "cpu_us": 0,
+            **handled,
+            **read,
+            **changes,
+        }
         return self.model_copy(update=update)
 
     def largest_of(self, stream: str) -> int | None:

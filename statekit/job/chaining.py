@@ -1,9 +1,12 @@
-"""Operator chaining: which operators share one shuffle, why others do not, and `Job.explain()`.
+"""Passes: which operators share one shuffle, and why others do not.
 
 An operator that is fed by one other operator with the same key can run where its records are
 emitted, if the records that are emitted for a key have that key. statekit cannot know this. It
 assumes it if the key fields have the same names. A worker that finds a record of another shard
 fails the epoch, which then runs again without the chain.
+
+Operators that read the same stream with the same key share a shuffle, too: each task gives its rows
+to one after the other.
 
 Transforms run in the tasks of the operator that reads their outputs, or of the one that feeds them,
 under the same assumption.
@@ -11,7 +14,7 @@ under the same assumption.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from statekit.job.plan import Operator, Plan, Transform
@@ -59,6 +62,15 @@ class Chain:
         return before[0].function.record_type if before else self.first.declared.record_type
 
     @property
+    def shares_rows(self) -> bool:
+        """Whether its first operator can take rows of one stream that others take, too: as they
+        are, with a key, and of one type.
+        """
+        first = self.first
+        is_plain = len(self.streams) == 1 and len(self.shuffled.members) == 1
+        return is_plain and bool(first.declared.key) and first.declared.traits.combiner is None
+
+    @property
     def output_type(self) -> AnyOutput | None:
         """The type of what it emits; None if it emits nothing."""
         return self.after[-1].function.output_type if self.after else self.last.declared.output_type
@@ -67,6 +79,58 @@ class Chain:
     def output(self) -> str:
         """The name of the stream that it emits."""
         return self.after[-1].name if self.after else self.last.name
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Chains whose first operators get the same rows, in the same tasks.
+
+    Parameters:
+        chains: the chains. They read one stream, with one key, if there are several.
+    """
+
+    chains: tuple[Chain, ...]
+
+    @property
+    def first(self) -> Operator:
+        """The operator by which the tasks of the pass are known."""
+        return self.chains[0].first
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The names of the streams that it reads."""
+        return self.chains[0].streams
+
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        """All its operators."""
+        return tuple(operator for chain in self.chains for operator in chain.operators)
+
+
+def passes(plan: Plan, strayed: Collection[str] = (), alone: Collection[str] = ()) -> list[Pass]:
+    """Return all operators of a plan in passes, each after those that feed it.
+
+    Parameters:
+        strayed: operators that have received records with other keys.
+        alone: operators that get rows of their own.
+    """
+    found: list[Pass] = []
+    for chain in chains(plan, strayed):
+        shares = chain.shares_rows and chain.first.name not in alone
+        place = (chain.streams, chain.first.declared.key)
+        with_same_rows = (
+            at
+            for at, each in enumerate(found)
+            if shares
+            and each.chains[0].shares_rows
+            and each.first.name not in alone
+            and (each.streams, each.first.declared.key) == place
+        )
+        if (at := next(with_same_rows, None)) is None:
+            found.append(Pass((chain,)))
+        else:
+            found[at] = Pass((*found[at].chains, chain))
+    return found
 
 
 def chains(plan: Plan, strayed: Collection[str] = ()) -> list[Chain]:
@@ -174,82 +238,3 @@ def _apart(
 
 def _key(key: tuple[str, ...]) -> str:
     return ", ".join(key) or "nothing"
-
-
-# ----------------------------------------------------------------------------------- Job.explain()
-
-
-def explained(plan: Plan) -> str:
-    """Describe how the operators of a plan run on Spark."""
-    lines, chained = [f"job {plan.name}"], chains(plan)
-    for number, each in enumerate(chained, start=1):
-        lines.append(f"pass {number}, fed by {' and '.join(each.streams)}")
-        lines += (f"    {line}" for line in _of_pass(plan, each))
-    for transform in _transforms_alone(plan, chained):
-        lines.append(
-            f"{transform.function.kind} {transform.name}: over the rows of {transform.input}"
-        )
-    return "\n".join(lines)
-
-
-def _transforms_alone(plan: Plan, chained: list[Chain]) -> Iterator[Transform]:
-    """Yield the transforms that run in no task of an operator."""
-    inside = [name for each in chained for some in each.transforms for name in some]
-    inside += [transform for each in chained for transform in each.after]
-    yield from (transform for transform in plan.transforms if transform not in inside)
-
-
-def _of_pass(plan: Plan, each: Chain) -> Iterator[str]:
-    first = each.first
-    yield from _reading(plan, each)
-    if first.declared.key:
-        yield f"shuffled once, by the key group of {', '.join(first.declared.key)}"
-    else:
-        yield "distributed round robin over the shards, as there is no key"
-    if each.apart is not None:
-        yield f"a pass of its own: {each.apart}"
-    chained = zip((None, *each.operators), each.operators, each.transforms, strict=False)
-    for before, operator, transforms in chained:
-        behind = "" if before is None else f", in the same tasks as {before.name}"
-        for transform in transforms:
-            yield _runs_in(transform, operator)
-        yield f"{operator.name}: {_calls(operator, is_shuffled=before is None)}{behind}"
-    for transform in each.after:
-        yield _runs_in(transform, each.last)
-
-
-def _runs_in(transform: Transform, operator: Operator) -> str:
-    return f"{transform.function.kind} {transform.name}: in the same tasks as {operator.name}"
-
-
-def _reading(plan: Plan, each: Chain) -> Iterator[str]:
-    """Yield which columns leave the JVM."""
-    combiner = each.first.declared.traits.combiner
-    for stream in each.streams:
-        records = plan.record_of(stream)
-        if records is None:
-            continue
-        for member in records.members if combiner is None else (combiner.read(),):
-            if member.fields is None:
-                yield f"reads all columns of {stream}: a dict does not say which"
-            else:
-                why = "; every record is validated" if member.flavour == "pydantic" else ""
-                yield f"reads {', '.join(member.field_names)} of {stream}, and nothing else{why}"
-
-
-def _calls(operator: Operator, *, is_shuffled: bool) -> str:
-    declared = operator.declared
-    if declared.traits.combiner is not None:
-        text = f"{', '.join(declared.traits.combiner.description)}, combined in Arrow"
-        text += " before the shuffle" if is_shuffled else ""
-        if declared.traits.takes_columns:
-            return f"{text}, kept for many keys at a time"
-        return f"{text}, added to windows for each key and interval"
-    if declared.traits.takes_parts:
-        return "called with the records of a key together"
-    if declared.takes_runs:
-        whose = "key" if declared.key else "shard"
-        return f"called once per {whose} and epoch, with all records of the {whose}"
-    if declared.ordered is not None:
-        return "called for each record, once the watermark has passed it"
-    return "called for each record"

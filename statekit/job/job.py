@@ -11,8 +11,8 @@ from typing import Any, Literal, Protocol, TypeVar, overload, runtime_checkable
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import DEFAULT_RETENTION, Retention
-from statekit.errors import StateTypeError
-from statekit.job.chaining import explained
+from statekit.errors import RestoreError, StateTypeError
+from statekit.job.explain import explained
 from statekit.job.options import RunOptions, StartOptions
 from statekit.job.plan import Plan, Source, check_name
 from statekit.job.progress import OutputCallback, Run, RunningJob
@@ -145,8 +145,17 @@ class Job(Plan):
         part.added_to(self)
         return part
 
-    def explain(self) -> str:
+    def explain(self, checkpoint: str | Path | None = None) -> str:
         """Describe what Spark reads, shuffles, combines and calls, and why.
+
+        Parameters:
+            checkpoint: a directory or object store URL, to describe what its last epoch took, too:
+                CPU of workers per operator, and on a cluster where shards ran.
+
+        Raises:
+            RestoreError: the checkpoint has no epoch.
+            CorruptCheckpointError: its last epoch cannot be read.
+            StorageError: it cannot be reached.
 
         >>> from collections.abc import Iterator
         >>> from typing import NamedTuple
@@ -174,7 +183,14 @@ class Job(Plan):
             total: called for each record
             large: called for each record, in the same tasks as total
         """
-        return explained(self)
+        if checkpoint is None:
+            return explained(self)
+        repository = Repository(checkpoint, create=False)
+        if (latest := repository.latest_epoch()) is None:
+            raise RestoreError(
+                f"{repository.url} has no epoch yet: run the job first, or leave out checkpoint="
+            )
+        return explained(self, repository.manifest(latest))
 
     def run(
         self,

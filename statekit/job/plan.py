@@ -283,6 +283,17 @@ class Plan:
             stream = transform.input
         return stream
 
+    def operators_before(self, streams: Iterable[str]) -> set[str]:
+        """Return the operators whose outputs are needed for some streams, without those before."""
+        names = set()
+        for origin in map(self.origin_of, streams):
+            late_of = next((each for each in self.operators if each.late == origin), None)
+            if late_of is not None:  # late records are found among the inputs
+                names |= self.operators_before(late_of.inputs)
+            elif self.is_operator(origin):
+                names.add(origin)
+        return names
+
     def reads_of(self, stream: str) -> int:
         """Return how many operators, transforms and sinks read a stream."""
         operators = sum(operator.streams.count(stream) for operator in self.operators)

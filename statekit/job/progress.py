@@ -62,6 +62,7 @@ class Progress:
         moved_shards: shards that ran on another executor the last time.
         restored_bytes: bytes of the files that working copies were restored from.
         caught_up_bytes: bytes of the change files that working copies had missed.
+        cpu_seconds: CPU time of each operator in Spark's workers.
         metrics: the metrics of the run after the epoch, as `metrics=` serves them, by name and
             labels without the label `job`, such as `statekit_state_rows{operator="count",
             state="seen"}`, without the space.
@@ -82,6 +83,7 @@ class Progress:
     moved_shards: int = 0
     restored_bytes: int = 0
     caught_up_bytes: int = 0
+    cpu_seconds: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict, repr=False)
 
     @property

@@ -101,6 +101,7 @@ class OperatorReports:
             records_by_input=read,
             largest_by_input=largest,
             placed=_placed(reports_by_shard),
+            cpu_us=sum(report.cpu_us for report in reports_by_shard),
             **undivided,
         )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +26,10 @@ class Parquet(Sink):
     @property
     def directory(self) -> str:
         return self.path.rstrip("/")
+
+    @property
+    def is_concurrent(self) -> bool:
+        return True
 
     def write(self, df: Any, attempt: Attempt) -> None:
         _ParquetEpoch(df.sparkSession, self.path, attempt).write(df)
@@ -64,7 +70,7 @@ class _ParquetEpoch:
             self._check_no_later_epoch()
             # Staged files of this very epoch may belong to another run that is about to be fenced.
             self._remove(self._staged_epochs, lambda name: name < self._prefix)
-        with _microseconds(df.sparkSession):
+        with _microseconds.of(df.sparkSession):
             df.write.mode("overwrite").parquet(self._staging)
         self._attempt.check_owner()  # from here on, files that another run has moved are replaced
         if self._attempt.is_first:
@@ -123,20 +129,41 @@ class _ParquetEpoch:
         _sync([*moved, self._directory])
 
 
-@contextlib.contextmanager
-def _microseconds(spark: Any) -> Iterator[None]:
-    """Write timestamps in microseconds, unless the user chose another type.
+class _Microseconds:
+    """Writes timestamps in microseconds, unless the user chose another type.
 
-    Spark's default, INT96, has no time zone: pyarrow and other tools read it as local time.
+    Spark's default, INT96, has no time zone: pyarrow and other tools read it as local time. It is a
+    setting of the session, and several sinks may write at the same time.
     """
-    name = "spark.sql.parquet.outputTimestampType"
-    chosen = spark.conf.get(name)
-    if chosen == "INT96":
-        spark.conf.set(name, "TIMESTAMP_MICROS")
-    try:
-        yield
-    finally:
-        spark.conf.set(name, chosen)
+
+    _NAME = "spark.sql.parquet.outputTimestampType"
+    _DEFAULT = "INT96"
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._writers: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def of(self, spark: Any) -> Iterator[None]:
+        """Change the setting of a session, until the last writer of the session is done."""
+        session = str(spark._jsparkSession.sessionUUID())
+        with self._lock:
+            if self._writers[session] or spark.conf.get(self._NAME) == self._DEFAULT:
+                self._writers[session] += 1
+                spark.conf.set(self._NAME, "TIMESTAMP_MICROS")
+            is_changed = self._writers[session] > 0
+        try:
+            yield
+        finally:
+            with self._lock:
+                if is_changed:
+                    self._writers[session] -= 1
+                    if not self._writers[session]:
+                        del self._writers[session]
+                        spark.conf.set(self._NAME, self._DEFAULT)
+
+
+_microseconds = _Microseconds()
 
 
 def _sync(targets: list[Any]) -> None:

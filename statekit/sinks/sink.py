@@ -44,6 +44,11 @@ class Sink(ABC):
         return False
 
     @property
+    def is_concurrent(self) -> bool:
+        """Whether `write` may run while other sinks of the job write."""
+        return False
+
+    @property
     def directory(self) -> str | None:
         """The directory that only this sink may write to; None for none."""
         return None
@@ -71,6 +76,10 @@ class Writer(Sink):
     def may_duplicate(self) -> bool:
         return self.format != "noop"
 
+    @property
+    def is_concurrent(self) -> bool:
+        return True
+
     def write(self, df: Any, attempt: Attempt) -> None:
         df.write.format(self.format).mode(self.mode).options(**self.options).save()
 
@@ -92,16 +101,29 @@ class Callback(Sink):
     """A user's function. See `callback`."""
 
     fn: Callable[[Any, int], object]
+    concurrent: bool = False
     reads_once: ClassVar[bool] = False
+
+    @property
+    def is_concurrent(self) -> bool:
+        return self.concurrent
 
     def write(self, df: Any, attempt: Attempt) -> None:
         self.fn(df, attempt.epoch)
 
 
-def callback(fn: Callable[[Any, int], object]) -> Callback:
+def callback(fn: Callable[[Any, int], object], *, concurrent: bool = False) -> Callback:
     """Return a function `(df, epoch)`, called once per epoch before the commit.
 
     The frame may be read any number of times, in part or not at all. After a crash the function is
     called again with the same epoch number: make its effect depend on the number.
+
+    Parameters:
+        fn: the function.
+        concurrent: whether it may run, in a thread of its own, while other sinks of the job write.
+            Without it the function is called alone, after the sinks that statekit writes.
+
+    >>> callback(print, concurrent=True).is_concurrent
+    True
     """
-    return Callback(fn)
+    return Callback(fn, concurrent)

@@ -12,7 +12,7 @@ the operators between a job's inputs and its sinks:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass
 from functools import cache, partial, reduce
 from pathlib import Path
@@ -25,13 +25,14 @@ from pyspark.sql import DataFrame
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import ShardReport
 from statekit.errors import IncompleteEpochError, StrayKeyError, UnsortedError
-from statekit.job.chaining import Chain, chains
+from statekit.job.chaining import Chain, Pass, passes
 from statekit.job.job import Job
 from statekit.job.options import StartOptions
 from statekit.job.plan import Operator
 from statekit.runtime.coordinator import Coordinator
 from statekit.sinks.sink import Attempt, Sink
 from statekit.spark.commit_records import Reports
+from statekit.spark.concurrent_actions import Action, run_all
 from statekit.spark.epoch_streams import EpochStreams, Transforms
 from statekit.spark.failures import translated
 from statekit.spark.merged_inputs import MergedInputs
@@ -45,13 +46,14 @@ from statekit.spark.plan import (
     Slot,
     UnionFrames,
     late_records,
+    outputs_of_branch,
     quoted,
     reader_of,
     slots_of,
 )
 from statekit.spark.session import warn_of_settings
 from statekit.spark.shared_reads import StreamColumns, grouped, rows_of
-from statekit.spark.worker import ShardStep, Stage
+from statekit.spark.worker import Branch, ShardStep, Stage
 from statekit.spark.worker_rows import AnyProcess, UnionReader
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies, default_working_directory
@@ -94,11 +96,11 @@ class EpochRunner:
             operator.name: pickled(operator.declared) for operator in job.operators
         }
         self._transforms = Transforms(job)
-        self._frames: dict[tuple[Chain, bool], OperatorFrames | UnionFrames] = {}
+        self._frames: dict[tuple[Pass, bool], OperatorFrames | UnionFrames] = {}
         self._strayed: set[str] = set()
         self._unsorted: set[str] = set()
         self._plans_again = all(sink.reads_once for sink in outputs.values())
-        self._chains = chains(job)
+        self._passes = self._new_passes()
         self._inputs: Mapping[str, DataFrame] = {}
         self._is_small: Callable[[], bool] = lambda: False
         self._written: set[str] = set()
@@ -155,7 +157,7 @@ class EpochRunner:
         self._written.clear()  # sinks are written once more
         if isinstance(error, StrayKeyError):
             self._strayed.add(error.operator)
-            self._chains = chains(self._coordinator.job, self._strayed)
+            self._passes = self._new_passes()
             return True
         if isinstance(error, UnsortedError) and self._by_number(error.operator):
             self._unsorted.add(error.operator)
@@ -179,55 +181,52 @@ class EpochRunner:
             copies = DiskCopies(self._directory, self._rocksdb)
             copies.forget(self._coordinator.job_file.id)
 
-    def _frame(self, chain: Chain, streams: EpochStreams) -> DataFrame:
-        operator, route = chain.first, self._route(chain)
+    def _new_passes(self) -> list[Pass]:
+        return passes(self._coordinator.job, self._strayed, self._first_inputs)
+
+    def _frame(self, each: Pass, streams: EpochStreams) -> DataFrame:
+        operator, route = each.first, self._route(each)
         first = self._first_inputs.get(operator.name) if self._coordinator.last is None else None
         if first is not None:
-            dfs = [first.frame, streams[chain.streams[0]]]
+            dfs = [first.frame, streams[each.streams[0]]]
             (record_type,) = operator.declared.record_type.members
             slots = [Slot(0, first.records), Slot(1, record_type)]
-            initial = UnionFrames(dfs, slots, 2, self._frame_options(chain))
-            return initial.frame(dfs, self._step(chain, first.reader), route)
+            initial = UnionFrames(dfs, slots, 2, self._frame_options(each))
+            return initial.frame(dfs, self._step(each, first.reader), route)
         job, combines = self._coordinator.job, _combines(operator, route.tasks)
-        reader = None if chain.transforms[0] else reader_of(operator, job)
-        frames = self._frames.get((chain, combines))
+        is_of_rows = len(each.chains) > 1 or each.chains[0].transforms[0]
+        reader = None if is_of_rows else reader_of(operator, job)
+        frames = self._frames.get((each, combines))
         if frames is None:
-            options, dfs = self._frame_options(chain), [streams[name] for name in chain.streams]
+            options, dfs = self._frame_options(each), [streams[name] for name in each.streams]
             if reader is not None:
                 frames = UnionFrames(dfs, slots_of(operator, job), len(operator.inputs), options)
             else:
-                (record_type,) = chain.shuffled.members
+                # Whatever reads a stream takes records of its type.
+                (record_type,) = each.chains[0].shuffled.members
                 frames = OperatorFrames(dfs[0], options, record_type, combines=combines)
-            self._frames[chain, combines] = frames
-        step = self._step(chain, reader, is_combined=combines)
+            self._frames[each, combines] = frames
+        step = self._step(each, reader, is_combined=combines)
         if isinstance(frames, UnionFrames) and frames.selects:
             rows = self._shared_rows(operator, frames, streams)
             return frames.frame_of_rows(rows, step, route)
-        return frames.frame([streams[name] for name in chain.streams], step, route)
+        return frames.frame([streams[name] for name in each.streams], step, route)
 
-    def _frame_options(self, chain: Chain) -> FrameOptions:
+    def _frame_options(self, each: Pass) -> FrameOptions:
         return FrameOptions(
-            chain.first,
-            chain.output_type,
+            each.first,
+            tuple(chain.output_type for chain in each.chains),
             self._coordinator.parallelism,
             self._coordinator.key_groups,
-            by_number=self._by_number(chain.first.name),
+            by_number=self._by_number(each.first.name),
         )
 
     def _step(
-        self, chain: Chain, reader: UnionReader | None, *, is_combined: bool = False
+        self, each: Pass, reader: UnionReader | None, *, is_combined: bool = False
     ) -> ShardStep:
         coordinator = self._coordinator
-        stages = (
-            Stage(
-                self._functions[operator.name],
-                PickledPlans(coordinator.plans(operator.name)),
-                self._transforms.pickled(transforms),
-            )
-            for operator, transforms in zip(chain.operators, chain.transforms, strict=True)
-        )
         return ShardStep(
-            stages=tuple(stages),
+            branches=tuple(map(self._branch, each.chains)),
             url=coordinator.repository.url,
             directory=self._directory,
             options=self._rocksdb,
@@ -236,9 +235,19 @@ class EpochRunner:
             reporter=self._reporter,
             reader=reader,
             is_combined=is_combined,
-            after=self._transforms.pickled(chain.after),
             started_us=None if self._placement is None else self._placement.started_us,
         )
+
+    def _branch(self, chain: Chain) -> Branch:
+        stages = (
+            Stage(
+                self._functions[operator.name],
+                PickledPlans(self._coordinator.plans(operator.name)),
+                self._transforms.pickled(transforms),
+            )
+            for operator, transforms in zip(chain.operators, chain.transforms, strict=True)
+        )
+        return Branch(tuple(stages), self._transforms.pickled(chain.after))
 
     def _by_number(self, operator: str) -> bool:
         """Return whether Spark sorts the rows of an operator by one number only."""
@@ -261,15 +270,15 @@ class EpochRunner:
             rows.append(rows_of(streams[together[0].base], together, is_merged=False))
         return rows
 
-    def _route(self, chain: Chain) -> Route:
-        """Return how the rows of a chain are distributed."""
+    def _route(self, each: Pass) -> Route:
+        """Return how the rows of a pass are distributed."""
         if self._placement is None:
-            return Route(self._tasks(chain.first))
+            return Route(self._tasks(each.first))
         wanted = self._context.defaultParallelism * TASKS_PER_CORE
         wanted = min(self._coordinator.parallelism, wanted)
         session = next(iter(self._inputs.values())).sparkSession
-        tasks = self._placement.tasks(chain.first.name, wanted)
-        return Route(tasks, self._placement.frame(session, chain, self._coordinator.last))
+        tasks = self._placement.tasks(each.first.name, wanted)
+        return Route(tasks, self._placement.frame(session, each, self._coordinator.last))
 
     def _tasks(self, operator: Operator) -> int | None:
         """Return the number of tasks for the shards of an operator; None for one task without a
@@ -317,8 +326,9 @@ class EpochRunner:
         """Compute everything in the action of the one sink."""
         (sink,) = self._coordinator.job.sinks
         with EpochStreams(inputs, self._transforms, persists=False) as streams:
-            for each in self._chains:
-                streams[each.output] = self._frame(each, streams)
+            for each in self._passes:
+                (chain,) = each.chains  # they would read a stream twice
+                streams[chain.output] = self._frame(each, streams)
             self._write(streams[sink.stream], sink.name)
         reports = self._reports.of(self._reporter)
         if not reports:
@@ -330,21 +340,60 @@ class EpochRunner:
         return reports
 
     def _persisted(self, inputs: Mapping[str, DataFrame]) -> list[ShardReport]:
-        """Compute each chain in an action of its own, then write the sinks."""
+        """Compute each pass in an action of its own, then write the sinks.
+
+        Passes that do not need each other run beside each other, and so do sinks.
+        """
         job = self._coordinator.job
         with EpochStreams(inputs, self._transforms, persists=True) as streams:
-            for each in self._chains:
-                frame = self._frame(each, streams)
-                if job.reads_of(each.output):
-                    frame = streams.persist(frame)
-                compute(frame)
-                if job.wants_late(each.first):
-                    streams[each.first.late] = self._late(each.first, streams)
-                streams[each.output] = frame
+            for frame in self._shared_inputs(inputs):
+                streams.persist(frame)
+            run_all(list(self._actions(streams)))
+            beside: list[Action] = []
+            alone: list[Action] = []
             for sink in job.sinks:
-                self._write(streams[sink.stream], sink.name)
+                write = Action(sink.name, partial(self._write, streams[sink.stream], sink.name))
+                (beside if self._outputs[sink.name].is_concurrent else alone).append(write)
+            if beside:
+                run_all(beside)
+            for write in alone:
+                write.run()
             # After the sinks: a persisted frame is computed again if an executor is lost meanwhile.
             return self._reports.of(self._reporter)
+
+    def _shared_inputs(self, inputs: Mapping[str, DataFrame]) -> Iterator[DataFrame]:
+        """Yield the frames of inputs that several actions read. Merged inputs are one frame."""
+        groups = [(frame, {name}) for name, frame in inputs.items()]
+        if isinstance(inputs, MergedInputs):
+            groups = [(inputs.whole, {*inputs})]
+        job = self._coordinator.job
+        reads = [each.streams for each in self._passes]
+        reads += [each.inputs for each in job.operators if job.wants_late(each)]
+        reads += [(sink.stream,) for sink in job.sinks]
+        origins = [{job.origin_of(stream) for stream in streams} for streams in reads]
+        for frame, names in groups:
+            if sum(not names.isdisjoint(read) for read in origins) > 1:
+                yield frame
+
+    def _actions(self, streams: EpochStreams) -> Iterator[Action]:
+        """Yield an action for each pass, and add its outputs to the streams of the epoch."""
+        job = self._coordinator.job
+        for each in self._passes:
+            frame = self._frame(each, streams)
+            if any(job.reads_of(chain.output) for chain in each.chains):
+                frame = streams.persist(frame)
+            for number, chain in enumerate(each.chains):
+                if job.wants_late(chain.first):
+                    streams[chain.first.late] = self._late(chain.first, streams)
+                is_alone = len(each.chains) == 1
+                streams[chain.output] = frame if is_alone else outputs_of_branch(number, frame)
+            needed = job.operators_before(each.streams)
+            after = frozenset(
+                before
+                for before in self._passes
+                if any(chain.last.name in needed for chain in before.chains)
+            )
+            yield Action(each, partial(compute, frame), after)
 
 
 def compute(frame: DataFrame) -> None:

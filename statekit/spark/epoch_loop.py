@@ -517,5 +517,6 @@ def _progress(
         moved_shards=sum(operator.placed.moved for operator in operators.values()),
         restored_bytes=sum(operator.placed.restored_bytes for operator in operators.values()),
         caught_up_bytes=sum(operator.placed.caught_up_bytes for operator in operators.values()),
+        cpu_seconds={name: operator.cpu_us / 1e6 for name, operator in operators.items()},
         metrics=coordinator.metrics.values(),
     )

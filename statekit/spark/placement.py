@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from statekit.checkpoint.manifest import EpochManifest, ShardReport, ShardState
 from statekit.clock import now_us
 from statekit.errors import StorageError
-from statekit.job.chaining import Chain
+from statekit.job.chaining import Pass
 from statekit.spark.found_copies import Shard, found_copies, owners
 from statekit.spark.placed_frame import PlacedFrames
 
@@ -127,7 +127,7 @@ class _Tasks:
 
 
 class Placement:
-    """Chooses executors for the tasks of each chain of operators, epoch after epoch.
+    """Chooses executors for the tasks of each pass of operators, epoch after epoch.
 
     Parameters:
         context: Spark's, with a cluster.
@@ -171,9 +171,9 @@ class Placement:
         return len(tasks.executors)
 
     def frame(
-        self, session: SparkSession, chain: Chain, last: EpochManifest | None
+        self, session: SparkSession, each: Pass, last: EpochManifest | None
     ) -> DataFrame | None:
-        """Return the frame that places the tasks of a chain; None while no executor is known.
+        """Return the frame that places the tasks of a pass; None while no executor is known.
 
         Parameters:
             last: the epoch before.
@@ -184,7 +184,7 @@ class Placement:
         if self._frames is None:
             self._frames = PlacedFrames(session)
         try:
-            return self._placed(self._frames, chain, executors, last)
+            return self._placed(self._frames, each, executors, last)
         except StorageError as error:
             self._is_possible = False
             _logger.warning("%s", error)
@@ -193,16 +193,16 @@ class Placement:
     def _placed(
         self,
         frames: PlacedFrames,
-        chain: Chain,
+        each: Pass,
         executors: Sequence[Executor],
         last: EpochManifest | None,
     ) -> DataFrame:
         if last is not None and not self._has_looked_for_copies:
             self._look_for_copies(frames, executors)
-        tasks = self._tasks[chain.first.name]
+        tasks = self._tasks[each.first.name]
         if last is not None and tasks.placed is None:
-            self._return_to_copies(chain, tasks, last)
-        weights = self._weights(chain, len(tasks.executors), last)
+            self._return_to_copies(each, tasks, last)
+        weights = self._weights(each, len(tasks.executors), last)
         chosen = assigned(weights, executors, tasks.executors)
         tasks.executors = [*chosen]
         locations = {executor.id: executor.location for executor in executors}
@@ -219,11 +219,11 @@ class Placement:
             copies = found_copies(frames, places, self._directory, self._checkpoint_id)
             self._ran_on = owners(copies) | self._ran_on
 
-    def _return_to_copies(self, chain: Chain, tasks: _Tasks, last: EpochManifest) -> None:
+    def _return_to_copies(self, each: Pass, tasks: _Tasks, last: EpochManifest) -> None:
         """Prefer the executors that have the copies of most shards of a task."""
         counts = [Counter[str]() for _ in tasks.executors]
-        for task, shard in self._shards_by_task(chain.first.name, len(counts), last):
-            if (executor := self._ran_on.get((chain.first.name, shard.groups))) is not None:
+        for task, shard in self._shards_by_task(each.first.name, len(counts), last):
+            if (executor := self._ran_on.get((each.first.name, shard.groups))) is not None:
                 counts[task][executor] += 1
         tasks.executors = [count.most_common(1)[0][0] if count else None for count in counts]
 
@@ -236,11 +236,11 @@ class Placement:
             for number, shard in enumerate(epoch.shards):
                 yield number * tasks // self._parallelism, shard
 
-    def _weights(self, chain: Chain, tasks: int, last: EpochManifest | None) -> list[int]:
+    def _weights(self, each: Pass, tasks: int, last: EpochManifest | None) -> list[int]:
         weights = [_TASK_ROWS] * tasks
         if last is None:
             return weights
-        for operator in chain.operators:
+        for operator in each.operators:
             for task, shard in self._shards_by_task(operator.name, tasks, last):
                 weights[task] += max(0, sum(shard.rows.values()))
         return weights

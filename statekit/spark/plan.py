@@ -20,7 +20,14 @@ from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 from statekit.spark.pickling import Pickled
 from statekit.spark.placed_frame import TASK
-from statekit.spark.worker import CombineStep, LateStep, ShardStep, Stage, output_schema
+from statekit.spark.worker import (
+    CombineStep,
+    LateStep,
+    ShardStep,
+    Stage,
+    branch_column,
+    pass_schema,
+)
 from statekit.spark.worker_rows import (
     ARRIVAL,
     FIRST_MARK,
@@ -94,17 +101,17 @@ def _check_consumers(df: DataFrame, stream: str, job: Job) -> None:
 
 @dataclass(frozen=True)
 class FrameOptions:
-    """Options of the frames of a chain of operators.
+    """Options of the frames of a pass.
 
     Parameters:
         operator: the first operator, whose records are shuffled.
-        output_type: of what the chain emits; None if it emits nothing.
+        output_types: of what each chain emits; None for one that emits nothing.
         shards, groups: their numbers.
         by_number: whether Spark sorts rows by one number only, or completely.
     """
 
     operator: Operator
-    output_type: AnyOutput | None
+    output_types: tuple[AnyOutput | None, ...]
     shards: int
     groups: int
     by_number: bool
@@ -185,7 +192,7 @@ class Route:
 
 
 class ShardFrames:
-    """Runs the shards of a chain over rows that have a key group, epoch after epoch.
+    """Runs the shards of a pass over rows that have a key group, epoch after epoch.
 
     Everything that is the same in each epoch is built once and kept: every call into the JVM takes
     a millisecond, and an epoch of a hundred records takes only some tens of them.
@@ -197,7 +204,7 @@ class ShardFrames:
 
     Parameters:
         keyed: a frame with the columns of the rows.
-        options: of the chain.
+        options: of the pass.
         inputs: the number of input streams.
     """
 
@@ -207,7 +214,7 @@ class ShardFrames:
         self._shards = options.shards
         self._shard_of_row = _shard_of_row(options.shards, options.groups)
         self._tasks_of_row: dict[int, Column] = {}  # by the number of tasks
-        self._schema = from_arrow_schema(output_schema(options.output_type))
+        self._schema = from_arrow_schema(pass_schema(options.output_types))
 
     def run(self, rows: Sequence[DataFrame], step: ShardStep, route: Route) -> DataFrame:
         """Return the outputs over the rows of some frames."""
@@ -236,7 +243,7 @@ class OperatorFrames(ShardFrames):
 
     Parameters:
         like: a frame with the columns of later frames.
-        options: of the chain.
+        options: of the pass.
         record_type: of the records that are shuffled.
         combines: whether records are combined before the shuffle, if the operator has a combiner.
             This is a stage of its own, which takes longer than a few records do without it.
@@ -270,7 +277,8 @@ class OperatorFrames(ShardFrames):
     def frame(self, dfs: Sequence[DataFrame], step: ShardStep, route: Route) -> DataFrame:
         """Return the outputs of the operator over its one input; for `route` see `run`."""
         (df,) = dfs
-        df = df if self._combined is None else self._combined.frame(df, step.stages[0])
+        if self._combined is not None:
+            df = self._combined.frame(df, step.branches[0].stages[0])
         df = with_derived(self._record_type, df)
         return self.run([df.selectExpr(*self._selected)], step, route)
 
@@ -430,6 +438,12 @@ def _group_and_key(df: DataFrame, options: FrameOptions) -> list[Column]:
     expressions = [key_expression(df, name, options.operator.name) for name in options.key]
     keys = zip(expressions, options.key, strict=True)
     return [group, *(F.expr(expression).alias(name) for expression, name in keys)]
+
+
+def outputs_of_branch(number: int, df: DataFrame) -> DataFrame:
+    """Return what one of several chains emits, of the outputs of their pass."""
+    own = branch_column(number)
+    return df.where(F.col(own).isNotNull()).select(f"{own}.*")
 
 
 def late_records(

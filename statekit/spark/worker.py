@@ -19,6 +19,7 @@ import pyarrow as pa
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import ShardPlan, ShardReport
 from statekit.checkpoint.repository import Repository
+from statekit.clock import cpu_us
 from statekit.errors import StrayKeyError
 from statekit.functions.stateless import Stateless
 from statekit.records.keyed_batch import KeyedBatch
@@ -30,6 +31,7 @@ from statekit.runtime.shard import RARE_COLLECTION, reporting, run_shard
 from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
 from statekit.spark.commit_records import Reporter
 from statekit.spark.pickling import Pickled, PickledPlans, unpickled
+from statekit.spark.replayed_rows import ReplayedRows
 from statekit.spark.worker_rows import (
     GROUP,
     INPUT,
@@ -57,6 +59,28 @@ def output_schema(output_type: AnyOutput | None) -> pa.Schema:
     """Return the columns of a step: those of the outputs, all nullable."""
     fields = [_NOTHING] if output_type is None else list(output_type.arrow_schema)
     return pa.schema([field.with_nullable(True) for field in fields])
+
+
+def branch_column(number: int) -> str:
+    """Return the column with the outputs of a chain, if a pass has several."""
+    return f"__statekit_branch_{number}"
+
+
+def pass_schema(output_types: Sequence[AnyOutput | None]) -> pa.Schema:
+    """Return the columns of the step of a pass: those of its one chain, or a column for each."""
+    schemas = list(map(output_schema, output_types))
+    if len(schemas) == 1:
+        return schemas[0]
+    return pa.schema(
+        [pa.field(branch_column(n), pa.struct(list(of))) for n, of in enumerate(schemas)]
+    )
+
+
+def _outputs_of_branch(outputs: pa.RecordBatch, number: int, schema: pa.Schema) -> pa.RecordBatch:
+    """Return outputs of a chain in the columns of its pass."""
+    own = pa.StructArray.from_arrays(outputs.columns, fields=list(schema.field(number).type))
+    columns = [own if n == number else pa.nulls(len(own), of.type) for n, of in enumerate(schema)]
+    return pa.record_batch(columns, schema=schema)
 
 
 @dataclass(frozen=True)
@@ -113,11 +137,30 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class ShardStep:
-    """The function for each partition of a chain's frame, which has some of its shards.
+class Branch:
+    """A chain of a pass.
 
     Parameters:
         stages: the operators, each fed by the one before.
+        after: transforms of the outputs of the last operator.
+    """
+
+    stages: tuple[Stage, ...]
+    after: tuple[PickledTransform, ...] = ()
+
+    @property
+    def output_type(self) -> AnyOutput | None:
+        if self.after:
+            return self.after[-1].output_type
+        return unpickled(self.stages[-1].function).output_type
+
+
+@dataclass(frozen=True)
+class ShardStep:
+    """The function for each partition of a pass's frame, which has some of its shards.
+
+    Parameters:
+        branches: the chains. Each gets all rows.
         url: of the checkpoint.
         directory: for working copies, on the worker's local disk; None for the executor's own.
         options: limits of RocksDB.
@@ -126,11 +169,10 @@ class ShardStep:
         reporter: sends the reports of shards.
         reader: reads the rows of an operator with several streams; None for one.
         is_combined: whether the rows are those of the first operator's combiner, if it has one.
-        after: transforms of the outputs of the last operator.
         started_us: when the run began, on a cluster.
     """
 
-    stages: tuple[Stage, ...]
+    branches: tuple[Branch, ...]
     url: str
     directory: str | None
     options: RocksOptions
@@ -139,7 +181,6 @@ class ShardStep:
     reporter: Reporter
     reader: UnionReader | None = None
     is_combined: bool = False
-    after: tuple[PickledTransform, ...] = ()
     started_us: int | None = None
 
     def __call__(self, batches: Batches) -> Batches:
@@ -147,56 +188,77 @@ class ShardStep:
         _collect_rarely()
         directory = self.directory or _executors_directory()
         copies = DiskCopies(directory, self.options, self.bases, self.started_us)
-        for stage in self.stages:
+        for stage in (stage for branch in self.branches for stage in branch.stages):
             copies.tidy(stage.plans)
-        output_type = unpickled(self.stages[-1].function).output_type
-        if self.after:
-            output_type = self.after[-1].output_type
         for shard, rows in shards_in_turn(batches):
-            yield from self._shard(shard, rows, copies, output_type)
+            yield from self._shard(shard, self._sorted(rows), copies, directory)
 
-    def _shard(
-        self, shard: int, batches: Batches, copies: DiskCopies, output_type: AnyOutput | None
-    ) -> Batches:
+    def _sorted(self, batches: Batches) -> Batches:
+        """Return the rows of a shard in order."""
+        first = self.branches[0].stages[0]
+        key = unpickled(first.function).key
+        by = key if self.reader is None else (*key, INPUT)
+        return in_order(batches, by, first.plans[0].operator)
+
+    def _shard(self, shard: int, rows: Batches, copies: DiskCopies, directory: str) -> Batches:
+        """Run a shard of each chain, one chain after the other."""
+        if len(self.branches) == 1:
+            yield from self._branch(self.branches[0], shard, rows, copies)
+            return
+        schema = pass_schema([branch.output_type for branch in self.branches])
+        with ReplayedRows(rows, directory) as replayed:
+            for number, branch in enumerate(self.branches):
+                for outputs in self._branch(branch, shard, iter(replayed), copies):
+                    yield _outputs_of_branch(outputs, number, schema)
+
+    def _branch(self, branch: Branch, shard: int, batches: Batches, copies: DiskCopies) -> Batches:
+        """Run a shard of one chain."""
         repository = _repository(self.url)
-        processes = [unpickled(stage.function) for stage in self.stages]
+        processes = [unpickled(stage.function) for stage in branch.stages]
         reports: list[ShardReport] = []
         running: list[Generator[list[Any], None, None]] = []
+        spent_us = [0] * len(processes)
         try:
-            for place, process in enumerate(processes):
-                plan = self.stages[place].plans[shard]
-                if place == 0:
-                    shard_input = self._input(process, plan, batches)
+            for process, stage in zip(processes, branch.stages, strict=True):
+                plan = stage.plans[shard]
+                if not running:
+                    shard_input = self._input(stage, process, plan, batches)
                 else:
-                    before = processes[place - 1]
+                    before = processes[len(running) - 1]
                     none: dict[Any, int] = {}
                     passed = ((_received(some, before.output_type), none) for some in running[-1])
-                    keyed = self._keyed(passed, before.name, place, process, plan)
+                    keyed = self._keyed(passed, before.name, stage.transforms, process, plan)
                     shard_input = ShardInput((), keyed)
                 run = run_shard(process, plan, shard_input, repository, copies)
-                running.append(reporting(run, reports))
-            emitted = self._after(running[-1], processes[-1])
+                running.append(_timed(reporting(run, reports), spent_us, len(running)))
+            emitted = _transformed(running[-1], processes[-1], branch.after)
+            output_type = branch.output_type
             schema = output_schema(output_type)
             batches_out = (_output_batch(output_type, schema, some) for some in emitted)
             # Large batches, as each that crosses over to Spark takes time of its own.
             for group in rebatched(batches_out, rows=_BATCH_ROWS, size=_BATCH_BYTES):
                 yield from pa.Table.from_batches(group).combine_chunks().to_batches()
             executor = executor_id()
-            for report in reports:
-                self.reporter.report(report.model_copy(update={"executor": executor}))
+            # An operator has run while the next one took its outputs.
+            before_us = [0, *spent_us]
+            for report, own_us, fed_us in zip(reports, spent_us, before_us, strict=False):
+                facts = {"executor": executor, "cpu_us": own_us - fed_us}
+                self.reporter.report(report.model_copy(update=facts))
         finally:
             for outputs in reversed(running):
                 outputs.close()
 
-    def _input(self, declared: AnyProcess, plan: ShardPlan, batches: Batches) -> ShardInput:
-        """Return the records of a shard of the first operator."""
+    def _input(
+        self, stage: Stage, declared: AnyProcess, plan: ShardPlan, batches: Batches
+    ) -> ShardInput:
+        """Return the records of a shard of the first operator of a chain."""
         if self.reader is not None:
-            batches = in_order(batches, (*declared.key, INPUT), plan.operator)
             return self.reader(declared, batches, self.key_groups).shard_input()
-        batches = in_order(batches, declared.key, plan.operator)
-        if transforms := self.stages[0].transforms:
+        if transforms := stage.transforms:
             read = _read_with_groups(transforms[0].record_type, declared, batches)
-            return ShardInput((), self._keyed(read, transforms[-1].name, 0, declared, plan))
+            return ShardInput(
+                (), self._keyed(read, transforms[-1].name, transforms, declared, plan)
+            )
         if declared.traits.combiner is not None and not self.is_combined:
             batches = _combined(declared.traits.combiner, batches, plan, declared.late_us(plan))
         return ShardInput((), batches_of_rows(declared, batches, self.key_groups))
@@ -205,7 +267,7 @@ class ShardStep:
         self,
         received: Iterable[tuple[list[Any], Mapping[Any, int]]],
         sender: str,
-        place: int,
+        transforms: Sequence[PickledTransform],
         process: AnyProcess,
         plan: ShardPlan,
     ) -> Iterator[KeyedBatch]:
@@ -215,7 +277,7 @@ class ShardStep:
             received: records, before the transforms of the operator, list by list, with key groups
                 of keys that need not be computed.
             sender: the name of the function that emits them.
-            place: of the operator in the chain.
+            transforms: of the operator's records.
             process, plan: the process function, and the plan of its shard.
 
         Raises:
@@ -223,7 +285,6 @@ class ShardStep:
             ProcessError: a record does not fit the declared type.
         """
         builder = KeyedBatchBuilder(process, self.key_groups)
-        transforms = self.stages[place].transforms
         for arrived, known in received:
             records: Sequence[Any] = arrived
             for transform in transforms:
@@ -237,17 +298,34 @@ class ShardStep:
                 groups = list(_groups_in_shard(builder, keys, records, sender, plan))
             yield builder.batch(keys, groups, records)
 
-    def _after(self, emitted: Iterable[list[Any]], last: AnyProcess) -> Iterator[list[Any]]:
-        """Yield the outputs of the last operator, after the transforms of them."""
-        if not self.after:
-            yield from emitted
-            return
-        for outputs in emitted:
-            records = _received(outputs, last.output_type)
-            for transform in self.after:
-                records = transform.apply(records)
-            if records:
-                yield records
+
+def _transformed(
+    emitted: Iterable[list[Any]], last: AnyProcess, transforms: Sequence[PickledTransform]
+) -> Iterator[list[Any]]:
+    """Yield the outputs of the last operator of a chain, after the transforms of them."""
+    if not transforms:
+        yield from emitted
+        return
+    for outputs in emitted:
+        records = _received(outputs, last.output_type)
+        for transform in transforms:
+            records = transform.apply(records)
+        if records:
+            yield records
+
+
+def _timed(
+    outputs: Generator[list[Any], None, None], spent_us: list[int], place: int
+) -> Generator[list[Any], None, None]:
+    """Yield outputs, and add the CPU time that they take to that of a place."""
+    with contextlib.closing(outputs):
+        while True:
+            began_us = cpu_us()
+            some = next(outputs, None)
+            spent_us[place] += cpu_us() - began_us
+            if some is None:
+                return
+            yield some
 
 
 def _read_with_groups(

@@ -39,7 +39,7 @@ from statekit.spark.start import check_classic, default_parallelism, use_this_py
 from statekit.spark.tws.checkpoint import TwsCheckpoint
 from statekit.spark.tws.process import ProcessorProcess
 from statekit.spark.tws.stored_rows import StoredRows, stored_frame
-from statekit.spark.worker import ShardStep, Stage
+from statekit.spark.worker import Branch, ShardStep, Stage
 from statekit.watermark import BEGINNING
 from statekit.working_copy.base_options import BaseOptions
 
@@ -131,7 +131,7 @@ class SparkImport:
         arrived = Reports(self._spark.sparkContext)
         reporter = arrived.begin()
         step = ShardStep(
-            stages=(Stage(pickled(self._stored_rows), PickledPlans(plans)),),
+            branches=(Branch((Stage(pickled(self._stored_rows), PickledPlans(plans)),)),),
             url=repository.url,
             directory=directory_for_copies(self._spark.sparkContext, working_directory),
             options=rocksdb or RocksOptions(),
@@ -200,7 +200,7 @@ class SparkImport:
         cores: int = self._spark.sparkContext.defaultParallelism
         puts = Operator(self._operator.name, self._stored_rows, self._operator.inputs)
         options = FrameOptions(
-            puts, self._stored_rows.output_type, self._shards, self._groups, by_number=True
+            puts, (self._stored_rows.output_type,), self._shards, self._groups, by_number=True
         )
         (record_type,) = self._stored_rows.record_type.members
         frames = OperatorFrames(self._frame, options, record_type)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import statekit as sk
-from statekit.job.chaining import chains
+from statekit.job.chaining import chains, passes
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 
@@ -116,7 +116,67 @@ def test_others_run_apart_for_a_reason(rest: Callable[[Any], None], apart: str) 
     assert chains(made)[0].apart is None
 
 
+def of_passes(made: sk.Job, **given: Any) -> list[list[str]]:
+    return [[operator.name for operator in each.operators] for each in passes(made, **given)]
+
+
+def test_operators_of_one_stream_and_one_key_share_a_pass_with_those_that_they_feed() -> None:
+    made, moves = job()
+    moves.process(of_game).sink("games")
+    moves.process(total).process(best).sink("best")
+    moves.process(timed).sink("timed")
+    assert of_passes(made) == [["of_game"], ["total", "best", "timed"]]
+
+
+def test_an_operator_of_the_outputs_that_another_one_reads_has_a_pass_of_its_own() -> None:
+    made, moves = job()
+    totals = moves.process(total)
+    totals.process(best).sink("best")
+    totals.process(timed).sink("timed")
+    assert of_passes(made) == [["total"], ["best", "timed"]]
+
+
+def test_combined_records_and_round_robin_and_several_streams_are_not_shared() -> None:
+    made, moves = job()
+    others = made.source("others", Move)
+    moves.aggregate(key="player", n=sk.Count()).sink("counted")
+    moves.process(dealt).sink("dealt")
+    moves.union(others).process(best).sink("best")
+    moves.process(timed).sink("timed")
+    found = of_passes(made)
+    assert sorted(found) == [["aggregate_by_player"], ["best"], ["dealt"], ["timed"]]
+
+
+def test_an_operator_with_rows_of_its_own_shares_none() -> None:
+    made, moves = job()
+    for function in (total, best, timed):
+        moves.process(function).sink(f"of_{function.name}")
+    assert of_passes(made) == [["total", "best", "timed"]]
+    assert of_passes(made, alone={"total"}) == [["total"], ["best", "timed"]]
+    assert of_passes(made, alone={"best"}) == [["total", "timed"], ["best"]]
+
+
 # ------------------------------------------------------------------------------------- explained
+
+
+def test_explain_says_what_shares_a_pass_and_what_comes_after_it() -> None:
+    made, moves = job()
+    moves.process(timed)
+    moves.process(total).process(of_game).sink("games")
+    assert (
+        made.explain()
+        == """job games
+pass 1, fed by moves
+    reads player, game, points, at of moves, and nothing else
+    shuffled once, by the key group of player
+    timed: called for each record
+    total: called for each record, over the same rows as timed
+pass 2, fed by total, after pass 1
+    reads player, game, points, at of total, and nothing else
+    shuffled once, by the key group of game
+    a pass of its own: it is keyed by game, and total by player
+    of_game: called for each record"""
+    )
 
 
 def test_explain_describes_a_job_with_reasons() -> None:
@@ -132,7 +192,7 @@ pass 1, fed by moves
     shuffled once, by the key group of player
     total: called for each record
     best: called for each record, in the same tasks as total
-pass 2, fed by best
+pass 2, fed by best, after pass 1
     reads player, points of best, and nothing else
     shuffled once, by the key group of player
     a pass of its own: its records are combined before they are shuffled

@@ -1,0 +1,144 @@
+"""`Job.explain()`: how a job runs on Spark, and what its last epoch did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
+from statekit.job.chaining import Chain, Pass, passes
+from statekit.job.plan import Operator, Plan, Transform
+
+
+def explained(plan: Plan, last: EpochManifest | None = None) -> str:
+    """Describe how the operators of a plan run on Spark.
+
+    Parameters:
+        last: the last epoch of a checkpoint; None to describe no epoch.
+    """
+    lines, found = [f"job {plan.name}"], passes(plan)
+    for number, each in enumerate(found, start=1):
+        lines.append(
+            f"pass {number}, fed by {' and '.join(each.streams)}{_after(plan, each, found)}"
+        )
+        lines += (f"    {line}" for line in _of_pass(plan, each))
+    for transform in _transforms_alone(plan, [chain for each in found for chain in each.chains]):
+        lines.append(
+            f"{transform.function.kind} {transform.name}: over the rows of {transform.input}"
+        )
+    if last is not None:
+        lines += _of_epoch(plan, last)
+    return "\n".join(lines)
+
+
+def _of_epoch(plan: Plan, last: EpochManifest) -> Iterator[str]:
+    """Yield what an epoch took of workers and executors, the operator that took most first."""
+    ran = {each.name: last.operators.get(each.name) for each in plan.operators}
+    epochs = {name: epoch for name, epoch in ran.items() if epoch is not None}
+    total_us = sum(epoch.cpu_us for epoch in epochs.values())
+    yield f"epoch {last.epoch}, {total_us / 1e6:.2f} s of CPU in workers"
+    for name in sorted(epochs, key=lambda name: -epochs[name].cpu_us):
+        epoch = epochs[name]
+        share = epoch.cpu_us / total_us if total_us else 0.0
+        yield (
+            f"    {name}: {epoch.cpu_us / 1e6:.2f} s ({share:.0%}) for {epoch.records_in:,} "
+            f"records, {len(epoch.shards):,} shards{_where(epoch)}"
+        )
+
+
+def _where(epoch: OperatorEpoch) -> str:
+    """Return where the shards of an operator ran, as text; nothing without a cluster."""
+    placed = epoch.placed
+    if not placed.shards:
+        return ""
+    where = ", ".join(f"{count:,} on executor {id}" for id, count in placed.shards.items())
+    return (
+        f": {where}; {placed.moved:,} had moved; {placed.restored_bytes:,} bytes restored, "
+        f"{placed.caught_up_bytes:,} caught up"
+    )
+
+
+def _transforms_alone(plan: Plan, chained: list[Chain]) -> Iterator[Transform]:
+    """Yield the transforms that run in no task of an operator."""
+    inside = [name for each in chained for some in each.transforms for name in some]
+    inside += [transform for each in chained for transform in each.after]
+    yield from (transform for transform in plan.transforms if transform not in inside)
+
+
+def _after(plan: Plan, each: Pass, found: list[Pass]) -> str:
+    """Return after which passes one runs, as text: beside all others."""
+    needed = plan.operators_before(each.streams)
+    numbers = [
+        str(number)
+        for number, before in enumerate(found, start=1)
+        if any(chain.last.name in needed for chain in before.chains)
+    ]
+    return f", after pass {' and '.join(numbers)}" if numbers else ""
+
+
+def _of_pass(plan: Plan, each: Pass) -> Iterator[str]:
+    first = each.first
+    yield from _reading(plan, each)
+    if first.declared.key:
+        yield f"shuffled once, by the key group of {', '.join(first.declared.key)}"
+    else:
+        yield "distributed round robin over the shards, as there is no key"
+    for chain in each.chains:
+        if chain.apart is not None:
+            own = "a pass of its own" if len(each.chains) == 1 else f"{chain.first.name} by itself"
+            yield f"{own}: {chain.apart}"
+        yield from _of_chain(chain, None if chain is each.chains[0] else first)
+
+
+def _of_chain(each: Chain, beside: Operator | None) -> Iterator[str]:
+    """Yield what runs in the tasks of a chain.
+
+    Parameters:
+        beside: the first operator of the pass, if that is another one.
+    """
+    chained = zip((beside, *each.operators), each.operators, each.transforms, strict=False)
+    for before, operator, transforms in chained:
+        where = "" if before is None else f", in the same tasks as {before.name}"
+        if before is not None and before is beside:
+            where = f", over the same rows as {before.name}"
+        for transform in transforms:
+            yield _runs_in(transform, operator)
+        yield f"{operator.name}: {_calls(operator, is_shuffled=operator is each.first)}{where}"
+    for transform in each.after:
+        yield _runs_in(transform, each.last)
+
+
+def _runs_in(transform: Transform, operator: Operator) -> str:
+    return f"{transform.function.kind} {transform.name}: in the same tasks as {operator.name}"
+
+
+def _reading(plan: Plan, each: Pass) -> Iterator[str]:
+    """Yield which columns leave the JVM."""
+    combiner = each.first.declared.traits.combiner
+    for stream in each.streams:
+        records = plan.record_of(stream)
+        if records is None:
+            continue
+        for member in records.members if combiner is None else (combiner.read(),):
+            if member.fields is None:
+                yield f"reads all columns of {stream}: a dict does not say which"
+            else:
+                why = "; every record is validated" if member.flavour == "pydantic" else ""
+                yield f"reads {', '.join(member.field_names)} of {stream}, and nothing else{why}"
+
+
+def _calls(operator: Operator, *, is_shuffled: bool) -> str:
+    declared = operator.declared
+    if declared.traits.combiner is not None:
+        text = f"{', '.join(declared.traits.combiner.description)}, combined in Arrow"
+        text += " before the shuffle" if is_shuffled else ""
+        if declared.traits.takes_columns:
+            return f"{text}, kept for many keys at a time"
+        return f"{text}, added to windows for each key and interval"
+    if declared.traits.takes_parts:
+        return "called with the records of a key together"
+    if declared.takes_runs:
+        whose = "key" if declared.key else "shard"
+        return f"called once per {whose} and epoch, with all records of the {whose}"
+    if declared.ordered is not None:
+        return "called for each record, once the watermark has passed it"
+    return "called for each record"

@@ -1,0 +1,77 @@
+"""Actions of Spark that run beside each other, each after those that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+from pyspark import InheritableThread
+
+AT_ONCE = 8
+"""How many actions run at a time. Their tasks share the cores: more actions only keep cores busy
+while others are planned, or end.
+"""
+
+
+@dataclass(frozen=True)
+class Action:
+    """An action of Spark.
+
+    Parameters:
+        name: no other action has it.
+        run: runs it.
+        after: the names of the actions that it needs.
+    """
+
+    name: Hashable
+    run: Callable[[], None]
+    after: frozenset[Hashable] = frozenset()
+
+
+def run_all(actions: Sequence[Action], at_once: int = AT_ONCE) -> None:
+    """Run all actions, and return once all have ended.
+
+    After an error no further action begins.
+
+    Parameters:
+        actions: each comes after those that it needs.
+        at_once: how many run at a time.
+
+    Raises:
+        Exception: the error of the first action that failed, in the order in which they are given.
+    """
+    if len(actions) == 1:
+        actions[0].run()
+        return
+    ended: SimpleQueue[tuple[Action, BaseException | None]] = SimpleQueue()
+    waiting, running = list(actions), 0
+    errors: dict[Hashable, BaseException] = {}
+    done: set[Hashable] = set()
+
+    def run(action: Action) -> None:
+        try:
+            action.run()
+        except BaseException as error:  # noqa: BLE001  it is raised again below
+            ended.put((action, error))
+        else:
+            ended.put((action, None))
+
+    while running or (waiting and not errors):
+        for action in _ready(waiting, done)[: at_once - running] if not errors else []:
+            waiting.remove(action)
+            # It has the job group of this thread, by which a stream that is stopped ends its jobs.
+            InheritableThread(target=run, args=(action,), daemon=True).start()
+            running += 1
+        action, error = ended.get()
+        running -= 1
+        done.add(action.name)
+        if error is not None:
+            errors[action.name] = error
+    for action in actions:
+        if action.name in errors:
+            raise errors[action.name]
+
+
+def _ready(waiting: Iterable[Action], done: set[Hashable]) -> list[Action]:
+    return [action for action in waiting if action.after <= done]

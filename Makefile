@@ -61,7 +61,7 @@ check: $(DEV)
 	$(BIN)/python -m pytest -q tests/unit/test_layers.py
 
 bench: $(DEV) java
-	$(BIN)/python -m tests.bench --into docs/benchmarks
+	$(BIN)/python -m tests.bench --into docs/benchmarks --readme README.md
 
 soak: $(DEV) java
 	STATEKIT_SOAK=1 $(BIN)/python -m pytest -m slow

@@ -19,6 +19,10 @@ SCHEMA = "tailnum string, origin string, dest string, departed timestamp, arr_de
 SINKS = ("turnarounds", "late", "airports", "grounded", "hours")
 
 
+# A JVM that lives for seconds ends before its second compiler and parallel collector pay off.
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
 def session() -> SparkSession:
     """Return local Spark on two cores, quiet, in this process."""
     logging.getLogger("py4j").setLevel(logging.ERROR)
@@ -28,6 +32,7 @@ def session() -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "1g")
+        .config("spark.driver.extraJavaOptions", _SHORT_LIVED)
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")

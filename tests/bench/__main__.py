@@ -1,4 +1,5 @@
-"""`python -m tests.bench [NAME …] [--into DIRECTORY]`: run benchmarks and print one table.
+"""`python -m tests.bench [NAME …] [--into DIRECTORY] [--readme FILE]`: run benchmarks and print one
+table. The name `marks` runs none, and marks rows whose code has changed since.
 
 With a directory, what a benchmark measured takes the place of what it measured before, one after
 the other, and pages and plots are written again: a run that is stopped keeps what it has.
@@ -38,6 +39,7 @@ from tests.bench import (
 from tests.bench.nexmark import on_spark as nexmark_on_spark
 from tests.bench.pages import publish
 from tests.bench.peers import versus
+from tests.bench.readme import with_table
 from tests.bench.report import Row
 from tests.bench.results import Measured, Results
 
@@ -76,12 +78,18 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
 }
 
 
+_REPORT = Path("docs/benchmarks")
+
+
 def main() -> None:
     console = Console()
     given = _arguments()
     chosen = given.names or list(BENCHMARKS)
     if chosen == ["profile"]:
         shard_alone.profile()
+        return
+    if chosen == ["marks"]:
+        write(Results.read(given.into or _REPORT), given)
         return
     if unknown := set(chosen) - set(BENCHMARKS):
         console.print(f"no benchmark {sorted(unknown)}: choose from {list(BENCHMARKS)}, profile")
@@ -93,20 +101,29 @@ def main() -> None:
         for row in rows:
             table.add_row(row.measured, row.result, row.wanted)
         if given.into is not None:
-            record(name, rows, given.into, given.on or instant(now_us()).date())
+            write(taken(name, rows, given.into, given.on or instant(now_us()).date()), given)
     console.print(table)
 
 
-def record(name: str, rows: list[Row], directory: Path, on: dt.date) -> None:
-    """Put what a benchmark measured into the report of a directory."""
+def taken(name: str, rows: list[Row], directory: Path, on: dt.date) -> Results:
+    """Return the results of a directory with what a benchmark measured."""
     measured = [Measured.of(name, row, on) for row in rows]
-    publish(Results.read(directory).with_rows(name, measured, list(BENCHMARKS)), directory)
+    return Results.read(directory).with_rows(name, measured, list(BENCHMARKS))
+
+
+def write(results: Results, given: argparse.Namespace) -> None:
+    """Write the report, and the table of the README. Rows are marked whose code has changed."""
+    results = results.marked()
+    publish(results, given.into or _REPORT)
+    if given.readme is not None:
+        given.readme.write_text(with_table(given.readme.read_text(), results))
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Run benchmarks.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="which; all of them if none")
     parser.add_argument("--into", type=Path, help="the directory of results, pages and plots")
+    parser.add_argument("--readme", type=Path, help="the file with the table of chosen rows")
     parser.add_argument("--on", type=dt.date.fromisoformat, help="the day; today if not given")
     return parser.parse_args()
 

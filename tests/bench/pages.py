@@ -21,11 +21,12 @@ TITLE = "Benchmarks"
 _INTRODUCTION = (
     "`make bench` writes this page. In each row two sides took turns in one run, so that noise "
     "affects both. Seconds are medians. The ratio says how many times as fast statekit is as the "
-    "other side: above 1, statekit is faster. It is the median of the ratios of all turns."
+    "other side: above 1, statekit is faster. It is the median of the ratios of all turns. "
+    "*Changed since* names the folders of statekit whose code has changed since a row was measured."
 )
 _NOTHING = "Nothing has been measured for this version yet. `make bench` measures it."
 
-_HEAD = ("measured", "result", "wanted")
+_HEAD = ("measured", "result", "wanted", "changed since")
 _COMPARED = (
     *("measured", "seconds", "compared with", "its seconds"),
     *("ratio", "events/s", "its events/s", "note"),
@@ -112,7 +113,10 @@ def _costs(results: Results) -> list[tuple[str, ...]]:
 
 
 def _all(results: Results) -> list[tuple[str, ...]]:
-    return [(row.measured, row.result, row.wanted or _NONE) for row in results.rows]
+    return [
+        (row.measured, row.result, row.wanted or _NONE, ", ".join(row.changed))
+        for row in results.rows
+    ]
 
 
 def _durable(results: Results) -> list[tuple[str, ...]]:

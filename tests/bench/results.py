@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from tests.bench.measured_code import changed_since, code_of
 from tests.bench.report import Arm, Row
 
 __all__ = ["Measured", "Results", "Side"]
@@ -71,6 +72,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         cores: of the machine, as this process may use them.
         machine: what kind, with the versions that matter.
         on: the day.
+        code: digests of the folders of the package that were measured.
+        changed: which of them have changed since.
     """
 
     benchmark: str
@@ -86,6 +89,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     cores: int
     machine: str
     on: dt.date
+    code: dict[str, str] = {}
+    changed: tuple[str, ...] = ("unknown",)
 
     @classmethod
     def of(cls, benchmark: str, row: Row, on: dt.date) -> Measured:
@@ -108,6 +113,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
             machine=f"{platform.machine()}, Python {platform.python_version()}, "
             f"Spark {version('pyspark')}",
             on=on,
+            code=code_of(benchmark),
+            changed=(),
         )
 
 
@@ -150,6 +157,15 @@ class Results(msgspec.Struct, frozen=True):
                 kept[row.benchmark].append(row)
         kept[benchmark] = list(rows)
         return Results(tuple(row for name in order for row in kept[name]))
+
+    def marked(self) -> Results:
+        """With what has changed since each row was measured."""
+        return Results(
+            tuple(
+                msgspec.structs.replace(row, changed=changed_since(row.code)) if row.code else row
+                for row in self.rows
+            )
+        )
 
     def compared(self) -> list[tuple[Measured, Side, Side, float]]:
         """The rows that are compared with something: with ours, the other, and the ratio."""

@@ -8,13 +8,16 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 from matplotlib.image import imread
 from PIL import Image
 
-from tests.bench.__main__ import BENCHMARKS, record
+from tests.bench.__main__ import BENCHMARKS, taken
+from tests.bench.measured_code import changed_since, code_of, digest
 from tests.bench.pages import html as html_page
 from tests.bench.pages import markdown, publish
 from tests.bench.plots import PLOTS, fingerprint
+from tests.bench.readme import BEGIN, END, SHOWN, with_table
 from tests.bench.report import NOT_DURABLE, SPARK_DURABLE, Arm, Row, faster, statekit, times_as_fast
 from tests.bench.results import Measured, Results
 from tests.support.places import DOCS
@@ -192,8 +195,9 @@ def test_latency_bytes_and_memory_of_each_side_are_shown() -> None:
 
 def test_a_benchmark_that_runs_again_replaces_its_own_rows_alone(tmp_path: Path) -> None:
     for name, rows in SAMPLE.items():
-        record(name, rows, tmp_path, DAY)
-    record("task", [compared("anew", 1.0, 2.0, 10)], tmp_path, dt.date(2026, 1, 3))
+        publish(taken(name, rows, tmp_path, DAY), tmp_path)
+    anew = [compared("anew", 1.0, 2.0, 10)]
+    publish(taken("task", anew, tmp_path, dt.date(2026, 1, 3)), tmp_path)
     found = [(row.benchmark, row.measured, row.on.day) for row in Results.read(tmp_path).rows]
     assert found == [
         ("task", "anew", 3),
@@ -203,3 +207,58 @@ def test_a_benchmark_that_runs_again_replaces_its_own_rows_alone(tmp_path: Path)
         ("nexmark-q3", "half as fast", 2),
     ]
     assert "2026-01-03" in (tmp_path / "README.md").read_text()
+
+
+# ------------------------------------------------------------------------ code that has changed
+
+
+def package(directory: Path, text: str) -> Path:
+    (directory / "state").mkdir(parents=True)
+    (directory / "state" / "values.py").write_text(text)
+    return directory
+
+
+def test_comments_docstrings_and_layout_are_no_change_of_code(tmp_path: Path) -> None:
+    one = package(tmp_path / "one", "def f(x):\n    return x + 1\n")
+    same = package(
+        tmp_path / "same", '"""Values."""\n\ndef f( x ):\n    "Adds."\n    # one\n    return x+1\n'
+    )
+    other = package(tmp_path / "other", "def f(x):\n    return x + 2\n")
+    assert digest(one, "state") == digest(same, "state") != digest(other, "state")
+
+
+def test_a_benchmark_measures_folders_of_the_package_that_exist() -> None:
+    for name in BENCHMARKS:
+        code = code_of(name)
+        assert changed_since(code) == ()
+        assert len(set(code.values())) == len(code), "each folder has code of its own"
+    assert "server" in code_of("serve-get")
+    assert "spark" not in code_of("task")
+
+
+def test_a_row_whose_code_has_changed_is_marked_and_leaves_the_readme() -> None:
+    shown = SHOWN[0]
+    rows = {shown.benchmark: [compared(f"{shown.measured} and more", 1.0, 5.0, 10)]}
+    fresh = sample(rows).marked()
+    readme = f"# Title\n{BEGIN}old\n{END}\nend\n"
+    assert f"| {shown.label} | 5 times as fast |" in with_table(readme, fresh)
+    (row,) = fresh.rows
+    older = msgspec.structs.replace(row, code={**row.code, "spark": "something else"})
+    stale = Results((older,)).marked()
+    assert "| spark |" in markdown(stale)
+    assert shown.label not in with_table(readme, stale)
+    assert with_table(readme, stale).startswith("# Title\n")
+    assert with_table(readme, stale).endswith(f"{END}\nend\n")
+
+
+def test_a_row_of_which_nobody_knows_the_code_is_marked() -> None:
+    (row, *_) = sample().rows
+    stored = msgspec.json.decode(msgspec.json.encode(row))
+    del stored["code"], stored["changed"]
+    older = msgspec.convert(stored, Measured)
+    assert Results((older,)).marked().rows[0].changed == ("unknown",)
+
+
+def test_the_table_of_the_readme_is_made_of_the_stored_results() -> None:
+    readme = (DOCS.parent / "README.md").read_text()
+    assert with_table(readme, Results.read(PLOT_FOLDER)) == readme

@@ -20,6 +20,7 @@ from statekit.clock import now_us
 from statekit.timestamp import instant
 from tests.bench import (
     durability,
+    first_epoch,
     hot_loop,
     keys_held,
     kv_on_spark,
@@ -57,6 +58,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "durability-restore": durability.restores,
     "durability-at-rest": durability.at_rest,
     "durability-idle": durability.idle,
+    **first_epoch.BENCHMARKS,
     **placement.BENCHMARKS,
     **served.BENCHMARKS,
     "timers-alone": timers_alone.rate,

@@ -1,0 +1,18 @@
+"""The process that local Python workers are forked from, with what shards need imported once.
+
+Spark's own one imports nothing, so that each worker imports everything in the first epoch.
+"""
+
+from __future__ import annotations
+
+import gc
+
+from pyspark.daemon import manager
+
+from statekit.spark import worker
+
+__all__ = ["manager", "worker"]
+
+if __name__ == "__main__":
+    gc.freeze()  # workers share these objects as long as nothing writes to them
+    manager()

@@ -114,23 +114,13 @@ def passes(plan: Plan, strayed: Collection[str] = (), alone: Collection[str] = (
         strayed: operators that have received records with other keys.
         alone: operators that get rows of their own.
     """
-    found: list[Pass] = []
+    by_rows: dict[Hashable, list[Chain]] = {}
     for chain in chains(plan, strayed):
-        shares = chain.shares_rows and chain.first.name not in alone
-        place = (chain.streams, chain.first.declared.key)
-        with_same_rows = (
-            at
-            for at, each in enumerate(found)
-            if shares
-            and each.chains[0].shares_rows
-            and each.first.name not in alone
-            and (each.streams, each.first.declared.key) == place
-        )
-        if (at := next(with_same_rows, None)) is None:
-            found.append(Pass((chain,)))
-        else:
-            found[at] = Pass((*found[at].chains, chain))
-    return found
+        first = chain.first
+        shares = chain.shares_rows and first.name not in alone
+        rows = (chain.streams, first.declared.key) if shares else first.name
+        by_rows.setdefault(rows, []).append(chain)
+    return [Pass(tuple(chained)) for chained in by_rows.values()]
 
 
 def chains(plan: Plan, strayed: Collection[str] = ()) -> list[Chain]:

@@ -14,7 +14,7 @@ under the same assumption.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, replace
 
 from statekit.job.plan import Operator, Plan, Transform
@@ -121,6 +121,12 @@ def passes(plan: Plan, strayed: Collection[str] = (), alone: Collection[str] = (
         rows = (chain.streams, first.declared.key) if shares else first.name
         by_rows.setdefault(rows, []).append(chain)
     return [Pass(tuple(chained)) for chained in by_rows.values()]
+
+
+def passes_before(plan: Plan, each: Pass, among: Iterable[Pass]) -> list[Pass]:
+    """Return the passes whose outputs one needs, without those before them."""
+    needed = plan.operators_before(each.streams)
+    return [before for before in among if any(chain.last.name in needed for chain in before.chains)]
 
 
 def chains(plan: Plan, strayed: Collection[str] = ()) -> list[Chain]:

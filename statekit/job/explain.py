@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
-from statekit.job.chaining import Chain, Pass, passes
+from statekit.job.chaining import Chain, Pass, passes, passes_before
 from statekit.job.plan import Operator, Plan, Transform
 
 
@@ -66,12 +66,7 @@ def _transforms_alone(plan: Plan, chained: list[Chain]) -> Iterator[Transform]:
 
 def _after(plan: Plan, each: Pass, found: list[Pass]) -> str:
     """Return after which passes one runs, as text: beside all others."""
-    needed = plan.operators_before(each.streams)
-    numbers = [
-        str(number)
-        for number, before in enumerate(found, start=1)
-        if any(chain.last.name in needed for chain in before.chains)
-    ]
+    numbers = [str(found.index(before) + 1) for before in passes_before(plan, each, found)]
     return f", after pass {' and '.join(numbers)}" if numbers else ""
 
 

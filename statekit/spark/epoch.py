@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import ShardReport
 from statekit.errors import IncompleteEpochError, StrayKeyError, UnsortedError
-from statekit.job.chaining import Chain, Pass, passes
+from statekit.job.chaining import Chain, Pass, passes, passes_before
 from statekit.job.job import Job
 from statekit.job.options import StartOptions
 from statekit.job.plan import Operator
@@ -387,12 +387,7 @@ class EpochRunner:
                     streams[chain.first.late] = self._late(chain.first, streams)
                 is_alone = len(each.chains) == 1
                 streams[chain.output] = frame if is_alone else outputs_of_branch(number, frame)
-            needed = job.operators_before(each.streams)
-            after = frozenset(
-                before
-                for before in self._passes
-                if any(chain.last.name in needed for chain in before.chains)
-            )
+            after = frozenset(passes_before(job, each, self._passes))
             yield Action(each, partial(compute, frame), after)
 
 

@@ -37,6 +37,7 @@ from tests.bench import (
     timers_alone,
     transforms_on_spark,
 )
+from tests.bench.nexmark import on_flink as nexmark_on_flink
 from tests.bench.nexmark import on_spark as nexmark_on_spark
 from tests.bench.pages import publish
 from tests.bench.peers import versus
@@ -76,6 +77,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     **kv_on_spark.BENCHMARKS,
     "store-ordered": kv_on_spark.ordered_against_eager,
     **nexmark_on_spark.BENCHMARKS,
+    **nexmark_on_flink.BENCHMARKS,
     **replica.BENCHMARKS,
 }
 

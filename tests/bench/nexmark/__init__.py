@@ -2,4 +2,5 @@
 
 `events` makes the events, `queries` names the jobs, `sql` asks the same of a database, which says
 what is right, and `on_spark` runs a job beside the same query in Spark's own streaming SQL.
+`on_flink` runs it beside Flink SQL (`flink_sql`), over files that both read (`streams`).
 """

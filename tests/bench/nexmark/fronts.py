@@ -44,7 +44,10 @@ class Front:
 
     def of_frame(self, events: DataFrame) -> DataFrame:
         """The same of events of all kinds, as `Events.table` has them."""
-        of_kind = events.where(f"{self.kind} is not null").select(f"{self.kind}.*")
+        return self.of_kind(events.where(f"{self.kind} is not null").select(f"{self.kind}.*"))
+
+    def of_kind(self, events: DataFrame) -> DataFrame:
+        """The same of events of this kind alone."""
         for column, values in self.where.items():
-            of_kind = of_kind.where(of_kind[column].isin(*values))
-        return of_kind.selectExpr(*(f"{column} as {name}" for name, column in self.columns.items()))
+            events = events.where(events[column].isin(*values))
+        return events.selectExpr(*(f"{column} as {name}" for name, column in self.columns.items()))

@@ -47,6 +47,11 @@ class Environment:
         told = " ".join((*self.requirements, sys.version)).encode()
         return cache() / f"{self.name}-{hashlib.sha256(told).hexdigest()[:12]}"
 
+    @property
+    def is_made(self) -> bool:
+        """Whether all of it is installed."""
+        return (self.home / _MADE).exists()
+
     def python(self) -> Path:
         """Its interpreter. Makes the environment if it is not there.
 
@@ -54,7 +59,7 @@ class Environment:
             NotAvailable: it cannot be made.
         """
         python = self.home / "bin" / "python"
-        if not (self.home / _MADE).exists():
+        if not self.is_made:
             shutil.rmtree(self.home, ignore_errors=True)  # one that was left half made
             self._run("make an environment", sys.executable, "-m", "venv", str(self.home))
             pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")

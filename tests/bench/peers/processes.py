@@ -28,7 +28,7 @@ from tests.bench.peers.jobs.handshake import DONE, READY
 __all__ = ["Spent", "peak", "run"]
 
 ROOT = Path(__file__).parents[3]
-LIMIT_S = 200
+LIMIT_S = 600
 
 
 class Spent(NamedTuple):

@@ -22,7 +22,7 @@ from tests.bench.peers.inputs import WORKLOADS, Input
 from tests.bench.peers.processes import Spent, run
 from tests.bench.report import SPARK_DURABLE, STATEKIT_DURABLE, Arm, Row
 
-__all__ = ["BENCHMARKS", "Contender", "Match", "measured"]
+__all__ = ["BENCHMARKS", "START_EVENTS", "Contender", "Match", "Turns", "compared", "measured"]
 
 EVENTS, PER_EPOCH, START_EVENTS = 300_000, 100_000, 1_000
 ROUNDS = 3
@@ -46,7 +46,7 @@ class Contender:
     environment: Environment | None = None
 
     def python(self) -> Path:
-        with self._named():
+        with self.named():
             return self._python()
 
     def _python(self) -> Path:
@@ -59,16 +59,26 @@ class Contender:
             NotAvailable: it cannot be run, or gave a wrong result.
         """
         does = "entries" if workload == "entries" else "count"
-        with self._named(), tempfile.TemporaryDirectory() as home:
-            given = (str(events.home), does, home, *self.arguments)
-            spent = run(self._python(), f"tests.bench.peers.jobs.{self.job}", given)
+        with self.named(), tempfile.TemporaryDirectory() as home:
+            spent = self.spent(events.home, does, Path(home))
             told, of = spent.told["check"], spent.told["of"]
             if of != "nothing" and told != (right := events.checks[of]):
                 raise NotAvailable(f"it gave wrong results: {told} in all, where {right} is right")
         return spent
 
+    def spent(self, events: Path, does: str, home: Path, *more: str) -> Spent:
+        """Run it, and look at nothing that it emits.
+
+        Parameters:
+            does: what it does with the events.
+            home: its scratch directory.
+            more: arguments of this run alone.
+        """
+        given = (str(events), does, str(home), *self.arguments, *more)
+        return run(self._python(), f"tests.bench.peers.jobs.{self.job}", given)
+
     @contextlib.contextmanager
-    def _named(self) -> Iterator[None]:
+    def named(self) -> Iterator[None]:
         """Say who it is that is not available."""
         try:
             yield
@@ -109,22 +119,37 @@ class Match:
     wanted: str = "more than 1"
 
 
+Turns = Callable[[Contender], tuple[Spent, Spent]]
+"""A turn of a contender: over all events, and over as few as it takes to start."""
+
+
 def measured(match: Match, workload: str, rounds: int = ROUNDS) -> Row:
-    """One row; without numbers, and with the reason, where there are none."""
+    """A workload as one row."""
     title = f"one core, {WORKLOADS[workload].title}, {match.events:,} events"
+    with tempfile.TemporaryDirectory() as home:
+
+        def turns() -> Turns:
+            whole = Input(Path(home) / "whole", WORKLOADS[workload], match.events).write()
+            start = Input(Path(home) / "start", WORKLOADS[workload], START_EVENTS).write()
+            return lambda side: (side.run(whole, workload), side.run(start, workload))
+
+        return compared(title, match, turns, rounds)
+
+
+def compared(title: str, match: Match, turns: Callable[[], Turns], rounds: int = ROUNDS) -> Row:
+    """One row; without numbers, and with the reason, where there are none.
+
+    Parameters:
+        turns: writes the events, if both can run at all.
+    """
     name = "" if match.ours.name == "statekit" else f"{match.ours.name} "
     title = f"{title}: {name}against {match.theirs.name}"
     sides = (match.ours, match.theirs)
     try:
         for side in sides:
             side.python()
-        with tempfile.TemporaryDirectory() as home:
-            whole = Input(Path(home) / "whole", WORKLOADS[workload], match.events).write()
-            start = Input(Path(home) / "start", WORKLOADS[workload], START_EVENTS).write()
-            spent = [
-                [(side.run(whole, workload), side.run(start, workload)) for side in sides]
-                for _ in range(rounds)
-            ]
+        turn = turns()
+        spent = [[turn(side) for side in sides] for _ in range(rounds)]
         arms = [
             side.arm(taken, match.events)
             for side, taken in zip(sides, zip(*spent, strict=True), strict=True)

@@ -18,7 +18,6 @@ from statekit.demo.flights import build_job
 SCHEMA = "tailnum string, origin string, dest string, departed timestamp, arr_delay double"
 SINKS = ("turnarounds", "late", "airports", "grounded", "hours")
 
-
 # A JVM that lives for seconds ends before its second compiler and parallel collector pay off.
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 

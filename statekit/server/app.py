@@ -157,7 +157,8 @@ def _places(jobs: Mapping[str, ServedJob], disk: Disk) -> Places:
 
 async def _of_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
-    return response_of(request.app.state.served.places.hidden(error))
+    served: Served = request.app.state.served
+    return served.refusal(error)
 
 
 async def _of_error(request: Request, error: Exception) -> Response:

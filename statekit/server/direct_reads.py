@@ -19,7 +19,7 @@ from statekit.checkpoint.state_kinds import RowShape
 from statekit.errors import StatekitError
 from statekit.server.answers import encode, is_known, tag_of, value_with_facts
 from statekit.server.observed import DIRECT_READ
-from statekit.server.problems import Problem, bad_request, problem_of, response_of
+from statekit.server.problems import Problem, bad_request, problem_of
 from statekit.server.routes import Served, stored_rows
 from statekit.server.served_job import LAST
 
@@ -29,8 +29,8 @@ Answer = tuple[int, list[tuple[bytes, bytes]], bytes]
 """Status, headers and body."""
 
 
-class SingleReads:
-    """Answers single reads, and leaves all other requests to the routes.
+class _DirectReads:
+    """Answers one kind of requests, and leaves all others to the routes.
 
     Parameters:
         routes: the application that has them.
@@ -40,6 +40,10 @@ class SingleReads:
     def __init__(self, routes: ASGIApp, served: Served) -> None:
         self._routes = routes
         self._served = served
+
+
+class SingleReads(_DirectReads):
+    """Answers single reads."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -57,7 +61,7 @@ class SingleReads:
             found = self._read(place, headers) if is_single else None
         except Problem as problem:
             scope[DIRECT_READ] = "single_read"
-            await response_of(self._served.places.hidden(problem))(scope, receive, send)
+            await self._served.refusal(problem)(scope, receive, send)
             return
         if found is None:
             await self._routes(scope, receive, send)
@@ -93,17 +97,8 @@ class SingleReads:
         return 200, [_JSON, *tagged], value_with_facts(encoded, found)
 
 
-class StoredReads:
-    """Answers requests for stored rows, and leaves all other requests to the routes.
-
-    Parameters:
-        routes: the application that has them.
-        served: what requests are answered from.
-    """
-
-    def __init__(self, routes: ASGIApp, served: Served) -> None:
-        self._routes = routes
-        self._served = served
+class StoredReads(_DirectReads):
+    """Answers requests for stored rows."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_post = scope["type"] == "http" and scope["method"] == "POST"
@@ -115,7 +110,7 @@ class StoredReads:
         try:
             response = await self._read(place, Request(scope, receive))
         except Problem as problem:
-            response = response_of(self._served.places.hidden(problem))
+            response = self._served.refusal(problem)
         await response(scope, receive, send)
 
     async def _read(self, place: list[str], request: Request) -> Response:

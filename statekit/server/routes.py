@@ -34,7 +34,7 @@ from statekit.server.metrics import MEDIA_TYPE as METRICS_TYPE
 from statekit.server.metrics import Metrics
 from statekit.server.parameters import check_parameters
 from statekit.server.places import Places
-from statekit.server.problems import Problem, bad_request
+from statekit.server.problems import Problem, bad_request, response_of
 from statekit.server.rankings import Rankings
 from statekit.server.reads import (
     ROWS_MAX,
@@ -125,6 +125,10 @@ class Served:
         if alias not in self.jobs:
             raise Problem(404, "not_found", f"no job is served as {alias!r:.100}")
         return self.jobs[alias]
+
+    def refusal(self, problem: Problem) -> Response:
+        """Return the answer that has a problem, without what no answer names."""
+        return response_of(self.places.hidden(problem))
 
 
 router = APIRouter()

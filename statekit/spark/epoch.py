@@ -126,7 +126,7 @@ class EpochRunner:
             batch: Spark's number of the micro-batch, if it is one.
         """
         self._inputs = inputs
-        read = [inputs.whole] if isinstance(inputs, MergedInputs) else [*inputs.values()]
+        read = [frame for frame, _ in _frames_of(inputs)]
         self._is_small = cache(lambda: batch is not None and _is_small(read))
         if batch is not None and self._plans_again:
             # Have Spark plan micro-batches before they run, as for its own stateful queries: to
@@ -362,16 +362,13 @@ class EpochRunner:
             return self._reports.of(self._reporter)
 
     def _shared_inputs(self, inputs: Mapping[str, DataFrame]) -> Iterator[DataFrame]:
-        """Yield the frames of inputs that several actions read. Merged inputs are one frame."""
-        groups = [(frame, {name}) for name, frame in inputs.items()]
-        if isinstance(inputs, MergedInputs):
-            groups = [(inputs.whole, {*inputs})]
+        """Yield the frames of inputs that several actions read."""
         job = self._coordinator.job
         reads = [each.streams for each in self._passes]
         reads += [each.inputs for each in job.operators if job.wants_late(each)]
         reads += [(sink.stream,) for sink in job.sinks]
         origins = [{job.origin_of(stream) for stream in streams} for streams in reads]
-        for frame, names in groups:
+        for frame, names in _frames_of(inputs):
             if sum(not names.isdisjoint(read) for read in origins) > 1:
                 yield frame
 
@@ -389,6 +386,13 @@ class EpochRunner:
                 streams[chain.output] = frame if is_alone else outputs_of_branch(number, frame)
             after = frozenset(passes_before(job, each, self._passes))
             yield Action(each, partial(compute, frame), after)
+
+
+def _frames_of(inputs: Mapping[str, DataFrame]) -> list[tuple[DataFrame, set[str]]]:
+    """Return the frames that are read, each with the names of its inputs. Merged ones have one."""
+    if isinstance(inputs, MergedInputs):
+        return [(inputs.whole, {*inputs})]
+    return [(frame, {name}) for name, frame in inputs.items()]
 
 
 def compute(frame: DataFrame) -> None:

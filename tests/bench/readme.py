@@ -11,12 +11,9 @@ BEGIN, END = "<!-- measured -->\n", "<!-- /measured -->"
 _NOTHING = "None of these rows was measured on this version. `make bench` measures them.\n"
 
 
-def _times(row: Measured) -> str:
-    return f"{row.ratio:.3g} times as fast" if row.ratio is not None else row.result
-
-
-def _as_many(row: Measured) -> str:
-    return f"{row.ratio:.3g} times as many events/s" if row.ratio is not None else row.result
+def _times(what: str) -> Callable[[Measured], str]:
+    """Return a function that says how many times `what` a row has."""
+    return lambda row: row.result if row.ratio is None else f"{row.ratio:.3g} times {what}"
 
 
 def _rate(row: Measured) -> str:
@@ -49,38 +46,38 @@ SHOWN = (
         "running count, 100,000 events per batch, against `transformWithState`",
         "spark-100k",
         _COUNT.format("100,000", "statekit"),
-        _times,
+        _times("as fast"),
     ),
     Shown(
         "the same, 1,000,000 events per batch, called once per key",
         "spark-1m",
         _COUNT.format("1,000,000", "statekit, a key's events at once"),
-        _times,
+        _times("as fast"),
     ),
     Shown(
         "the processor that Spark runs, unchanged, 100,000 events per batch",
         "spark-100k",
         _COUNT.format("100,000", "statekit, drop-in"),
-        _times,
+        _times("as fast"),
     ),
     Shown(
         "built-in count and sum, 1,000,000 events per batch, against Spark's compiled SQL",
         "spark-totals",
         "count and sum of 100,000 keys as built-in aggregates on Spark, 1,000,000",
-        _times,
+        _times("as fast"),
     ),
     Shown("one shard without Spark, commit included", "task", "task alone, running count:", _rate),
     Shown(
         "the same against Bytewax",
         "peer-bytewax",
         "one core, running count, 100,000 keys, 300,000 events: against Bytewax",
-        _as_many,
+        _times("as many events/s"),
     ),
     Shown(
         "the same against PyFlink",
         "peer-flink",
         "one core, running count, 100,000 keys, 50,000 events: against PyFlink",
-        _as_many,
+        _times("as many events/s"),
     ),
     Shown(
         "commit of 1,000 changed keys, 1,000,000 keys in state against 10,000",
@@ -98,7 +95,7 @@ SHOWN = (
         "1,000 keys in one request, client and server, against redis-py's `MGET`",
         "serve-stored",
         "serve: requests for 1,000 keys, as stored bytes, decoded to dicts",
-        lambda row: _times(row).replace("as fast", "as many per second of CPU"),
+        _times("as many per second of CPU"),
     ),
 )
 

@@ -92,7 +92,7 @@ SHOWN = (
         _result,
     ),
     Shown(
-        "1,000 keys in one request, client and server, against redis-py's `MGET`",
+        "1,000 keys in one request, client and server, as dicts, against redis-py's `MGET`",
         "serve-stored",
         "serve: requests for 1,000 keys, as stored bytes, decoded to dicts",
         _times("as many per second of CPU"),

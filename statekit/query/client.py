@@ -21,7 +21,7 @@ from statekit.checkpoint.state_kinds import RowShape
 from statekit.clock import sleep_s
 from statekit.errors import QueryError, StorageError, class_of_kind
 from statekit.functions.process import Process
-from statekit.query.plain_transport import PlainTransport, is_plain
+from statekit.query.plain_requests import HttpAnswer, PlainRequests, is_plain
 from statekit.query.replica import Answer
 from statekit.query.replica_arguments import functions_by_operator, listed_keys
 from statekit.query.state_rows import StateRows
@@ -123,7 +123,7 @@ class _Exchanges:
     ) -> Exchange[Answer[Any]]:
         answer = yield from self._sent("GET", _place(job, operator, state, text), epoch)
         found = answer.json()
-        return Answer(None if answer.status_code == _ABSENT else found["value"], found["epoch"])
+        return Answer(None if answer.status == _ABSENT else found["value"], found["epoch"])
 
     def page(
         self, job: str, operator: str, state: str, params: Mapping[str, Any]
@@ -134,7 +134,7 @@ class _Exchanges:
 
     def _sent(
         self, method: str, path: str, params: Mapping[str, Any], content: bytes | None = None
-    ) -> Exchange[httpx.Response]:
+    ) -> Exchange[HttpAnswer]:
         """Send a request, again while the server is busy or cannot be reached, and return its
         answer.
         """
@@ -145,7 +145,7 @@ class _Exchanges:
                 if is_last:
                     raise _unreachable(self._url, answer) from answer
                 answer = None
-            elif is_last or answer.status_code not in _BUSY:
+            elif is_last or answer.status not in _BUSY:
                 return _checked(answer)
             yield _pause_s(attempt, answer)
         raise AssertionError("the last attempt returns or raises")
@@ -168,26 +168,32 @@ def _place(*names: str) -> str:
     return "/" + "/".join(quote(name, safe="") for name in names)
 
 
-def _checked(answer: httpx.Response) -> httpx.Response:
+def _answer_of(response: httpx.Response) -> HttpAnswer:
+    path, content = response.request.url.path, response.content
+    return HttpAnswer(path, response.status_code, response.headers, content)
+
+
+def _checked(answer: HttpAnswer) -> HttpAnswer:
     """Return an answer that is one, also that a key is absent.
 
     Raises:
         StatekitError: it is a problem.
     """
-    if answer.status_code < 400:
+    if answer.status < 400:
         return answer
     try:
         problem = answer.json()
         kind, detail = str(problem["kind"]), str(problem["detail"])
     except (ValueError, KeyError, TypeError):
-        kind, detail = "http", f"{answer.status_code}: {answer.text[:200]}"
+        text = answer.content[:200].decode(errors="replace")
+        kind, detail = "http", f"{answer.status}: {text}"
     if kind == "absent":
         return answer
     # The server has further kinds of its own.
-    raise (class_of_kind(kind) or QueryError)(f"{answer.request.url.path}: {detail}")
+    raise (class_of_kind(kind) or QueryError)(f"{answer.path}: {detail}")
 
 
-def _pause_s(attempt: int, answer: httpx.Response | None) -> float:
+def _pause_s(attempt: int, answer: HttpAnswer | None) -> float:
     """Return how long to wait before the next attempt."""
     asked = None if answer is None else answer.headers.get("retry-after")
     pause = _FIRST_PAUSE_S * 2**attempt
@@ -304,8 +310,12 @@ class Client:
     ) -> None:
         self._exchanges = _Exchanges(url, functions_by_operator(functions), retries)
         self._retries = retries
-        transport = PlainTransport() if is_plain(url) else None
-        self._http = httpx.Client(transport=transport, **_http_options(url, token, timeout))
+        options = _http_options(url, token, timeout)
+        self._http = httpx.Client(**options)
+        self._plain: PlainRequests | None = None
+        if is_plain(url):
+            base = self._http.base_url
+            self._plain = PlainRequests(base, options["headers"], options["timeout"])
 
     def jobs(self) -> list[dict[str, Any]]:
         """Return the jobs that are served.
@@ -401,7 +411,7 @@ class Client:
                 ) as answer:
                     if answer.status_code >= 400:
                         answer.read()
-                        _checked(answer)
+                        _checked(_answer_of(answer))
                     for line in answer.iter_lines():
                         if (event := followed.line(line)) is not None:
                             yield event
@@ -420,21 +430,26 @@ class Client:
                     answer = None
                     continue
                 try:
-                    answer = self._http.request(
-                        step.method,
-                        _url(self._http.base_url, step.path),
-                        params=step.params or None,
-                        content=step.content,
-                    )
+                    answer = self._answered(step)
                 except httpx.TransportError as error:
                     answer = error
         except StopIteration as end:
             result: T = end.value
             return result
 
+    def _answered(self, call: Call) -> HttpAnswer:
+        if self._plain is None:
+            return _answer_of(self._http.send(_request(self._http, call)))
+        url = _url(self._http.base_url, call.path)
+        if call.params:
+            url = url.copy_merge_params(call.params)
+        return self._plain.send(call.method, url.raw_path, call.content)
+
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
+        if self._plain is not None:
+            self._plain.close()
 
     def __enter__(self) -> Self:
         return self
@@ -513,7 +528,7 @@ class AsyncClient:
                 ) as answer:
                     if answer.status_code >= 400:
                         await answer.aread()
-                        _checked(answer)
+                        _checked(_answer_of(answer))
                     async for line in answer.aiter_lines():
                         if (event := followed.line(line)) is not None:
                             yield event
@@ -532,12 +547,7 @@ class AsyncClient:
                     answer = None
                     continue
                 try:
-                    answer = await self._http.request(
-                        step.method,
-                        _url(self._http.base_url, step.path),
-                        params=step.params or None,
-                        content=step.content,
-                    )
+                    answer = _answer_of(await self._http.send(_request(self._http, step)))
                 except httpx.TransportError as error:
                     answer = error
         except StopIteration as end:
@@ -561,6 +571,11 @@ def _url(base: httpx.URL, path: str) -> httpx.URL:
     the request.
     """
     return base.copy_with(raw_path=base.raw_path.rstrip(b"/") + path.encode())
+
+
+def _request(http: httpx.Client | httpx.AsyncClient, call: Call) -> httpx.Request:
+    url, params = _url(http.base_url, call.path), call.params or None
+    return http.build_request(call.method, url, params=params, content=call.content)
 
 
 def _http_options(url: str, token: str | None, timeout: Any) -> dict[str, Any]:

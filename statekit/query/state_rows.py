@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
-from typing import Any
+from typing import Any, cast
 
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import JobFile, OperatorRecord, StateRecord
@@ -224,10 +224,9 @@ class StateRows:
         absent, decode_all = self.absent, self._decode_all
         if decode_all is None or self._era or self.result is not None:
             return [absent if row is None else self.value(row) for row in rows]
-        values = decode_all([row for row in rows if row is not None])
-        if len(values) == len(rows):
-            return values
-        of_rows = iter(values)
+        if all(rows):  # no row is empty
+            return decode_all(cast("Sequence[bytes]", rows))
+        of_rows = iter(decode_all([row for row in rows if row is not None]))
         return [absent if row is None else next(of_rows) for row in rows]
 
     def deadline_us(self, row: bytes) -> int | None:

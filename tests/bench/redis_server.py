@@ -89,13 +89,13 @@ class Redis:
             assert all(list(map(decode, client.mget(keys))))
 
     def fill(self, pairs: Iterable[tuple[int, Any]]) -> None:
-        """Set values."""
+        """Set values as MessagePack."""
         client = _client(self.port)
         remaining = iter(pairs)
         while some := list(islice(remaining, PIPELINE)):
             with client.pipeline(transaction=False) as pipeline:
                 for key, value in some:
-                    pipeline.set(key, _packed(tuple(value)))
+                    pipeline.set(key, _packed(value))
                 pipeline.execute()
 
 

@@ -6,6 +6,7 @@ Each server has one core, and whoever calls it the other.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import random
@@ -27,14 +28,14 @@ import msgspec
 import psutil
 
 from statekit.query import Client
-from tests.bench import served_dicts
+from tests.bench import served_dicts, served_objects
 from tests.bench.peers.environments import NotAvailable
 from tests.bench.redis_server import Redis, value_of
 from tests.bench.report import NOT_DURABLE, STATEKIT_DURABLE, Arm, Row
 from tests.bench.served_state import CHANGES_PER_S, EPOCHS_PER_S, KEYS, Value, fill, store
 
 SECONDS, ROUNDS, CONNECTIONS = 5, 3, 32
-KEYS_AT_ONCE, REQUESTS = 1_000, 200
+KEYS_AT_ONCE, REQUESTS, CPU_ROUNDS = 1_000, 400, 7
 WATCHERS, WATCHED_CHANGES, WATCHED_S = 200, 1_000, 20
 _SERVER, _CALLER = "0", "1"
 _LUA = """
@@ -167,15 +168,19 @@ def many_keys() -> list[Row]:
 
 
 def stored_keys() -> list[Row]:
-    """The same of the typed client, which gets rows as they are stored. Redis gets the same: a
-    function that decodes MessagePack to the type.
+    """The same of the typed client, which gets rows as they are stored, decoded to several types.
+
+    Redis has the same bytes, and a function that decodes them to the same type; for named tuples
+    bytes without the names of the fields, as MessagePack decodes to named tuples.
     """
-    types: list[tuple[str, Any, type, Callable[[Any], Any]]] = [
-        ("dicts", served_dicts.store, dict, value_of),
-        ("named tuples", store, Value, msgspec.msgpack.Decoder(Value).decode),
+    types: list[tuple[str, Any, type, Any]] = [
+        ("dicts", served_dicts.store, dict, served_dicts.Value),
+        ("objects of a dataclass", served_objects.store, served_objects.Value, None),
+        ("named tuples", store, Value, None),
     ]
     rows = []
-    for name, function, cls, decode in types:
+    for name, function, cls, wire in types:
+        decode = msgspec.msgpack.Decoder(wire or cls).decode
 
         def ask(
             address: str, lists: list[list[int]], function: Any = function, cls: type = cls
@@ -185,30 +190,38 @@ def stored_keys() -> list[Row]:
                     values = client.get_many("store", "store", "value", keys).value
                     assert type(values[0]) is cls
 
-        rows += _many_keys(f"as stored bytes, decoded to {name}", "250,000 keys/s", ask, decode)
+        how = f"as stored bytes, decoded to {name}"
+        rows += _many_keys(how, "250,000 keys/s", ask, decode, with_names=cls is not Value)
     return rows
 
 
 def _many_keys(
-    how: str, wanted: str, ask: Callable[[str, list[list[int]]], None], decode: Callable[[Any], Any]
+    how: str,
+    wanted: str,
+    ask: Callable[[str, list[list[int]]], None],
+    decode: Callable[[Any], Any],
+    *,
+    with_names: bool = True,
 ) -> list[Row]:
     chosen = random.Random(1)
     lists = [[chosen.randrange(KEYS) for _ in range(KEYS_AT_ONCE)] for _ in range(REQUESTS)]
     with tempfile.TemporaryDirectory() as place:
         home = Path(place, "c")
         fill(home)
-        with _ours(home) as address, Redis(Path(place)) as redis:
-            redis.fill((key, Value(0, f"text {key}")) for key in range(KEYS))
+        with _ours(home) as address, Redis(Path(place)) as redis, _on_core(_CALLER):
+            _pin(redis.pid, _SERVER)
+            values = ((key, Value(0, f"text {key}")) for key in range(KEYS))
+            redis.fill((key, of._asdict() if with_names else of) for key, of in values)
             server = _listening(int(address.rpartition(":")[2]))
+            ask(address, lists)
+            redis.get_many(lists, decode)
             ours, theirs, of_server = [], [], []
-            for _ in range(ROUNDS):
-                before = _cpu(server)
-                spent = _cpu_of(partial(ask, address, lists))
-                of_server.append(_cpu(server) - before)
-                ours.append(spent + of_server[-1])
-                before = _cpu(psutil.Process(redis.pid))
-                spent = _cpu_of(partial(redis.get_many, lists, decode))
-                theirs.append(spent + _cpu(psutil.Process(redis.pid)) - before)
+            for _ in range(CPU_ROUNDS):
+                spent, served = _cpu_with(server, partial(ask, address, lists))
+                ours.append(spent + served)
+                of_server.append(served)
+                get_many = partial(redis.get_many, lists, decode)
+                theirs.append(sum(_cpu_with(psutil.Process(redis.pid), get_many)))
     keys = KEYS_AT_ONCE * REQUESTS
     rate = keys / statistics.median(of_server)
     each = [statistics.median(cpu) / keys * 1e6 for cpu in (ours, theirs)]
@@ -262,10 +275,14 @@ def _ask(client: httpx.Client, address: str, lists: list[list[int]]) -> None:
         assert len(msgspec.json.decode(answer.content)["value"]) == len(keys)
 
 
-def _cpu_of(turn: Callable[[], None]) -> float:
-    start = time.process_time()
+def _cpu_with(server: psutil.Process, turn: Callable[[], None]) -> tuple[float, float]:
+    """Seconds of CPU that this process and a server take for a turn."""
+    # This process has imported Spark and more. A collection of all that would fall into some turns.
+    gc.collect()
+    gc.freeze()
+    before, start = _cpu(server), time.process_time()
     turn()
-    return time.process_time() - start
+    return time.process_time() - start, _cpu(server) - before
 
 
 def _cpu(process: psutil.Process) -> float:
@@ -283,6 +300,17 @@ def _listening(port: int) -> psutil.Process:
 
 def _pin(pid: int, core: str) -> None:
     os.sched_setaffinity(pid, {int(core)})
+
+
+@contextlib.contextmanager
+def _on_core(core: str) -> Iterator[None]:
+    """Run this process on one core."""
+    before = os.sched_getaffinity(0)
+    _pin(0, core)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 BENCHMARKS = {

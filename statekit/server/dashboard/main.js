@@ -39,14 +39,26 @@ function Page({ parts, parameters, found }) {
   return html`<${JobPage} key=${first} alias=${first} />`;
 }
 
+function keptTheme() {
+  const kept = localStorage.getItem(THEME);
+  return THEMES.includes(kept) ? kept : "auto";
+}
+
+/** Show a theme, and keep it. */
+function applyTheme(theme) {
+  if (theme === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  localStorage.setItem(THEME, theme);
+  window.dispatchEvent(new Event("statekit-theme"));
+}
+
 function Header({ parts }) {
-  const [theme, setTheme] = useState(localStorage.getItem(THEME) ?? "auto");
-  useEffect(() => {
-    if (theme === "auto") delete document.documentElement.dataset.theme;
-    else document.documentElement.dataset.theme = theme;
-    localStorage.setItem(THEME, theme);
-    window.dispatchEvent(new Event("statekit-theme"));
-  }, [theme]);
+  const [theme, setTheme] = useState(keptTheme);
+  const nextTheme = () => {
+    const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
+    applyTheme(next);
+    setTheme(next);
+  };
   const isSql = parts[0] === "sql";
   return html`<header class="top">
     <a class="brand" href="#/"><img src="assets/logo.svg" alt="" width="26" height="26" />statekit</a>
@@ -56,7 +68,7 @@ function Header({ parts }) {
     </nav>
     <div class="choices">
       ${session.token && html`<button type="button" class="quiet" onClick=${() => { session.token = null; location.reload(); }}>Forget token</button>`}
-      <button type="button" class="quiet" aria-label=${`Theme: ${theme}`} onClick=${() => setTheme((own) => THEMES[(THEMES.indexOf(own) + 1) % THEMES.length])}>${{ auto: "◐ auto", light: "○ light", dark: "● dark" }[theme]}</button>
+      <button type="button" class="quiet" aria-label=${`Theme: ${theme}`} onClick=${nextTheme}>${{ auto: "◐ auto", light: "○ light", dark: "● dark" }[theme]}</button>
     </div>
   </header>`;
 }
@@ -93,4 +105,5 @@ function TokenDialog({ done }) {
   </form></dialog>`;
 }
 
+applyTheme(keptTheme()); // before anything is drawn
 render(html`<${App} />`, document.getElementById("app"));

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, Self, TypeVar
@@ -19,7 +20,7 @@ import msgspec
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.clock import sleep_s
-from statekit.errors import QueryError, StorageError, class_of_kind
+from statekit.errors import QueryError, StateTypeError, StorageError, class_of_kind
 from statekit.functions.process import Process
 from statekit.query.plain_requests import HttpAnswer, PlainRequests, is_plain
 from statekit.query.replica import Answer
@@ -31,6 +32,7 @@ T = TypeVar("T")
 
 _BUSY = frozenset({429, 502, 503, 504})
 _ABSENT = 404
+_TOKEN = re.compile(r"[\x21-\x7e]+")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
 Functions = Mapping[str, Process[Any, Any, Any]] | Iterable[Process[Any, Any, Any]]
@@ -580,6 +582,10 @@ def _request(http: httpx.Client | httpx.AsyncClient, call: Call) -> httpx.Reques
 
 def _http_options(url: str, token: str | None, timeout: Any) -> dict[str, Any]:
     timeout_s = duration_to_micros(timeout, "timeout") / 1e6
+    if token is not None and not _TOKEN.fullmatch(token):
+        raise StateTypeError(
+            "a token has letters, digits and signs alone: remove blanks and line breaks"
+        )
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     # Certificates take 20 ms to read.
     verify = httpx.URL(url).scheme != "http"

@@ -139,6 +139,12 @@ def test_what_the_server_refuses_is_a_query_error_with_its_words(
         client.get(*place, "rome", **options)
 
 
+@pytest.mark.parametrize("token", ["", "a token", "token\r\nX-Other: header", "tokén"])
+def test_a_token_that_no_header_can_have_is_refused(token: str) -> None:
+    with pytest.raises(sk.StateTypeError, match="remove blanks and line breaks"):
+        Client("http://127.0.0.1:1", token=token)
+
+
 def test_a_server_that_is_not_there_is_a_storage_error() -> None:
     with bound_socket("127.0.0.1", 0) as free:
         port = free.getsockname()[1]

@@ -119,6 +119,14 @@ class Batch:
     def delete(self, state: str, key: bytes) -> None:
         self._append(state, DELETE, key)
 
+    def delete_all(self, state: str, keys: Sequence[bytes]) -> None:
+        """Remove many rows of a state."""
+        self.states.extend(repeat(state, len(keys)))
+        self.ops.extend(repeat(DELETE, len(keys)))
+        self.keys.extend(keys)
+        self.values.extend(repeat(None, len(keys)))
+        self.size_bytes += sum(map(len, keys))
+
     def delete_range(self, state: str, start: bytes, end: bytes) -> None:
         """Remove every row with `start <= key < end`."""
         self._append(state, DELETE_RANGE, start, end)

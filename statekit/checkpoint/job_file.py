@@ -187,6 +187,13 @@ class OperatorRecord(Record):
     broadcasts: tuple[StoredText, ...] = ()
 
     @property
+    def keeps_windows(self) -> bool:
+        """Whether it has windows. They may be due without a timer, so their rows alone do not say
+        when.
+        """
+        return "window" in (self.definition or {})
+
+    @property
     def holds(self) -> tuple[str, ...]:
         """Names of everything that it may have rows of."""
         names = tuple(state.name for state in self.states)

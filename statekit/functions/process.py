@@ -10,7 +10,7 @@ import datetime as dt
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -83,6 +83,9 @@ class Traits:
         widths: the largest number of bits of numbers in states, by name, where types limit them.
             They may grow, and not shrink.
         takes_columns: it takes columns of many keys from its combiner, and not rows.
+        fires: yields the results that are due, of many keys at a time. It is called with what is
+            due and then as the function, before any timers fire, and the function gets all rows of
+            a key together.
         takes_parts: the records of a key may arrive in parts, if it takes all of them at once.
         timers_join: timers that are set or deleted while others fire take effect at once.
         outputs_at_once: how many outputs are gathered in Python before they become columns.
@@ -96,6 +99,7 @@ class Traits:
     definition: Mapping[str, str] | None = None
     widths: Mapping[str, int] = field(default_factory=dict)
     takes_columns: bool = False
+    fires: Callable[..., Iterator[list[Any]]] | None = None
     takes_parts: bool = False
     timers_join: bool = True
     outputs_at_once: int = 10_000

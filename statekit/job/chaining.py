@@ -223,7 +223,7 @@ def _apart(
         return f"{before.name} has other consumers"
     if stream != before.name:
         return f"the transforms of the outputs of {before.name} run by themselves"
-    if declared.traits.takes_columns:
+    if declared.traits.takes_columns and declared.traits.fires is None:
         return "its records are combined before they are shuffled"
     if declared.takes_runs and not declared.traits.takes_parts:
         return "it is called with all records of a key at once"

@@ -34,6 +34,7 @@ from statekit.keygroup import check_groups, check_parallelism, group_of_row, gro
 from statekit.maintenance.row_keys import KeyedRows, RowParts
 from statekit.query.stored_batches import keyed_batches
 from statekit.state.redistribution import NO_SPECS, Specs, moved_by_operator, put_local
+from statekit.watermark import BEGINNING
 
 SCRATCH_BYTES = 32 << 30
 """Bytes of rows that are gathered on the local disk before they are written."""
@@ -129,7 +130,7 @@ class _NewShard:
             chain=reduce(lambda cost, file: cost.followed_by(file, 0), self.files, ReplayCost()),
             rows={} if blank else self.rows,
             bytes={} if blank else self.bytes,
-            wake_us=self.wake_us,
+            wake_us={} if blank else self.wake_us,
         )
 
 
@@ -161,6 +162,7 @@ class _ShardsWriter:
                 group_range(shard, parallelism, key_groups),
                 dict.fromkeys(self.rows.families, 0),
                 dict.fromkeys(self.rows.families, 0),
+                {"event": BEGINNING} if operator.keeps_windows else {},
             )
             for shard in range(parallelism)
         ]

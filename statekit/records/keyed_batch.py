@@ -37,6 +37,22 @@ class KeyedBatch(NamedTuple):
         """Return the batch without its first records."""
         return KeyedBatch(*(column[count:] for column in self))
 
+    def in_columns(self) -> KeyedBatch:
+        """Return the batch with the columns of its records, which are tuples."""
+        return self._replace(records=tuple(zip(*self.records, strict=True)))
+
+    def chosen(self, chosen: Sequence[bool], *, of_columns: bool) -> KeyedBatch:
+        """Return the batch with some of its records.
+
+        Parameters:
+            of_columns: whether the records are columns.
+        """
+        batch = KeyedBatch(*(tuple(compress(column, chosen)) for column in self))
+        if not of_columns:
+            return batch
+        columns = tuple(tuple(compress(column, chosen)) for column in self.records)
+        return batch._replace(records=columns)
+
 
 BroadcastRecords = tuple[int, Sequence[Any]]
 """The number of a broadcast input, and some of its records."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple, cast
 
 from statekit.codec.annotations import peel, show
@@ -124,3 +125,10 @@ def _holds(declared: Any, annotation: Any) -> bool:
         return True
     fits = all(cls in accepted or (cls is int and float in accepted) for cls in members)
     return fits and (accepts_none or not has_none)
+
+
+def made_of_columns(make: Make, *columns: Sequence[Any]) -> list[Any]:
+    """Create a result from each row of columns."""
+    if isinstance(make, type) and issubclass(make, tuple):  # a NamedTuple's own takes twice as long
+        return list(map(tuple.__new__, repeat(make), zip(*columns, strict=True)))
+    return list(map(make, *columns))

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, compress, islice, pairwise
-from operator import ge, length_hint
+from operator import ge, gt, length_hint
 from typing import Any, Literal
 
 from statekit.codec.key_codec import KeyCodec
@@ -181,10 +181,15 @@ class KeyIteration:
             return "record taken last", self._some[position - 1]
         return ("first record", self._some[0]) if self._some else ("key", self._scope.key)
 
-    def columns(self, batches: Iterator[KeyedBatch]) -> Iterator[KeyColumns]:
+    def columns(
+        self, batches: Iterator[KeyedBatch], *, together: bool = False
+    ) -> Iterator[KeyColumns]:
         """Yield many keys at a time, of batches that have one row per key.
 
         The changes of the keys are in the batch, or in the backend, before the next keys are taken.
+
+        Parameters:
+            together: a key may have several rows in a batch, which are yielded together.
 
         Raises:
             ProcessError: a value cannot be a key.
@@ -196,14 +201,20 @@ class KeyIteration:
             if len(prefixes) < len(keys.keys):
                 at = len(prefixes)
                 self.prefix(batch.groups[at], batch.keys[at], [c[at] for c in keys.columns])
+            if not prefixes:
+                continue
             # If keys are not in order, some were processed before: see `enter`.
-            falls = compress(range(1, len(prefixes)), map(ge, prefixes, islice(prefixes, 1, None)))
+            above = map(gt if together else ge, prefixes, islice(prefixes, 1, None))
+            falls = compress(range(1, len(prefixes)), above)
             for start, end in pairwise((0, *falls, len(prefixes))):
                 if prefixes[start] <= scope.prefix:
                     scope.spill()
                 while start < end:
-                    some = keys.part(start, min(start + self._at_once, end))
-                    start += len(some.prefixes)
+                    until = min(start + self._at_once, end)
+                    while together and until < end and prefixes[until] == prefixes[until - 1]:
+                        until += 1
+                    some = keys.part(start, until)
+                    start = until
                     before = scope.batch.size_bytes
                     yield some
                     scope.enter(some.prefixes[-1], some.keys[-1])

@@ -288,9 +288,7 @@ def _selected(process: Process[Any, Any, Any], batch: KeyedBatch, places: list[i
     """Return some records of a batch, as columns if the process takes these."""
     columns = (tuple(map(column.__getitem__, places)) if column else () for column in batch)
     selected = KeyedBatch(*columns)
-    if process.traits.takes_columns:
-        selected = selected._replace(records=tuple(zip(*selected.records, strict=True)))
-    return selected
+    return selected.in_columns() if process.traits.takes_columns else selected
 
 
 def run(

@@ -6,7 +6,7 @@ import inspect
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, compress, islice, repeat
+from itertools import chain, islice, repeat
 from operator import length_hint
 from typing import Any
 
@@ -16,6 +16,7 @@ from statekit.checkpoint.job_file import TIMERS, WAITING, Clock
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.errors import ProcessError, StatekitError, StateTypeError
 from statekit.functions.context import Context
+from statekit.functions.due import Due
 from statekit.functions.process import Process
 from statekit.functions.signature import Bound
 from statekit.records.keyed_batch import KeyColumns, KeyedBatch
@@ -199,7 +200,8 @@ class ShardTask:
 
     def _run_columns(self, batches: Iterator[KeyedBatch]) -> Iterator[list[Any]]:
         """Call a function that takes many keys at a time."""
-        for keys in self._keys.columns(map(self._counted, batches)):
+        together = self._process.traits.fires is not None
+        for keys in self._keys.columns(map(self._counted, batches), together=together):
             outputs = self._outputs(keys)
             self.records_out += len(outputs)
             yield outputs
@@ -241,6 +243,8 @@ class ShardTask:
         if self._buffer is not None:
             yield from self._lists(self._handle_buffered(self._buffer))
             clocks = ("processing",)
+        if self._process.traits.fires is not None and "event" in self._plan.due_clocks:
+            yield from self._fire_columns(self._process.traits.fires)
         if self._timers is not None:
             yield from self._lists(self._fire(self._timers, clocks))
         if self._expiring and self._plan.due_clocks:
@@ -260,6 +264,16 @@ class ShardTask:
                 yield from self._call_back(timers.due_timers(CLOCKS, due), END)
         for clock, at_us in timers.wake_us.items():
             self._wakes_at(clock, at_us)
+
+    def _fire_columns(self, fires: Callable[..., Iterator[list[Any]]]) -> Iterator[list[Any]]:
+        """Call a function that fires many keys at a time."""
+        self._keys.apply_changes()
+        plan, codec = self._plan, self._process.key_codec
+        wakes_at = partial(self._wakes_at, "event")
+        due = Due(plan.base.groups, plan.now_us["event"], codec, wakes_at)
+        for outputs in fires(due, *self._arguments):
+            self.records_out += len(outputs)
+            yield outputs
 
     def _sweep(self) -> None:
         """Remove some expired rows."""
@@ -365,7 +379,7 @@ class ShardTask:
         if has_late:
             in_time = [not is_late(time, watermark) for time in times]
             arrived = self._process.count_of(batch.records)
-            batch = KeyedBatch(*(tuple(compress(column, in_time)) for column in batch))
+            batch = batch.chosen(in_time, of_columns=self._process.traits.takes_columns)
             self.late += arrived - self._process.count_of(batch.records)
         self._note_times(batch)
         return batch

@@ -296,7 +296,8 @@ class ShardStep:
             groups = list(map(known.get, keys, repeat(-1))) if known else [-1]
             if -1 in groups:
                 groups = list(_groups_in_shard(builder, keys, records, sender, plan))
-            yield builder.batch(keys, groups, records)
+            batch = builder.batch(keys, groups, records)
+            yield batch.in_columns() if process.traits.takes_columns else batch
 
 
 def _transformed(

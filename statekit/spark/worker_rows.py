@@ -274,7 +274,8 @@ class RowBatchBuilder(KeyedBatchBuilder):
         size = combiner.key_size
         keys = columns[0] if size == 1 else list(zip(*columns[:size], strict=True))
         if self._process.traits.takes_columns:
-            return KeyedBatch(keys, groups, keys, columns)
+            times = () if self._process.event_time is None else columns[-1]
+            return KeyedBatch(keys, groups, keys, columns, times)
         records = list(map(combiner.combined.cls, *columns))
         return KeyedBatch(keys, groups, keys, records, columns[-1])
 

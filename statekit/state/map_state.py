@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterator, KeysView, MutableMapping, ValuesView
+from collections.abc import (
+    Callable,
+    ItemsView,
+    Iterator,
+    KeysView,
+    MutableMapping,
+    Sequence,
+    ValuesView,
+)
 from itertools import takewhile
 from operator import gt, lt
 from typing import Any, TypeVar, cast, overload
 
 from statekit.backend.interface import Backend, Rows, prefix_end
 from statekit.checkpoint.state_kinds import STATE_KINDS
-from statekit.errors import StateTypeError
+from statekit.errors import CorruptCheckpointError, StateTypeError
+from statekit.keygroup import pack_group
 from statekit.state.base import ABSENT, ManyRowState, StateSpec, shown
 from statekit.state.key_scope import KeyScope
+from statekit.state.options import Aggregate
 from statekit.state.row_cache import UNKNOWN, RowCache
 from statekit.state.ttl import Expiry
 
@@ -169,6 +179,61 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
 
     def __repr__(self) -> str:
         return f"MapState({dict(self.items())!r})"
+
+    # ------------------------------------------------------------------------- many keys at a time
+
+    def _add_all(
+        self, row_keys: Sequence[bytes], values: Sequence[Any], aggregate: Aggregate[Any, Any, Any]
+    ) -> None:
+        """Add values to accumulators of many keys, of an immutable type and without a TTL.
+
+        Nothing is cached: rows are read, and changed rows are added to the batch at once.
+
+        Parameters:
+            row_keys: the row to which each value is added, in any order.
+        """
+        places = sorted(set(row_keys))
+        rows = self._backend.get_many(self._name, places)
+        sizes = [
+            0 if row is None else len(key) + len(row) for key, row in zip(places, rows, strict=True)
+        ]
+        create, add = aggregate.create, aggregate.add
+        held = [
+            create() if row is None else value
+            for row, value in zip(rows, self._values(rows), strict=True)
+        ]
+        if places == row_keys:
+            held = list(map(add, held, values))
+        else:
+            of_rows = dict(zip(places, held, strict=True))
+            for row_key, value in zip(row_keys, values, strict=True):
+                of_rows[row_key] = add(of_rows[row_key], value)
+            held = list(of_rows.values())
+        self._put_all(places, self._stored_forms(held), sizes, (), ())
+
+    def _rows_of_groups(self, groups: tuple[int, int]) -> Rows:
+        """Yield all stored rows of these key groups in order, with one scan of each."""
+        first, last = groups
+        for group in range(first, last + 1):
+            yield from self._backend.scan(self._name, pack_group(group), pack_group(group + 1))
+
+    def _values(self, rows: Sequence[bytes | None]) -> list[Any]:
+        """Return the values of rows of an immutable type; None of one that is absent."""
+        try:
+            return [None if row is None else self._decode(row) for row in rows]
+        except CorruptCheckpointError as error:
+            raise self._unreadable(error) from error
+
+    def _remove_all(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
+        """Remove stored rows, and apply the batch if it is large."""
+        row_keys = [row_key for row_key, _ in rows]
+        self._scope.batch.delete_all(self._name, row_keys)
+        self.rows_added -= len(rows)
+        self.bytes_added -= sum(len(row_key) + len(row) for row_key, row in rows)
+        if self._scope.batch.full:
+            self._scope.spill()
+
+    # ---------------------------------------------------------------------------------- row by row
 
     def _row_key(self, key: K) -> bytes:
         prefix = self._scope.prefix

@@ -177,6 +177,15 @@ class RowCache(State):
         self.rows_added += before.count(0)
         self.bytes_added += self._scope.batch.put_all(self._name, row_keys, rows) - sum(before)
 
+    def _stored_forms(self, values: list[Any]) -> list[Any]:
+        """Return the stored form of each value; None stays None."""
+        exact = self._exact
+        if all(map(exact, values)):
+            return values
+        return [
+            value if value is None or exact(value) else self._stored_form(value) for value in values
+        ]
+
     def _read_replaced(self, row_keys: list[bytes]) -> None:
         """Look up the rows in the backend that are to be replaced."""
         for row_key in row_keys:

@@ -155,15 +155,6 @@ class _Accumulating(SingleRowState):
         self._put_all(row_keys, added, before, indexed, written)
         return self._results(new)
 
-    def _stored_forms(self, values: list[Any]) -> list[Any]:
-        """Return the stored form of each value; None stays None."""
-        exact = self._exact
-        if all(map(exact, values)):
-            return values
-        return [
-            value if value is None or exact(value) else self._stored_form(value) for value in values
-        ]
-
     def _read_rows(self, prefixes: list[bytes]) -> tuple[list[int], list[Any], list[int]]:
         """Return size, value and write time of the rows of many keys.
 

@@ -222,6 +222,12 @@ class Timers:
             if tag in self._wake
         }
 
+    def _wakes_at(self, at_us: int) -> None:
+        """Note that something without a timer is due at an event time."""
+        at = sortable_micros(at_us)
+        if at < self._wake.get(EVENT_TAG, b"\xff"):
+            self._wake[EVENT_TAG] = at
+
     def _due(self, tag: bytes) -> Iterable[tuple[bytes, bytes]]:
         """Return the stored timers of this key that are due by one clock, in order of time."""
         start = self._scope.prefix + tag

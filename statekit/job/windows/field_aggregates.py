@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
 from operator import itemgetter
 from typing import Annotated, Any, ClassVar, Optional
 
@@ -17,7 +16,7 @@ from statekit.functions.signature import declare
 from statekit.records.keyed_batch import KeyColumns
 from statekit.records.preaggregate import Combiner, PartialAggregate, Verb
 from statekit.records.record_type import RecordType
-from statekit.records.result_type import Make, ResultRecords
+from statekit.records.result_type import ResultRecords, made_of_columns
 from statekit.state.options import TTL, Aggregate, Reduce
 from statekit.state.single_row_states import AggregatingState, ReducingState
 
@@ -265,17 +264,10 @@ def aggregation(
     name = "_".join(("aggregate", "by", *fields))
     output, make = results.result_class(name, types, into)
     hints["return"] = Iterator[output]  # type: ignore[valid-type]
-    fold = declare(_fold(len(fields), places, partial(_results_of, make)), name, hints)
+    fold = declare(_fold(len(fields), places, partial(made_of_columns, make)), name, hints)
     traits = Traits(
         combiner=Combiner(record, fields, parts),
         definition={name: repr(of) for name, of in aggregates.items()},
         takes_columns=True,  # so each batch has one row per key
     )
     return Process(fold, fields, hints, traits=traits)
-
-
-def _results_of(make: Make, *columns: Sequence[Any]) -> list[Any]:
-    """Create a result from each row of columns."""
-    if isinstance(make, type) and issubclass(make, tuple):  # a NamedTuple's own takes twice as long
-        return list(map(tuple.__new__, repeat(make), zip(*columns, strict=True)))
-    return list(map(make, *columns))

@@ -12,7 +12,7 @@ import decimal
 import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Optional
 
 from statekit.codec.annotations import peel
@@ -29,10 +29,11 @@ from statekit.job.windows.definitions import (
     Window,
 )
 from statekit.job.windows.field_aggregates import EXACT_DIGITS, reducer
+from statekit.job.windows.window_columns import OPEN_MAX, WindowColumns
 from statekit.keygroup import key_fields
 from statekit.records.preaggregate import Combiner, PartialAggregate, Verb, has_columns
 from statekit.records.record_type import RecordType
-from statekit.records.result_type import ResultRecords
+from statekit.records.result_type import Make, ResultRecords
 from statekit.state.map_state import MapState
 from statekit.state.options import Aggregate
 from statekit.state.single_row_states import ValueState
@@ -272,9 +273,22 @@ class Windowing:
             definition={**self._definition, "result": result.operator},
             takes_parts=combiner is None and self._takes_all,
         )
+        columns = None if combiner is None else self._columns(combiner, result, make)
+        if columns is not None:
+            traits = replace(traits, takes_columns=True, fires=columns.fire)
         hints = {"ctx": Context, **states, "return": _ITERATOR[output]}
         ending = _Ending(make, result.aggregate.result, rows)
-        return self._process(name, result, ending, hints, traits)
+        return self._process(name, result, ending, hints, traits, columns)
+
+    def _columns(self, combiner: Combiner, result: _Result, make: Make) -> WindowColumns | None:
+        """Return what keeps windows in columns; None if they are kept row by row."""
+        window = self._window
+        if isinstance(window, Session) or self._deadlines.closes_again:
+            return None
+        if window.size > OPEN_MAX * window.every:
+            return None
+        value_at = combiner.number_at + len(result.parts or ())
+        return WindowColumns(window, result.aggregate, value_at, make, self._deadlines)
 
     def _combiner(self, result: _Result) -> Combiner | None:
         """Return the combiner before the shuffle; None if each record is added."""
@@ -287,7 +301,13 @@ class Windowing:
         return Combiner(self._record, self._key, result.parts, panes)
 
     def _process(
-        self, name: str, result: _Result, ending: _Ending, hints: dict[str, Any], traits: Traits
+        self,
+        name: str,
+        result: _Result,
+        ending: _Ending,
+        hints: dict[str, Any],
+        traits: Traits,
+        columns: WindowColumns | None,
     ) -> Process[Any, ..., Any]:
         """Create the process function. Only `collect` declares `elements` and `number`, which its
         functions take as `collected`.
@@ -295,6 +315,8 @@ class Windowing:
         Parameters:
             hints: the types of all parameters but the first, and of the outputs.
             traits: with `takes_parts`, records of a key are added together.
+            columns: keeps the windows of many keys at a time. They have no timers, except those
+                that were set by versions without columns.
         """
         rows = ending.rows
         value_of, first_of, at_change = result.value_of, None, self._at_change
@@ -332,8 +354,14 @@ class Windowing:
                 elements_found = _between(collected, *rows.alone(window))
                 ending.forgotten(window, elements_found, windows, *collected)
 
+        def fold(keys: Any, ctx: Any, windows: Any) -> list[Any]:
+            assert columns is not None
+            return columns.fold(keys, ctx, windows)
+
         cls = self._record.cls
-        if traits.takes_parts:
+        if columns is not None:
+            declared = declare(fold, name, {"keys": cls, **hints})
+        elif traits.takes_parts:
             declared = declare(add_all, name, {"records": _ITERATOR[cls], **hints})
         else:
             declared = declare(add, name, {"record": cls, **hints})

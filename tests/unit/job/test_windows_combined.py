@@ -31,6 +31,7 @@ from statekit.job.windows.window_operator import Windowing
 from statekit.records.panes import SlidingPanes
 from statekit.records.preaggregate import Combiner
 from statekit.spark.worker_rows import batches_of_rows
+from statekit.state.map_state import MapState
 from statekit.testing import Harness
 from statekit.timestamp import MAX_MICROS, MIN_MICROS, datetime_to_micros
 from statekit.watermark import BEGINNING
@@ -219,7 +220,9 @@ def test_results_states_timers_and_late_records_are_those_of_single_records(
         found, expected = (sorted(map(tuple, harness.send(*records))) for harness in made)
         assert found == expected
         # A session that grows finds its timer too early, and sets another; here it grows at once.
-        sets_the_same = not isinstance(window, Session)
+        # Windows in columns set no timers.
+        in_columns = made[0].process.traits.fires is not None
+        sets_the_same = not isinstance(window, Session) and not in_columns
         assert seen(made[0], timers=sets_the_same) == seen(made[1], timers=sets_the_same)
     if not any(record.at == LAST for records in epochs for record in records):
         found, expected = (sorted(map(tuple, each.advance_watermark(LAST))) for each in made)
@@ -298,15 +301,15 @@ def test_a_checkpoint_of_single_records_continues_with_combined_ones(
 
 
 @pytest.mark.parametrize(
-    ("window", "ends"),
+    ("window", "allowed", "ends"),
     [
-        (sk.sliding("5 s", "2 s"), (0.99, 1.99, 2.99, 3.99, 4.99, 5.99, 6.99, 7.99, 8.99, 9.99)),
-        (sk.session("10 ms"), [n / 100 for n in range(1000)]),
-        (sk.session("11 ms"), (9.99,)),
+        (sk.sliding("5 s", "2 s"), "1 s", [n + 0.99 for n in range(10)]),
+        (sk.session("10 ms"), 0, [n / 100 for n in range(1000)]),
+        (sk.session("11 ms"), 0, (9.99,)),
     ],
 )
 def test_windows_are_touched_once_per_key_and_pane_and_not_per_record(
-    monkeypatch: pytest.MonkeyPatch, window: Window, ends: Sequence[float]
+    monkeypatch: pytest.MonkeyPatch, window: Window, allowed: Any, ends: Sequence[float]
 ) -> None:
     given = [Event(key, at(n / 100), 1) for n in range(1000) for key in "ab"]
     times: list[dt.datetime] = []
@@ -318,9 +321,43 @@ def test_windows_are_touched_once_per_key_and_pane_and_not_per_record(
         return put(rows, ctx, *rest)
 
     monkeypatch.setattr(rows, "put", noted)
-    harness = Harness(process_of(windowed(window).count()))
+    lateness: dict[str, Any] = {"allowed_lateness": allowed} if allowed else {}
+    harness = Harness(process_of(windowed(window, **lateness).count()))
     assert harness.send(*given) == []
     assert sorted(times) == sorted(at(end) for end in ends for _ in "ab")
+
+
+def test_windows_in_columns_are_added_and_fired_many_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: list[int] = []
+    add_all, remove_all = MapState._add_all, MapState._remove_all
+
+    def added(state: Any, row_keys: Any, *rest: Any) -> None:
+        sizes.append(len(row_keys))
+        add_all(state, row_keys, *rest)
+
+    def removed(state: Any, rows: Any) -> None:
+        sizes.append(-len(rows))
+        remove_all(state, rows)
+
+    monkeypatch.setattr(MapState, "_add_all", added)
+    monkeypatch.setattr(MapState, "_remove_all", removed)
+    harness = Harness(process_of(windowed(sk.sliding("2 s", "1 s")).count()))
+    harness.send(*(Event(str(key), at(1.5), 1) for key in range(100)))
+    assert sum(sizes) == 200
+    assert max(sizes) >= 50
+    sizes.clear()
+    assert len(harness.advance_watermark(at(2))) == 100  # the others end at 3
+    assert sizes == [-100]
+    assert not harness.timers("7")
+    assert len(harness.state("windows", "7")) == 1
+
+
+def test_windows_of_more_intervals_than_a_scan_may_read_have_timers() -> None:
+    few, many = (process_of(windowed(sk.sliding(f"{size} s", "1 s")).count()) for size in (16, 17))
+    assert few.traits.fires is not None
+    assert many.traits.fires is None
 
 
 def test_a_job_says_that_windows_combine_records() -> None:
@@ -336,10 +373,10 @@ def test_a_job_says_that_windows_combine_records() -> None:
 pass 1, fed by events
     reads key, value, at of events, and nothing else
     shuffled once, by the key group of key
-    sum_value_by_key: sum of value, combined in Arrow before the shuffle, added to windows for \
-each key and interval
-    count_by_key: count, combined in Arrow, added to windows for each key and interval, in \
-the same tasks as sum_value_by_key
+    sum_value_by_key: sum of value, combined in Arrow before the shuffle, added to windows and \
+fired for many keys at a time
+    count_by_key: count, combined in Arrow, added to windows and fired for many keys at a time, \
+in the same tasks as sum_value_by_key
 pass 2, fed by events
     reads key, at, value of events, and nothing else
     shuffled once, by the key group of key

@@ -89,12 +89,26 @@ def test_a_job_continues_from_a_savepoint_as_if_nothing_had_happened(
     assert held(harness) == held(original)
 
 
-def test_open_windows_close_as_they_would_have() -> None:
+def restored_from_savepoint(sums: Any, original: Harness) -> Harness:
+    return restored(sums, saved(original), 3, 5)
+
+
+def rewritten(_: Any, original: Harness) -> Harness:
+    rewrite_checkpoint(original._repository, parallelism=3, key_groups=5)
+    return reopened(original, None)
+
+
+@pytest.mark.parametrize("moved_by", [restored_from_savepoint, rewritten])
+@pytest.mark.parametrize("window", [sk.session("1 minute"), sk.tumbling("1 minute")])
+def test_open_windows_close_as_they_would_have(
+    window: Any, moved_by: Callable[[Any, Harness], Harness]
+) -> None:
     steps = sk.Job("windows").source("steps", Step)
-    sums = steps.window(sk.session("1 minute"), key="key", event_time="at").sum("n")
-    original = Harness(sums)
-    original.send(*(Step(key, n, START + dt.timedelta(seconds=n)) for n, key in enumerate("abab")))
-    harness = restored(sums, saved(original), 3, 5)
+    sums = steps.window(window, key="key", event_time="at").sum("n")
+    original, other = Harness(sums), Harness(sums)
+    for each in (original, other):
+        each.send(*(Step(key, n, START + dt.timedelta(seconds=n)) for n, key in enumerate("abab")))
+    harness = moved_by(sums, other)
     later = Step("c", 0, START + dt.timedelta(hours=1))
     for number in (1, 2):
         moved = later._replace(at=later.at + dt.timedelta(hours=number))

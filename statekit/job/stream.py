@@ -614,6 +614,14 @@ class Windowed(Generic[T]):
         """Return the largest value of a field; the result field has its name. None is skipped."""
         return self._stream.process(self._windowing.fold("max", field, into), name=name)
 
+    def mean(
+        self, field: str, *, name: str | None = None, into: type[R] | None = None
+    ) -> Stream[R]:
+        """Return the mean of a field: a float for numbers; the result field has its name. None is
+        skipped. If all values are None, the mean is None.
+        """
+        return self._stream.process(self._windowing.mean(field, into), name=name)
+
     def collect(
         self, field: str | None = None, *, name: str | None = None, into: type[R] | None = None
     ) -> Stream[R]:

@@ -27,6 +27,7 @@ from statekit.state.timers import Timer
 from statekit.timestamp import (
     MAX_MICROS,
     MIN_MICROS,
+    datetime_to_micros,
     duration_to_micros,
     micros_to_datetime,
     timedelta_to_micros,
@@ -183,11 +184,15 @@ class Deadlines:
         ordered: whether records are handled in order of time. A timer then fires before the records
             of its instant, so that the moment is the end of the window. Otherwise it is the last
             microsecond before: once the watermark is there, records of the window are late.
+        has_timers: whether windows have timers. If not, the shard only wakes up when one is due.
     """
 
-    def __init__(self, leads: dict[str, dt.timedelta], ordered: bool) -> None:
+    def __init__(
+        self, leads: dict[str, dt.timedelta], ordered: bool, *, has_timers: bool = True
+    ) -> None:
         self.margin = _ZERO if ordered else _MICROSECOND
         self.leads = leads
+        self.has_timers = has_timers
 
     def of(self, end: dt.datetime, name: str) -> dt.datetime:
         """Return when a timer of a window that ends then is due."""
@@ -199,8 +204,15 @@ class Deadlines:
         """Whether a window may get records after it has fired, and then fires again."""
         return len(self.leads) > 1
 
+    def due_us(self, end: dt.datetime) -> int:
+        """Return when a window that ends then fires, in microseconds."""
+        return datetime_to_micros(self.of(end, "close"))
+
     def set_all(self, ctx: Context, end: dt.datetime) -> None:
         """Set the timers of a new window."""
+        if not self.has_timers:
+            ctx.timers._wakes_at(self.due_us(end))
+            return
         for name in self.leads:
             ctx.timers.set(self.of(end, name), name)
 

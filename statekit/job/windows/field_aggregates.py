@@ -135,7 +135,7 @@ class Mean(FieldAggregate):
 
     def state(self, value_type: Any) -> Any:
         pair = tuple[value_type, int]
-        mean = Aggregate(_Nothing(value_type), _both, _quotient, _both)
+        mean = Aggregate(_Nothing(value_type), _both, quotient, _both)
         state: Any = AggregatingState
         return Annotated[state[pair, pair, self.result(value_type)], mean]
 
@@ -184,7 +184,8 @@ def _both(current: tuple[Any, int], more: tuple[Any, int]) -> tuple[Any, int]:
     return current[0] + more[0], current[1] + more[1]
 
 
-def _quotient(sum_and_count: tuple[Any, int]) -> Any:
+def quotient(sum_and_count: tuple[Any, int]) -> Any:
+    """Return the mean of values whose sum and number are given."""
     total, number = sum_and_count
     if not isinstance(total, decimal.Decimal):
         return total / number

@@ -1,15 +1,19 @@
-"""Tumbling and sliding windows of many keys at a time: their rows are read, combined, fired and
-written in columns.
+"""Windows of many keys at a time.
 
-Windows have no timers here. Those that are due are found by a scan of the open windows of each key
-group, and there is one only if something is due: a shard knows when its next window ends.
+`DueWindows` puts out the windows that are due, and deletes them. Windows have no timers then: those
+that are due are found by a scan of the open windows of each key group. There is one only if
+something is due, as a shard knows when its next window ends.
+
+`WindowColumns` adds combined rows of many keys to tumbling and sliding windows: their rows are
+read, combined and written in columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, compress, islice
-from operator import add
+from operator import add, itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,19 +30,21 @@ from statekit.state.options import Aggregate
 from statekit.timestamp import (
     MAX_MICROS,
     MIN_MICROS,
-    datetime_to_micros,
     micros_of_sortable,
     micros_to_datetime,
     timedelta_to_micros,
 )
 
 OPEN_MAX = 16
-"""Windows of more than so many intervals are not kept in columns. A scan for windows that are due
-reads all open windows of a key."""
+"""Windows of more than so many intervals have timers. A scan for windows that are due reads all
+open windows of a key.
+"""
 
 _ROWS_AT_ONCE = 8_192
 _START_BYTES = 8
 _WINDOWS_MAX = 10_000  # that are known
+
+_Row = tuple[bytes, bytes]
 
 
 class _Window(NamedTuple):
@@ -49,72 +55,37 @@ class _Window(NamedTuple):
     due_us: int
 
 
-class WindowColumns:
-    """Adds combined rows of many keys to windows, and fires them.
+# ------------------------------------------------------------------------------------------ firing
+
+
+class DueWindows(ABC):
+    """Puts out the windows that are due.
 
     Parameters:
-        window: the kind of windows.
-        aggregate: adds a value of a row to an accumulator, and computes the result.
-        value_at: the place of that value in a row. The largest event time is the last one.
+        finish: computes the value of an accumulator.
         make: creates a result from the key fields, start, end and value of a window.
         deadlines: when windows are due.
     """
 
-    def __init__(
-        self,
-        window: Sliding,
-        aggregate: Aggregate[Any, Any, Any],
-        value_at: int,
-        make: Make,
-        deadlines: Deadlines,
-    ) -> None:
-        self._size = timedelta_to_micros(window.size)
-        self._every = timedelta_to_micros(window.every)
-        self._origin = timedelta_to_micros(window.offset % window.every)
-        self._aggregate = aggregate
-        self._value_at = value_at
+    def __init__(self, finish: Callable[[Any], Any], make: Make, deadlines: Deadlines) -> None:
+        self._finish = finish
         self._make = make
         self._deadlines = deadlines
-        self._windows: dict[bytes, _Window] = {}
 
-    def fold(self, keys: KeyColumns, ctx: Context, windows: MapState[Any, Any]) -> list[Any]:
-        """Add rows to the windows of their largest event times. They have no results yet."""
-        times = np.array(keys.columns[-1], np.int64)
-        into = (times - self._origin) % self._every
-        latest = times - into
-        placed: list[tuple[list[bytes], Sequence[Any]]] = []
-        soonest = MAX_MICROS
-        values = keys.columns[self._value_at]
-        for back in range(-(-self._size // self._every)):
-            starts = latest - back * self._every
-            contains = starts > times - self._size
-            # Of windows that would begin before the year 1, there is the latest, cut off.
-            contains &= starts > MIN_MICROS - self._every
-            starts = np.maximum(starts, MIN_MICROS)
-            if not contains.any():
-                break
-            soonest = min(soonest, int(starts[contains].min()))
-            row_keys = map(add, keys.prefixes, sortable_ints(starts))
-            if contains.all():
-                placed.append((list(row_keys), values))
-            else:
-                chosen = contains.tolist()
-                placed.append((list(compress(row_keys, chosen)), list(compress(values, chosen))))
-        windows._add_all(
-            list(chain.from_iterable(row_keys for row_keys, _ in placed)),
-            list(chain.from_iterable(values for _, values in placed)),
-            self._aggregate,
-        )
-        if placed:
-            ctx.timers._wakes_at(self._window_of(sortable_ints([soonest])[0]).due_us)
-        return []
+    @abstractmethod
+    def _windows_of(self, rows: Sequence[_Row], windows: MapState[Any, Any]) -> list[_Window]:
+        """Return the window of each row."""
+
+    @abstractmethod
+    def _held(self, rows: Sequence[_Row], windows: MapState[Any, Any]) -> list[Any]:
+        """Return the accumulator of each row."""
 
     def fire(self, due: Due, _: Context, windows: MapState[Any, Any]) -> Iterator[list[Any]]:
         """Yield the results of the windows that are due, and delete these."""
         soonest = None
         rows = windows._rows_of_groups(due.groups)
         while some := list(islice(rows, _ROWS_AT_ONCE)):
-            of_rows = [self._window_of(row_key[-_START_BYTES:]) for row_key, _ in some]
+            of_rows = self._windows_of(some, windows)
             is_due = [window.due_us <= due.now_us for window in of_rows]
             if not all(is_due):
                 next_us = min(window.due_us for window in of_rows if window.due_us > due.now_us)
@@ -130,7 +101,7 @@ class WindowColumns:
     def _results(
         self,
         due: Due,
-        rows: Sequence[tuple[bytes, bytes]],
+        rows: Sequence[_Row],
         of_rows: Sequence[_Window],
         windows: MapState[Any, Any],
     ) -> list[Any]:
@@ -140,11 +111,30 @@ class WindowColumns:
         fields = zip(*map(key_fields, keys), strict=True)
         starts = [window.start for window in of_rows]
         ends = [window.end for window in of_rows]
-        values = map(self._aggregate.result, windows._values([row for _, row in rows]))
-        return made_of_columns(self._make, *fields, starts, ends, list(values))
+        values = list(map(self._finish, self._held(rows, windows)))
+        return made_of_columns(self._make, *fields, starts, ends, values)
 
-    def _window_of(self, stored_start: bytes) -> _Window:
-        """Return the window of a row. Many rows are of one."""
+
+class DueSliding(DueWindows):
+    """Puts out tumbling and sliding windows, whose rows are found by their starts."""
+
+    def __init__(
+        self, window: Sliding, finish: Callable[[Any], Any], make: Make, deadlines: Deadlines
+    ) -> None:
+        super().__init__(finish, make, deadlines)
+        self.size_us = timedelta_to_micros(window.size)
+        self.every_us = timedelta_to_micros(window.every)
+        self.origin_us = timedelta_to_micros(window.offset % window.every)
+        self._windows: dict[bytes, _Window] = {}
+
+    def _windows_of(self, rows: Sequence[_Row], windows: MapState[Any, Any]) -> list[_Window]:
+        return [self.window_at(row_key[-_START_BYTES:]) for row_key, _ in rows]
+
+    def _held(self, rows: Sequence[_Row], windows: MapState[Any, Any]) -> list[Any]:
+        return windows._values([row for _, row in rows])
+
+    def window_at(self, stored_start: bytes) -> _Window:
+        """Return the window with a start as it is stored. Many rows are of one."""
         window = self._windows.get(stored_start)
         if window is None:
             if len(self._windows) >= _WINDOWS_MAX:
@@ -154,7 +144,74 @@ class WindowColumns:
 
     def _window(self, stored_start: bytes) -> _Window:
         start_us = micros_of_sortable(stored_start)
-        end_us = start_us + self._size - (start_us - self._origin) % self._every
+        end_us = start_us + self.size_us - (start_us - self.origin_us) % self.every_us
         end = LAST if end_us >= MAX_MICROS else micros_to_datetime(end_us)
         start = FIRST if start_us == MIN_MICROS else micros_to_datetime(start_us)
-        return _Window(start, end, datetime_to_micros(self._deadlines.of(end, "close")))
+        return _Window(start, end, self._deadlines.due_us(end))
+
+
+class DueSessions(DueWindows):
+    """Puts out sessions, whose rows have their starts and ends."""
+
+    def _windows_of(self, rows: Sequence[_Row], windows: MapState[Any, Any]) -> list[_Window]:
+        due_us = self._deadlines.due_us
+        stored = windows._values([row for _, row in rows])
+        return [_Window(start, end, due_us(end)) for start, end, _ in stored]
+
+    def _held(self, rows: Sequence[_Row], windows: MapState[Any, Any]) -> list[Any]:
+        return list(map(itemgetter(2), windows._values([row for _, row in rows])))
+
+
+# ------------------------------------------------------------------------------------------ adding
+
+
+class WindowColumns:
+    """Adds combined rows of many keys to windows.
+
+    Parameters:
+        due: puts them out.
+        aggregate: adds the value of a row to an accumulator.
+        added: returns that value for each row, from their columns. The largest event times are the
+            last column.
+    """
+
+    def __init__(
+        self,
+        due: DueSliding,
+        aggregate: Aggregate[Any, Any, Any],
+        added: Callable[[Sequence[Any]], Sequence[Any]],
+    ) -> None:
+        self._due = due
+        self._aggregate = aggregate
+        self._added = added
+
+    def fold(self, keys: KeyColumns, ctx: Context, windows: MapState[Any, Any]) -> list[Any]:
+        """Add rows to the windows of their largest event times. They have no results yet."""
+        size_us, every_us = self._due.size_us, self._due.every_us
+        times = np.array(keys.columns[-1], np.int64)
+        latest = times - (times - self._due.origin_us) % every_us
+        values = self._added(keys.columns)
+        placed: list[tuple[list[bytes], Sequence[Any]]] = []
+        soonest = MAX_MICROS
+        for back in range(-(-size_us // every_us)):
+            starts = latest - back * every_us
+            # Of windows that would begin before the year 1, there is the latest, cut off.
+            contains = (starts > times - size_us) & (starts > MIN_MICROS - every_us)
+            if not contains.any():
+                break
+            starts = np.maximum(starts, MIN_MICROS)
+            soonest = min(soonest, int(starts[contains].min()))
+            row_keys = map(add, keys.prefixes, sortable_ints(starts))
+            if contains.all():
+                placed.append((list(row_keys), values))
+            else:
+                chosen = contains.tolist()
+                placed.append((list(compress(row_keys, chosen)), list(compress(values, chosen))))
+        if placed:
+            windows._add_all(
+                list(chain.from_iterable(row_keys for row_keys, _ in placed)),
+                list(chain.from_iterable(values for _, values in placed)),
+                self._aggregate,
+            )
+            ctx.timers._wakes_at(self._due.window_at(sortable_ints([soonest])[0]).due_us)
+        return []

@@ -11,8 +11,9 @@ import datetime as dt
 import decimal
 import operator
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, Literal, Optional
 
 from statekit.codec.annotations import peel
@@ -28,8 +29,14 @@ from statekit.job.windows.definitions import (
     SlidingRows,
     Window,
 )
-from statekit.job.windows.field_aggregates import EXACT_DIGITS, reducer
-from statekit.job.windows.window_columns import OPEN_MAX, WindowColumns
+from statekit.job.windows.field_aggregates import EXACT_DIGITS, Mean, quotient, reducer
+from statekit.job.windows.window_columns import (
+    OPEN_MAX,
+    DueSessions,
+    DueSliding,
+    DueWindows,
+    WindowColumns,
+)
 from statekit.keygroup import key_fields
 from statekit.records.preaggregate import Combiner, PartialAggregate, Verb, has_columns
 from statekit.records.record_type import RecordType
@@ -51,6 +58,11 @@ _Found = list[tuple[tuple[dt.datetime, int], Any]] | None
 
 
 # --------------------------------------------------------------------------------- aggregates
+
+
+def _scans_little(window: Window) -> bool:
+    """Return whether few windows of a key are open beside one that is due."""
+    return isinstance(window, Session) or window.size <= OPEN_MAX * window.every
 
 
 def _itself(value: Any) -> Any:
@@ -76,6 +88,20 @@ def _folding(combine: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return add
 
 
+def _adding_pairs(add: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a function that adds two pairs of a sum and a count, with `add` for the sums."""
+    return lambda current, more: (add(current[0], more[0]), current[1] + more[1])
+
+
+def _mean(pair: tuple[Any, int] | None) -> Any:
+    return None if pair is None else quotient(pair)
+
+
+def _number_of(first_part: int) -> Callable[[Sequence[Any]], Any]:
+    """Return a function from a row to the number of its records, which comes before the parts."""
+    return itemgetter(first_part - 1)
+
+
 def _combining(verb: Verb, kind: Any) -> Callable[[Any, Any], Any]:
     """Return a function that combines two values of a type. Sums of decimals are exact."""
     if kind is decimal.Decimal and verb == "sum":
@@ -99,6 +125,8 @@ class _Result:
         value_of: returns the value that a record adds.
         parts: partial aggregates of records that are combined first, beside their number; None if
             the aggregate takes the records themselves.
+        added: returns the value that each combined row adds, from the columns of rows and the place
+            of the first part.
         element: the annotation of elements, for results that are lists of them.
     """
 
@@ -109,6 +137,7 @@ class _Result:
     aggregate: Aggregate[Any, Any, Any]
     value_of: Callable[[Any], Any]
     parts: tuple[PartialAggregate, ...] | None = None
+    added: Callable[[int], Callable[[Sequence[Any]], Any]] = itemgetter
     element: Any = None
 
 
@@ -183,7 +212,11 @@ class Windowing:
         self._combines = combines and self._takes_all
         if isinstance(window, Session):  # one that has fired fires again whenever it grows
             self._combines = self._combines and not allowed
-        self._deadlines = Deadlines({"forget": _ZERO} if self._at_change else leads, ordered)
+        leads = {"forget": _ZERO} if self._at_change else leads
+        self._ordered = ordered
+        fires_once = not (self._at_change or ordered or allowed)
+        self._fires_many = fires_once and _scans_little(window)
+        self._deadlines = Deadlines(leads, ordered)
 
     def __str__(self) -> str:
         return f"{self._window} by {', '.join(self._key)}"
@@ -191,7 +224,8 @@ class Windowing:
     def count(self, into: Any) -> Process[Any, ..., Any]:
         """Return the function that counts records."""
         counted: Aggregate[int, int, int] = Aggregate(int, operator.add, _itself, operator.add)
-        return self._made(_Result("count", "count", int, int, counted, _one, parts=()), into)
+        result = _Result("count", "count", int, int, counted, _one, parts=(), added=_number_of)
+        return self._made(result, into)
 
     def fold(
         self, verb: Literal["sum", "min", "max"], field: str, into: Any
@@ -206,6 +240,24 @@ class Windowing:
         parts = (PartialAggregate(verb, field),)
         folded = _Result(f"{verb}_{field}", field, annotation, accumulator, aggregate, get, parts)
         return self._made(folded, into)
+
+    def mean(self, field: str, into: Any) -> Process[Any, ..., Any]:
+        """Return the function that computes the mean of a field. None is skipped."""
+        of, get = Mean(field), self._results.getter(field)
+        kind = self._results.check_combines("mean", field)
+        add = _folding(_adding_pairs(_combining("sum", kind)))
+        aggregate: Aggregate[Any, Any, Any] = Aggregate(_nothing, add, _mean, add)
+
+        def value_of(record: Any) -> Any:
+            value = get(record)
+            return None if value is None else (value, 1)
+
+        result = of.result(self._results.annotation(field))
+        pair = Optional[_TUPLE[kind, int]]  # noqa: UP045
+        meant = _Result(
+            f"mean_{field}", field, result, pair, aggregate, value_of, of.parts, of.added
+        )
+        return self._made(meant, into)
 
     def collect(self, field: str | None, into: Any) -> Process[Any, ..., Any]:
         """Return the function that collects records or a field, in order of time. None is
@@ -256,13 +308,15 @@ class Windowing:
                 f"{self._record.name}"
             )
         output, make = self._results.result_class(name, types, into)
+        due = self._due(result, make)
+        deadlines = Deadlines(self._deadlines.leads, self._ordered, has_timers=due is None)
         rows: SlidingRows | SessionRows
         stored = result.accumulator
         if isinstance(self._window, Session):
-            rows = SessionRows(self._window, result.aggregate, self._deadlines)
+            rows = SessionRows(self._window, result.aggregate, deadlines)
             stored = _TUPLE[dt.datetime, dt.datetime, stored]
         else:
-            rows = SlidingRows(self._window, result.aggregate, self._deadlines)
+            rows = SlidingRows(self._window, result.aggregate, deadlines)
         states = {"windows": _MAP[dt.datetime, stored]}
         if result.element is not None:
             states["elements"] = _MAP[tuple[dt.datetime, int], result.element]
@@ -272,23 +326,27 @@ class Windowing:
             combiner=combiner,
             definition={**self._definition, "result": result.operator},
             takes_parts=combiner is None and self._takes_all,
+            fires=None if due is None else due.fire,
         )
-        columns = None if combiner is None else self._columns(combiner, result, make)
-        if columns is not None:
-            traits = replace(traits, takes_columns=True, fires=columns.fire)
+        columns = None
+        if combiner is not None and isinstance(due, DueSliding):
+            traits = replace(traits, takes_columns=True)
+            added = result.added(combiner.number_at + 1)
+            columns = WindowColumns(due, result.aggregate, added)
         hints = {"ctx": Context, **states, "return": _ITERATOR[output]}
         ending = _Ending(make, result.aggregate.result, rows)
         return self._process(name, result, ending, hints, traits, columns)
 
-    def _columns(self, combiner: Combiner, result: _Result, make: Make) -> WindowColumns | None:
-        """Return what keeps windows in columns; None if they are kept row by row."""
-        window = self._window
-        if isinstance(window, Session) or self._deadlines.closes_again:
+    def _due(self, result: _Result, make: Make) -> DueWindows | None:
+        """Return what puts windows out, many at a time; None if they have timers: those that may
+        fire again, that many windows of a key wait beside, or whose elements are rows.
+        """
+        if not self._fires_many or result.element is not None:
             return None
-        if window.size > OPEN_MAX * window.every:
-            return None
-        value_at = combiner.number_at + len(result.parts or ())
-        return WindowColumns(window, result.aggregate, value_at, make, self._deadlines)
+        finish = result.aggregate.result
+        if isinstance(self._window, Session):
+            return DueSessions(finish, make, self._deadlines)
+        return DueSliding(self._window, finish, make, self._deadlines)
 
     def _combiner(self, result: _Result) -> Combiner | None:
         """Return the combiner before the shuffle; None if each record is added."""
@@ -320,9 +378,8 @@ class Windowing:
         """
         rows = ending.rows
         value_of, first_of, at_change = result.value_of, None, self._at_change
-        if (combiner := traits.combiner) is not None and result.parts is not None:
-            # The part follows the number of records. A count has no other part.
-            value_of = operator.itemgetter(combiner.number_at + len(result.parts))
+        if (combiner := traits.combiner) is not None:
+            value_of = _of_row(result.added(combiner.number_at + 1))
             first_of = combiner.first_of if isinstance(self._window, Session) else None
         forgets_closed = "forget" not in self._deadlines.leads
 
@@ -418,6 +475,13 @@ class _Ending:
                     del elements[place]
             if not windows:
                 number.clear()
+
+
+def _of_row(added: Callable[[Sequence[Any]], Any]) -> Callable[[Any], Any]:
+    """Return a function from a combined row to the value that it adds, of one from columns."""
+    if isinstance(added, itemgetter):
+        return added
+    return lambda row: added([(part,) for part in row])[0]
 
 
 def _elements(values: Iterable[Any], ctx: Context, elements: Any, number: Any) -> Iterator[Any]:

@@ -302,6 +302,7 @@ OF_LIST: dict[str, Callable[[list[int]], Any]] = {
     "sum": sum,
     "min": min,
     "max": max,
+    "mean": lambda values: sum(values) / len(values),
     "collect": sorted,
     "aggregate": lambda values: f"{sum(values)}/{len(values)}",
 }
@@ -712,6 +713,7 @@ def test_none_is_passed_over_and_a_window_of_nothing_else_has_none(window: Windo
         ("sum", [21.0, None, 7.0]),
         ("min", [0.5, None, 7.0]),
         ("max", [20.5, None, 7.0]),
+        ("mean", [10.5, None, 7.0]),
         ("collect", [[20.5, 0.5], [], [7.0]]),
     ):
         found = readings(how, "celsius", given, window)
@@ -738,6 +740,9 @@ def test_sums_and_extremes_of_every_type_keep_it() -> None:
         if field != "floor":
             (out,) = readings("sum", field, [one, two], window)
             assert getattr(out, field) == wanted
+    (out,) = readings("mean", "price", [one, two], window)
+    assert out.price == decimal.Decimal("0.15")
+    assert type(out.price) is decimal.Decimal
     for field in ("price", "took", "seen_on", "name", "good", "at"):
         values = [getattr(one, field), getattr(two, field)]
         for how, extreme in (("min", min), ("max", max)):
@@ -750,6 +755,8 @@ def test_results_have_columns_of_the_right_types() -> None:
     cases: list[tuple[Callable[[], sk.Stream[Any]], str]] = [
         (lambda: windows.sum("celsius"), "celsius: double"),
         (lambda: windows.max("price"), "price: decimal128(38, 18) not null"),
+        (lambda: windows.mean("celsius"), "celsius: double"),
+        (lambda: windows.mean("price"), "price: decimal128(38, 18) not null"),
         (lambda: windows.count(), "count: int64 not null"),
         (lambda: windows.collect("celsius"), "celsius: list<element: double not null> not null"),
     ]

@@ -126,10 +126,9 @@ def _calls(operator: Operator, *, is_shuffled: bool) -> str:
     if declared.traits.combiner is not None:
         text = f"{', '.join(declared.traits.combiner.description)}, combined in Arrow"
         text += " before the shuffle" if is_shuffled else ""
-        if declared.traits.fires is not None:
-            return f"{text}, added to windows and fired for many keys at a time"
         if declared.traits.takes_columns:
-            return f"{text}, kept for many keys at a time"
+            how = "kept" if declared.traits.fires is None else "added to windows and fired"
+            return f"{text}, {how} for many keys at a time"
         return f"{text}, added to windows for each key and interval"
     if declared.traits.takes_parts:
         return "called with the records of a key together"

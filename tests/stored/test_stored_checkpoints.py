@@ -100,13 +100,17 @@ def test_a_stored_savepoint_has_the_state_of_its_checkpoint() -> None:
 
 
 def held(checkpoint: Path) -> list[tuple[str, int, str]]:
-    """What there is in each state, in words that do not depend on shards."""
+    """What there is in each state, in words that do not depend on shards.
+
+    Without the timers of windows, which earlier versions set: they find nothing once they are due.
+    """
     source = source_of(str(checkpoint))
     other = source_of(f"{checkpoint}@7")
     found = compare(other, source, examples=10_000, allow_pickle=True)
     return [
         (f"{state.operator}.{state.state}", state.rows_b, repr(sorted(map(repr, state.examples))))
         for state in found.states
+        if (state.operator, state.state) != ("sum_cents_by_account", "_timers")
     ]
 
 

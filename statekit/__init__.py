@@ -23,7 +23,16 @@ from statekit.functions.process import Process, process
 from statekit.job.job import Job
 from statekit.job.stream import Stream, Windowed
 from statekit.job.windows.definitions import session, sliding, tumbling
-from statekit.job.windows.field_aggregates import Count, FieldAggregate, Max, Mean, Min, Sum
+from statekit.job.windows.field_aggregates import (
+    Count,
+    FieldAggregate,
+    Last,
+    Max,
+    Mean,
+    Min,
+    Sum,
+    Top,
+)
 from statekit.kv.store import KVStore
 from statekit.query.change import Change
 from statekit.query.feed import EpochChanges, Feed, feed
@@ -66,6 +75,7 @@ __all__ = [
     "IncompleteEpochError",
     "Job",
     "KVStore",
+    "Last",
     "ListState",
     "MapState",
     "Max",
@@ -96,6 +106,7 @@ __all__ = [
     "Sum",
     "Timer",
     "Timers",
+    "Top",
     "ValueState",
     "View",
     "Windowed",

@@ -14,7 +14,7 @@ from statekit.functions.projection import Projection
 from statekit.functions.stateless import Stateless, name_of
 from statekit.job.plan import Operator, Output, Plan, Transform, check_name
 from statekit.job.windows.definitions import Window
-from statekit.job.windows.field_aggregates import FieldAggregate, aggregation
+from statekit.job.windows.field_aggregates import FieldAggregate, Top, aggregation
 from statekit.job.windows.window_operator import Windowing
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
@@ -621,6 +621,40 @@ class Windowed(Generic[T]):
         skipped. If all values are None, the mean is None.
         """
         return self._stream.process(self._windowing.mean(field, into), name=name)
+
+    def top(
+        self,
+        count: int,
+        by: str | tuple[str, ...],
+        *,
+        ties: bool = False,
+        name: str | None = None,
+        into: type[R] | None = None,
+    ) -> Stream[R]:
+        """Keep the first `records` in an order.
+
+        Parameters:
+            count: how many.
+            by: fields that are compared one after the other; "-price" from the largest to the
+                smallest. Records that are equal in these are in the order of their other fields.
+            ties: also those that are equal to the last of these in all of these fields.
+        """
+        return self._stream.process(self._windowing.top(Top(count, by, ties), into), name=name)
+
+    def last(
+        self,
+        field: str | None = None,
+        *,
+        by: str | None = None,
+        name: str | None = None,
+        into: type[R] | None = None,
+    ) -> Stream[R]:
+        """Return the last `record`, or a field of it under its name.
+
+        Parameters:
+            by: the field whose largest value is last; by default the event time.
+        """
+        return self._stream.process(self._windowing.last(field, by, into), name=name)
 
     def collect(
         self, field: str | None = None, *, name: str | None = None, into: type[R] | None = None

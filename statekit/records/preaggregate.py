@@ -17,6 +17,7 @@ import decimal
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import GenericAlias
 from typing import Any, Literal, NamedTuple, Optional, cast
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from statekit.records.declaration import shorten
 from statekit.records.output_type import OutputType
 from statekit.records.panes import LATE, Panes, first_of
 from statekit.records.rebatch import rebatched
+from statekit.records.record_order import CompleteOrder, RecordOrder
 from statekit.records.record_type import RecordType
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 from statekit.watermark import BEGINNING
@@ -41,19 +43,21 @@ class PartialAggregate(NamedTuple):
 
     Parameters:
         verb: the aggregate function.
-        field: whose values other than None are aggregated; None counts the records.
+        field: whose values other than None are aggregated; None aggregates the records.
+        order: of which the first records are kept, if that is the aggregate.
     """
 
-    verb: Verb
+    verb: Verb | Literal["first"]
     field: str | None
+    order: RecordOrder | None = None
 
 
 _MERGE_VERBS = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 """The function that merges the results of each aggregate function."""
 
 _Groups = dict[str, pa.ChunkedArray]
-_Aggregates = list[tuple[str, pa.ChunkedArray | None]]
-"""Functions, each with its column; None to count rows."""
+_Aggregates = list[tuple[str | CompleteOrder, pa.ChunkedArray | None]]
+"""Functions, each with its column; None to count rows. An order keeps the first records."""
 
 # Each aggregation builds a hash table of the keys, so it gets many records.
 _RECORDS_AT_ONCE = 500_000
@@ -103,6 +107,8 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         record, key, parts, panes = self.record, self.key, self.parts, self.panes
         self.key_size = len(key)
         times = () if panes is None else (panes.event_time,)
+        if any(part.order is not None for part in parts):
+            times = (*times, *(record.fields or ()))
         fields = dict.fromkeys((*key, *(part.field for part in parts if part.field), *times))
         types = {name: _annotation(record, name) for name in fields}
         self._required = [name for name, annotation in types.items() if not peel(annotation)[1]]
@@ -114,24 +120,32 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         self._group_names = key if panes is None else (*key, pane)
         self.number_at = len(self._group_names)
         # The function that merges each value of a row, by the value's name.
-        self._merges = {
-            name: _MERGE_VERBS[part.verb] for name, part in zip(values, self.parts, strict=True)
+        self._merges: dict[str, str | CompleteOrder] = {
+            name: _MERGE_VERBS[part.verb] if part.order is None else part.order.completed(record)
+            for name, part in zip(values, self.parts, strict=True)
         }
         row_types = {name: types[name] for name in key}
         row_types |= dict.fromkeys((*self._group_names[len(key) :], self.number), int)
         for name, part in zip(values, self.parts, strict=True):
-            is_count = part.verb == "count" or part.field is None
-            row_types[name] = int if is_count else Optional[types[part.field]]  # noqa: UP045
+            row_types[name] = self._type_of(part, types)
         if panes is not None:
             self._merges[time] = "max"
             row_types[time] = int
         self.combined = _named_tuple("Combined", row_types, record.where)
 
+    def _type_of(self, part: PartialAggregate, types: dict[str, Any]) -> Any:
+        """Return the annotation of a part in combined rows."""
+        if part.order is not None:
+            return GenericAlias(list, (self.record.cls,))
+        if part.verb == "count" or part.field is None:
+            return int
+        return Optional[types[part.field]]  # noqa: UP045
+
     @property
     def description(self) -> list[str]:
         """The aggregates of a key, in words."""
         parts = dict.fromkeys(self.parts) or (PartialAggregate("count", None),)
-        return [part.verb + ("" if part.field is None else f" of {part.field}") for part in parts]
+        return [_in_words(part) for part in parts]
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of the rows of tables with a schema."""
@@ -283,6 +297,9 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         """
         aggregates: _Aggregates = [("count_all", None)]
         for part in self.parts:
+            if part.order is not None:
+                aggregates.append((part.order.completed(self.record), self._structs(table)))
+                continue
             column = None if part.field is None else self._values(table, part.field)
             aggregates.append((part.verb if part.field else "count_all", column))
         groups = {name: table.column(name) for name in self.key}
@@ -293,6 +310,12 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             aggregates = _without_late(aggregates, panes)
             aggregates.append(("max", times))
         return groups, aggregates
+
+    def _structs(self, table: pa.Table) -> pa.ChunkedArray:
+        """Return the records as structs."""
+        records = table.select(list(self.record.fields or ()))
+        columns = [column.combine_chunks() for column in records.columns]
+        return pa.chunked_array([pa.StructArray.from_arrays(columns, fields=list(records.schema))])
 
     def _values(self, table: pa.Table, field: str) -> pa.ChunkedArray:
         """Return the values of a field. Integers are cast to the declared type."""
@@ -327,7 +350,12 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         columns, names = list(groups.values()), [f"key_{n}" for n in range(len(groups))]
         arrow_aggregates: list[tuple[Any, str]] = []
         for n, (verb, column) in enumerate(aggregates):
-            if column is not None:
+            if isinstance(verb, CompleteOrder):
+                assert column is not None
+                columns.append(pa.chunked_array([range(len(column))], pa.int64()))
+                verb = "list"  # of the numbers of its rows
+                names.append(f"value_{n}")
+            elif column is not None:
                 columns.append(aggregable(verb, column))
                 names.append(f"value_{n}")
             arrow_aggregates.append(([] if column is None else f"value_{n}", verb))
@@ -335,25 +363,29 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         results = grouped.aggregate(arrow_aggregates).columns
         keys = dict(zip(groups, results, strict=False))
         values = [
-            result if column is None else self._stored(verb, result, column.type, keys)
+            result if column is None else self._stored(verb, result, column, keys)
             for result, (verb, column) in zip(results[len(groups) :], aggregates, strict=True)
         ]
         return pa.table([*keys.values(), *values], [*keys, self.number, *self._merges, *extra])
 
     def _stored(
         self,
-        verb: str,
+        verb: str | CompleteOrder,
         result: pa.ChunkedArray,
-        input_type: pa.DataType,
+        column: pa.ChunkedArray,
         keys: dict[str, pa.ChunkedArray],
     ) -> pa.ChunkedArray:
         """Return the results of an aggregate, as the type that combined rows have.
 
         Parameters:
+            column: that was aggregated.
             keys: of the results, for messages.
         """
+        if isinstance(verb, CompleteOrder):
+            return pa.chunked_array([verb.first_of_groups(result.combine_chunks(), column)])
         if verb == "count":
             return result
+        input_type = column.type
         target = stored_type(verb, input_type)
         try:
             return cast_stored(result, target)
@@ -437,6 +469,14 @@ def _without_late(aggregates: _Aggregates, panes: pa.ChunkedArray) -> _Aggregate
     if not pc.any(late).as_py():
         return aggregates
     return [
-        (verb, column if column is None else pc.if_else(late, pa.scalar(None, column.type), column))
+        (verb, column)
+        if column is None or isinstance(verb, CompleteOrder)
+        else (verb, pc.if_else(late, pa.scalar(None, column.type), column))
         for verb, column in aggregates
     ]
+
+
+def _in_words(part: PartialAggregate) -> str:
+    if part.order is not None:
+        return f"first {part.order.count} by {', '.join(part.order.fields)}"
+    return part.verb + ("" if part.field is None else f" of {part.field}")

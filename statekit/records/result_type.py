@@ -29,7 +29,7 @@ class ResultRecords:
     """
 
     def __init__(self, record: RecordType, operation: str) -> None:
-        self._record = record
+        self.record = record
         self._operation = operation
 
     def annotation(self, field: str) -> Any:
@@ -38,7 +38,7 @@ class ResultRecords:
         Raises:
             StateTypeError: they have no such field, or are dicts without declared fields.
         """
-        fields = self._record.fields
+        fields = self.record.fields
         if fields is None:
             raise self.error(
                 "a dict has no declared fields: annotate the source with a NamedTuple, dataclass, "
@@ -46,9 +46,9 @@ class ResultRecords:
             )
         if field not in fields:
             raise self.error(
-                f"{field!r} is not a field of {self._record.name} (it has {', '.join(fields)})"
+                f"{field!r} is not a field of {self.record.name} (it has {', '.join(fields)})"
             )
-        return self._record.column_annotation(fields[field])
+        return self.record.column_annotation(fields[field])
 
     def check_combines(self, verb: str, field: str) -> Any:
         """Return the type of a field without None, after checking that it can be aggregated.
@@ -69,9 +69,9 @@ class ResultRecords:
     def getter(self, field: str) -> Callable[[Any], Any]:
         """Return a function from an input record to one of its fields."""
         self.annotation(field)
-        if self._record.flavour == "typeddict":
+        if self.record.flavour == "typeddict":
             return operator.methodcaller("get", field)  # a key may be absent
-        return self._record.getter((field,))
+        return self.record.getter((field,))
 
     def result_class(self, name: str, types: dict[str, Any], into: Any) -> tuple[Any, Make]:
         """Return the class of the results, and a function that makes one from the values of all
@@ -92,7 +92,7 @@ class ResultRecords:
         return cls, cls
 
     def _into(self, into: Any, types: dict[str, Any]) -> tuple[Any, Make]:
-        record = RecordType.of(into, where=f"{self._record.where}, {self._operation}, into")
+        record = RecordType.of(into, where=f"{self.record.where}, {self._operation}, into")
         if record.fields is None:
             raise self.error("into=dict has no fields: give a NamedTuple, a dataclass or the like")
         for name, field in record.fields.items():
@@ -115,7 +115,7 @@ class ResultRecords:
 
     def error(self, reason: str) -> StateTypeError:
         """Return an error about the operation."""
-        return StateTypeError(f"{self._record.where}, {self._operation}: {reason}")
+        return StateTypeError(f"{self.record.where}, {self._operation}: {reason}")
 
 
 def _holds(declared: Any, annotation: Any) -> bool:

@@ -185,7 +185,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
     def _add_all(
         self, row_keys: Sequence[bytes], values: Sequence[Any], aggregate: Aggregate[Any, Any, Any]
     ) -> None:
-        """Add values to accumulators of many keys, of an immutable type and without a TTL.
+        """Add values to accumulators of many keys, without a TTL.
 
         Nothing is cached: rows are read, and changed rows are added to the batch at once.
 
@@ -209,7 +209,8 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
             for row_key, value in zip(row_keys, values, strict=True):
                 of_rows[row_key] = add(of_rows[row_key], value)
             held = list(of_rows.values())
-        self._put_all(places, self._stored_forms(held), sizes, (), ())
+        stored = self._stored_forms(held) if self._immutable else list(map(self._row, held))
+        self._put_all(places, stored, sizes, (), ())
 
     def _rows_of_groups(self, groups: tuple[int, int]) -> Rows:
         """Yield all stored rows of these key groups in order, with one scan of each."""
@@ -218,7 +219,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
             yield from self._backend.scan(self._name, pack_group(group), pack_group(group + 1))
 
     def _values(self, rows: Sequence[bytes | None]) -> list[Any]:
-        """Return the values of rows of an immutable type; None of one that is absent."""
+        """Return the values of rows; None of one that is absent."""
         try:
             return [None if row is None else self._decode(row) for row in rows]
         except CorruptCheckpointError as error:

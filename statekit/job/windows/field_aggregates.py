@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import decimal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
+from types import GenericAlias
 from typing import Annotated, Any, ClassVar, Optional
 
 from statekit.codec.annotations import peel
+from statekit.errors import StateTypeError
 from statekit.functions.process import Process, Traits
 from statekit.functions.signature import declare
 from statekit.records.keyed_batch import KeyColumns
 from statekit.records.preaggregate import Combiner, PartialAggregate, Verb
+from statekit.records.record_order import RecordOrder
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import ResultRecords, made_of_columns
 from statekit.state.options import TTL, Aggregate, Reduce
@@ -28,7 +32,8 @@ _PLACES = 18  # of a mean of decimals, as a column of Spark has
 
 
 class FieldAggregate(ABC):
-    """An aggregate of a field: `Count`, `Sum`, `Min`, `Max` or `Mean`.
+    """An aggregate of a field, or of records: `Count`, `Sum`, `Min`, `Max`, `Mean`, `Top` or
+    `Last`.
 
     Its state can be computed from parts of the records in any number of steps: records are combined
     batch by batch, and the combined rows are added to the state, many keys at a time.
@@ -45,6 +50,15 @@ class FieldAggregate(ABC):
     @abstractmethod
     def parts(self) -> tuple[PartialAggregate, ...]:
         """The partial aggregates of records that it is computed from."""
+
+    def types(self, results: ResultRecords) -> tuple[Any, Any]:
+        """Return what `state` and `result` are given for some records.
+
+        Raises:
+            StateTypeError: there is no such aggregate of them.
+        """
+        assert self.field is not None
+        return results.check_combines(self.verb, self.field), results.annotation(self.field)
 
     @abstractmethod
     def state(self, value_type: Any) -> Any:
@@ -74,6 +88,9 @@ class Count(FieldAggregate):
     @property
     def parts(self) -> tuple[PartialAggregate, ...]:
         return (PartialAggregate("count", self.field),)
+
+    def types(self, results: ResultRecords) -> tuple[Any, Any]:
+        return None, None if self.field is None else results.annotation(self.field)
 
     def state(self, value_type: Any) -> Any:
         return Annotated[ReducingState[int], Reduce("sum")]
@@ -150,6 +167,116 @@ class Mean(FieldAggregate):
             return [None if pair[0] is None else pair for pair in sums_and_counts]
 
         return pairs
+
+
+class _OfRecords(FieldAggregate):
+    """An aggregate that keeps the first records in an order."""
+
+    @property
+    @abstractmethod
+    def order(self) -> RecordOrder:
+        """The order, and how many records are kept."""
+
+    @property
+    def parts(self) -> tuple[PartialAggregate, ...]:
+        return (PartialAggregate("first", None, self.order),)
+
+    def types(self, results: ResultRecords) -> tuple[Any, Any]:
+        for name in self.order.names:
+            results.check_combines(self.verb, name)
+        return results.record, results.record
+
+    def state(self, value_type: Any) -> Any:
+        record: RecordType = value_type
+        kept = self.kept(record)
+        taken: Any = GenericAlias(list, (record.cls,))
+        state: Any = AggregatingState
+        return Annotated[state[taken, held_first(record), self.result(record)], kept]
+
+    @abstractmethod
+    def kept(self, record: RecordType) -> Aggregate[Any, Any, Any]:
+        """Return how first records are merged, and what comes of them."""
+
+
+@dataclass(frozen=True)
+class Top(_OfRecords):
+    """The first records in an order, as a list: `Top(10, by=("-price", "at"))`.
+
+    Records that are equal in these fields are in the order of their other ones. None comes last.
+
+    Parameters:
+        count: how many.
+        by: fields that are compared one after the other; "-price" from the largest to the smallest.
+        ties: also those that are equal to the last of these in all of these fields.
+    """
+
+    count: int
+    by: str | tuple[str, ...]
+    ties: bool = False
+    field = None
+    verb = "top"
+
+    def __post_init__(self) -> None:
+        if type(self.count) is not int or self.count < 1:
+            raise StateTypeError(f"Top({self.count!r}): say how many records, at least 1")
+        fields = (self.by,) if isinstance(self.by, str) else tuple(self.by)
+        if not fields:
+            raise StateTypeError('Top(by=()): name at least one field, as in by="-price"')
+        object.__setattr__(self, "by", fields)
+
+    @property
+    def order(self) -> RecordOrder:
+        return RecordOrder(tuple(self.by), self.count, self.ties)
+
+    def result(self, annotation: Any) -> Any:
+        return GenericAlias(list, (annotation.cls,))
+
+    def kept(self, record: RecordType) -> Aggregate[Any, Any, Any]:
+        merged = self.order.completed(record).merged
+        return Aggregate(tuple, merged, list, merged)
+
+
+@dataclass(frozen=True)
+class Last(_OfRecords):
+    """The record with the largest value of a field, or one field of it: `Last("price", by="at")`.
+
+    Of records with equal values it is the first by their other fields. None is before all values.
+
+    Parameters:
+        field: None for the record.
+        by: whose largest value is last.
+    """
+
+    field: str | None = None
+    by: str = dataclasses.field(kw_only=True)
+    verb = "last"
+
+    @property
+    def order(self) -> RecordOrder:
+        return RecordOrder((f"-{self.by}",), 1)
+
+    def types(self, results: ResultRecords) -> tuple[Any, Any]:
+        if self.field is not None:
+            results.annotation(self.field)
+        return super().types(results)
+
+    def result(self, annotation: Any) -> Any:
+        record: RecordType = annotation
+        if self.field is None:
+            return record.cls
+        return record.column_annotation((record.fields or {})[self.field])
+
+    def kept(self, record: RecordType) -> Aggregate[Any, Any, Any]:
+        merged = self.order.completed(record).merged
+        get = None if self.field is None else record.getter((self.field,))
+        return Aggregate(
+            tuple, merged, lambda held: held[0] if get is None else get(held[0]), merged
+        )
+
+
+def held_first(record: RecordType) -> Any:
+    """Return the annotation of the first records of a type, as they are stored."""
+    return GenericAlias(tuple, (record.cls, ...))
 
 
 def _least(current: float, value: float) -> float:
@@ -253,11 +380,13 @@ def aggregation(
     hints: dict[str, Any] = {_KEYS: record.cls}
     for name, of in aggregates.items():
         if not isinstance(of, FieldAggregate):
-            raise results.error(f"{name}={of!r}: give Count(), or Sum, Min, Max or Mean of a field")
+            raise results.error(
+                f"{name}={of!r}: give Count(), or Sum, Min, Max or Mean of a field, or Top or "
+                "Last of the records"
+            )
         if name in types:
             raise results.error(f"{name!r} would be two fields of the results: give another name")
-        annotation: Any = None if of.field is None else results.annotation(of.field)
-        value_type = None if of.verb == "count" else results.check_combines(of.verb, of.field or "")
+        value_type, annotation = of.types(results)
         places[name] = of, first + len(parts)
         parts += of.parts
         types[name] = of.result(annotation)

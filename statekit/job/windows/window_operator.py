@@ -29,7 +29,15 @@ from statekit.job.windows.definitions import (
     SlidingRows,
     Window,
 )
-from statekit.job.windows.field_aggregates import EXACT_DIGITS, Mean, quotient, reducer
+from statekit.job.windows.field_aggregates import (
+    EXACT_DIGITS,
+    Last,
+    Mean,
+    Top,
+    held_first,
+    quotient,
+    reducer,
+)
 from statekit.job.windows.window_columns import (
     OPEN_MAX,
     DueSessions,
@@ -71,6 +79,10 @@ def _itself(value: Any) -> Any:
 
 def _nothing(*_: object) -> None:
     return None
+
+
+def _alone(record: Any) -> tuple[Any]:
+    return (record,)
 
 
 def _one(_: object) -> int:
@@ -128,6 +140,7 @@ class _Result:
         added: returns the value that each combined row adds, from the columns of rows and the place
             of the first part.
         element: the annotation of elements, for results that are lists of them.
+        definition: what the state means, beside the name of the operator.
     """
 
     operator: str
@@ -139,6 +152,7 @@ class _Result:
     parts: tuple[PartialAggregate, ...] | None = None
     added: Callable[[int], Callable[[Sequence[Any]], Any]] = itemgetter
     element: Any = None
+    definition: str = ""
 
 
 class Windowing:
@@ -259,6 +273,24 @@ class Windowing:
         )
         return self._made(meant, into)
 
+    def top(self, of: Top, into: Any) -> Process[Any, ..., Any]:
+        """Return the function that keeps the first records in an order."""
+        return self._first(of, f"top_{of.count}", "records", into)
+
+    def last(self, field: str | None, by: str | None, into: Any) -> Process[Any, ..., Any]:
+        """Return the function that keeps the last record, or a field of it."""
+        of = Last(field, by=self._event_time if by is None else by)
+        title = "last" if field is None else f"last_{field}"
+        return self._first(of, title, field or "record", into)
+
+    def _first(self, of: Top | Last, title: str, name: str, into: Any) -> Process[Any, ..., Any]:
+        of.types(self._results)
+        held, type_ = held_first(self._record), of.result(self._record)
+        first = _Result(
+            title, name, type_, held, of.kept(self._record), _alone, of.parts, definition=repr(of)
+        )
+        return self._made(first, into)
+
     def collect(self, field: str | None, into: Any) -> Process[Any, ..., Any]:
         """Return the function that collects records or a field, in order of time. None is
         skipped.
@@ -324,7 +356,7 @@ class Windowing:
         combiner = self._combiner(result)
         traits = Traits(
             combiner=combiner,
-            definition={**self._definition, "result": result.operator},
+            definition={**self._definition, "result": result.definition or result.operator},
             takes_parts=combiner is None and self._takes_all,
             fires=None if due is None else due.fire,
         )
@@ -353,6 +385,8 @@ class Windowing:
         if result.parts is None or not self._combines:
             return None
         fields = {*self._key, self._event_time, *(part.field for part in result.parts)}
+        if any(part.order is not None for part in result.parts):
+            fields.update(self._record.fields or ())
         if not has_columns(self._record, {name for name in fields if name is not None}):
             return None
         panes = self._window.panes(self._event_time)

@@ -1,6 +1,6 @@
 """Windows of many keys at a time.
 
-`DueWindows` puts out the windows that are due, and deletes them. Windows have no timers then: those
+`DueWindows` fires the windows that are due, and deletes them. Windows have no timers then: those
 that are due are found by a scan of the open windows of each key group. There is one only if
 something is due, as a shard knows when its next window ends.
 
@@ -59,7 +59,7 @@ class _Window(NamedTuple):
 
 
 class DueWindows(ABC):
-    """Puts out the windows that are due.
+    """Fires the windows that are due.
 
     Parameters:
         finish: computes the value of an accumulator.
@@ -116,7 +116,7 @@ class DueWindows(ABC):
 
 
 class DueSliding(DueWindows):
-    """Puts out tumbling and sliding windows, whose rows are found by their starts."""
+    """Fires tumbling and sliding windows, whose rows have their starts in their keys."""
 
     def __init__(
         self, window: Sliding, finish: Callable[[Any], Any], make: Make, deadlines: Deadlines
@@ -151,7 +151,7 @@ class DueSliding(DueWindows):
 
 
 class DueSessions(DueWindows):
-    """Puts out sessions, whose rows have their starts and ends."""
+    """Fires sessions, whose rows have their starts and ends."""
 
     def _windows_of(self, rows: Sequence[_Row], windows: MapState[Any, Any]) -> list[_Window]:
         due_us = self._deadlines.due_us
@@ -169,7 +169,7 @@ class WindowColumns:
     """Adds combined rows of many keys to windows.
 
     Parameters:
-        due: puts them out.
+        due: fires them.
         aggregate: adds the value of a row to an accumulator.
         added: returns that value for each row, from their columns. The largest event times are the
             last column.

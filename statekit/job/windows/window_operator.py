@@ -370,8 +370,8 @@ class Windowing:
         return self._process(name, result, ending, hints, traits, columns)
 
     def _due(self, result: _Result, make: Make) -> DueWindows | None:
-        """Return what puts windows out, many at a time; None if they have timers: those that may
-        fire again, that many windows of a key wait beside, or whose elements are rows.
+        """Return what fires windows, many at a time; None if they have timers: those that may fire
+        again, beside which many windows of a key are open, or whose elements are rows.
         """
         if not self._fires_many or result.element is not None:
             return None

@@ -82,33 +82,27 @@ def query_5() -> sk.Job:
 
 
 class Highest(NamedTuple):
-    """The highest bids, of an auction or of all, in a window; they are of one price.
-
-    State keeps a tuple, which it need not copy each time that it is read, as it would a list.
-    """
+    """The highest bids of an auction in a window; they are of one price."""
 
     end: dt.datetime
-    highest: tuple[Bid, ...]
-
-
-def _higher(held: tuple[Bid, ...], bids: tuple[Bid, ...]) -> tuple[Bid, ...]:
-    if not held or not bids or held[0].price == bids[0].price:
-        return held + bids
-    return max(held, bids, key=lambda found: found[0].price)
-
-
-HIGHEST: sk.Aggregate[Bid, tuple[Bid, ...], tuple[Bid, ...]] = sk.Aggregate(
-    create=tuple, add=lambda held, bid: _higher(held, (bid,)), result=tuple, merge=_higher
-)
+    records: list[Bid]
 
 
 @sk.process(key="end", event_time="end")
 def highest_of_all(
     of_auctions: Iterator[Highest], ctx: sk.Context, highest: sk.ValueState[tuple[Bid, ...]]
 ) -> Iterator[Bid]:
+    """Keeps the highest bids of a window until it has those of all auctions.
+
+    State keeps a tuple, which it need not copy each time that it is read, as it would a list.
+    """
     found = highest.get() or ()
     for one in of_auctions:
-        found = _higher(found, one.highest)
+        price = one.records[0].price
+        if not found or price > found[0].price:
+            found = tuple(one.records)
+        elif price == found[0].price:
+            found += tuple(one.records)
     highest.update(found)
     ctx.timers.set(ctx.key)
     yield from ()
@@ -125,10 +119,8 @@ def query_7() -> sk.Job:
     windows = job.source("bids", Bid).window(
         sk.tumbling(WINDOW), key="auction", event_time="at", lateness=LATENESS
     )
-    of_auctions = windows.aggregate(
-        HIGHEST, accumulator=tuple[Bid, ...], result=tuple[Bid, ...], name="highest", into=Highest
-    )
-    of_auctions.process(highest_of_all).sink("out")
+    highest = windows.top(1, by="-price", ties=True, into=Highest)
+    highest.process(highest_of_all).sink("out")
     return job
 
 

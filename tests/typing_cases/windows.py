@@ -48,12 +48,15 @@ hourly.process(best)
 hourly.window(sk.session("1 day"), key="ad", event_time="start").max("cents").sink("days")
 windows.count(name="counts").process(best)
 windows.collect().late.sink("late")
+windows.top(2, by=("-cents", "at"), ties=True)
+windows.last("cents", name="newest")
 windows.aggregate(
     mean, accumulator=tuple[int, int], result=float, field="cents", into=Hourly, name="mean"
 ).process(best)
 
 hourly.process(raw)  # error: incompatible type "Process[Impression, [], Never]"
 windows.sum()  # error: Missing positional argument "field" in call to "sum" of "Windowed"
+windows.top(2)  # error: Missing positional argument "by" in call to "top" of "Windowed"
 windows.count("cents")  # error: Too many positional arguments for "count" of "Windowed"
 windows.min("cents", into=5)  # error: Argument "into" to "min" of "Windowed"
 windows.aggregate(sum, accumulator=int, result=int)  # error: expected "Aggregate[Any, Any, Any]"

@@ -49,6 +49,9 @@ def total_size(sizes: Iterable[StateSize]) -> StateSize:
 NextKeys = Callable[[bytes], Sequence[bytes]]
 """A hint: which keys will probably be read after a given one, in order."""
 
+FirstKey = Callable[[], bytes]
+"""A hint: the key, or a prefix of it, from which on rows are read now, in any order."""
+
 Rows = Iterator[tuple[bytes, bytes]]
 """Keys and rows in order."""
 
@@ -77,7 +80,9 @@ class Backend(Protocol):
     def get(self, state: str, key: bytes) -> bytes | None:
         """Return the row at `key`, or None."""
 
-    def reader(self, state: str, next_keys: NextKeys | None = None) -> Reader:
+    def reader(
+        self, state: str, next_keys: NextKeys | None = None, first_key: FirstKey | None = None
+    ) -> Reader:
         """Return reads of one state, for keys and short ranges that are mostly in order.
 
         They read forward only; use `scan` for reverse order.
@@ -85,6 +90,8 @@ class Backend(Protocol):
         Parameters:
             next_keys: called while a key is read; the rows of the returned keys may be read along
                 with it.
+            first_key: called while a key is read; the rows from the returned key on may be read
+                along with it.
         """
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -126,7 +133,9 @@ class MemoryBackend:
     def get(self, state: str, key: bytes) -> bytes | None:
         return self._state(state).get(key)
 
-    def reader(self, state: str, next_keys: NextKeys | None = None) -> Reader:
+    def reader(
+        self, state: str, next_keys: NextKeys | None = None, first_key: FirstKey | None = None
+    ) -> Reader:
         get = self._state(state).get
         return Reader(get, partial(self.get_many, state), partial(self.scan, state))
 

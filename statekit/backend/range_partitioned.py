@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from statekit.backend.interface import (
+    FirstKey,
     NextKeys,
     Reader,
     Rows,
@@ -112,9 +113,11 @@ class FragmentedBackend(_Fragments[RocksBackend]):
 
         return get
 
-    def reader(self, state: str, next_keys: NextKeys | None = None) -> Reader:
-        # The keys may belong to the next fragment, which is asked again for them.
-        readers = [fragment.reader(state, next_keys) for fragment in self._fragments]
+    def reader(
+        self, state: str, next_keys: NextKeys | None = None, first_key: FirstKey | None = None
+    ) -> Reader:
+        # The next keys may belong to the next fragment, which is asked again for them.
+        readers = [each.reader(state, next_keys, first_key) for each in self._fragments]
         bounds = self._bounds
         gets = [reader.get for reader in readers]
 

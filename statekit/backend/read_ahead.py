@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from statekit.backend.interface import NextKeys
+from statekit.backend.interface import FirstKey, NextKeys
 
 # Blocks grow while they are of use, in steps after which bytes are counted; after a large row
 # nothing is read ahead.
@@ -36,7 +36,9 @@ class SortedReads:
     largest number of rows to read, 0 for none. `_found` has rows of scattered keys, None for a key
     without a row. `_next_keys` predicts keys, until its predictions turn out to be wrong.
     `_scanned` scans started without a block since the last one was tried; after `_pause` of them a
-    block is tried again.
+    block is tried again. If rows are read in any order, blocks start at `_first_key`, at
+    `_map_start` the last time, as long as `_from_first`; `_beyond` keys of the same map were behind
+    the block since it was read.
 
     Parameters:
         family: the column family of rocksdict.
@@ -44,6 +46,8 @@ class SortedReads:
         check_readable: raises if rows between two keys are unreadable.
         errors: converts the errors of rocksdict.
         next_keys: predicts the keys that are read next.
+        first_key: returns where the rows begin that are read in any order; None if each row is read
+            in order.
     """
 
     _family: Any
@@ -51,6 +55,7 @@ class SortedReads:
     _check_readable: Callable[[bytes, bytes], None]
     _errors: AbstractContextManager[None]
     _hint: NextKeys | None
+    _first_key: FirstKey | None
 
     def __post_init__(self) -> None:
         self._look = self._family.get
@@ -73,7 +78,9 @@ class SortedReads:
                 return self._look_along(key, self._next_keys)
             row: bytes | None = self._look(key)
             if self._ahead and key > self._last:
-                self._read_ahead(key, row)
+                start = self._block_start(key)
+                if start is not None:
+                    self._read_ahead(start, row)
             return row
         except Exception:
             with self._errors:  # entered here only: it would cost as much as the read
@@ -115,6 +122,7 @@ class SortedReads:
         self._scanned = 0
         self._pause = _PAUSE_MIN
         self._next_keys = self._hint
+        self._from_first, self._map_start = True, b""
 
     def _drop(self) -> None:
         """Drop the block, so that no key is between its ends."""
@@ -122,7 +130,7 @@ class SortedReads:
         self._keys: list[bytes] = []
         self._found: dict[bytes, bytes | None] = {}
         self._first, self._last = _BEHIND_ALL, b""
-        self._asked = 0
+        self._asked = self._beyond = 0
 
     def _tries_again(self) -> bool:
         """Return whether to try a block again after useless ones."""
@@ -144,6 +152,29 @@ class SortedReads:
             self._next_keys = None
         self._found, self._asked = dict(zip(keys, rows, strict=True)), 1
         return rows[0]
+
+    def _block_start(self, key: bytes) -> bytes | None:
+        """Return where to start a block for a key behind the present one; None to keep that one.
+
+        Of rows that are read in any order, a block is kept until half of it was read. If it is of
+        little use, as where entries are appended to large maps, blocks start at the keys.
+        """
+        if self._first_key is None or not self._from_first:
+            return key
+        start = min(key, self._first_key())
+        count = len(self._rows)
+        if start <= self._first <= key:
+            if 2 * self._asked >= count:
+                return key
+            self._beyond += 1
+            if self._beyond < count or 4 * self._asked >= count:
+                return None
+        elif 4 * self._asked >= count or self._first != self._map_start:
+            self._map_start = start
+            return start
+        self._drop()
+        self._from_first, self._ahead = False, _BLOCK_STEP
+        return key
 
     def _read_ahead(self, key: bytes, row: bytes | None = None) -> None:
         """Read the block that starts at `key`.

@@ -26,6 +26,7 @@ import rocksdict
 
 from statekit.backend.hard_link import linked
 from statekit.backend.interface import (
+    FirstKey,
     NextKeys,
     Reader,
     Rows,
@@ -193,7 +194,9 @@ class RocksBackend:
 
         return get
 
-    def reader(self, state: str, next_keys: NextKeys | None = None) -> Reader:
+    def reader(
+        self, state: str, next_keys: NextKeys | None = None, first_key: FirstKey | None = None
+    ) -> Reader:
         """Return reads of one state, which read ahead.
 
         A shard processes its keys in order. If it processes many of its keys, reading a block of
@@ -206,7 +209,8 @@ class RocksBackend:
         """
         family = self._family(state)
         scan, check = partial(self.scan, state), partial(self._check_readable, family)
-        reads = SortedReads(family, scan, check, _StorageErrors(self, "read"), next_keys)
+        errors = _StorageErrors(self, "read")
+        reads = SortedReads(family, scan, check, errors, next_keys, first_key)
         self._readers.add(reads)
         return Reader(reads.get, reads.get_all, reads.scan)
 

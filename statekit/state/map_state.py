@@ -15,15 +15,16 @@ from itertools import takewhile
 from operator import gt, lt
 from typing import Any, TypeVar, cast, overload
 
-from statekit.backend.interface import Backend, Rows, prefix_end
+from statekit.backend.interface import Backend, Reader, Rows, prefix_end
 from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.keygroup import pack_group
+from statekit.state import base
 from statekit.state.base import ABSENT, ManyRowState, StateSpec, shown
 from statekit.state.key_scope import KeyScope
 from statekit.state.options import Aggregate
 from statekit.state.row_cache import UNKNOWN, RowCache
-from statekit.state.ttl import Expiry
+from statekit.state.ttl import UNWRITTEN, Expiry
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -54,14 +55,15 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         # once.
         self._last: tuple[Any, bytes, bytes] = (ABSENT, b"", b"")
 
+    def _reader(self, backend: Backend) -> Reader:
+        scope = self._scope
+        return backend.reader(self._name, first_key=lambda: scope.prefix)
+
     def __getitem__(self, key: K) -> V:
-        row_key = self._row_key(key)
-        value = self._look(row_key)
+        value = self.get(key, ABSENT)
         if value is ABSENT:
             raise KeyError(key)
-        if self._refreshes:
-            self._note_read(row_key)
-        return cast("V", value if self._immutable else self._decode(value))
+        return cast("V", value)
 
     @overload
     def get(self, key: K, default: None = None, /) -> V | None: ...
@@ -71,8 +73,13 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
     def get(self, key: K, default: D, /) -> V | D: ...
     def get(self, key: K, default: Any = None, /) -> Any:
         """Return the value at `key`, or `default`."""
+        # Here and in `__setitem__`, helpers are written out: a call costs as much as its work.
         row_key = self._row_key(key)
-        value = self._look(row_key)
+        value = self._known.get(row_key, UNKNOWN)  # what `_look` does
+        if value is UNKNOWN:
+            value = ABSENT if self._cleared is self._scope.prefix else self._load(row_key)
+        elif self.expiry is not None and self._has_aged(row_key, self.expiry):
+            value = ABSENT
         if value is ABSENT:
             return default
         if self._refreshes:
@@ -80,7 +87,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         return value if self._immutable else self._decode(value)
 
     def __contains__(self, key: object) -> bool:
-        return self._find(cast("K", key)) is not ABSENT
+        return self._look(self._row_key(cast("K", key))) is not ABSENT
 
     def __setitem__(self, key: K, value: V) -> None:
         """Set one entry.
@@ -93,9 +100,17 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
             stored_value = self._row(value)
         elif not self._exact(value):
             stored_value = self._stored_form(value)
-        row_key = self._row_key(key)
-        self._set(row_key, stored_value)
-        if self._cleared is self._scope.prefix:
+        scope, (last, prefix, row_key) = self._scope, self._last
+        if last is not key or prefix is not scope.prefix:
+            row_key = self._row_key(key)
+        cached = self._known  # what `_set` does
+        if not cached:
+            scope.gathered.append(self._flush)
+        cached[row_key] = stored_value
+        self._changed[row_key] = scope.key
+        if self.expiry is not None:
+            self._written[row_key] = self.expiry.stamp(self._written.get(row_key, UNWRITTEN))
+        if self._cleared is scope.prefix:
             self._sizes[row_key] = 0
         if type(stored_value) is bytes or type(stored_value) is str:
             self._known_bytes += len(stored_value)
@@ -111,9 +126,10 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         return self[key]
 
     def __delitem__(self, key: K) -> None:
-        if self._find(key) is ABSENT:
+        row_key = self._row_key(key)
+        if self._look(row_key) is ABSENT:
             raise KeyError(key)
-        self._drop(self._row_key(key))
+        self._drop(row_key)
 
     def __iter__(self) -> Iterator[K]:
         return (key for key, _ in self._pairs(decode=False))
@@ -237,12 +253,18 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
     # ---------------------------------------------------------------------------------- row by row
 
     def _row_key(self, key: K) -> bytes:
+        """Return the row key of an entry, and remember it in `_last`."""
         prefix = self._scope.prefix
         last, at, row_key = self._last
         if last is key and at is prefix:
             return row_key
-        row_key = prefix + self._subkey(key)
-        self._make_room(len(self._known), self._known_bytes)
+        try:
+            row_key = prefix + self._encode_key(key)
+        except StateTypeError as error:
+            raise self._not_a_key(key, error) from None
+        # What `_make_room` does, without its call.
+        if len(self._known) >= base.PENDING_ROWS_MAX or self._known_bytes >= base.PENDING_BYTES_MAX:
+            self._spill()
         self._last = (key, prefix, row_key)
         return row_key
 
@@ -250,10 +272,10 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         try:
             return self._encode_key(key)
         except StateTypeError as error:
-            raise StateTypeError(f"{self._where()}, map key {shown(key)}: {error}") from None
+            raise self._not_a_key(key, error) from None
 
-    def _find(self, key: K) -> Any:
-        return self._look(self._row_key(key))
+    def _not_a_key(self, key: object, error: StateTypeError) -> StateTypeError:
+        return StateTypeError(f"{self._where()}, map key {shown(key)}: {error}")
 
     def _look(self, row_key: bytes) -> Any:
         value = self._known.get(row_key, UNKNOWN)

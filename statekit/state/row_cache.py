@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from itertools import repeat
 from typing import Any
 
-from statekit.backend.interface import Backend, NextKeys
+from statekit.backend.interface import Backend, Reader
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.state.base import ABSENT, State, StateSpec
 from statekit.state.key_scope import KeyScope
@@ -19,6 +19,11 @@ from statekit.state.ttl import PERMANENT, UNWRITTEN, Expiry
 
 UNKNOWN: Any = object()
 """The cached value of a row that was not looked up yet."""
+
+# So many rows that were set without a read are looked up together at most: one at first, and twice
+# as many each time, as long as the rows are small. After more bytes than this it is one again.
+_REPLACED_ROWS_MAX = 256
+_REPLACED_BYTES_MAX = 256 * 1024
 
 
 class RowCache(State):
@@ -39,17 +44,16 @@ class RowCache(State):
         "_known",
         "_known_bytes",
         "_read",
+        "_read_all",
         "_refreshes",
         "_sizes",
         "_to_row",
         "_written",
     )
 
-    def __init__(
-        self, spec: StateSpec, scope: KeyScope, backend: Backend, next_keys: NextKeys | None = None
-    ) -> None:
+    def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
         super().__init__(spec, scope, backend)
-        self._read = backend.reader(spec.name, next_keys).get
+        self._read, self._read_all, _ = self._reader(backend)
         self._immutable = spec.codec.immutable
         self._from_row: Callable[[bytes], Any] = self._decode if self._immutable else bytes
         self._to_row: Callable[[Any], bytes] = self._encode if self._immutable else bytes
@@ -63,6 +67,10 @@ class RowCache(State):
         self._has_removed = False
 
     # ----------------------------------------------------------------------------------- reading
+
+    def _reader(self, backend: Backend) -> Reader:
+        """Return the reads of the rows."""
+        raise NotImplementedError
 
     def _look(self, row_key: bytes) -> Any:
         """Return the cached value of a row, ABSENT if it does not exist."""
@@ -188,11 +196,17 @@ class RowCache(State):
 
     def _read_replaced(self, row_keys: list[bytes]) -> None:
         """Look up the rows in the backend that are to be replaced."""
-        for row_key in row_keys:
-            row = self._read(row_key)
-            self._sizes[row_key] = 0 if row is None else len(row_key) + len(row)
-            if self.expiry is not None and row is not None:
-                self._indexed[row_key] = self.expiry.split(row)[1]
+        row_keys.sort()
+        start, count = 0, 1
+        while some := row_keys[start : start + count]:
+            size = 0
+            for row_key, row in zip(some, self._read_all(some), strict=True):
+                self._sizes[row_key] = row_size = 0 if row is None else len(row_key) + len(row)
+                size += row_size
+                if self.expiry is not None and row is not None:
+                    self._indexed[row_key] = self.expiry.split(row)[1]
+            start += count
+            count = 1 if size > _REPLACED_BYTES_MAX else min(2 * count, _REPLACED_ROWS_MAX)
 
     def _remove(self, row_keys: list[bytes]) -> None:
         for row_key in row_keys:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import compress
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from statekit.backend.interface import Backend
+from statekit.backend.interface import Backend, Reader
 from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.codec.value_codec import PickleCodec
 from statekit.errors import CorruptCheckpointError, StateTypeError
@@ -27,8 +27,8 @@ class SingleRowState(RowCache):
 
     __slots__ = ()
 
-    def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
-        super().__init__(spec, scope, backend, scope.next_keys)
+    def _reader(self, backend: Backend) -> Reader:
+        return backend.reader(self._name, next_keys=self._scope.next_keys)
 
     def clear(self) -> None:
         """Remove the value of this key."""
@@ -115,11 +115,10 @@ class ValueState(SingleRowState, Generic[T]):
 class _Accumulating(SingleRowState):
     """A single row whose decoded value is owned by the state and changed by `add`."""
 
-    __slots__ = ("_read_all", "_spoiled")
+    __slots__ = ("_spoiled",)
 
     def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
         super().__init__(spec, scope, backend)
-        self._read_all = backend.reader(spec.name).get_all
         self._from_row, self._to_row = self._decode, self._encode
         # Where an `add` failed half-way, and what there is to say about it.
         self._spoiled: dict[bytes, str] = {}

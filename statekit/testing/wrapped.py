@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from statekit.backend.interface import Backend, NextKeys, Reader, Rows, StateSize
+from statekit.backend.interface import Backend, FirstKey, NextKeys, Reader, Rows, StateSize
 
 
 class WrappedBackend:
@@ -31,7 +31,9 @@ class WrappedBackend:
     def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
         return self.inner.scan(state, start, end, reverse=reverse)
 
-    def reader(self, state: str, next_keys: NextKeys | None = None) -> Reader:
+    def reader(
+        self, state: str, next_keys: NextKeys | None = None, first_key: FirstKey | None = None
+    ) -> Reader:
         return Reader(
             partial(self.get, state), partial(self.get_many, state), partial(self.scan, state)
         )

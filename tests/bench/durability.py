@@ -21,7 +21,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import ClassVar
 
-from statekit.backend.interface import NextKeys, Reader
+from statekit.backend.interface import FirstKey, NextKeys, Reader
 from statekit.backend.rocksdb import RocksBackend
 from statekit.checkpoint.manifest import OperatorEpoch, ShardPlan, ShardState
 from statekit.checkpoint.references import named_by
@@ -157,8 +157,10 @@ class _WatchedCopies(DiskCopies):
         backend = copy.backend
         reader_of = backend.reader
 
-        def watched(state: str, next_keys: NextKeys | None = None) -> Reader:
-            reader = reader_of(state, next_keys)
+        def watched(
+            state: str, next_keys: NextKeys | None = None, first_key: FirstKey | None = None
+        ) -> Reader:
+            reader = reader_of(state, next_keys, first_key)
 
             def got(key: bytes) -> bytes | None:
                 row = reader.get(key)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from hypothesis.stateful import (
 from statekit.backend.interface import Backend, MemoryBackend, prefix_end
 from statekit.backend.mutation import Batch, Delete, DeleteRange, Mutation, Put
 from statekit.backend.range_partitioned import FragmentedBackend
+from statekit.backend.read_ahead import SortedReads
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.errors import StatekitError, StorageError
@@ -581,6 +583,149 @@ def test_a_getter_returns_the_rows_of_get_whatever_keys_are_predicted(data: st.D
             for key in data.draw(st.permutations(coming)):
                 assert kept(key) == backend.get("a", key) == held.get(key)
         backend.close()
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.data())
+def test_a_getter_returns_the_rows_of_get_in_whatever_order_entries_are_read(
+    data: st.DataObject,
+) -> None:
+    entries = data.draw(st.sampled_from([3, 90, 700]))
+    held = {
+        entry_key(number, entry): b"%d" % entry for number in range(4) for entry in range(entries)
+    }
+    at = [b""]
+    with tempfile.TemporaryDirectory() as home:
+        backend = RocksBackend(home, ["a"])
+        backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+        reader = backend.reader("a", first_key=lambda: at[0])
+        kept = reader.get
+        for number in range(4):
+            at[0] = entry_key(number)
+            # As when rows are counted that were set unread at this map and those before.
+            some = data.draw(st.lists(st.sampled_from(sorted(held)), unique=True, max_size=20))
+            together_after = data.draw(st.none() | st.integers(0, entries))
+            step = data.draw(st.sampled_from([1, 1, 7, entries]))
+            order = list(range(0, entries + 5, step))
+            data.draw(st.randoms(use_true_random=False)).shuffle(order)
+            changed_after = data.draw(st.none() | st.integers(0, entries))
+            for count, entry in enumerate(order):
+                for key in (entry_key(number, entry), entry_key(0, entry)):
+                    assert kept(key) == held.get(key)
+                if count == together_after:
+                    assert reader.get_all(sorted(some)) == [held.get(key) for key in sorted(some)]
+                    start, end = entry_key(number, entry), entry_key(number, entry + 50)
+                    assert list(reader.scan(start, end)) == [
+                        (key, held[key]) for key in sorted(held) if start <= key < end
+                    ]
+                if count == changed_after:
+                    changed = entry_key(number, data.draw(st.integers(0, entries + 5)))
+                    held.pop(changed, None)
+                    backend.write(Batch([Delete("a", changed)]))
+        backend.close()
+
+
+def entry_key(number: int, entry: int | None = None) -> bytes:
+    """The key of an entry of a map, or the start of the keys of all of its entries."""
+    return b"%04d" % number + (b"" if entry is None else b"%04d" % entry)
+
+
+@pytest.mark.parametrize("kind", ["one database", "fragments"])
+def test_entries_that_are_read_in_any_order_are_read_in_blocks_of_complete_maps(
+    tmp_path: Path, kind: str
+) -> None:
+    backend: Backend
+    if kind == "fragments":
+        backend = fragmented(tmp_path, ["a"], RocksOptions())
+    else:
+        backend = RocksBackend(tmp_path, ["a"])
+    maps = [number.to_bytes(2, "big") for number in range(100, 200)]
+    held = {number + bytes([entry]): b"v" for number in maps for entry in range(100)}
+    backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+    at = [b""]
+    kept = backend.reader("a", first_key=lambda: at[0]).get
+    readers = [one for part in parts_of(backend) for one in part._readers]
+    blocks = []
+    for number in maps:
+        at[0] = number
+        for entry in (70, 10, 99, 0, 100, 45, *range(98, 1, -3)):
+            key = number + bytes([entry])
+            assert kept(key) == held.get(key)
+        blocks.append([one._first for one in readers if one._first <= at[0] <= one._last])
+    assert all(len(block) == 1 for block in blocks[10:])
+    assert len({block[0] for block in blocks[10:]}) < 40
+    backend.close()
+
+
+def test_entries_of_large_maps_are_read_one_by_one(tmp_path: Path) -> None:
+    backend = RocksBackend(tmp_path, ["a"])
+    held = {entry_key(number, entry): b"v" for number in range(3) for entry in range(5_000)}
+    backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+    at = [b""]
+    kept = backend.reader("a", first_key=lambda: at[0]).get
+    (reader,) = backend._readers
+    for number in range(3):
+        at[0] = entry_key(number)
+        for entry in range(4_999, 0, -50):
+            assert kept(entry_key(number, entry)) == b"v"
+    assert not reader._rows
+    backend.close()
+
+
+def test_entries_that_are_appended_to_large_maps_are_looked_for_in_blocks(tmp_path: Path) -> None:
+    backend = RocksBackend(tmp_path, ["a"])
+    held = {entry_key(number, entry): b"v" for number in range(20) for entry in range(2_000)}
+    backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+    at = [b""]
+    kept = backend.reader("a", first_key=lambda: at[0]).get
+    (reader,) = backend._readers
+    looks = looked_up(reader)
+    for number in range(20):
+        at[0] = entry_key(number)
+        for entry in range(1_999, 2_100):
+            assert kept(entry_key(number, entry)) == held.get(entry_key(number, entry))
+    assert len(looks) < 100
+    backend.close()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_block_that_starts_in_the_middle_of_a_map_does_not_end_reading_ahead(
+    tmp_path: Path, seed: int
+) -> None:
+    backend, draw = RocksBackend(tmp_path, ["a"]), random.Random(seed)
+    held = {entry_key(number, entry): b"v" for number in range(60) for entry in range(100)}
+    backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+    at = [b""]
+    kept = backend.reader("a", first_key=lambda: at[0]).get
+    (reader,) = backend._readers
+    looks = looked_up(reader)
+    for number in range(60):
+        at[0] = entry_key(number)
+        for entry in draw.sample(range(100), 63):
+            assert kept(entry_key(number, entry)) == b"v"
+    assert len(looks) < 300
+    backend.close()
+
+
+def looked_up(reader: SortedReads) -> list[bytes]:
+    """The keys that a reader looks up one by one from now on."""
+    looks: list[bytes] = []
+    look = reader._look
+
+    def looking(key: bytes) -> bytes | None:
+        looks.append(key)
+        row: bytes | None = look(key)
+        return row
+
+    reader._look = looking
+    return looks
+
+
+def parts_of(backend: Backend) -> Sequence[RocksBackend]:
+    if isinstance(backend, FragmentedBackend):
+        return backend._fragments
+    assert isinstance(backend, RocksBackend)
+    return [backend]
 
 
 @pytest.mark.parametrize("kind", ["one database", "fragments"])

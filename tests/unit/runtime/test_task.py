@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import pytest
 
 import statekit as sk
-from statekit.backend.interface import MemoryBackend, NextKeys, Reader
+from statekit.backend.interface import FirstKey, MemoryBackend, NextKeys, Reader
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.functions.process import Process
@@ -80,7 +81,9 @@ class Told(MemoryBackend):
         super().__init__(states)
         self.told: list[tuple[bytes, list[bytes]]] = []
 
-    def reader(self, state: str, next_keys: NextKeys | None = None) -> Reader:
+    def reader(
+        self, state: str, next_keys: NextKeys | None = None, first_key: FirstKey | None = None
+    ) -> Reader:
         reader = super().reader(state)
         if next_keys is None:
             return reader
@@ -95,7 +98,7 @@ class Told(MemoryBackend):
 @sk.process(key="user")
 def set_and_count(event: Event, last: sk.ValueState[int], total: sk.ValueState[int]) -> None:
     total.update((total.get() or 0) + 1)
-    last.update(event.value)  # what was there is read when the key is left
+    last.update(max(last.get() or 0, event.value))
 
 
 def test_every_state_of_a_key_gets_the_predicted_keys() -> None:
@@ -112,6 +115,67 @@ def test_every_state_of_a_key_gets_the_predicted_keys() -> None:
         later = rows[rows.index(key) + 1 :]
         assert predicted == later[: len(predicted)]
         assert predicted or rows.index(key) in (89, 99)  # the last keys of a batch
+
+
+class AskedForMany(MemoryBackend):
+    """Notes for which rows it is asked together, and for which one by one."""
+
+    def __init__(self, states: list[str]) -> None:
+        super().__init__(states)
+        self.together: list[list[bytes]] = []
+        self.alone: list[bytes] = []
+
+    def reader(
+        self, state: str, next_keys: NextKeys | None = None, first_key: FirstKey | None = None
+    ) -> Reader:
+        reader = super().reader(state)
+
+        def get(key: bytes) -> bytes | None:
+            self.alone.append(key)
+            return reader.get(key)
+
+        def get_all(keys: Sequence[bytes]) -> list[bytes | None]:
+            self.together.append(list(keys))
+            return reader.get_all(keys)
+
+        return reader._replace(get=get, get_all=get_all)
+
+
+@sk.process(key="user")
+def set_entry(event: Event, entries: sk.MapState[int, int]) -> None:
+    entries[event.value] = event.value
+
+
+def test_rows_that_are_set_without_a_read_are_looked_up_together_in_order_and_counted() -> None:
+    task = Task(set_entry, AskedForMany)
+    assert isinstance(task.backend, AskedForMany)
+    task.run(*(Event("u", value) for value in (700, *range(300, 0, -1))))
+    assert task.task.finish()["entries"].rows == 301
+    assert not task.backend.alone
+    assert [len(keys) for keys in task.backend.together] == [1, 2, 4, 8, 16, 32, 64, 128, 46]
+    asked = list(chain.from_iterable(task.backend.together))
+    assert asked == sorted(set(asked))
+    later = Task(set_entry, AskedForMany)
+    later.backend.write(task.task.batch)
+    later.run(*(Event("u", value) for value in (301, 300, 700)))
+    assert later.task.finish()["entries"].rows == 1
+
+
+@sk.process(key="user")
+def set_blob(event: Event, blobs: sk.MapState[int, bytes]) -> None:
+    blobs[event.value] = bytes(200_000)
+
+
+def test_large_rows_that_are_set_without_a_read_are_not_looked_up_together() -> None:
+    task = Task(set_blob, AskedForMany)
+    task.run(*(Event("u", value) for value in range(20)))
+    task.task.finish()
+    again = Task(set_blob, AskedForMany)
+    again.backend.write(task.task.batch)
+    again.run(*(Event("u", value) for value in range(20)))
+    assert again.task.finish()["blobs"].rows == 0
+    assert isinstance(again.backend, AskedForMany)
+    assert [len(keys) for keys in again.backend.together] == [1, 2] * 6 + [1, 1]
 
 
 def test_a_key_that_cannot_be_one_fails_when_it_is_visited_and_not_before() -> None:

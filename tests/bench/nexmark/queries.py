@@ -72,13 +72,13 @@ QUERIES: dict[int, Query] = {
     ),
     5: Query(
         "hot items: sliding windows",
-        "all bids of an auction in two seconds, and each window, once in a batch and at its end",
+        "each window of an auction, when it ends",
         query_5,
         {"bids": Front("bid", {"auction": "auction", "at": "at"})},
     ),
     7: Query(
         "highest bids: tumbling windows",
-        "each bid, and each window, once in a batch and at its end",
+        "each window of an auction, when it ends",
         query_7,
         {"bids": BIDS},
     ),
@@ -99,7 +99,7 @@ QUERIES: dict[int, Query] = {
     ),
     11: Query(
         "sessions of bidders",
-        "all bids of a session in a batch, and when a session ends",
+        "all bids of a session in a batch",
         query_11,
         {"bids": Front("bid", {"bidder": "bidder", "at": "at"})},
     ),

@@ -8,13 +8,14 @@ DEV := $(VENV)/.installed-dev
 DEMO := $(VENV)/.installed-demo
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo demo-serve test test-slow check bench soak clean java
+.PHONY: help demo demo-serve test test-slow test-pages check bench soak clean java
 
 help:
 	@echo "make demo       install into $(VENV) and run the demo on real data"
 	@echo "make demo-serve the same data as a live stream, with the dashboard, until Ctrl-C"
 	@echo "make test       install and run the tests"
 	@echo "make test-slow  the tests that kill processes, fuzz and compare with Spark's own engine"
+	@echo "make test-pages the tests of checkpoints again, with the entries of all shards in pages"
 	@echo "make check      ruff, mypy and the layer test"
 	@echo "make bench      the benchmarks, against peers in the same run; tables and plots in docs/benchmarks"
 	@echo "make soak       the slow tests, longer than in CI"
@@ -53,6 +54,12 @@ test: $(DEV) java
 
 test-slow: $(DEV) java
 	$(PYTEST) -m slow
+
+PAGED := $(addprefix tests/unit/,checkpoint maintenance query working_copy) \
+	$(addprefix tests/crash/,test_crash_protocol.py test_damage.py test_racing_drivers.py test_repair_kills.py)
+
+test-pages: $(DEV)
+	STATEKIT_SMALL_PAGES=1 $(PYTEST) $(PAGED)
 
 check: $(DEV)
 	$(BIN)/ruff check .

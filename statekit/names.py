@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -25,6 +26,7 @@ _TEXT_LENGTH_MAX = 10_000
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
+_UNIQUE_FILE = re.compile(r"[0-9a-f]{32}(\.[a-z]{1,20}){1,2}")
 _DATABASE_FILE = re.compile(r"CURRENT|MANIFEST-[0-9]{1,20}|[0-9]{1,20}\.sst")
 
 
@@ -59,15 +61,23 @@ def path_fault(path: str) -> str | None:
         return f"it is longer than {PATH_BYTES_MAX} bytes"
     if unicodedata.normalize("NFC", path) != path:
         return "it is not in Unicode's normal form C"
-    for part in path.split("/"):
-        if part in ("", ".", ".."):
-            return f"it has the part {part!r}"
-        if len(part.encode(errors="replace")) > _SEGMENT_BYTES_MAX:
-            return f"a part of it is longer than {_SEGMENT_BYTES_MAX} bytes"
-        if any(c in '\\:*?"<>|' or unicodedata.category(c).startswith("C") for c in part):
-            return f"{part!r} has a character that no file of a checkpoint has"
-        if part[-1] in ". " or _DEVICE.fullmatch(part):
-            return f"{part!r} means something else on some systems"
+    *folders, name = path.split("/")
+    if not _UNIQUE_FILE.fullmatch(name):  # a manifest of many shards has tens of thousands of them
+        folders.append(name)
+    return next(filter(None, map(_part_fault, folders)), None)
+
+
+@lru_cache(maxsize=1000)
+def _part_fault(part: str) -> str | None:
+    """Return why a path cannot have a part; None if it can."""
+    if part in ("", ".", ".."):
+        return f"it has the part {part!r}"
+    if len(part.encode(errors="replace")) > _SEGMENT_BYTES_MAX:
+        return f"a part of it is longer than {_SEGMENT_BYTES_MAX} bytes"
+    if any(c in '\\:*?"<>|' or unicodedata.category(c).startswith("C") for c in part):
+        return f"{part!r} has a character that no file of a checkpoint has"
+    if part[-1] in ". " or _DEVICE.fullmatch(part):
+        return f"{part!r} means something else on some systems"
     return None
 
 

@@ -15,8 +15,9 @@ from pydantic import Field
 from statekit.checkpoint import paths
 from statekit.checkpoint.lease_holder import Holder
 from statekit.checkpoint.object_store import Stored
-from statekit.checkpoint.repository import TRANSFERS, Repository
+from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import COUNT_MAX, Count, Sealed
+from statekit.checkpoint.store import TRANSFERS
 from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
 from statekit.names import StoredId, StoredName, StoredText, name_fault
 from statekit.timestamp import datetime_to_micros, instant

@@ -3,15 +3,15 @@
 A manifest is the commit: a file that no committed manifest references does not count. The entry of
 a shard references all files that its rows consist of, in few words (`shard_contents`). So the size
 of a manifest follows the number of shards and never the length of the history, and a restore reads
-one manifest.
+one manifest. Of a job with many shards, the entries are stored in pages (`shard_pages`), which only
+`Repository` knows.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -36,10 +36,11 @@ def added(*counts: Mapping[str, int]) -> dict[str, int]:
     >>> added({"a": 1}, {"a": 2, "b": 5})
     {'a': 3, 'b': 5}
     """
-    total = Counter[str]()
+    total: dict[str, int] = {}
     for count in counts:
-        total.update(count)
-    return dict(total)
+        for name, number in count.items():
+            total[name] = total.get(name, 0) + number
+    return total
 
 
 class ShardState(Contents):
@@ -158,6 +159,40 @@ class ShardPlan:
         return self.clocks_due(self.base)
 
 
+@dataclass(frozen=True)
+class ShardPlans(Sequence[ShardPlan]):
+    """The plans of all shards of an operator in an epoch. Each is created when it is read.
+
+    Parameters:
+        common: the plan of any shard. The others differ in `shard` and `base`.
+        bases: the shards before the epoch, in order.
+        due: the numbers of the shards that have something to do even without records.
+    """
+
+    common: ShardPlan
+    bases: Sequence[ShardState]
+    due: frozenset[int]
+
+    @classmethod
+    def of(cls, common: ShardPlan, bases: Sequence[ShardState]) -> Self:
+        """Return the plans of shards, after comparing their wake times with the clocks."""
+        due = (n for n, base in enumerate(bases) if base.wake_us and common.clocks_due(base))
+        return cls(common, bases, frozenset(due))
+
+    @property
+    def operator(self) -> str:
+        return self.common.operator
+
+    def __len__(self) -> int:
+        return len(self.bases)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [self[shard] for shard in range(*place.indices(len(self)))]
+        shard = range(len(self))[place]
+        return replace(self.common, shard=shard, base=self.bases[shard])
+
+
 class ShardReport(Record):
     """The commit record of an attempt: what a worker reports about a shard.
 
@@ -194,6 +229,44 @@ class ShardReport(Record):
     restored_bytes: Count = 0
     caught_up_bytes: Count = 0
     cpu_us: Count = 0
+
+
+class IdleShards(Record):
+    """What a task reports about the shards of an operator that had nothing to do in an epoch.
+
+    Parameters:
+        operator: the operator.
+        ranges: first and last number of shards that follow each other.
+        cpu_us: CPU time of these shards in the worker, in microseconds.
+    """
+
+    operator: str
+    ranges: tuple[tuple[Count, Count], ...]
+    cpu_us: Count = 0
+
+    @classmethod
+    def of(cls, operator: str, shards: Iterable[int], cpu_us: int = 0) -> Self:
+        """Return the report of shards, given by their numbers.
+
+        >>> IdleShards.of("count", [5, 0, 1, 2]).ranges
+        ((0, 2), (5, 5))
+        """
+        ranges: list[tuple[int, int]] = []
+        for shard in sorted(shards):
+            if ranges and ranges[-1][1] == shard - 1:
+                ranges[-1] = ranges[-1][0], shard
+            else:
+                ranges.append((shard, shard))
+        return cls(operator=operator, ranges=tuple(ranges), cpu_us=cpu_us)
+
+    @property
+    def shards(self) -> Iterator[int]:
+        """The numbers of the shards."""
+        return (shard for first, last in self.ranges for shard in range(first, last + 1))
+
+
+Report = ShardReport | IdleShards
+"""What a task reports: an attempt at a shard, or shards that had nothing to do."""
 
 
 class EpochNote(Sealed):
@@ -365,6 +438,10 @@ class EpochManifest(Sealed):
         ends = [end for first, last in self.abandoned for end in (first - 1, last)]
         if sorted({*ends, self.epoch}) != [*ends, self.epoch]:
             raise ValueError(f"abandoned epochs {self.abandoned} are no ranges before {self.epoch}")
+        return self
+
+    @model_validator(mode="after")
+    def _shards_cover_all_groups(self) -> Self:
         for name, operator in self.operators.items():
             shards = operator.shards
             covered = (shards[0].first_group, shards[-1].last_group) if shards else None

@@ -7,7 +7,7 @@ epochs/<epoch>.swept                      marks: orphans were searched after thi
 epochs/<epoch>-<unique>.closed            notes: a collector is about to collect older epochs
 begun/<epoch>.json                        an epoch that was begun, with its processing time
 begun/<epoch>.to-<epoch>.json             a rollback that was begun
-data/<operator>/<unique>.<kind>           change files, histories and base snapshots
+data/<operator>/<unique>.<kind>           change files, histories, base snapshots and pages
 held/<epoch>-<unique>.json                notes of processes that read one epoch
 readers/<name>.json                       leases of named readers
 savepoints/<name>/…, repairs/…, spark/…   savepoints, rows left out by repairs, Spark's own log
@@ -36,6 +36,7 @@ SAVEPOINT = "savepoint.json"
 CHANGES = "changes.arrow"
 HISTORY = "history.json"
 BASE = "base.json"
+PAGE = "shards.zst"
 TABLES = ("sst", "rocksdb")
 """Kinds of files in `data`."""
 
@@ -113,6 +114,15 @@ def data_path(operator: str, kind: str) -> str:
     return f"{DATA}/{operator}/{unique_id()}.{kind}"
 
 
+def page_path(operator: str, id: str) -> str:
+    """Return the path of a page of shards.
+
+    >>> page_path("count", "0123")
+    'data/count/0123.shards.zst'
+    """
+    return f"{DATA}/{operator}/{id}.{PAGE}"
+
+
 def job_path(number: int) -> str:
     """Return the path of a job description: `job.json`, `job-2.json`, …"""
     return "job.json" if number == 1 else f"job-{number}.json"
@@ -127,6 +137,19 @@ def job_number(path: str) -> int:
 def is_state(path: str) -> bool:
     """Return whether a file is needed to restore state."""
     return path.startswith((f"{EPOCHS}/", f"{DATA}/", "job"))
+
+
+LEVELS = 3
+"""Files of level 0 reference no others, those of each further level may reference lower ones."""
+
+
+def level_of(path: str) -> int:
+    """Return the level of a file in `data`: 0 for rows, 1 for a base or history, 2 for a page.
+
+    >>> [level_of(f"data/count/0123.{kind}") for kind in (CHANGES, HISTORY, PAGE)]
+    [0, 1, 2]
+    """
+    return 2 if path.endswith(f".{PAGE}") else int(path.endswith(".json"))
 
 
 def kind_of(path: str) -> str:
@@ -148,6 +171,8 @@ def kind_of(path: str) -> str:
         return "change files"
     if path.endswith(f".{HISTORY}"):
         return "histories"
+    if path.endswith(f".{PAGE}"):
+        return "pages of manifests"
     if path.endswith((f".{BASE}", *(f".{kind}" for kind in TABLES))):
         return "base snapshots"
     return "files of others" if folder == DATA and name else "job files"

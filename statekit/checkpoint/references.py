@@ -91,6 +91,7 @@ def named_by(
         CorruptCheckpointError: a base or history is missing or altered.
     """
     yield manifest.job_file
+    yield from repository.pages(manifest.epoch)
     following = Following(repository, opened)
     for operator in manifest.operators.values():
         for shard in operator.shards:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import IO, Self
 
 from statekit.backend.change_file import Changes
@@ -16,6 +17,7 @@ from statekit.backend.mutation import Batch, read_changes
 from statekit.checkpoint import paths
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest, EpochNote
+from statekit.checkpoint.manifest_pages import ManifestPages, Paged, listed_pages, page_files
 from statekit.checkpoint.object_store import Stored
 from statekit.checkpoint.sealed_json import FORMAT, FileRef, checksum_of
 from statekit.checkpoint.store import Store
@@ -25,9 +27,6 @@ from statekit.keygroup import pack_group
 
 LocalRows = list[tuple[bytes, bytes]]
 """Operator state in one shard: the row key after the shard's prefix, and the row."""
-
-TRANSFERS = 16
-"""The number of files that are read or written in parallel, because stores have a high latency."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +84,10 @@ class Repository(Store):
     >>> repository.latest_epoch() is None
     True
     """
+
+    @cached_property
+    def _pages(self) -> ManifestPages:
+        return ManifestPages()
 
     @property
     def is_savepoint(self) -> bool:
@@ -233,20 +236,36 @@ class Repository(Store):
         """Return whether the manifest of the epoch exists. It does not for a collected epoch."""
         return self.exists(paths.epoch_path(epoch))
 
-    def manifest(self, epoch: int) -> EpochManifest:
+    def manifest(self, epoch: int, *, gaps: bool = False) -> EpochManifest:
         """Return the manifest of a committed epoch.
 
+        Parameters:
+            gaps: leave out the files of shards whose page is missing, for a collected epoch.
+
         Raises:
-            CorruptCheckpointError: it is missing, truncated or altered.
+            CorruptCheckpointError: it or one of its pages is missing, truncated or altered.
         """
         path = paths.epoch_path(epoch)
-        manifest = EpochManifest.from_bytes(self.read(path), self.at(path))
+        manifest, paged = self._pages.parsed(self, path, self.read(path), gaps=gaps)
+        self._pages.remember(epoch, paged)
         if manifest.epoch != epoch:
             raise CorruptCheckpointError(
                 f"{self.at(path)} is the manifest of epoch {manifest.epoch}: restore the files of "
                 "this directory from a backup"
             )
         return manifest
+
+    def pages(self, epoch: int) -> list[FileRef]:
+        """Return the pages that the manifest of a committed epoch references.
+
+        Raises:
+            CorruptCheckpointError: it is missing, truncated or altered.
+        """
+        paged = self._pages.recent(epoch)
+        if paged is not None:
+            return list(page_files(paged))
+        path = paths.epoch_path(epoch)
+        return list(listed_pages(self.read(path), self.at(path)))
 
     def read_note(self, epoch: int) -> EpochNote | None:
         """Return the note of an epoch that was begun; None if it was not begun.
@@ -276,12 +295,24 @@ class Repository(Store):
         Raises:
             FencedError: another writer has committed the epoch, which may have been collected
                 since.
+            CorruptCheckpointError: the epoch that it follows has pages, and cannot be read.
         """
-        self.create(paths.epoch_path(manifest.epoch), manifest.to_bytes())
+        stored, paged = self._pages.stored(self, manifest, self._paged_before(manifest))
+        self.create(paths.epoch_path(manifest.epoch), stored.to_bytes())
+        self._pages.remember(manifest.epoch, paged, is_own=True)
         # Its number was free, but so it would be if others had got so far that it was collected.
         # Then the mark exists, which was written first, and no process reads the new epoch.
         if self._is_followed(manifest.epoch) and manifest.epoch < self.first_kept():
             raise self.overtaken(manifest.epoch)
+
+    def _paged_before(self, manifest: EpochManifest) -> Paged:
+        """Return the pages of the epoch that a new one follows."""
+        previous = manifest.previous
+        if previous is None or not self._pages.are_for(manifest):
+            return {}
+        if self._pages.recent(previous) is None:
+            self.manifest(previous)
+        return self._pages.recent(previous) or {}
 
     def _is_followed(self, epoch: int) -> bool:
         """Return whether later epochs exist, with one request; True if the request would list

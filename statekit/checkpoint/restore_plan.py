@@ -21,9 +21,10 @@ from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.job_file import OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest, ShardState
 from statekit.checkpoint.references import base_snapshot, history, misfit
-from statekit.checkpoint.repository import TRANSFERS, LocalRows, Repository, group_bounds
+from statekit.checkpoint.repository import LocalRows, Repository, group_bounds
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import BaseSnapshot, Contents, Slice
+from statekit.checkpoint.store import TRANSFERS
 from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import pack_group
 

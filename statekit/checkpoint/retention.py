@@ -38,9 +38,10 @@ from statekit.checkpoint.manifest import EpochManifest, ShardPlan
 from statekit.checkpoint.object_store import Stored
 from statekit.checkpoint.paths import HELD_NAME, ROLLBACK_NAME, epoch_path, held_path, rollback_path
 from statekit.checkpoint.references import base_snapshot, files_of, history
-from statekit.checkpoint.repository import TRANSFERS, Repository
+from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import COUNT_MAX, Count, Sealed
 from statekit.checkpoint.shard_contents import BaseSnapshot
+from statekit.checkpoint.store import TRANSFERS
 from statekit.errors import (
     CorruptCheckpointError,
     FencedError,

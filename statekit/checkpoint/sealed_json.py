@@ -17,7 +17,7 @@ from statekit.errors import CorruptCheckpointError, RestoreError
 from statekit.names import StoredPath
 
 FORMAT = 3
-"""The only format version of checkpoints that this code writes and reads."""
+"""The format version of all sealed files but manifests with pages (`paged_manifest`)."""
 
 _SEAL = ',"checksum":"'
 
@@ -105,6 +105,7 @@ class Sealed(Record):
     """A record that is a file of its own, with format version and checksum."""
 
     title: ClassVar[str]
+    format_read: ClassVar[int] = FORMAT
 
     format: Annotated[int, Field(ge=1)] = FORMAT
 
@@ -129,15 +130,15 @@ class Sealed(Record):
             )
         try:
             version = parse_json(body + b"}").get("format")
-            if type(version) is int and version > 0 and version != FORMAT:
+            if type(version) is int and version > 0 and version != cls.format_read:
                 advice = (
                     "upgrade statekit"
-                    if version > FORMAT
+                    if version > cls.format_read
                     else "no released statekit reads it: start with a new checkpoint"
                 )
                 raise RestoreError(
-                    f"{path} has format version {version}, and this statekit reads {FORMAT}: "
-                    f"{advice}"
+                    f"{path} has format version {version}, and this statekit reads "
+                    f"{cls.format_read}: {advice}"
                 )
             return cls.model_validate_json(body + b"}")
         except (ValueError, ValidationError, AttributeError) as error:

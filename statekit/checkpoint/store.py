@@ -58,6 +58,9 @@ from statekit.names import path_fault
 
 T = TypeVar("T")
 
+TRANSFERS = 16
+"""The number of files that are read or written in parallel, because stores have a high latency."""
+
 # Files of an object store up to this size are verified in memory; larger ones
 # go through a temporary file.
 _SPOOL_BYTES_MAX = 32 * 1024 * 1024

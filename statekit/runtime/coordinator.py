@@ -15,8 +15,9 @@ from statekit.checkpoint.manifest import (
     EpochManifest,
     EpochNote,
     OperatorEpoch,
+    Report,
     ShardPlan,
-    ShardReport,
+    ShardPlans,
     ShardState,
 )
 from statekit.checkpoint.paths import epoch_path
@@ -24,14 +25,14 @@ from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import check_retention, still_kept
 from statekit.checkpoint.rollback import for_start
 from statekit.checkpoint.sealed_json import FileRef
-from statekit.checkpoint.shard_layout import rescaled
+from statekit.checkpoint.shard_layout import blank_shards, rescaled
 from statekit.clock import now_us, unique_id
 from statekit.errors import CorruptCheckpointError, FencedError, RestoreError
 from statekit.job.compatibility import check_job_name, continued_job_file, without_empty_buffers
 from statekit.job.job import Job
 from statekit.job.options import RunOptions
 from statekit.job.plan import Operator
-from statekit.keygroup import DEFAULT_GROUPS, check_parallelism, group_range
+from statekit.keygroup import DEFAULT_GROUPS, check_parallelism
 from statekit.metrics.run_metrics import RunMetrics
 from statekit.runtime.shard_reports import OperatorReports
 from statekit.state.redistribution import redistributed
@@ -315,16 +316,17 @@ class Coordinator:
         own = () if self.last.cause == "records" else ((self.last.epoch, self.last.epoch),)
         return (*((first, end + 1) for first, end in self.last.abandoned), *own)
 
-    def plan(self, operator: str, shard: int) -> ShardPlan:
-        """Return the plan of a shard for the next epoch."""
+    def plans(self, operator: str) -> ShardPlans:
+        """Return the plans of all shards of an operator for the next epoch."""
         reached, record = self._watermark(operator), self._record(operator)
         earliest = self._by_name[operator].declared.traits.earliest_us
-        return ShardPlan(
+        bases = self._bases(operator)
+        common = ShardPlan(
             checkpoint_id=self.job_file.id,
             operator=operator,
-            shard=shard,
+            shard=0,
             epoch=self.epoch,
-            base=self._base(operator, shard),
+            base=bases[0],
             base_epoch=None if self.last is None else self.last.epoch,
             watermark_us=max(self.watermarks_us.get(operator, BEGINNING), earliest),
             reached_us=max(BEGINNING if reached is None else reached, earliest),
@@ -336,24 +338,20 @@ class Coordinator:
             buffered_inputs=record.buffered_inputs,
             buffered_types=record.buffered_types,
         )
+        return ShardPlans.of(common, bases)
 
-    def _base(self, operator: str, shard: int) -> ShardState:
-        """Return a shard before the next epoch."""
+    def _bases(self, operator: str) -> Sequence[ShardState]:
+        """Return the shards of an operator before the next epoch."""
         laid_out = None if self.layout is None else self.layout.operators.get(operator)
         if laid_out is not None:
-            return laid_out.shards[shard]
-        first, last = group_range(shard, self.parallelism, self.key_groups)
-        return ShardState(first_group=first, last_group=last)
+            return laid_out.shards
+        return blank_shards(self.parallelism, self.key_groups)
 
     def _record(self, operator: str) -> OperatorRecord:
         """Return an operator's part of the job file."""
         record = self.job_file.operator(operator)
         assert record is not None, "the job file names all operators of the job"
         return record
-
-    def plans(self, operator: str) -> list[ShardPlan]:
-        """Return the plans of all shards of an operator, in order."""
-        return [self.plan(operator, shard) for shard in range(self.parallelism)]
 
     def check_owner(self) -> None:
         """Check that no other run has committed the next epoch, and that the last one still exists.
@@ -386,7 +384,7 @@ class Coordinator:
 
     def commit(
         self,
-        reports: Iterable[ShardReport],
+        reports: Iterable[Report],
         *,
         batch: int | None = None,
         offsets: dict[str, int] | None = None,
@@ -435,17 +433,16 @@ class Coordinator:
         if self._collection is not None:
             self._collection.close(at_once=at_once)
 
-    def _checked(self, reports: Iterable[ShardReport]) -> dict[str, OperatorEpoch]:
-        by_operator: dict[str, list[ShardReport]] = defaultdict(list)
+    def _checked(self, reports: Iterable[Report]) -> dict[str, OperatorEpoch]:
+        by_operator: dict[str, list[Report]] = defaultdict(list)
         for report in reports:
             by_operator[report.operator].append(report)
         return {op.name: self._combined(op, by_operator[op.name]) for op in self.job.operators}
 
-    def _combined(self, operator: Operator, reports: list[ShardReport]) -> OperatorEpoch:
+    def _combined(self, operator: Operator, reports: list[Report]) -> OperatorEpoch:
         """Combine the reports of all shards of an operator."""
         before = None if self.layout is None else self.layout.operators.get(operator.name)
-        bases = [self._base(operator.name, shard) for shard in range(self.parallelism)]
-        checked = OperatorReports(operator, self.epoch, bases, reports)
+        checked = OperatorReports(operator, self.epoch, self._bases(operator.name), reports)
         watermark_us = self.watermarks_us.get(operator.name)
         after = checked.combined(before, self._record(operator.name).holds, watermark_us)
         active_us = self._active_us(operator, before, after.records_by_input)

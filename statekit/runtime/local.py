@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass
 from itertools import cycle, islice
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from statekit.backend.rocksdb_options import check_options
-from statekit.checkpoint.manifest import ShardReport
+from statekit.checkpoint.manifest import IdleShards, Report, ShardReport
 from statekit.checkpoint.repository import Repository
 from statekit.clock import stopwatch_s
 from statekit.errors import ProcessError, RestoreError, StateTypeError
@@ -125,6 +126,10 @@ class RecordStreams:
                 parts.append(([record for record, read in received if is_late(read)], form))
         self._parts[operator.late] = parts
 
+    def is_empty(self, stream: str) -> bool:
+        """Return whether a stream has no records."""
+        return not any(records for records, _ in self._parts_of(stream))
+
     def for_operator(self, stream: str) -> list[Any]:
         """Return the records of a stream for one operator, or for one shard of a broadcast."""
         return [record for own, form in self._own(stream) for record in form.received(own)]
@@ -205,7 +210,7 @@ class LocalRunner:
         for source in self.job.sources:
             form = self._sources[source.name]
             streams.put(source.name, form.taken(inputs.get(source.name, ())), form)
-        reports: list[ShardReport] = []
+        reports: list[Report] = []
         for operator in self.job.operators:
             outputs_of, reports_of = self._operator(operator, streams)
             streams.put(operator.name, outputs_of, operator.declared.output_type)
@@ -228,32 +233,41 @@ class LocalRunner:
 
     def _operator(
         self, operator: Operator, streams: RecordStreams
-    ) -> tuple[list[Any], list[ShardReport]]:
+    ) -> tuple[list[Any], list[Report]]:
         coordinator = self.coordinator
         declared, output_type = operator.declared, operator.declared.output_type
         plans = coordinator.plans(operator.name)
         given = map(streams.for_operator, operator.inputs)
-        incoming = [declared.combined(records, plans[0]) for records in given]
+        incoming = [declared.combined(records, plans.common) for records in given]
         routed = _routed(operator, incoming, coordinator.parallelism, coordinator.key_groups)
         outputs: list[Any] = []
-        reports: list[ShardReport] = []
+        reports: list[ShardReport | None] = []
         self.copies.tidy(plans)
-        for plan, batch in zip(plans, routed, strict=True):
+        is_broadcast = not all(map(streams.is_empty, operator.broadcasts))
+        active = set(range(len(plans))) if is_broadcast else routed.keys() | plans.due
+        for shard in sorted(active):
             broadcast = enumerate(map(streams.for_operator, operator.broadcasts), len(incoming))
             not_empty = [(number, records) for number, records in broadcast if records]
-            shard_input = ShardInput(not_empty, [] if batch is None else [batch])
-            running = run_shard(declared, plan, shard_input, coordinator.repository, self.copies)
+            batches = [routed[shard]] if shard in routed else []
+            running = run_shard(
+                declared,
+                plans[shard],
+                ShardInput(not_empty, batches),
+                coordinator.repository,
+                self.copies,
+            )
             with contextlib.closing(reporting(running, reports)) as emitted_lists:
                 for emitted in emitted_lists:
                     assert output_type is not None, "the task checks it"
                     outputs += output_type.stored(emitted)
-        return outputs, reports
+        idle = IdleShards.of(operator.name, (n for n in range(len(plans)) if n not in active))
+        return outputs, [*filter(None, reports), idle]
 
 
 def _routed(
     operator: Operator, incoming: Sequence[Sequence[Any]], shards: int, groups: int
-) -> list[KeyedBatch | None]:
-    """Return the records of each shard, sorted by row prefix and arrival; None for no records.
+) -> dict[int, KeyedBatch]:
+    """Return the records of each shard that has any, sorted by row prefix and arrival.
 
     Without a key they are distributed round robin, each with the first key group of its shard.
 
@@ -278,10 +292,10 @@ def _routed(
             raise not_a_key(operator.name, process.key, key, record, error) from error
     batch = builder.batch(keys, record_groups, records, inputs if len(incoming) > 1 else ())
     batch = batch._replace(tokens=prefixes)  # keys 1 and True are equal
-    places: list[list[int]] = [[] for _ in range(shards)]
+    places: dict[int, list[int]] = defaultdict(list)
     for place in sorted(range(len(records)), key=prefixes.__getitem__):
         places[shard_of_group(record_groups[place], shards, groups)].append(place)
-    return [_selected(process, batch, shard) if shard else None for shard in places]
+    return {shard: _selected(process, batch, own) for shard, own in places.items()}
 
 
 def _selected(process: Process[Any, Any, Any], batch: KeyedBatch, places: list[int]) -> KeyedBatch:

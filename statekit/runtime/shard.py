@@ -45,17 +45,17 @@ def run_shard(
     records: ShardInput,
     repository: Repository,
     copies: WorkingCopies,
-) -> Generator[list[Any], None, ShardReport]:
+) -> Generator[list[Any], None, ShardReport | None]:
     """Run one shard for one epoch: yield lists of outputs, return the report.
 
-    A shard without records opens its copy only if a timer is due or its rows must be counted. If
-    the generator is closed early or fails, a copy that was written is not trusted any more, and
-    nothing references the stored files.
+    A shard without records opens its copy only if a timer is due. Otherwise it has nothing to do,
+    and the report is None. If the generator is closed early or fails, a copy that was written is
+    not trusted any more, and nothing references the stored files.
     """
     with _rare_collection():
         try:
             if not records.has_records() and not plan.due_clocks:
-                return unchanged(plan)
+                return None
             families = declared.families_in(plan)
             copy = obtained(plan, families, repository, copies)
             changes = Changes(families), Changes(families)
@@ -68,7 +68,7 @@ def run_shard(
 
 
 def reporting(
-    running: Generator[list[Any], None, ShardReport], reports: list[ShardReport]
+    running: Generator[list[Any], None, ShardReport | None], reports: list[ShardReport | None]
 ) -> Generator[list[Any], None, None]:
     """Yield the outputs of a shard, then add its report to others."""
     reports.append((yield from running))
@@ -165,7 +165,7 @@ class _OpenShard:
                         self.plan.operator, content, rows, local=local
                     )
                 files[stored] = changes.bytes
-        report = unchanged(self.plan).model_copy(
+        report = ShardReport(operator=self.plan.operator, shard=base).model_copy(
             update={
                 "records_out": task.records_out,
                 "files_written": len(files),
@@ -232,11 +232,6 @@ def _by_name(sizes: Mapping[str, StateSize], rows: str, size: str) -> dict[str, 
         rows: {name: size_of.rows for name, size_of in sizes.items()},
         size: {name: size_of.bytes for name, size_of in sizes.items()},
     }
-
-
-def unchanged(plan: ShardPlan) -> ShardReport:
-    """Return the report of a shard that changed nothing."""
-    return ShardReport(operator=plan.operator, shard=plan.base)
 
 
 def _owned(plan: ShardPlan, batches: Iterator[KeyedBatch]) -> Iterator[KeyedBatch]:

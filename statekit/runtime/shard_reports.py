@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Container, Sequence
 from dataclasses import InitVar, dataclass
+from operator import attrgetter
 
-from statekit.checkpoint.manifest import OperatorEpoch, Placed, ShardReport, ShardState
+from statekit.checkpoint.manifest import (
+    IdleShards,
+    OperatorEpoch,
+    Placed,
+    Report,
+    ShardReport,
+    ShardState,
+)
 from statekit.checkpoint.sealed_json import COUNT_MAX
 from statekit.errors import IncompleteEpochError
 from statekit.job.plan import Operator
+
+_first_group = attrgetter("first_group")
 
 
 @dataclass(eq=False, repr=False)
 class OperatorReports:
     """The reports of all shards of an operator, one per shard.
+
+    The work follows the number of shards that had something to do.
 
     Parameters:
         operator: the operator.
@@ -28,30 +41,58 @@ class OperatorReports:
 
     operator: Operator
     epoch: int
-    bases: InitVar[Sequence[ShardState]]
-    reports: InitVar[Sequence[ShardReport]]
+    bases: Sequence[ShardState]
+    reports: InitVar[Sequence[Report]]
 
-    def __post_init__(self, bases: Sequence[ShardState], reports: Sequence[ShardReport]) -> None:
-        by_shard: dict[tuple[int, int], list[ShardReport]] = defaultdict(list)
+    def __post_init__(self, reports: Sequence[Report]) -> None:
+        idle_reports = [report for report in reports if isinstance(report, IdleShards)]
+        idle = {shard for report in idle_reports for shard in report.shards}
+        by_shard: dict[int, list[ShardReport]] = defaultdict(list)
+        strange: list[tuple[int, int]] = []
         for report in reports:
-            by_shard[report.shard.groups].append(report)
-        missing = [shard for shard, base in enumerate(bases) if base.groups not in by_shard]
+            if isinstance(report, ShardReport):
+                shard = self._number(report.shard)
+                if shard is None:
+                    strange.append(report.shard.groups)
+                else:
+                    by_shard[shard].append(report)
+        for shard in idle & by_shard.keys():  # attempts that had nothing to do, and others
+            by_shard[shard].append(unchanged(self.operator.name, self.bases[shard]))
+        shards = range(len(self.bases))
+        unknown = sorted(idle.difference(shards))
+        missing = [shard for shard in shards if shard not in idle and shard not in by_shard]
         repeated = [
             shard
-            for shard, base in enumerate(bases)
-            if len(by_shard[base.groups]) > 1 and not _are_one(by_shard[base.groups], base)
+            for shard, attempts in sorted(by_shard.items())
+            if len(attempts) > 1 and not _are_one(attempts, self.bases[shard])
         ]
-        strange = sorted(by_shard.keys() - {base.groups for base in bases})
-        if missing or repeated or strange:
-            faults = [f"shards {missing} did not report"] if missing else []
-            faults += [f"shards {repeated} ran more than once, and differ"] if repeated else []
-            faults += [f"key groups {strange} are of no shard of this run"] if strange else []
-            raise IncompleteEpochError(
-                f"epoch {self.epoch}, operator {self.operator.name!r}: {' and '.join(faults)}. The "
-                "sink must read the whole output exactly once; use a callback sink if it may not. "
-                "Nothing of this epoch is committed: correct the sink, then start the job again"
-            )
-        self._by_shard = [by_shard[base.groups][0] for base in bases]
+        if missing or repeated or strange or unknown:
+            self._refuse(missing, repeated, strange, unknown)
+        self._by_shard = {shard: attempts[0] for shard, attempts in sorted(by_shard.items())}
+        self._idle_cpu_us = sum(report.cpu_us for report in idle_reports)
+
+    def _number(self, reported: ShardState) -> int | None:
+        """Return the number of a shard; None if it is none of this run."""
+        shard = bisect_left(self.bases, reported.first_group, key=_first_group)
+        is_known = shard < len(self.bases) and self.bases[shard].groups == reported.groups
+        return shard if is_known else None
+
+    def _refuse(
+        self,
+        missing: list[int],
+        repeated: list[int],
+        strange: list[tuple[int, int]],
+        unknown: list[int],
+    ) -> None:
+        faults = [f"shards {missing} did not report"] if missing else []
+        faults += [f"shards {repeated} ran more than once, and differ"] if repeated else []
+        faults += [f"key groups {sorted(strange)} are of no shard of this run"] if strange else []
+        faults += [f"shards {unknown} are none of this run"] if unknown else []
+        raise IncompleteEpochError(
+            f"epoch {self.epoch}, operator {self.operator.name!r}: {' and '.join(faults)}. The "
+            "sink must read the whole output exactly once; use a callback sink if it may not. "
+            "Nothing of this epoch is committed: correct the sink, then start the job again"
+        )
 
     def combined(
         self, before: OperatorEpoch | None, holds: Container[str], watermark_us: int | None
@@ -66,19 +107,19 @@ class OperatorReports:
         Raises:
             IncompleteEpochError: shards got different broadcast records.
         """
-        reports_by_shard, operator = self._by_shard, self.operator
+        reports, operator = [*self._by_shard.values()], self.operator
         read = {stream: self._read(number) for number, stream in enumerate(operator.streams)}
         largest = {}
         for number, stream in enumerate(operator.streams):
-            times = [report.largest_by_input.get(number) for report in reports_by_shard]
+            times = [report.largest_by_input.get(number) for report in reports]
             times += [before.largest_of(stream)] if before and stream in operator.inputs else []
             if times_known := [time for time in times if time is not None]:
                 largest[stream] = max(times_known)
         times = [*largest.values(), *([before.largest_event_us] if before else [])]
-        late = sum(report.late for report in reports_by_shard)
+        late = sum(report.late for report in reports)
         undivided = {}
         for field in ("undivided_rows", "undivided_bytes"):
-            counted = [getattr(report, field) for report in reports_by_shard]
+            counted = [getattr(report, field) for report in reports]
             remaining = {
                 name: count - sum(part.get(name, 0) for part in counted)
                 for name, count in getattr(before, field, {}).items()
@@ -90,28 +131,37 @@ class OperatorReports:
                 name: min(count, COUNT_MAX) for name, count in remaining.items() if count > 0
             }
         return OperatorEpoch(
-            shards=tuple(report.shard for report in reports_by_shard),
+            shards=self._shards(),
             records_in=sum(read[stream] for stream in operator.inputs),
-            records_out=sum(report.records_out for report in reports_by_shard),
-            bytes_written=sum(report.bytes_written for report in reports_by_shard),
+            records_out=sum(report.records_out for report in reports),
+            bytes_written=sum(report.bytes_written for report in reports),
             late=late,
             late_so_far=late + (before.late_so_far if before else 0),
             watermark_us=watermark_us,
             largest_event_us=max((time for time in times if time is not None), default=None),
             records_by_input=read,
             largest_by_input=largest,
-            placed=_placed(reports_by_shard),
-            cpu_us=sum(report.cpu_us for report in reports_by_shard),
+            placed=_placed(reports),
+            cpu_us=self._idle_cpu_us + sum(report.cpu_us for report in reports),
             **undivided,
         )
+
+    def _shards(self) -> tuple[ShardState, ...]:
+        """Return all shards after the epoch. Those without a report are the same objects."""
+        shards = [*self.bases]
+        for shard, report in self._by_shard.items():
+            shards[shard] = report.shard
+        return tuple(shards)
 
     def _read(self, number: int) -> int:
         """Return the number of records of a stream. Every shard gets all records of a broadcast
         stream.
         """
-        counts = [report.records_by_input.get(number, 0) for report in self._by_shard]
+        counts = [report.records_by_input.get(number, 0) for report in self._by_shard.values()]
         if number < len(self.operator.inputs):
             return sum(counts)
+        if len(counts) < len(self.bases):
+            counts.append(0)  # of idle shards
         if len(set(counts)) > 1:
             raise IncompleteEpochError(
                 f"epoch {self.epoch}, operator {self.operator.name!r}: its shards were given "
@@ -132,6 +182,11 @@ def _placed(reports: Sequence[ShardReport]) -> Placed:
         restored_bytes=sum(report.restored_bytes for report in reports),
         caught_up_bytes=sum(report.caught_up_bytes for report in reports),
     )
+
+
+def unchanged(operator: str, shard: ShardState) -> ShardReport:
+    """Return the report of a shard that changed nothing."""
+    return ShardReport(operator=operator, shard=shard)
 
 
 def _are_one(reports: list[ShardReport], base: ShardState) -> bool:

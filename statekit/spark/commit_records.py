@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import TypeAdapter
 from pyspark import SparkContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
-from statekit.checkpoint.manifest import ShardReport
+from statekit.checkpoint.manifest import Report
 from statekit.clock import unique_id
+
+_REPORT: TypeAdapter[Report] = TypeAdapter(Report)
 
 _Records = list[tuple[str, str]]
 """Pairs of a run and a commit record as JSON."""
@@ -32,7 +35,7 @@ class _Appended(AccumulatorParam[_Records]):
 
 @dataclass(frozen=True)
 class Reporter:
-    """Sends the reports of shards to the driver.
+    """Sends reports of shards to the driver.
 
     Parameters:
         records: the accumulator.
@@ -43,7 +46,7 @@ class Reporter:
     records: Accumulator[_Records]
     run: str
 
-    def report(self, report: ShardReport) -> None:
+    def report(self, report: Report) -> None:
         """Send a report with the end of the task."""
         self.records.add([(self.run, report.model_dump_json())])
 
@@ -63,7 +66,7 @@ class Reports:
         self._records.value = []
         return Reporter(self._records, unique_id())
 
-    def of(self, reporter: Reporter) -> list[ShardReport]:
+    def of(self, reporter: Reporter) -> list[Report]:
         """Return the reports of a run: of all tasks whose actions have returned."""
         records = [text for run, text in self._records.value if run == reporter.run]
-        return [ShardReport.model_validate_json(text) for text in records]
+        return [_REPORT.validate_json(text) for text in records]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, replace
 from functools import cache, partial, reduce
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.checkpoint.manifest import ShardReport
+from statekit.checkpoint.manifest import Report, ShardPlans
 from statekit.errors import IncompleteEpochError, StrayKeyError, UnsortedError
 from statekit.job.chaining import Chain, Pass, passes, passes_before
 from statekit.job.job import Job
@@ -36,7 +36,7 @@ from statekit.spark.concurrent_actions import Action, run_all
 from statekit.spark.epoch_streams import EpochStreams, Transforms
 from statekit.spark.failures import translated
 from statekit.spark.merged_inputs import MergedInputs
-from statekit.spark.pickling import Pickled, PickledPlans, pickled
+from statekit.spark.pickling import Pickled, PickledBases, pickled
 from statekit.spark.placement import Placement
 from statekit.spark.plan import (
     FirstInput,
@@ -95,6 +95,7 @@ class EpochRunner:
         self._functions: dict[str, Pickled[AnyProcess]] = {
             operator.name: pickled(operator.declared) for operator in job.operators
         }
+        self._pickled_bases: dict[str, PickledBases] = {}
         self._transforms = Transforms(job)
         self._frames: dict[tuple[Pass, bool], OperatorFrames | UnionFrames] = {}
         self._strayed: set[str] = set()
@@ -242,12 +243,19 @@ class EpochRunner:
         stages = (
             Stage(
                 self._functions[operator.name],
-                PickledPlans(self._coordinator.plans(operator.name)),
+                self._plans(operator.name),
                 self._transforms.pickled(transforms),
             )
             for operator, transforms in zip(chain.operators, chain.transforms, strict=True)
         )
         return Branch(tuple(stages), self._transforms.pickled(chain.after))
+
+    def _plans(self, operator: str) -> ShardPlans:
+        """Return the plans of an operator's shards as a task gets them."""
+        plans = self._coordinator.plans(operator)
+        bases = PickledBases(plans.bases, self._pickled_bases.get(operator))
+        self._pickled_bases[operator] = bases
+        return replace(plans, bases=bases)
 
     def _by_number(self, operator: str) -> bool:
         """Return whether Spark sorts the rows of an operator by one number only."""
@@ -310,7 +318,7 @@ class EpochRunner:
     def _late(self, operator: Operator, streams: EpochStreams) -> DataFrame:
         """Return the late records of all inputs of an operator, in the columns of its types."""
         function, job = self._functions[operator.name], self._coordinator.job
-        watermark_us = operator.declared.late_us(self._coordinator.plan(operator.name, 0))
+        watermark_us = operator.declared.late_us(self._coordinator.plans(operator.name).common)
         late = []
         for name in operator.inputs:
             records = job.record_of(name)
@@ -322,7 +330,7 @@ class EpochRunner:
             return everything
         return everything.select(*(quoted(member.name) for member in members))
 
-    def _at_once(self, inputs: Mapping[str, DataFrame]) -> list[ShardReport]:
+    def _at_once(self, inputs: Mapping[str, DataFrame]) -> list[Report]:
         """Compute everything in the action of the one sink."""
         (sink,) = self._coordinator.job.sinks
         with EpochStreams(inputs, self._transforms, persists=False) as streams:
@@ -339,7 +347,7 @@ class EpochRunner:
             )
         return reports
 
-    def _persisted(self, inputs: Mapping[str, DataFrame]) -> list[ShardReport]:
+    def _persisted(self, inputs: Mapping[str, DataFrame]) -> list[Report]:
         """Compute each pass in an action of its own, then write the sinks.
 
         Passes that do not need each other run beside each other, and so do sinks.

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from statekit.checkpoint.manifest import EpochManifest, ShardReport, ShardState
+from statekit.checkpoint.manifest import EpochManifest, IdleShards, Report, ShardState
 from statekit.clock import now_us
 from statekit.errors import StorageError
 from statekit.job.chaining import Pass
@@ -245,11 +245,11 @@ class Placement:
                 weights[task] += max(0, sum(shard.rows.values()))
         return weights
 
-    def noted(self, reports: Sequence[ShardReport]) -> list[ShardReport]:
+    def noted(self, reports: Sequence[Report]) -> list[Report]:
         """Return the reports of an epoch, with which shards have moved, and note where they ran."""
-        noted = []
+        noted: list[Report] = []
         for report in reports:
-            if not report.executor:
+            if isinstance(report, IdleShards) or not report.executor:
                 noted.append(report)
                 continue
             shard = report.operator, report.shard.groups

@@ -310,7 +310,7 @@ class CombinedFrames:
         Parameters:
             stage: the operator in this epoch.
         """
-        plan = stage.plans[0]
+        plan = stage.plans.common
         step = CombineStep(stage.function, plan.operator, self._late_us(plan))
         return df.selectExpr(*self._columns).mapInArrow(step, self._schema)
 

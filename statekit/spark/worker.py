@@ -7,17 +7,18 @@ import gc
 import os
 import socket
 import stat
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import compress, repeat
+from itertools import chain, compress, repeat
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.checkpoint.manifest import ShardPlan, ShardReport
+from statekit.checkpoint.manifest import IdleShards, ShardPlan, ShardPlans, ShardReport
 from statekit.checkpoint.repository import Repository
 from statekit.clock import cpu_us
 from statekit.errors import StrayKeyError
@@ -30,7 +31,7 @@ from statekit.records.union import Records
 from statekit.runtime.shard import RARE_COLLECTION, reporting, run_shard
 from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
 from statekit.spark.commit_records import Reporter
-from statekit.spark.pickling import Pickled, PickledPlans, unpickled
+from statekit.spark.pickling import Pickled, unpickled
 from statekit.spark.replayed_rows import ReplayedRows
 from statekit.spark.worker_rows import (
     GROUP,
@@ -132,7 +133,7 @@ class Stage:
     """
 
     function: Pickled[AnyProcess]
-    plans: PickledPlans
+    plans: ShardPlans
     transforms: tuple[PickledTransform, ...] = ()
 
 
@@ -153,6 +154,34 @@ class Branch:
         if self.after:
             return self.after[-1].output_type
         return unpickled(self.stages[-1].function).output_type
+
+
+class _Idle:
+    """The shards of a task that had nothing to do, by operator.
+
+    Parameters:
+        operators: the names of all operators of the task.
+    """
+
+    def __init__(self, operators: Iterable[str]) -> None:
+        self._shards: dict[str, list[int]] = {operator: [] for operator in operators}
+        self._cpu_us = Counter[str]()
+
+    def add(self, shard: int) -> None:
+        """Add a shard of all operators."""
+        for shards in self._shards.values():
+            shards.append(shard)
+
+    def add_to(self, operator: str, shard: int, cpu_us: int) -> None:
+        """Add a shard of one operator, which took some time to find that out."""
+        self._shards[operator].append(shard)
+        self._cpu_us[operator] += cpu_us
+
+    def reports(self) -> Iterator[IdleShards]:
+        """Yield the reports of operators with such shards."""
+        for operator, shards in self._shards.items():
+            if shards:
+                yield IdleShards.of(operator, shards, self._cpu_us[operator])
 
 
 @dataclass(frozen=True)
@@ -188,34 +217,48 @@ class ShardStep:
         _collect_rarely()
         directory = self.directory or _executors_directory()
         copies = DiskCopies(directory, self.options, self.bases, self.started_us)
-        for stage in (stage for branch in self.branches for stage in branch.stages):
-            copies.tidy(stage.plans)
+        plans = [stage.plans for branch in self.branches for stage in branch.stages]
+        for of_operator in plans:
+            copies.tidy(of_operator)
+        due = frozenset().union(*(of_operator.due for of_operator in plans))
+        idle = _Idle([of_operator.operator for of_operator in plans])
         for shard, rows in shards_in_turn(batches):
-            yield from self._shard(shard, self._sorted(rows), copies, directory)
+            first = next((batch for batch in rows if batch.num_rows), None)
+            if first is None and shard not in due:
+                idle.add(shard)
+                continue
+            given = rows if first is None else chain((first,), rows)
+            yield from self._shard(shard, self._sorted(given), copies, directory, idle)
+        for report in idle.reports():
+            self.reporter.report(report)
 
     def _sorted(self, batches: Batches) -> Batches:
         """Return the rows of a shard in order."""
         first = self.branches[0].stages[0]
         key = unpickled(first.function).key
         by = key if self.reader is None else (*key, INPUT)
-        return in_order(batches, by, first.plans[0].operator)
+        return in_order(batches, by, first.plans.operator)
 
-    def _shard(self, shard: int, rows: Batches, copies: DiskCopies, directory: str) -> Batches:
+    def _shard(
+        self, shard: int, rows: Batches, copies: DiskCopies, directory: str, idle: _Idle
+    ) -> Batches:
         """Run a shard of each chain, one chain after the other."""
         if len(self.branches) == 1:
-            yield from self._branch(self.branches[0], shard, rows, copies)
+            yield from self._branch(self.branches[0], shard, rows, copies, idle)
             return
         schema = pass_schema([branch.output_type for branch in self.branches])
         with ReplayedRows(rows, directory) as replayed:
             for number, branch in enumerate(self.branches):
-                for outputs in self._branch(branch, shard, iter(replayed), copies):
+                for outputs in self._branch(branch, shard, iter(replayed), copies, idle):
                     yield _outputs_of_branch(outputs, number, schema)
 
-    def _branch(self, branch: Branch, shard: int, batches: Batches, copies: DiskCopies) -> Batches:
+    def _branch(
+        self, branch: Branch, shard: int, batches: Batches, copies: DiskCopies, idle: _Idle
+    ) -> Batches:
         """Run a shard of one chain."""
         repository = _repository(self.url)
         processes = [unpickled(stage.function) for stage in branch.stages]
-        reports: list[ShardReport] = []
+        reports: list[ShardReport | None] = []
         running: list[Generator[list[Any], None, None]] = []
         spent_us = [0] * len(processes)
         try:
@@ -240,10 +283,13 @@ class ShardStep:
                 yield from pa.Table.from_batches(group).combine_chunks().to_batches()
             executor = executor_id()
             # An operator has run while the next one took its outputs.
-            before_us = [0, *spent_us]
-            for report, own_us, fed_us in zip(reports, spent_us, before_us, strict=False):
-                facts = {"executor": executor, "cpu_us": own_us - fed_us}
-                self.reporter.report(report.model_copy(update=facts))
+            costs_us = [own - fed for own, fed in zip(spent_us, [0, *spent_us], strict=False)]
+            for stage, report, cpu_us in zip(branch.stages, reports, costs_us, strict=True):
+                if report is None:
+                    idle.add_to(stage.plans.operator, shard, cpu_us)
+                else:
+                    facts = {"executor": executor, "cpu_us": cpu_us}
+                    self.reporter.report(report.model_copy(update=facts))
         finally:
             for outputs in reversed(running):
                 outputs.close()

@@ -28,10 +28,11 @@ from statekit.backend.interface import StateSize
 from statekit.backend.mutation import DELETE_RANGE, Batch
 from statekit.checkpoint.job_file import OperatorRecord, StateRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
-from statekit.checkpoint.repository import TRANSFERS, Repository
 from statekit.checkpoint.repository import LocalRows as Rows
+from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.restore_plan import local_rows
 from statekit.checkpoint.state_kinds import RowShape
+from statekit.checkpoint.store import TRANSFERS
 from statekit.codec.schema_evolution import is_same_type
 from statekit.codec.value_codec import ValueCodec
 from statekit.errors import RescaleError, StatekitError

@@ -24,7 +24,7 @@ import xxhash
 
 from statekit.backend.interface import Backend, Rows
 from statekit.backend.mutation import Batch
-from statekit.checkpoint.manifest import ShardPlan
+from statekit.checkpoint.manifest import ShardPlan, ShardPlans
 from statekit.checkpoint.object_store import (
     FileBytes,
     Objects,
@@ -285,7 +285,7 @@ class FaultyCopies:
         copy = _FaultyCopy(self._inner.obtain(plan, states, repository), self._faults)
         return cast("WorkingCopy", copy)
 
-    def tidy(self, plans: Sequence[ShardPlan]) -> None:
+    def tidy(self, plans: ShardPlans) -> None:
         """Make room before shards of an operator run."""
         self._inner.tidy(plans)
 

@@ -264,7 +264,7 @@ class Harness:
     def _copy_of(self, shard: int) -> Iterator[tuple[RowBackend, ShardPlan]]:
         """Open the rows of a shard after the last epoch."""
         coordinator = self._runner.coordinator
-        plan = coordinator.plan(self.process.name, shard)
+        plan = coordinator.plans(self.process.name)[shard]
         families = self.process.families_in(plan)
         copy = obtained(plan, families, coordinator.repository, self._runner.copies)
         try:

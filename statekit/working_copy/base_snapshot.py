@@ -29,9 +29,10 @@ from statekit.backend.hard_link import linked
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.paths import BASE, CHANGES, data_path
-from statekit.checkpoint.repository import TRANSFERS, Repository
+from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import Count, FileRef, Record
 from statekit.checkpoint.shard_contents import BaseDatabase, BaseSnapshot
+from statekit.checkpoint.store import TRANSFERS
 from statekit.working_copy.lock import DirectoryLock, releasing
 from statekit.working_copy.uploaded_tables import note_stored, read_stored, stored_below, tables_in
 from statekit.working_copy.uploader import Going

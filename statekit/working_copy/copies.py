@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 from statekit.backend.interface import Backend, MemoryBackend
 from statekit.backend.mutation import Batch
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.checkpoint.manifest import ShardPlan, ShardState
+from statekit.checkpoint.manifest import ShardPlan, ShardPlans, ShardState
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.restore_plan import last_file, missed_files, replay, shard_restore_plan
 from statekit.errors import StorageError
@@ -92,12 +92,8 @@ class WorkingCopies(Protocol):
     def obtain(self, plan: ShardPlan, states: Sequence[str], repository: Repository) -> WorkingCopy:
         """Return a copy of the plan's shard that is at its base, with these column families."""
 
-    def tidy(self, plans: Sequence[ShardPlan]) -> None:
-        """Make room before shards of an operator run.
-
-        Parameters:
-            plans: of all its shards.
-        """
+    def tidy(self, plans: ShardPlans) -> None:
+        """Make room before shards of an operator run."""
 
     def forget(self, checkpoint_id: str) -> None:
         """Remove the copies of a checkpoint that nobody uses."""
@@ -152,12 +148,11 @@ class MemoryCopies:
             replay(repository, backend, restore_plan)
         return _MemoryCopy(backend, self, name, base)
 
-    def tidy(self, plans: Sequence[ShardPlan]) -> None:
-        if plans:
-            current = {(p.checkpoint_id, p.operator, *p.base.groups) for p in plans}
-            owner = plans[0].checkpoint_id, plans[0].operator
-            for name in [n for n in self.kept if n[:2] == owner and n[:4] not in current]:
-                del self.kept[name]
+    def tidy(self, plans: ShardPlans) -> None:
+        owner = plans.common.checkpoint_id, plans.operator
+        current = {base.groups for base in plans.bases}
+        for name in [n for n in self.kept if n[:2] == owner and n[2:4] not in current]:
+            del self.kept[name]
 
     def forget(self, checkpoint_id: str) -> None:
         for name in [name for name in self.kept if name[0] == checkpoint_id]:
@@ -202,9 +197,8 @@ class DiskCopies:
             raise
         return copy
 
-    def tidy(self, plans: Sequence[ShardPlan]) -> None:
-        if plans:
-            self._space.tidy_operator(plans, self._started_us)
+    def tidy(self, plans: ShardPlans) -> None:
+        self._space.tidy_operator(plans, self._started_us)
         self._space.tidy()
 
     def forget(self, checkpoint_id: str) -> None:

@@ -19,12 +19,12 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.checkpoint.manifest import ShardPlan
+from statekit.checkpoint.manifest import ShardPlans
 from statekit.clock import now_us, unique_id
 from statekit.working_copy.directory import PARTS, marked_attempt, private_homes, remove_abandoned
 from statekit.working_copy.lock import DirectoryLock, usable
@@ -157,24 +157,24 @@ class CopySpace:
             self.remove_leftovers()
             self.make_room()
 
-    def tidy_operator(self, plans: Sequence[ShardPlan], started_us: int | None = None) -> None:
+    def tidy_operator(self, plans: ShardPlans, started_us: int | None = None) -> None:
         """Remove copies of shards that the job no longer uses, or that left this host a while ago.
         At most once a minute.
 
         Parameters:
-            plans: of all its shards, at least one.
+            plans: of all its shards.
             started_us: when the run began: until a while after that, all shards may come back. None
                 if no shard can leave.
 
         Raises:
             StorageError: the directory cannot be used.
         """
-        checkpoint_id, operator = plans[0].checkpoint_id, plans[0].operator
+        checkpoint_id, operator = plans.common.checkpoint_id, plans.operator
         copies = self.root / checkpoint_id / operator
         if not os.path.isdir(copies) or not _is_time(copies):
             return
-        sources = {piece.shard for plan in plans for piece in plan.base.slices}
-        attempts = {plan.base.groups: plan.base.attempt for plan in plans}
+        sources = {piece.shard for base in plans.bases for piece in base.slices}
+        attempts = {base.groups: base.attempt for base in plans.bases}
         left_since = now_us() - _LEFT_US
         may_leave = started_us is not None and started_us < left_since
         for home in self._homes(checkpoint_id, operator):

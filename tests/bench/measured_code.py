@@ -28,7 +28,8 @@ _FOLDERS: dict[str, tuple[str, ...]] = {
     "store": (*_SPARK, "kv"),
     "rescale": (*_SHARD, "maintenance"),
     **dict.fromkeys(
-        ("spark", "nexmark", "placement", "transforms", "timers", "ordered", "first"), _SPARK
+        ("spark", "nexmark", "placement", "transforms", "timers", "ordered", "first", "shards"),
+        _SPARK,
     ),
 }
 """By the first word of a benchmark's name. All others run shards without Spark."""

@@ -69,7 +69,7 @@ class Shard:
         """
         cpu, wall = time.process_time(), time.perf_counter()
         self.coordinator.begin()
-        plan = self.coordinator.plan(self.declared.name, 0)
+        plan = self.coordinator.plans(self.declared.name)[0]
         records = ShardInput((), self._chunks(batches))
         running = run_shard(self.declared, plan, records, self.coordinator.repository, self.copies)
         output_type = self.declared.output_type

@@ -19,6 +19,7 @@ from statekit.backend.interface import MemoryBackend
 from statekit.checkpoint.lease_files import stored_leases
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.paths import (
+    PAGE,
     SAVEPOINT,
     SPARK,
     epoch_path,
@@ -37,13 +38,14 @@ from statekit.maintenance.verify.repair import repair
 from statekit.maintenance.verify.spark_checks import spark_faults
 from statekit.maintenance.verify.verify import verify
 from statekit.query.reader import CheckpointReader
+from tests import SMALL_PAGES
 from tests.support.full_checkpoint import LOST, Files, make, make_with_bases
 from tests.support.loaded_rows import load
 from tests.support.places import DOCS
 
 Check = Callable[[], object]
 
-PAGE = DOCS / "verify.md"
+DOC = DOCS / "verify.md"
 SOAK = bool(os.environ.get("STATEKIT_SOAK"))
 
 
@@ -91,6 +93,9 @@ def readers(files: Files) -> dict[str, list[Check]]:
     for epoch in files.epochs():
         manifest = files.manifest(epoch)
         found[f"epochs/{epoch:020d}.json"] = [partial(files.manifest, epoch)]
+        for page in files.pages(epoch):
+            found[page.path] = [partial(_read_anew, files, epoch)]
+            found[page.path].append(partial(check_file, files, NamedFile(page, "names")))
         for file in named.of_manifest(manifest):
             reading: list[Check] = [partial(check_file, files, file)]
             if file.kind == "changes":
@@ -112,6 +117,12 @@ def readers(files: Files) -> dict[str, list[Check]]:
     for path in files.tree(SPARK):
         found[path] = [partial(_raise_faults, files, last)]
     return found
+
+
+def _read_anew(files: Files, epoch: int) -> None:
+    """Read a manifest as a new process does, which has no pages in memory."""
+    vars(files).pop("_pages", None)
+    files.manifest(epoch)
 
 
 def _restored(files: Files, ref: FileRef) -> None:
@@ -156,9 +167,11 @@ def test_every_byte_that_changes_and_every_length_is_found(files: Files, based: 
     assert set(files.files) - set(readers(files)) == {LOST}
     assert {path for path in based.files if not is_mark(path)} == set(readers(based))
     cases = damaged_in_all_ways(files) + damaged_in_all_ways(based)
-    said = re.search(r"more\s+than\s+([\d,]+)\s+cases", PAGE.read_text())
+    said = re.search(r"more\s+than\s+([\d,]+)\s+cases", DOC.read_text())
     assert said is not None
-    assert cases > int(said[1].replace(",", "")) > cases * 0.6, f"docs/verify.md: it is {cases:,}"
+    assert cases > int(said[1].replace(",", "")), f"docs/verify.md: it is {cases:,}"
+    if not SMALL_PAGES:
+        assert int(said[1].replace(",", "")) > cases * 0.6, f"docs/verify.md: it is {cases:,}"
 
 
 def damaged_in_all_ways(files: Files) -> int:
@@ -236,7 +249,8 @@ def test_a_file_that_is_damaged_is_one_finding_and_all_else_is_checked_still(
         assert findings, path
         if path.startswith("data/"):
             assert len(found.findings) == 1
-            assert found.files == checked.files
+            hidden = checked.files - found.files
+            assert not hidden or path.endswith(PAGE), "a page leads to further files"
         damaged.files[path] = data
 
 

@@ -77,7 +77,7 @@ def check(home: Path, epochs: int) -> None:
 def stands_on(home: Path, options: BaseOptions) -> bool:
     """Whether the shard made use of what was done beside the epochs."""
     made = job_in(home, options)
-    shard = made.coordinator.plan("tally", 0).base
+    shard = made.coordinator.plans("tally")[0].base
     return shard.base is not None
 
 

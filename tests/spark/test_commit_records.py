@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from statekit.checkpoint.manifest import ShardReport, ShardState
+from statekit.checkpoint.manifest import IdleShards, ShardReport, ShardState
 from statekit.spark.commit_records import Reporter, Reports
 
 
@@ -27,7 +27,8 @@ def run_tasks(
 
 
 def groups(reports: Reports, reporter: Reporter) -> list[int]:
-    return sorted(each.shard.first_group for each in reports.of(reporter))
+    of_shards = [each for each in reports.of(reporter) if isinstance(each, ShardReport)]
+    return sorted(each.shard.first_group for each in of_shards)
 
 
 def test_reports_of_all_tasks_are_there_when_the_action_has_returned(spark: SparkSession) -> None:
@@ -37,6 +38,16 @@ def test_reports_of_all_tasks_are_there_when_the_action_has_returned(spark: Spar
         run_tasks(spark, reporter, 5)
         assert groups(reports, reporter) == [0, 1, 2, 3, 4]
         assert report(3) in reports.of(reporter)
+
+
+def test_shards_with_nothing_to_do_are_reported_together(spark: SparkSession) -> None:
+    reports = Reports(spark.sparkContext)
+    reporter, idle = reports.begin(), IdleShards.of("count", [3, 4, 5, 9], cpu_us=7)
+    spark.sparkContext.parallelize([idle], 1).foreach(reporter.report)
+    run_tasks(spark, reporter, 1)
+    assert idle in reports.of(reporter)
+    assert len(reports.of(reporter)) == 2
+    assert [*idle.shards] == [3, 4, 5, 9]
 
 
 def test_a_failed_task_reports_nothing(spark: SparkSession) -> None:

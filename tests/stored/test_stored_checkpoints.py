@@ -14,6 +14,7 @@ import pytest
 
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.paged_manifest import PAGED_FORMAT
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FORMAT, Sealed, checksum_of
@@ -235,7 +236,11 @@ def of_format(sealed: Sealed, version: int) -> bytes:
 
 @pytest.mark.parametrize(
     ("version", "advice"),
-    [(FORMAT + 1, "upgrade statekit"), (2, "no released statekit reads it"), (1, "no released")],
+    [
+        (PAGED_FORMAT + 1, "upgrade statekit"),
+        (2, "no released statekit reads it"),
+        (1, "no released"),
+    ],
 )
 @pytest.mark.parametrize("kind", [JobFile, EpochManifest, SavepointFile])
 def test_files_of_another_format_version_are_refused(
@@ -250,7 +255,8 @@ def test_files_of_another_format_version_are_refused(
         SavepointFile: stored / "savepoints/s/savepoint.json",
     }[kind]
     place.write_bytes(of_format(kind.from_bytes(place.read_bytes(), "it"), version))
-    told = rf"{place.name} has format version {version}, and this statekit reads 3: {advice}"
+    newest = PAGED_FORMAT if kind is EpochManifest and version > FORMAT else FORMAT
+    told = f"{place.name} has format version {version}, and this statekit reads {newest}: {advice}"
     refused: list[Callable[[], object]] = [lambda: Savepoint.at(stored / "savepoints/s")]
     if kind is not SavepointFile:
         refused = [

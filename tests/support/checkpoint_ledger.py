@@ -309,6 +309,7 @@ class Ledger:
         """Data files that no kept epoch leads to."""
         stored = set(self.repository.tree("data"))
         for epoch in {*self.repository.epochs(), *more}:
+            stored -= {ref.path for ref in self.repository.pages(epoch)}
             for shard in self.repository.manifest(epoch).operators[OPERATOR].shards:
                 stored -= {ref.path for ref in Following(self.repository, set()).of_shard(shard)}
         return stored

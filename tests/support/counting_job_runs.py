@@ -129,4 +129,4 @@ def homes(copies: DiskCopies) -> list[Path]:
 def obtain(made: LocalRunner, shard: int = 0, states: Sequence[str] = STATES) -> WorkingCopy:
     """The copy of a shard, for whoever wants to hold it."""
     coordinator = made.coordinator
-    return made.copies.obtain(coordinator.plan("tally", shard), states, coordinator.repository)
+    return made.copies.obtain(coordinator.plans("tally")[shard], states, coordinator.repository)

@@ -11,8 +11,8 @@ There are two ways to find garbage.
   all files. Those that no kept epoch references and that are old enough are garbage.
 
 The order of writes is: the note that epochs take no new leases; the mark that they are collected;
-then, for each of them, oldest first, its files, its bases and histories, its manifest. So the next
-collector finds everything that a killed one has not done.
+then, for each of them, oldest first, its files, its bases and histories, its pages, its manifest.
+So the next collector finds everything that a killed one has not done.
 """
 
 from __future__ import annotations
@@ -221,15 +221,15 @@ class Collector:
                 some again.
         """
         try:
-            manifest = self.repository.manifest(number)
+            # A page that is gone was deleted with an earlier epoch, after all that it references.
+            manifest = self.repository.manifest(number, gaps=True)
         except CorruptCheckpointError:
             dying = dict[str, FileRef]()  # it cannot be followed; a sweep finds its files
         else:
             dying = {ref.path: ref for ref in kept.not_among(manifest)}
         new = {path: ref.size for path, ref in dying.items() if path not in before}
-        for names_others in (False, True):
-            some = {p: size for p, size in new.items() if p.endswith(".json") is names_others}
-            self._delete(some, done)
+        for level in range(paths.LEVELS):
+            self._delete({p: size for p, size in new.items() if paths.level_of(p) == level}, done)
         self._delete({paths.epoch_path(number): size}, done)
         done.given_up += 1
         return set(dying)

@@ -54,7 +54,9 @@ class KeptFiles:
 
     def __init__(self, repository: Repository, manifests: Collection[EpochManifest]) -> None:
         self._manifests = manifests
+        self._repository = repository
         self._paths = {ref.path for m in manifests for s in _shards(m) for ref in direct_refs(s)}
+        self._paths.update(ref.path for m in manifests for ref in repository.pages(m.epoch))
         self._kept = Following(repository, set())
         self._gone = Following(repository, set(self._paths), gaps=True)
         self._looked_up: set[tuple[str, tuple[int, int]]] = set()
@@ -65,6 +67,9 @@ class KeptFiles:
         """Yield the files of a collected epoch that no kept one references. Some are yielded more
         than once.
         """
+        for ref in self._repository.pages(manifest.epoch):
+            if ref.path not in self._paths:
+                yield ref
         for name, operator in manifest.operators.items():
             for shard in operator.shards:
                 if any(ref.path not in self._paths for ref in direct_refs(shard)):

@@ -180,7 +180,8 @@ def orphans(repository: Repository, named: Container[str], last: int) -> Iterato
 
 def _kind(path: str, folder: str) -> OrphanKind:
     if folder == paths.DATA:
-        return "lost attempt" if path.endswith(f".{paths.CHANGES}") else "pending base"
+        of_attempt = (f".{paths.CHANGES}", f".{paths.PAGE}")
+        return "lost attempt" if path.endswith(of_attempt) else "pending base"
     if folder == paths.TMP or "#" in path:
         return "draft"
     if folder == paths.BEGUN:

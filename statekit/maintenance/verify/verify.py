@@ -17,8 +17,9 @@ from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.lease_files import stored_leases
 from statekit.checkpoint.manifest import EpochManifest, ShardState
 from statekit.checkpoint.paths import SPARK, epoch_path, note_path
-from statekit.checkpoint.repository import TRANSFERS, Repository
+from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import collected_error, held
+from statekit.checkpoint.store import TRANSFERS
 from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
 from statekit.maintenance.verify.epoch_rows import check_rows
 from statekit.maintenance.verify.file_checks import NamedFile, NamedFiles, brief_fault, check_file
@@ -253,12 +254,15 @@ class _Pass:
         self._check_beginning()
         for number in self.verification.looked_at:
             path = epoch_path(number)
+            damaged_pages: set[str] = set()
             try:
+                damaged_pages = self._damaged_pages(number)
                 manifest = self.repository.manifest(number)
             except _UNREADABLE as error:
-                finding = Finding(kind_of(error, "manifest"), str(error), path, (number,))
-                self.broken[path] = finding
-                self.hiding.add(path)
+                if not damaged_pages:
+                    finding = Finding(kind_of(error, "manifest"), str(error), path, (number,))
+                    self.broken[path] = finding
+                    self.hiding.add(path)
                 continue
             readable.append(number)
             if previous is None or previous.epoch != manifest.previous:
@@ -269,6 +273,23 @@ class _Pass:
             self.verification.abandoned = manifest.abandoned
             previous = manifest
         return readable
+
+    def _damaged_pages(self, number: int) -> set[str]:
+        """Check the pages of a manifest, each once, and return the damaged ones. Without them the
+        manifest cannot be read.
+
+        Raises:
+            CorruptCheckpointError: the manifest itself is missing or altered.
+        """
+        pages = {ref.path: ref for ref in self.repository.pages(number)}
+        new = pages.keys() - self.referenced
+        self.referenced |= new
+        self._check_files([NamedFile(pages[path], "names") for path in sorted(new)])
+        damaged = pages.keys() & self.broken.keys()
+        for path in damaged:
+            finding = self.broken[path]
+            self.broken[path] = replace(finding, epochs=(*finding.epochs, number))
+        return damaged
 
     def _check_beginning(self) -> None:
         """Check that the first epoch is the first of the job, or that a mark says that others were

@@ -12,6 +12,7 @@ missing state. After a kill, run the import again.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.job_file import JobFile
-from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardPlan
+from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardPlan, ShardPlans
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.shard_layout import blank_shards
 from statekit.clock import now_us, unique_id
@@ -33,7 +34,7 @@ from statekit.runtime.shard_reports import OperatorReports
 from statekit.spark.commit_records import Reports
 from statekit.spark.epoch import TASKS_PER_CORE, compute, directory_for_copies
 from statekit.spark.offsets import check_spark_reaches
-from statekit.spark.pickling import PickledPlans, pickled
+from statekit.spark.pickling import PickledBases, pickled
 from statekit.spark.plan import FrameOptions, OperatorFrames, Route
 from statekit.spark.start import check_classic, default_parallelism, use_this_python
 from statekit.spark.tws.checkpoint import TwsCheckpoint
@@ -130,8 +131,9 @@ class SparkImport:
         plans = self._plans(job, epoch)
         arrived = Reports(self._spark.sparkContext)
         reporter = arrived.begin()
+        shipped = replace(plans, bases=PickledBases(plans.bases))
         step = ShardStep(
-            branches=(Branch((Stage(pickled(self._stored_rows), PickledPlans(plans)),)),),
+            branches=(Branch((Stage(pickled(self._stored_rows), shipped),)),),
             url=repository.url,
             directory=directory_for_copies(self._spark.sparkContext, working_directory),
             options=rocksdb or RocksOptions(),
@@ -140,8 +142,7 @@ class SparkImport:
             reporter=reporter,
         )
         self._run(step)
-        bases = [plan.base for plan in plans]
-        reports = OperatorReports(self._operator, epoch, bases, arrived.of(reporter))
+        reports = OperatorReports(self._operator, epoch, plans.bases, arrived.of(reporter))
         self.found.check_has_not_moved()
         position = self.found.position
         manifest = EpochManifest(
@@ -176,24 +177,23 @@ class SparkImport:
         for path, content in self.found.sources().items():
             yield path, self.found.read(path) if content is None else content
 
-    def _plans(self, job: JobFile, epoch: int) -> list[ShardPlan]:
+    def _plans(self, job: JobFile, epoch: int) -> ShardPlans:
         """Return plans of empty shards, at a time at which no timer is due and nothing has
         expired.
         """
         record = job.operator(self._operator.name)
         assert record is not None, "the job file names all operators of the job"
-        return [
-            ShardPlan(
-                checkpoint_id=job.id,
-                operator=record.name,
-                shard=number,
-                epoch=epoch,
-                base=base,
-                base_epoch=None,
-                eras={state.name: state.era for state in record.states if state.era},
-            )
-            for number, base in enumerate(blank_shards(self._shards, self._groups))
-        ]
+        bases = blank_shards(self._shards, self._groups)
+        common = ShardPlan(
+            checkpoint_id=job.id,
+            operator=record.name,
+            shard=0,
+            epoch=epoch,
+            base=bases[0],
+            base_epoch=None,
+            eras={state.name: state.era for state in record.states if state.era},
+        )
+        return ShardPlans.of(common, bases)
 
     def _run(self, step: ShardStep) -> None:
         """Make Spark shuffle all rows to their shards, and each shard write its own to state."""

@@ -72,9 +72,10 @@ def test_new_checkpoint_has_neither_epochs_nor_a_job_file(repository: Repository
 
 
 def test_committed_manifest_reads_as_it_was(repository: Repository) -> None:
-    for epoch in (0, 1, 10):
-        repository.commit(manifest(epoch))
-        assert repository.manifest(epoch) == manifest(epoch)
+    for epoch, previous in ((0, None), (1, 0), (10, 1)):
+        made = manifest(epoch).model_copy(update={"previous": previous})
+        repository.commit(made)
+        assert repository.manifest(epoch) == made
         assert repository.is_committed(epoch)
     assert repository.epochs() == [0, 1, 10]
 
@@ -178,7 +179,7 @@ def test_answer_lost_on_the_way_does_not_fence_the_writer_that_made_the_file() -
     # Clients of object stores try again after a timeout, and find what their first try wrote.
     repository = Repository.in_memory()
     repository._objects.put(epoch_path(0), manifest(0).to_bytes())
-    repository.commit(manifest(0))
+    repository.create(epoch_path(0), manifest(0).to_bytes())
     with pytest.raises(FencedError):
         repository.commit(manifest(0, writer="other"))
 

@@ -36,7 +36,7 @@ from statekit.job.options import RunOptions
 from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.query.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
-from statekit.runtime.shard import unchanged as unchanged_report
+from statekit.runtime.shard_reports import unchanged
 from statekit.testing import Harness
 from statekit.timestamp import instant
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies
@@ -543,7 +543,7 @@ def streamed(path: Path, first: int = 0) -> Repository:
     coordinator = LocalRunner(tally_job(GROUPS), repository, MemoryCopies()).coordinator
     for batch in range(-1, BATCHES):
         coordinator.begin()
-        reports = [unchanged_report(shard) for shard in coordinator.plans("tally")]
+        reports = [unchanged(plan.operator, plan.base) for plan in coordinator.plans("tally")]
         coordinator.commit(reports, batch=None if batch < 0 else batch)
     for name, data in part(BATCHES, interval=3, seen=1).items():
         above, _, last = name.rpartition("/")
@@ -704,7 +704,7 @@ def test_a_micro_batch_whose_number_was_given_to_other_input_is_refused(tmp_path
     coordinator = LocalRunner(tally_job(GROUPS), repository, MemoryCopies()).coordinator
     for batch in (5, 6):
         coordinator.begin()
-        reports = [unchanged_report(shard) for shard in coordinator.plans("tally")]
+        reports = [unchanged(plan.operator, plan.base) for plan in coordinator.plans("tally")]
         coordinator.commit(reports, batch=batch)
     shutil.copytree(tmp_path / "noted", tmp_path / "spark", dirs_exist_ok=True)
     before = files(tmp_path)
@@ -734,7 +734,7 @@ def test_a_micro_batch_that_spark_has_planned_is_left_to_it(tmp_path: Path) -> N
     repository = streamed(tmp_path)
     coordinator = LocalRunner(tally_job(GROUPS), repository, MemoryCopies()).coordinator
     coordinator.begin(what="idle")
-    coordinator.commit([unchanged_report(shard) for shard in coordinator.plans("tally")])
+    coordinator.commit([unchanged(plan.operator, plan.base) for plan in coordinator.plans("tally")])
     planned = msgspec.json.encode({"logOffset": BATCHES})
     (tmp_path / "spark" / "offsets" / str(BATCHES)).write_bytes(b"v1\n{}\n" + planned)
     before = sparks_part(repository)

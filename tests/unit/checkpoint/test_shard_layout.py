@@ -228,7 +228,7 @@ def test_every_key_has_its_sum_in_the_shard_that_owns_its_group(
         shard = shard_of_group(key_group(key, GROUPS), after, GROUPS)
         assert harness.shard_of(key) == shard
         for other in range(after):
-            plan = runner.coordinator.plan("add", other)
+            plan = runner.coordinator.plans("add")[other]
             copy = runner.copies.obtain(plan, ["total"], runner.coordinator.repository)
             groups = {row[0][1] for row in copy.backend.scan("total", b"", b"\xff")}
             assert (key_group(key, GROUPS) in groups) == (other == shard)

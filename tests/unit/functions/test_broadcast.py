@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import statekit as sk
-from statekit.checkpoint.manifest import ShardReport, ShardState
+from statekit.checkpoint.manifest import IdleShards, ShardReport, ShardState
 from statekit.checkpoint.repository import Repository
 from statekit.job.options import RunOptions
 from statekit.runtime.coordinator import Coordinator
@@ -358,22 +358,25 @@ def test_broadcast_streams_must_match_the_handlers() -> None:
     assert not job.operators
 
 
-def test_shards_that_were_given_different_records_commit_nothing() -> None:
+@pytest.mark.parametrize("others", ["3", "nothing"])
+def test_shards_that_were_given_different_records_commit_nothing(others: str) -> None:
     job = sk.Job("shop")
     rates = job.source("rates", Rate)
     job.source("prices", Price).process(in_dollars, broadcast=rates)
     coordinator = Coordinator.open(job, Repository.in_memory(), RunOptions(parallelism=2))
     coordinator.begin()
-    reports = [
+    first, second = (
         ShardReport(
             operator="in_dollars",
-            shard=ShardState(first_group=first, last_group=first + 63),
+            shard=ShardState(first_group=group, last_group=group + 63),
             records_by_input={1: count},
         )
-        for first, count in ((0, 2), (64, 3))
-    ]
-    with pytest.raises(sk.IncompleteEpochError, match=r"given \[2, 3\] records of .* 'rates'"):
-        coordinator.commit(reports)
+        for group, count in ((0, 2), (64, 3))
+    )
+    other = second if others == "3" else IdleShards.of("in_dollars", [1])
+    given = r"\[2, 3\]" if others == "3" else r"\[0, 2\]"
+    with pytest.raises(sk.IncompleteEpochError, match=f"given {given} records of .* 'rates'"):
+        coordinator.commit([first, other])
     assert coordinator.last is None
 
 

@@ -16,11 +16,13 @@ from statekit.backend.change_file import Changes
 from statekit.backend.mutation import Batch, Delete, Mutation, Put, read_changes
 from statekit.checkpoint.job_file import EXPIRY, TIMERS, OperatorRecord
 from statekit.checkpoint.manifest import EpochNote
+from statekit.checkpoint.manifest_pages import ManifestPages
 from statekit.checkpoint.offline import check_at_rest
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.references import changed_contents
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import standing_at
+from statekit.checkpoint.shard_pages import PageLimits
 from statekit.codec.key_codec import key_codec
 from statekit.errors import RestoreError
 from statekit.keygroup import key_group, pack_group
@@ -280,6 +282,30 @@ def test_the_contents_of_a_lost_file_are_processed_again(tmp_path: Path, how: st
     assert not verify(repository).is_damaged
     job().run(inputs, checkpoint=checkpoint, epoch_size=6, drain=False, clock=lambda: 0)
     assert everything(repository) == everything(Repository(plain))
+
+
+@pytest.mark.parametrize("is_gone", [True, False], ids=["gone", "altered"])
+def test_a_damaged_page_of_the_last_manifest_makes_a_repair_go_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_gone: bool
+) -> None:
+    monkeypatch.setattr(ManifestPages, "limits", PageLimits(unpaged=1, entries=2, spread=2))
+    inputs = {"steps": [step for number in range(6) for step in steps(number)]}
+    plain, checkpoint = tmp_path / "plain", tmp_path / "checkpoint"
+    for place in (plain, checkpoint):
+        job().run(
+            inputs, checkpoint=place, parallelism=4, epoch_size=6, drain=False, clock=lambda: 0
+        )
+    pages = [{ref.path for ref in Repository(checkpoint).pages(epoch)} for epoch in (4, 5)]
+    page = checkpoint / min(pages[1] - pages[0])
+    page.unlink() if is_gone else page.write_bytes(page.read_bytes()[::-1])
+    repository = Repository(checkpoint)
+    made = repair(repository, verify(repository))
+    assert made is not None
+    assert (made.target.epoch, made.manifest.epoch, made.manifest.abandoned) == (4, 6, ((5, 5),))
+    assert page.exists() is not is_gone, "nothing is removed or overwritten"
+    assert not verify(Repository(checkpoint)).is_damaged
+    job().run(inputs, checkpoint=checkpoint, epoch_size=6, drain=False, clock=lambda: 0)
+    assert everything(Repository(checkpoint)) == everything(Repository(plain))
 
 
 def everything(repository: Repository) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from statekit.query import view as view_module
 from statekit.query.epochs import EpochReader
 from statekit.query.follower import Follower
 from statekit.query.reader import CheckpointReader
+from tests.support.hidden_rows import hide_rows, show_rows
 
 
 class Move(NamedTuple):
@@ -248,10 +249,10 @@ def test_a_replica_of_some_key_groups_refuses_keys_of_others(home: Path, tmp_pat
 def test_a_replica_continues_from_its_directory(home: Path, tmp_path: Path) -> None:
     with sk.Replica(home, directory=tmp_path / "r", follow=False):
         pass
-    (home / "data").rename(tmp_path / "data")  # so nothing can be restored
+    hide_rows(home)  # so nothing can be restored
     with sk.Replica(home, directory=tmp_path / "r", follow=False) as replica:
         assert replica.get("accounts", "total", 3) == (totals(20)[3], 3)
-        (tmp_path / "data").rename(home / "data")
+        show_rows(home)
         run(home, 30)
         replica.refresh()
         assert replica.get("accounts", "total", 3) == (totals(30)[3], 5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -12,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import statekit as sk
-from statekit.checkpoint.manifest import ShardPlan, ShardState
-from statekit.spark.pickling import PickledPlans
 from statekit.spark.worker_rows import FIRST_MARK, GROUP, INPUT, shards_in_turn
 
 
@@ -72,18 +69,3 @@ def test_rows_without_a_mark_before_them_are_refused() -> None:
     (batch,) = batches([Rows(0, [1, 2])], [])
     with pytest.raises(sk.IncompleteEpochError, match="do not start with its mark"):
         list(shards_in_turn(iter([batch.slice(1)])))
-
-
-def test_a_task_unpacks_only_the_plans_that_it_uses() -> None:
-    plans = [
-        ShardPlan("id", "count", shard, 7, ShardState(first_group=shard, last_group=shard), 6)
-        for shard in range(4)
-    ]
-    packed = pickle.loads(pickle.dumps(PickledPlans(plans)))
-    assert list(packed) == plans
-    assert packed[1:3] == plans[1:3]
-    broken = PickledPlans(plans)
-    broken._pickled = (b"", *broken._pickled[1:])
-    assert broken[2] == plans[2]
-    with pytest.raises(EOFError):
-        broken[0]

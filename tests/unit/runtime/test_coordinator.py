@@ -10,7 +10,7 @@ import pytest
 import statekit as sk
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.job_file import JobFile, OperatorRecord
-from statekit.checkpoint.manifest import ShardReport, ShardState
+from statekit.checkpoint.manifest import IdleShards, Report, ShardReport, ShardState
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef, checksum_of
@@ -30,7 +30,7 @@ from statekit.job.progress import OutputCallback
 from statekit.maintenance.verify.verify import verify
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.local import LocalRunner
-from statekit.runtime.shard import unchanged
+from statekit.runtime.shard_reports import unchanged
 from statekit.testing import Harness
 from statekit.working_copy.copies import MemoryCopies
 from tests.support.counting_job import (
@@ -383,7 +383,7 @@ def coordinator(tmp_path: Path) -> Coordinator:
 
 
 def reports_of(coordinator: Coordinator) -> list[ShardReport]:
-    return [unchanged(plan) for plan in coordinator.plans("tally")]
+    return [unchanged(plan.operator, plan.base) for plan in coordinator.plans("tally")]
 
 
 def attempt(report: ShardReport, name: str, content: bytes = b"") -> ShardReport:
@@ -394,7 +394,11 @@ def attempt(report: ShardReport, name: str, content: bytes = b"") -> ShardReport
     return report.model_copy(update={"shard": shard, "files_written": 1})
 
 
-Change = Callable[[list[ShardReport]], list[ShardReport]]
+def idle(*shards: int) -> IdleShards:
+    return IdleShards.of("tally", shards)
+
+
+Change = Callable[[list[ShardReport]], list[Report]]
 STRANGER = ShardReport(operator="tally", shard=ShardState(first_group=0, last_group=7))
 
 
@@ -425,6 +429,12 @@ STRANGER = ShardReport(operator="tally", shard=ShardState(first_group=0, last_gr
         ),
         (lambda reports: [*reports, STRANGER], r"key groups \[\(0, 7\)\] are of no shard"),
         (lambda reports: [STRANGER, *reports[1:]], r"shards \[0\] did not report and key groups"),
+        (lambda reports: [idle(0, 2)], r"shards \[1\] did not report"),
+        (
+            lambda reports: [idle(0, 1, 2), attempt(reports[1], "a")],
+            r"shards \[1\] ran more than once, and differ",
+        ),
+        (lambda reports: [idle(0, 1, 2, 3)], r"shards \[3\] are none of this run"),
     ],
     ids=[
         "none",
@@ -435,6 +445,9 @@ STRANGER = ShardReport(operator="tally", shard=ShardState(first_group=0, last_gr
         "one missing, another twice",
         "of other shards",
         "instead of a shard",
+        "one missing among idle ones",
+        "one idle and changed",
+        "an idle one of another parallelism",
     ],
 )
 def test_reports_that_are_not_one_per_shard_commit_nothing(
@@ -446,6 +459,28 @@ def test_reports_that_are_not_one_per_shard_commit_nothing(
     assert coordinator.repository.epochs() == []
     coordinator.commit(reversed(reports_of(coordinator)))  # any order will do
     assert coordinator.repository.epochs() == [0]
+
+
+def test_idle_shards_stay_the_same_objects(coordinator: Coordinator) -> None:
+    first = coordinator.commit([attempt(reports_of(coordinator)[1], "a"), idle(0, 2)])
+    second = coordinator.commit([idle(0, 1, 2)])
+    pairs = zip(first.operators["tally"].shards, second.operators["tally"].shards, strict=True)
+    assert all(before is after for before, after in pairs)
+    assert second.operators["tally"].shards[1].attempt == "a"
+
+
+def test_a_shard_that_was_idle_in_two_attempts_or_changed_nothing_is_one(
+    coordinator: Coordinator,
+) -> None:
+    """As Spark tells of shards without records when a lost executor's task has run again."""
+    coordinator.commit([idle(0, 1, 2), idle(1), reports_of(coordinator)[2]])
+    assert coordinator.repository.epochs() == [0]
+
+
+def test_the_time_of_idle_shards_counts(coordinator: Coordinator) -> None:
+    shard = attempt(reports_of(coordinator)[1], "a").model_copy(update={"cpu_us": 5})
+    manifest = coordinator.commit([shard, IdleShards.of("tally", [0, 2], cpu_us=3)])
+    assert manifest.operators["tally"].cpu_us == 8
 
 
 def test_attempts_at_a_shard_that_did_the_same_are_one(coordinator: Coordinator) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statekit.checkpoint.manifest import ShardReport, ShardState
+from statekit.checkpoint.manifest import IdleShards, ShardReport, ShardState
 from statekit.spark.placement import Executor, Placement, assigned
 
 if TYPE_CHECKING:
@@ -107,7 +107,10 @@ def test_an_operator_that_ran_in_a_chain_may_get_tasks_of_its_own() -> None:
     shard = ShardState(first_group=0, last_group=15)
     for executor, has_moved in (("0", False), ("0", False), ("1", True)):
         report = ShardReport(operator="second", shard=shard, executor=executor)
-        assert [each.has_moved for each in placed.noted([report])] == [has_moved]
+        (noted,) = placed.noted([report])
+        assert noted == report.model_copy(update={"has_moved": has_moved})
+        idle = IdleShards(operator="second", ranges=((1, 7),))
+        assert placed.noted([idle]) == [idle]
     assert placed.tasks("second", 4) == 4
 
 

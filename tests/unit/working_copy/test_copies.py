@@ -44,20 +44,12 @@ from tests.support.counting_job_runs import (
     rows_after,
     runner,
 )
+from tests.support.hidden_rows import hide_rows, show_rows
 from tests.support.killable_processes import die, die_at, exit_code, start
 from tests.support.small_disk import small_disk
 
 SPILLING = 300
 """So many records of an epoch are spilled several times."""
-
-
-def hide_data(root: Path) -> None:
-    """Take the change files away: whoever reads one now fails."""
-    (root / "data").rename(root / "hidden")
-
-
-def show_data(root: Path) -> None:
-    (root / "hidden").rename(root / "data")
 
 
 # ---------------------------------------------------------------------------------------- random
@@ -166,7 +158,7 @@ def test_copy_that_was_closed_cleanly_is_used_without_reading_the_checkpoint(
     made = runner(root, copies, 2)
     advance(made, 3)
     expected = committed_rows(made.coordinator.repository, GROUPS)
-    hide_data(root)
+    hide_rows(root)
     assert copied_rows(made.coordinator, copies) == expected
     assert copied_rows(Coordinator.open(tally_job(), Repository(root)), copies) == expected
 
@@ -181,7 +173,7 @@ def test_copy_of_an_older_epoch_reads_only_newer_files(root: Path, copies: DiskC
     for name in old:
         (root / "data" / "tally" / name).unlink()
     assert copied_rows(elsewhere.coordinator, copies) == expected
-    hide_data(root)  # and now it stands at the newest
+    hide_rows(root)  # and now it stands at the newest
     assert copied_rows(elsewhere.coordinator, copies) == expected
 
 
@@ -192,10 +184,10 @@ def test_copy_that_was_written_and_dropped_is_rebuilt(root: Path, copies: DiskCo
     copy.write(Batch([Put("total", b"\0\0wrong", b"wrong")]))
     copy.abandon()
     expected = committed_rows(made.coordinator.repository, GROUPS)
-    hide_data(root)
+    hide_rows(root)
     with pytest.raises(CorruptCheckpointError, match="is missing"):
         copied_rows(made.coordinator, copies)
-    show_data(root)
+    show_rows(root)
     assert copied_rows(made.coordinator, copies) == expected
 
 
@@ -203,7 +195,7 @@ def test_copy_that_was_only_read_stays_trusted(root: Path, copies: DiskCopies) -
     made = runner(root, copies)
     advance(made, 1)
     obtain(made).abandon()
-    hide_data(root)
+    hide_rows(root)
     copied_rows(made.coordinator, copies)
 
 
@@ -287,7 +279,7 @@ def test_damaged_copy_is_rebuilt(
         damage(home)
     expected = committed_rows(made.coordinator.repository, GROUPS)
     assert copied_rows(made.coordinator, copies) == expected
-    hide_data(root)
+    hide_rows(root)
     assert copied_rows(made.coordinator, copies) == expected
 
 
@@ -314,14 +306,14 @@ def test_error_that_the_users_function_swallowed_still_fails_the_epoch(
 ) -> None:
     made = runner(root, copies)
     advance(made, 1)
-    plan = made.coordinator.plan("tally", 0)
+    plan = made.coordinator.plans("tally")[0]
     copy = obtain(made)
     assert isinstance(copy.backend, RocksBackend)
     copy.backend.failed = True
     with pytest.raises(StorageError, match="failed during this epoch"):
         copy.close_at(plan.base)
     copy.abandon()
-    hide_data(root)
+    hide_rows(root)
     with pytest.raises(CorruptCheckpointError):  # it is not trusted again
         copied_rows(made.coordinator, copies)
 
@@ -381,7 +373,7 @@ def test_copy_without_a_new_state_is_rebuilt_with_it(
     kept: WorkingCopies = copies if kind == "disk" else MemoryCopies()
     made = runner(root, kept)
     advance(made, 2)
-    plan, repository = made.coordinator.plan("tally", 0), made.coordinator.repository
+    plan, repository = made.coordinator.plans("tally")[0], made.coordinator.repository
     copy = obtain(made, 0, (*STATES, "new"))
     assert rows_of(copy.backend) == committed_rows(repository, GROUPS)
     assert list(copy.backend.scan("new", b"", b"\xff")) == []
@@ -440,7 +432,7 @@ def test_copy_is_free_again_after_every_way_of_giving_it_back(
 ) -> None:
     made = runner(root, copies)
     advance(made, 1)
-    plan = made.coordinator.plan("tally", 0)
+    plan = made.coordinator.plans("tally")[0]
     copy = obtain(made)
     copy.close_at(plan.base)
     copy.abandon()  # giving it back twice is nothing

@@ -99,7 +99,7 @@ def test_copies_over_the_limit_go_the_least_recently_used_first_and_never_one_in
 
 
 def _home(made: LocalRunner, shard: int) -> tuple[str, str, str]:
-    first, last = made.coordinator.plan("tally", shard).base.groups
+    first, last = made.coordinator.plans("tally")[shard].base.groups
     return made.coordinator.job_file.id, "tally", f"{first}-{last}"
 
 

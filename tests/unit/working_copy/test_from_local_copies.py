@@ -100,7 +100,7 @@ def test_new_shards_share_the_files_of_those_they_came_from(tmp_path: Path) -> N
     old = tables(copy_of(tmp_path, 0, 15))
     made = runner(tmp_path, 4)
     for number in (0, 1):
-        plan = made.coordinator.plan("tally", number)
+        plan = made.coordinator.plans("tally")[number]
         copy = made.copies.obtain(plan, STATES, made.coordinator.repository)
         assert old <= tables(copy_of(tmp_path, *plan.base.groups))
         groups = {key[1] for rows in rows_of(copy.backend).values() for key in rows}
@@ -116,7 +116,7 @@ def test_shards_that_are_merged_become_fragments_until_there_are_too_many(
 ) -> None:
     for parallelism, fragments in ((8, 1), (4, 2), (2, 4), (1, 8)):
         made = advance(tmp_path, parallelism)
-        plan = made.coordinator.plan("tally", 0)
+        plan = made.coordinator.plans("tally")[0]
         copy = made.copies.obtain(plan, STATES, made.coordinator.repository)
         ranges = json.loads((copy_of(tmp_path, *plan.base.groups) / "clean").read_text())
         assert len(ranges.get("fragments", [1])) == fragments
@@ -136,7 +136,7 @@ def test_small_pieces_become_one_database(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.undo()
     for parallelism in (3, 1, 2, 1):
         made = advance(tmp_path, parallelism)
-    plan = made.coordinator.plan("tally", 0)
+    plan = made.coordinator.plans("tally")[0]
     copy = made.copies.obtain(plan, STATES, made.coordinator.repository)
     assert isinstance(copy.backend, RocksBackend)
     copy.abandon()
@@ -193,7 +193,7 @@ def test_parts_without_a_copy_are_replayed(
     tmp_path: Path, replays: list[int], before: int, after: int, spoil: Callable[[Path], None]
 ) -> None:
     made = advance(tmp_path, before)
-    spoil(copy_of(tmp_path, *made.coordinator.plan("tally", 0).base.groups))
+    spoil(copy_of(tmp_path, *made.coordinator.plans("tally")[0].base.groups))
     advance(tmp_path, after)
     assert sum(replays) > 0
     assert held(tmp_path, after) == reference(2)

@@ -9,7 +9,7 @@ import pytest
 
 from statekit.backend.mutation import Batch
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.checkpoint.manifest import ShardPlan, ShardState
+from statekit.checkpoint.manifest import ShardPlan, ShardPlans, ShardState
 from statekit.checkpoint.repository import Repository
 from statekit.clock import now_us
 from statekit.working_copy.copies import DiskCopies
@@ -23,6 +23,10 @@ def plan(attempt: str | None) -> ShardPlan:
         first_group=0, last_group=3, attempt=attempt, changed=None if attempt is None else 1
     )
     return ShardPlan(CHECKPOINT, "count", 0, 2, shard, 1)
+
+
+def plans(attempt: str) -> ShardPlans:
+    return ShardPlans.of(plan(attempt), [plan(attempt).base])
 
 
 @pytest.fixture
@@ -54,11 +58,11 @@ def test_a_copy_goes_if_its_shard_has_changed_elsewhere(
     root: Path, attempt: str, began_us_ago: int | None, stays: bool
 ) -> None:
     started_us = None if began_us_ago is None else now_us() - began_us_ago
-    DiskCopies(root, RocksOptions(), started_us=started_us).tidy([plan(attempt)])
+    DiskCopies(root, RocksOptions(), started_us=started_us).tidy(plans(attempt))
     assert is_there(root) is stays
 
 
 def test_a_copy_that_was_used_lately_stays(root: Path) -> None:
     (root / CHECKPOINT / "count" / "0-3" / "lock").touch()
-    DiskCopies(root, RocksOptions(), started_us=now_us() - LONG_AGO_US).tidy([plan("b")])
+    DiskCopies(root, RocksOptions(), started_us=now_us() - LONG_AGO_US).tidy(plans("b"))
     assert is_there(root)

@@ -1,0 +1,220 @@
+"""Read and write the pages of manifests, several in parallel.
+
+The pages of the last epochs that were read or written stay in memory: the epochs after them share
+most of these pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from io import BytesIO
+from typing import TypeVar
+
+from statekit.checkpoint.manifest import EpochManifest, ShardState
+from statekit.checkpoint.paged_manifest import PagedManifest, is_paged
+from statekit.checkpoint.paths import page_path
+from statekit.checkpoint.sealed_json import FileRef, faults_of
+from statekit.checkpoint.shard_pages import (
+    PAGE_LIMITS,
+    Page,
+    PagedShards,
+    PageRef,
+    ShardPage,
+    page_of,
+)
+from statekit.checkpoint.store import TRANSFERS, Store
+from statekit.clock import unique_id
+from statekit.errors import CorruptCheckpointError
+from statekit.keygroup import group_range
+
+Paged = Mapping[str, PagedShards]
+"""The pages of an epoch, by operator; none if its manifest has the entries itself."""
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+_RECENT = 4
+"""The number of epochs whose pages stay in memory. A run needs one, a reader two."""
+
+
+class ManifestPages:
+    """The pages of the manifests of a checkpoint.
+
+    Attributes:
+        limits: when entries are in pages.
+    """
+
+    limits = PAGE_LIMITS
+
+    def __init__(self) -> None:
+        self._recent: tuple[tuple[int, Paged], ...] = ()
+        self._own: tuple[tuple[int, Paged], ...] = ()
+
+    def recent(self, epoch: int) -> Paged | None:
+        """Return the pages of an epoch that was read or written lately; None for another one."""
+        return next((paged for number, paged in self._in_memory if number == epoch), None)
+
+    @property
+    def _in_memory(self) -> tuple[tuple[int, Paged], ...]:
+        return (*self._own, *self._recent)
+
+    def remember(self, epoch: int, paged: Paged, *, is_own: bool = False) -> None:
+        """Keep the pages of an epoch in memory.
+
+        Parameters:
+            is_own: whether this process has committed it: however many others are read meanwhile,
+                it stays until the next commit.
+        """
+        if is_own:
+            self._own = ((epoch, paged),)
+            return
+        if any(not page for shards in paged.values() for _, page in shards.pages):
+            return  # a page was missing, which may be another collector's doing
+        others = (entry for entry in self._recent if entry[0] != epoch)
+        self._recent = ((epoch, paged), *others)[:_RECENT]
+
+    # ------------------------------------------------------------------------------- reading
+
+    def parsed(
+        self, store: Store, path: str, data: bytes, *, gaps: bool = False
+    ) -> tuple[EpochManifest, Paged]:
+        """Return the manifest of a file's content with all shards, and its pages.
+
+        Parameters:
+            gaps: shards whose entry is in a page that is missing or altered are without files, for
+                an epoch that was collected.
+
+        Raises:
+            CorruptCheckpointError: the manifest or a page is missing, truncated or altered.
+            RestoreError: it was written by a newer version.
+        """
+        if not is_paged(data):
+            return EpochManifest.from_bytes(data, store.at(path)), {}
+        stored = PagedManifest.from_bytes(data, store.at(path))
+        paged = {
+            name: self._read(store, name, operator.pages, gaps=gaps)
+            for name, operator in stored.operators.items()
+        }
+        shards = {name: of.shards for name, of in paged.items()}
+        if gaps:
+            shards = {name: _without_gaps(stored, found) for name, found in shards.items()}
+        try:
+            return stored.assembled(shards), paged
+        except ValueError as error:
+            raise CorruptCheckpointError(
+                f"{store.at(path)} does not fit its pages: {faults_of(error)}. Restore the "
+                "manifest and the pages from one backup, or start from an earlier epoch or a "
+                "savepoint"
+            ) from error
+
+    def _read(
+        self, store: Store, operator: str, refs: Sequence[PageRef], *, gaps: bool
+    ) -> PagedShards:
+        """Return pages: those that are in memory, and the others from the store."""
+        known = {
+            ref: page
+            for _, paged in self._in_memory
+            for ref, page in paged.get(operator, PagedShards()).pages
+        }
+        missing = [ref for ref in refs if ref not in known]
+        read = _in_parallel(partial(_read_page, store, operator, gaps=gaps), missing)
+        known.update(zip(missing, read, strict=True))
+        return PagedShards(tuple((ref, known[ref]) for ref in refs))
+
+    # ------------------------------------------------------------------------------- writing
+
+    def are_for(self, manifest: EpochManifest) -> bool:
+        """Return whether the entries of a manifest are to be in pages."""
+        return manifest.parallelism > self.limits.unpaged
+
+    def stored(
+        self, store: Store, manifest: EpochManifest, before: Paged
+    ) -> tuple[EpochManifest, Paged]:
+        """Return a manifest as it is to be stored, after writing new pages, and all of its pages.
+
+        Parameters:
+            before: the pages of the epoch that it follows.
+
+        Raises:
+            StorageError: a page cannot be written.
+        """
+        if not self.are_for(manifest):
+            return manifest, {}
+        paged = {
+            name: before.get(name, PagedShards()).followed_by(
+                operator.shards, self.limits, partial(_write_pages, store, name)
+            )
+            for name, operator in manifest.operators.items()
+        }
+        return PagedManifest.of(manifest, paged), paged
+
+
+def page_files(paged: Paged) -> Iterator[FileRef]:
+    """Yield the references of pages."""
+    return (ref.file(name) for name, shards in paged.items() for ref in shards.refs)
+
+
+def listed_pages(data: bytes, path: str) -> Iterator[FileRef]:
+    """Yield the pages that a stored manifest references.
+
+    Parameters:
+        data: its content.
+
+    Raises:
+        CorruptCheckpointError: it is truncated or altered.
+    """
+    if is_paged(data):
+        for name, operator in PagedManifest.from_bytes(data, path).operators.items():
+            yield from (ref.file(name) for ref in operator.pages)
+
+
+def _read_page(store: Store, operator: str, ref: PageRef, *, gaps: bool) -> Page:
+    file = ref.file(operator)
+    try:
+        with store.open_verified(file) as opened:
+            page = ShardPage.from_zstd(opened.read(), store.at(file.path))
+        if page.operator != operator:
+            raise CorruptCheckpointError(
+                f"{store.at(file.path)} is a page of operator {page.operator!r}, and operator "
+                f"{operator!r} references it: restore the manifest and the pages from one backup"
+            )
+    except CorruptCheckpointError:
+        if not gaps:
+            raise
+        return {}
+    return page_of(page.shards)
+
+
+def _write_pages(
+    store: Store, operator: str, contents: Sequence[Sequence[ShardState]]
+) -> list[PageRef]:
+    def write(shards: Sequence[ShardState]) -> PageRef:
+        id = unique_id()
+        page = ShardPage(operator=operator, shards=tuple(shards))
+        file = store.put_file(page_path(operator, id), BytesIO(page.to_zstd()))
+        return PageRef(id=id, size=file.size, checksum=file.checksum)
+
+    return _in_parallel(write, contents)
+
+
+def _in_parallel(transfer: Callable[[S], T], files: Sequence[S]) -> list[T]:
+    """Return the results of the transfers of files, several of which run at the same time."""
+    if len(files) < 2:
+        return [transfer(file) for file in files]
+    with ThreadPoolExecutor(min(TRANSFERS, len(files))) as threads:
+        return list(threads.map(transfer, files))
+
+
+def _without_gaps(manifest: EpochManifest, shards: Sequence[ShardState]) -> tuple[ShardState, ...]:
+    """Return all shards of an operator; those without an entry have no files."""
+    if len(shards) == manifest.parallelism:
+        return tuple(shards)
+    entries = page_of(shards)
+    parallelism, groups = manifest.parallelism, manifest.key_groups
+    ranges = (group_range(shard, parallelism, groups) for shard in range(parallelism))
+    return tuple(
+        entries[first] if first in entries else ShardState(first_group=first, last_group=last)
+        for first, last in ranges
+    )

@@ -57,7 +57,12 @@ USERS = {"demo"}
 
 DOORS = {
     "rocksdict": {"backend/rocksdb.py", "backend/rocksdb_snapshot.py"},
-    "numpy": {"codec/vectorized.py", "backend/change_file_sums.py", "query"},
+    "numpy": {
+        "codec/vectorized.py",
+        "backend/change_file_sums.py",
+        "job/windows/window_columns.py",
+        "query",
+    },
     "obstore": {"checkpoint/object_store.py"},
     "pandas": {"spark"},
     "pyspark": {"spark", "demo"},

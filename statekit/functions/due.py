@@ -16,9 +16,11 @@ class Due(NamedTuple):
         now_us: the watermark.
         key_codec: of the keys.
         wakes_at: notes the event time of what is due next.
+        at_key: notes the key that an error is about: its prefix in row keys, and the key.
     """
 
     groups: tuple[int, int]
     now_us: int
     key_codec: KeyCodec[Any]
     wakes_at: Callable[[int], None]
+    at_key: Callable[[bytes, Any], None]

@@ -270,10 +270,20 @@ class ShardTask:
         self._keys.apply_changes()
         plan, codec = self._plan, self._process.key_codec
         wakes_at = partial(self._wakes_at, "event")
-        due = Due(plan.base.groups, plan.now_us["event"], codec, wakes_at)
-        for outputs in fires(due, *self._arguments):
+        due = Due(plan.base.groups, plan.now_us["event"], codec, wakes_at, self.scope.at_key)
+        fired = fires(due, *self._arguments)
+        while (outputs := self._fired(fired)) is not None:
             self.records_out += len(outputs)
             yield outputs
+
+    def _fired(self, fired: Iterator[list[Any]]) -> list[Any] | None:
+        """Return the next outputs of what is due; None if there are no more."""
+        try:
+            return next(fired, None)
+        except StatekitError:
+            raise
+        except Exception as error:
+            raise self._failed(error, "it computed the result of a window") from error
 
     def _sweep(self) -> None:
         """Remove some expired rows."""

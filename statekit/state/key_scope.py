@@ -146,6 +146,10 @@ class KeyScope:
             shard=plan.shard,
         )
 
+    def at_key(self, prefix: bytes, key: Any) -> None:
+        """Note the key that an error is about."""
+        self.prefix, self.key = prefix, key
+
     @property
     def place(self) -> str:
         """The current key or shard, for messages."""

@@ -108,11 +108,17 @@ class DueWindows(ABC):
         """Return the results of windows that are stored in rows."""
         decode = due.key_codec.decode
         keys = [decode(row_key, GROUP_BYTES)[0] for row_key, _ in rows]
-        fields = zip(*map(key_fields, keys), strict=True)
+        fields = list(zip(*map(key_fields, keys), strict=True))
         starts = [window.start for window in of_rows]
         ends = [window.end for window in of_rows]
-        values = list(map(self._finish, self._held(rows, windows)))
-        return made_of_columns(self._make, *fields, starts, ends, values)
+        held = self._held(rows, windows)
+        try:
+            return made_of_columns(self._make, *fields, starts, ends, list(map(self._finish, held)))
+        except Exception:
+            for row, key, start, end, of in zip(rows, keys, starts, ends, held, strict=True):
+                due.at_key(row[0][: decode(row[0], GROUP_BYTES)[1]], key)
+                self._make(*key_fields(key), start, end, self._finish(of))
+            raise
 
 
 class DueSliding(DueWindows):

@@ -1064,3 +1064,18 @@ def test_a_harness_takes_the_operator_of_a_window_and_nothing_that_is_none() -> 
     for wrong in (source, sk.Job("none")):
         with pytest.raises(sk.StateTypeError, match="a Harness drives a function decorated"):
             Harness(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("window", [sk.tumbling("10 s"), sk.session("5 s")], ids=["fixed", "gap"])
+def test_an_error_of_a_result_names_the_key(window: Window) -> None:
+    failing: sk.Aggregate[int, list[int], int] = sk.Aggregate(
+        list,
+        lambda held, value: [*held, value],
+        lambda held: 10 // held[0],
+        lambda one, other: one + other,
+    )
+    stream = windowed(window).aggregate(failing, accumulator=list[int], result=int, field="value")
+    harness = Harness(process_of(stream))
+    harness.send(*(Event(key, at(1), value) for key, value in (("a", 1), ("b", 0), ("c", 2))))
+    with pytest.raises(sk.ProcessError, match=r"at key 'b'.*ZeroDivisionError.*result of a window"):
+        harness.advance_watermark(at(100))

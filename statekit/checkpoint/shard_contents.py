@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from statekit.checkpoint.sealed_json import Count, FileRef, Group, Record, Sealed
+from statekit.checkpoint.sealed_json import COUNT_MAX, Count, FileRef, Group, Record, Sealed
 from statekit.names import DatabaseFile, StoredName
 
 
@@ -56,13 +56,21 @@ class ReplayCost(Record):
     uploaded: Count = 0
     forgone: Count = Field(default=0, exclude=True, repr=False)
 
+    @classmethod
+    def of(cls, **counts: int) -> ReplayCost:
+        """Return a cost. A count that is too large for a manifest becomes the largest possible one:
+        shards that were cut out of one count its files once each, so the estimate doubles each time
+        that they are joined again.
+        """
+        return cls(**{name: min(count, COUNT_MAX) for name, count in counts.items()})
+
     def followed_by(self, file: FileRef, changed: int) -> ReplayCost:
         """Return the cost with one more change file.
 
         Parameters:
             changed: bytes of the keys and values in it.
         """
-        return ReplayCost(
+        return ReplayCost.of(
             files=self.files + 1,
             rows=self.rows + file.rows,
             bytes=self.bytes + file.size,

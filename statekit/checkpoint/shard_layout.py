@@ -105,7 +105,7 @@ def _joined_chain(shards: Sequence[ShardState]) -> ReplayCost:
     budget.
     """
     costs = (shard.chain.model_dump(include={"files", "rows", "bytes"}) for shard in shards)
-    return ReplayCost(**added(*costs))
+    return ReplayCost.of(**added(*costs))
 
 
 def _soonest(shards: Sequence[ShardState]) -> dict[Clock, int]:

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 import statekit as sk
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.sealed_json import FileRef, checksum_of
+from statekit.checkpoint.sealed_json import COUNT_MAX, FileRef, checksum_of
+from statekit.checkpoint.shard_contents import ReplayCost
 from statekit.checkpoint.shard_layout import rescaled, standing
 from statekit.errors import ProcessError, RescaleError
 from statekit.job.options import RunOptions
@@ -187,6 +188,21 @@ def test_key_groups_have_one_name_for_every_caller() -> None:
     before = manifest_of([shard_of(number, 4, 10, None) for number in range(4)])
     for shard in rescaled(before, 3).operators["o"].shards:
         assert standing(before, "o", *shard.groups) == shard
+
+
+def test_the_parallelism_changes_as_often_as_one_likes_without_an_epoch_in_between() -> None:
+    """The estimated cost of a restore doubles each time."""
+    file = FileRef(path="changes", size=1000, checksum=checksum_of(b""), rows=10)
+    shard = shard_of(0, 1, 5, None)
+    shard = shard.model_copy(
+        update={"chain": ReplayCost().followed_by(file, 1000), "files": (file,)}
+    )
+    manifest = manifest_of([shard])
+    for parallelism in (2, 1) * 60:
+        manifest = rescaled(manifest, parallelism)
+    (joined,) = manifest.operators["o"].shards
+    assert joined.chain.bytes == joined.chain.followed_by(file, 1000).bytes == COUNT_MAX
+    assert EpochManifest.model_validate_json(manifest.model_dump_json()) == manifest
 
 
 def test_ten_thousand_shards_are_laid_out_in_a_moment() -> None:

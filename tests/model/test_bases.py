@@ -23,7 +23,7 @@ from statekit.backend.interface import MemoryBackend
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.job_file import TtlRecord
-from statekit.checkpoint.manifest import EpochManifest, ShardReport
+from statekit.checkpoint.manifest import EpochManifest, Report, ShardReport
 from statekit.checkpoint.references import base_snapshot, named_by
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.restore_plan import RestorePlan, local_rows, replay
@@ -264,8 +264,8 @@ def one_attempt(made: LocalRunner, records: dict[str, list[Entry]]) -> ShardRepo
     """What the only shard tells of the next epoch, which is not committed."""
     told: list[ShardReport] = []
 
-    def commit(reports: Sequence[ShardReport], **_: Any) -> EpochManifest:
-        told.extend(reports)
+    def commit(reports: Sequence[Report], **_: Any) -> EpochManifest:
+        told.extend(report for report in reports if isinstance(report, ShardReport))
         assert made.coordinator.last is not None
         return made.coordinator.last
 

@@ -47,11 +47,11 @@ class KeyedBatch(NamedTuple):
         Parameters:
             of_columns: whether the records are columns.
         """
-        batch = KeyedBatch(*(tuple(compress(column, chosen)) for column in self))
-        if not of_columns:
-            return batch
-        columns = tuple(tuple(compress(column, chosen)) for column in self.records)
-        return batch._replace(records=columns)
+        if of_columns:
+            columns = tuple(tuple(compress(column, chosen)) for column in self.records)
+            others = self._replace(records=()).chosen(chosen, of_columns=False)
+            return others._replace(records=columns)
+        return KeyedBatch(*(tuple(compress(column, chosen)) for column in self))
 
 
 BroadcastRecords = tuple[int, Sequence[Any]]

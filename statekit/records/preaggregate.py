@@ -296,9 +296,9 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         group.
         """
         aggregates: _Aggregates = [("count_all", None)]
-        for part in self.parts:
-            if part.order is not None:
-                aggregates.append((part.order.completed(self.record), self._structs(table)))
+        for part, merge in zip(self.parts, self._merges.values(), strict=False):
+            if isinstance(merge, CompleteOrder):
+                aggregates.append((merge, self._structs(table)))
                 continue
             column = None if part.field is None else self._values(table, part.field)
             aggregates.append((part.verb if part.field else "count_all", column))

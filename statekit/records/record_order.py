@@ -20,9 +20,7 @@ import pyarrow.compute as pc
 from statekit.codec.annotations import peel
 from statekit.records.arrow_sort import comparable
 from statekit.records.record_type import RecordType
-
-ORDERED = (int, float, decimal.Decimal, dt.timedelta, bool, str, bytes, dt.date, dt.datetime)
-"""Types whose values have an order."""
+from statekit.records.result_type import ORDERED
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _Key = Callable[[Any], Any]

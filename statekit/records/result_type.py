@@ -14,7 +14,8 @@ from statekit.errors import StateTypeError
 from statekit.records.record_type import RecordType
 
 _SUMMED = (int, float, decimal.Decimal, dt.timedelta)
-_ORDERED = (*_SUMMED, bool, str, bytes, dt.date, dt.datetime)
+ORDERED = (*_SUMMED, bool, str, bytes, dt.date, dt.datetime)
+"""Types whose values have an order."""
 
 Make = Callable[..., Any]
 """Makes a record of the values of its fields, in order."""
@@ -58,7 +59,7 @@ class ResultRecords:
         """
         annotation = self.annotation(field)
         members, _, _ = peel(annotation)
-        accepted = _SUMMED if verb in ("sum", "mean") else _ORDERED
+        accepted = _SUMMED if verb in ("sum", "mean") else ORDERED
         if len(members) != 1 or members[0] not in accepted:
             raise self.error(
                 f"{verb}({field!r}): the field is {show(annotation)}: give one that is "

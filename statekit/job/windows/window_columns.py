@@ -73,37 +73,36 @@ class DueWindows(ABC):
         self._deadlines = deadlines
 
     @abstractmethod
-    def _windows_of(self, rows: Sequence[_Row], windows: MapState[Any, Any]) -> list[_Window]:
-        """Return the window of each row."""
+    def _opened(
+        self, rows: Sequence[_Row], windows: MapState[Any, Any]
+    ) -> tuple[list[_Window], Sequence[Any]]:
+        """Return the window of each row, and what `_held` takes of each."""
 
     @abstractmethod
-    def _held(self, rows: Sequence[_Row], windows: MapState[Any, Any]) -> list[Any]:
-        """Return the accumulator of each row."""
+    def _held(self, stored: Sequence[Any], windows: MapState[Any, Any]) -> list[Any]:
+        """Return the accumulators of windows."""
 
     def fire(self, due: Due, _: Context, windows: MapState[Any, Any]) -> Iterator[list[Any]]:
         """Yield the results of the windows that are due, and delete these."""
         soonest = None
         rows = windows._rows_of_groups(due.groups)
         while some := list(islice(rows, _ROWS_AT_ONCE)):
-            of_rows = self._windows_of(some, windows)
+            of_rows, stored = self._opened(some, windows)
             is_due = [window.due_us <= due.now_us for window in of_rows]
             if not all(is_due):
                 next_us = min(window.due_us for window in of_rows if window.due_us > due.now_us)
                 soonest = next_us if soonest is None else min(soonest, next_us)
                 some = list(compress(some, is_due))
                 of_rows = list(compress(of_rows, is_due))
+                stored = list(compress(stored, is_due))
             if some:
-                yield self._results(due, some, of_rows, windows)
+                yield self._results(due, some, of_rows, self._held(stored, windows))
                 windows._remove_all(some)
         if soonest is not None:
             due.wakes_at(soonest)
 
     def _results(
-        self,
-        due: Due,
-        rows: Sequence[_Row],
-        of_rows: Sequence[_Window],
-        windows: MapState[Any, Any],
+        self, due: Due, rows: Sequence[_Row], of_rows: Sequence[_Window], held: Sequence[Any]
     ) -> list[Any]:
         """Return the results of windows that are stored in rows."""
         decode = due.key_codec.decode
@@ -111,7 +110,6 @@ class DueWindows(ABC):
         fields = list(zip(*map(key_fields, keys), strict=True))
         starts = [window.start for window in of_rows]
         ends = [window.end for window in of_rows]
-        held = self._held(rows, windows)
         try:
             return made_of_columns(self._make, *fields, starts, ends, list(map(self._finish, held)))
         except Exception:
@@ -133,11 +131,14 @@ class DueSliding(DueWindows):
         self.origin_us = timedelta_to_micros(window.offset % window.every)
         self._windows: dict[bytes, _Window] = {}
 
-    def _windows_of(self, rows: Sequence[_Row], windows: MapState[Any, Any]) -> list[_Window]:
-        return [self.window_at(row_key[-_START_BYTES:]) for row_key, _ in rows]
+    def _opened(
+        self, rows: Sequence[_Row], windows: MapState[Any, Any]
+    ) -> tuple[list[_Window], Sequence[Any]]:
+        of_rows = [self.window_at(row_key[-_START_BYTES:]) for row_key, _ in rows]
+        return of_rows, [row for _, row in rows]
 
-    def _held(self, rows: Sequence[_Row], windows: MapState[Any, Any]) -> list[Any]:
-        return windows._values([row for _, row in rows])
+    def _held(self, stored: Sequence[Any], windows: MapState[Any, Any]) -> list[Any]:
+        return windows._values(stored)
 
     def window_at(self, stored_start: bytes) -> _Window:
         """Return the window with a start as it is stored. Many rows are of one."""
@@ -159,13 +160,15 @@ class DueSliding(DueWindows):
 class DueSessions(DueWindows):
     """Fires sessions, whose rows have their starts and ends."""
 
-    def _windows_of(self, rows: Sequence[_Row], windows: MapState[Any, Any]) -> list[_Window]:
+    def _opened(
+        self, rows: Sequence[_Row], windows: MapState[Any, Any]
+    ) -> tuple[list[_Window], Sequence[Any]]:
         due_us = self._deadlines.due_us
         stored = windows._values([row for _, row in rows])
-        return [_Window(start, end, due_us(end)) for start, end, _ in stored]
+        return [_Window(start, end, due_us(end)) for start, end, _ in stored], stored
 
-    def _held(self, rows: Sequence[_Row], windows: MapState[Any, Any]) -> list[Any]:
-        return list(map(itemgetter(2), windows._values([row for _, row in rows])))
+    def _held(self, stored: Sequence[Any], windows: MapState[Any, Any]) -> list[Any]:
+        return list(map(itemgetter(2), stored))
 
 
 # ------------------------------------------------------------------------------------------ adding

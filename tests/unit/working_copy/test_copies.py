@@ -173,7 +173,7 @@ def test_copy_of_an_older_epoch_reads_only_newer_files(root: Path, copies: DiskC
     for name in old:
         (root / "data" / "tally" / name).unlink()
     assert copied_rows(elsewhere.coordinator, copies) == expected
-    hide_rows(root)  # and now it stands at the newest
+    hide_rows(root)  # and now it is at the newest attempt
     assert copied_rows(elsewhere.coordinator, copies) == expected
 
 

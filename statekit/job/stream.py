@@ -458,7 +458,7 @@ class Stream(Generic[T]):
     ) -> Stream[R]:
         """Keep counts, sums, extremes and means of fields for each key.
 
-        No function is called per record: records are combined in Arrow before they are shuffled.
+        No function is called per record: records are combined before they are shuffled.
         Each epoch emits one result for every key with records: the key fields, and a field per
         aggregate. Each aggregate is a state of its name, for `get`, queries, savepoints and
         rescaling. An aggregate that is added later starts empty.

@@ -85,6 +85,7 @@ class Combiner:
             aggregates, and the largest event time in microseconds. Pane and time exist for windows
             only.
         key_size: how many fields the key has.
+        required: names of the fields that are read and cannot be None.
         number_at: the index of the number of records; the aggregates follow it.
 
     >>> class Order(NamedTuple):
@@ -111,7 +112,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             times = (*times, *(record.fields or ()))
         fields = dict.fromkeys((*key, *(part.field for part in parts if part.field), *times))
         types = {name: _annotation(record, name) for name in fields}
-        self._required = [name for name, annotation in types.items() if not peel(annotation)[1]]
+        self.required = [name for name, annotation in types.items() if not peel(annotation)[1]]
         name = (
             record.name if record.name.isidentifier() else "Record"
         )  # that of a generic model is not
@@ -150,6 +151,10 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
     def schema(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of the rows of tables with a schema."""
         return self.rows(schema.empty_table()).schema
+
+    def annotation(self, field: str) -> Any:
+        """Return the annotation of a field of the records."""
+        return _annotation(self.record, field)
 
     def read(self, columns: Collection[str] | None = None) -> RecordType:
         """Return the record type to read from a source: only the fields needed, or all to make
@@ -222,7 +227,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         """Return the columns that are aggregated, after checking them."""
         if self.makes_records(table.column_names):
             return self._columns(_read(self.record, table))
-        if any(table.column(name).null_count for name in self._required):
+        if any(table.column(name).null_count for name in self.required):
             _read(self._projected, table)  # raises an error that names the record
         return table
 

@@ -31,6 +31,7 @@ from statekit.job.options import StartOptions
 from statekit.job.plan import Operator
 from statekit.runtime.coordinator import Coordinator
 from statekit.sinks.sink import Attempt, Sink
+from statekit.spark.columns import quoted
 from statekit.spark.commit_records import Reports
 from statekit.spark.concurrent_actions import Action, run_all
 from statekit.spark.epoch_streams import EpochStreams, Transforms
@@ -47,7 +48,6 @@ from statekit.spark.plan import (
     UnionFrames,
     late_records,
     outputs_of_branch,
-    quoted,
     reader_of,
     slots_of,
 )

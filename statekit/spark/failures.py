@@ -9,7 +9,9 @@ from pyspark.errors import PySparkException
 
 from statekit.errors import FencedError, RetryError, StatekitError, StorageError, error_class
 
-_STATEKIT_ERROR = re.compile(r"statekit\.errors\.(\w+): (.*?)(?=\n\s*at |\n\nDriver|\Z)", re.DOTALL)
+_STATEKIT_ERROR = re.compile(
+    r"statekit\.errors\.(\w+): (.*?)(?= SQLSTATE: |\n\s*at |\n\nDriver|\Z)", re.DOTALL
+)
 
 # What Spark finds out before we do, in its own part of the checkpoint or in a sink.
 _SPARKS_WORDS: dict[str, type[StatekitError]] = {

@@ -18,16 +18,11 @@ from statekit.job.plan import Operator, Source, Transform
 from statekit.records.output_union import AnyOutput
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
+from statekit.spark.columns import projected_to, quoted, with_derived
+from statekit.spark.combined_frames import CombinedFrames
 from statekit.spark.pickling import Pickled
 from statekit.spark.placed_frame import TASK
-from statekit.spark.worker import (
-    CombineStep,
-    LateStep,
-    ShardStep,
-    Stage,
-    branch_column,
-    pass_schema,
-)
+from statekit.spark.worker import LateStep, ShardStep, branch_column, pass_schema
 from statekit.spark.worker_rows import (
     ARRIVAL,
     FIRST_MARK,
@@ -283,38 +278,6 @@ class OperatorFrames(ShardFrames):
         return self.run([df.selectExpr(*self._selected)], step, route)
 
 
-class CombinedFrames:
-    """Combines the records of an operator's input within each partition.
-
-    Parameters:
-        like: a frame with the columns of later frames.
-        operator: an operator with a combiner.
-
-    Attributes:
-        like: a frame with the columns of combined rows.
-    """
-
-    def __init__(self, like: DataFrame, operator: Operator) -> None:
-        combiner = operator.declared.traits.combiner
-        assert combiner is not None
-        self._late_us = operator.declared.late_us
-        read = projected_to(combiner.read(like.columns), like)
-        schema = combiner.schema(to_arrow_schema(read.schema, timezone="UTC"))
-        self._columns = [quoted(name) for name in read.columns]
-        self._schema = from_arrow_schema(schema)
-        self.like = like.sparkSession.createDataFrame([], self._schema)
-
-    def frame(self, df: DataFrame, stage: Stage) -> DataFrame:
-        """Return the combined rows of a frame.
-
-        Parameters:
-            stage: the operator in this epoch.
-        """
-        plan = stage.plans.common
-        step = CombineStep(stage.function, plan.operator, self._late_us(plan))
-        return df.selectExpr(*self._columns).mapInArrow(step, self._schema)
-
-
 class UnionFrames(ShardFrames):
     """Builds the frame of an operator with several slots, epoch after epoch.
 
@@ -520,24 +483,6 @@ def _check_event_time(df: DataFrame, operator: Operator) -> None:
         )
 
 
-def projected_to(record_type: RecordType, df: DataFrame) -> DataFrame:
-    """Return only the columns that the record type reads; all of them for a plain dict."""
-    if record_type.fields is None:
-        return df
-    present, expressions = set(df.columns), {}
-    if isinstance(record_type, ColumnRecords):
-        expressions = {name: f"{of} as {quoted(name)}" for name, of in record_type.derived.items()}
-    names = [name for name in record_type.field_names if name in present or name in expressions]
-    return df.selectExpr(*(expressions.get(name) or quoted(name) for name in names))
-
-
-def with_derived(record_type: RecordType, df: DataFrame) -> DataFrame:
-    """Add the columns that a record type derives from others."""
-    if isinstance(record_type, ColumnRecords) and record_type.derived:
-        return projected_to(record_type, df)
-    return df
-
-
 def selected(transform: Transform, df: DataFrame) -> DataFrame:
     """Return the frame of a transform that selects columns.
 
@@ -571,12 +516,6 @@ def selected_columns(transform: Transform, df: DataFrame) -> list[Column]:
         whole = F.struct(*map(F.col, map(quoted, own.columns)))
         columns.append((whole if field == WHOLE else F.col(quoted(field))).alias(name))
     return columns
-
-
-def quoted(name: str) -> str:
-    """Return a column's name quoted for SQL."""
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"
 
 
 def group_expression(df: DataFrame, options: FrameOptions) -> str:

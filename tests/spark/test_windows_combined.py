@@ -134,8 +134,11 @@ class Loose(NamedTuple):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (("b", None, 7), r"event time 'at' of Loose\(key='b', value=7, at=None\) is no instant"),
-        (("b", at(1), None), r"'value': None.* does not fit Loose: Loose.value is null"),
+        (("b", None, 7), r"event time 'at' of .*7.* is no instant: .* leave such records out$"),
+        (
+            ("b", at(1), None),
+            r"value.* does not fit Loose: Loose.value is null, but its type .* None$",
+        ),
     ],
 )
 def test_a_row_that_is_not_as_declared_is_named_and_nothing_is_committed(

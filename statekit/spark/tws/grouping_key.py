@@ -21,7 +21,7 @@ from pyspark.sql import types as sql
 
 from statekit.errors import StateTypeError
 from statekit.keygroup import key_fields
-from statekit.spark.plan import quoted
+from statekit.spark.columns import quoted
 from statekit.spark.tws.sql_conversions import as_float32, as_local_time, plain_type
 
 _JSON = (

@@ -20,7 +20,7 @@ from pyspark.sql import types as sql
 from statekit.errors import StateSchemaError, StateTypeError
 from statekit.functions.context import Context
 from statekit.functions.process import Process
-from statekit.spark.plan import quoted
+from statekit.spark.columns import quoted
 from statekit.spark.tws.checkpoint import KeptState, TwsCheckpoint
 from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.process import ProcessorCalls, ProcessorProcess, StateFunction

@@ -196,7 +196,7 @@ pass 2, fed by best, after pass 1
     reads player, points of best, and nothing else
     shuffled once, by the key group of player
     a pass of its own: its records are combined before they are shuffled
-    aggregate_by_player: count, sum of points, count of points, combined in Arrow before the \
+    aggregate_by_player: count, sum of points, count of points, combined before the \
 shuffle, kept for many keys at a time
 pass 3, fed by rows
     reads all columns of rows: a dict does not say which

@@ -380,7 +380,7 @@ def test_a_job_says_that_windows_combine_records() -> None:
 pass 1, fed by events
     reads key, value, at of events, and nothing else
     shuffled once, by the key group of key
-    sum_value_by_key: sum of value, combined in Arrow before the shuffle, added to windows and \
+    sum_value_by_key: sum of value, combined before the shuffle, added to windows and \
 fired for many keys at a time
     count_by_key: count, combined in Arrow, added to windows and fired for many keys at a time, \
 in the same tasks as sum_value_by_key

@@ -1,0 +1,290 @@
+"""Combine the records of each partition of a frame, before they are shuffled.
+
+Spark aggregates in the JVM where its results are exactly those of Arrow: counts, sums of integers,
+and smallest and largest integers, dates and instants. So these records do not leave the JVM.
+Everything else is combined by Arrow in Python workers.
+
+Spark aggregates in two steps, one before its own shuffle and one after it, and PySpark has no call
+for the first alone. So the first step is taken out of Spark's plan, and its rows become a frame
+(`LogicalRDD`), which is shuffled as all records are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as spark_types
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from statekit.codec.annotations import peel
+from statekit.job.plan import Operator
+from statekit.records.panes import LATE, SlidingPanes
+from statekit.records.preaggregate import Combiner, PartialAggregate
+from statekit.spark.columns import projected_to, quoted
+from statekit.spark.worker import CombineStep, Stage
+from statekit.timestamp import MAX_MICROS, MIN_MICROS
+
+_logger = logging.getLogger("statekit.combining")
+
+_ERROR = "statekit.errors.ProcessError: "  # what `failures.translated` makes a typed error of
+_PANE, _TIME = "pane", "time"  # columns, as key_1, value_1 and so on
+
+_KEY_TYPES = (
+    spark_types.IntegralType,
+    spark_types.BinaryType,
+    spark_types.BooleanType,
+    spark_types.DateType,
+    spark_types.TimestampType,
+)
+
+
+class CombinedFrames:
+    """Combines the records of an operator's input within each partition.
+
+    Parameters:
+        like: a frame with the columns of later frames.
+        operator: an operator with a combiner.
+
+    Attributes:
+        like: a frame with the columns of combined rows.
+    """
+
+    def __init__(self, like: DataFrame, operator: Operator) -> None:
+        combiner = operator.declared.traits.combiner
+        assert combiner is not None
+        self._late_us = operator.declared.late_us
+        read = projected_to(combiner.read(like.columns), like)
+        schema = combiner.schema(to_arrow_schema(read.schema, timezone="UTC"))
+        self._columns = [quoted(name) for name in read.columns]
+        self._schema = from_arrow_schema(schema)
+        self._in_jvm: AggregatesInJvm | None = None
+        if AggregatesInJvm.gives_the_same(combiner, read):
+            self._in_jvm = AggregatesInJvm(combiner, read.schema, operator.name)
+        self.like = like.sparkSession.createDataFrame([], self._schema)
+
+    def frame(self, df: DataFrame, stage: Stage) -> DataFrame:
+        """Return the combined rows of a frame.
+
+        Parameters:
+            stage: the operator in this epoch.
+        """
+        plan = stage.plans.common
+        late_us, read = self._late_us(plan), df.selectExpr(*self._columns)
+        if self._in_jvm is not None:
+            try:
+                combined = self._in_jvm.frame(read, late_us)
+            except (Py4JError, TypeError) as error:  # a class that is missing cannot be called
+                self._in_jvm = None
+                _logger.warning(
+                    "operator %r: this version of Spark gives no access to its aggregation (%s): "
+                    "records are combined in Python, with the same results",
+                    plan.operator,
+                    error,
+                )
+            else:
+                if combined is not None:
+                    return combined
+        step = CombineStep(stage.function, plan.operator, late_us)
+        return read.mapInArrow(step, self._schema)
+
+
+class AggregatesInJvm:
+    """Lets Spark combine records: the same rows as those of a combiner.
+
+    Parameters:
+        combiner: for which `gives_the_same`.
+        schema: of the columns that it reads.
+        operator: whose records, for messages.
+    """
+
+    def __init__(self, combiner: Combiner, schema: spark_types.StructType, operator: str) -> None:
+        self._combiner = combiner
+        self._where = f"{_ERROR}operator {operator!r}: {combiner.record.where}: "
+        self._record = F.to_json(
+            F.struct(*map(quoted, schema.names)), {"ignoreNullFields": "false"}
+        )
+        fields = dict.fromkeys(part.field for part in combiner.parts if part.field is not None)
+        self._keys = {name: f"key_{place}" for place, name in enumerate(combiner.key)}
+        self._values = {name: f"value_{place}" for place, name in enumerate(fields)}
+        taken = [*self._keys.items(), *self._values.items()]
+        self._inputs = [self._checked(name).alias(column) for name, column in taken]
+        self._groups = list(self._keys.values())
+        if combiner.panes is not None:
+            self._inputs.append(self._time(combiner.panes.event_time).alias(_TIME))
+            self._groups.append(_PANE)
+        self._places: dict[str, str] = {}  # the column of each of Spark's aggregates
+        outputs = [*map(F.col, self._groups), F.col(self._place("count(1)"))]
+        outputs += [self._output(part, schema) for part in combiner.parts]
+        if combiner.panes is not None:
+            outputs.append(F.col(self._place(f"max({_TIME})")))
+        names = combiner.combined.field_names
+        self._outputs = [of.alias(name) for of, name in zip(outputs, names, strict=True)]
+        self._aggregates = list(map(F.expr, self._places))
+
+    @staticmethod
+    def gives_the_same(combiner: Combiner, read: DataFrame) -> bool:
+        """Return whether Spark's rows are those of the combiner, whatever the values are.
+
+        Parameters:
+            read: a frame with the columns that it reads.
+        """
+        if combiner.makes_records(read.columns):
+            return False
+        if not isinstance(combiner.panes, SlidingPanes | None):
+            return False
+        types = {field.name: field.dataType for field in read.schema}
+        # In a collation, texts that differ may be one group.
+        keys = (types[name] for name in combiner.key)
+        if not all(of == spark_types.StringType() or isinstance(of, _KEY_TYPES) for of in keys):
+            return False
+        return all(_is_the_same(combiner, part, types) for part in combiner.parts)
+
+    def frame(self, read: DataFrame, late_us: int) -> DataFrame | None:
+        """Return the combined rows; None if Spark's plan has no such step.
+
+        Parameters:
+            read: a frame with the columns that the combiner reads.
+            late_us: the watermark that makes a record late.
+        """
+        rows = read.select(*self._inputs)
+        if self._combiner.panes is not None:
+            assert isinstance(self._combiner.panes, SlidingPanes)
+            rows = rows.withColumn(_PANE, _pane(self._combiner.panes, late_us))
+        found = first_step(rows.groupBy(*self._groups).agg(*self._aggregates))
+        names = [*self._groups, *self._places.values()]
+        if found is None or len(found.columns) != len(names):
+            return None
+        return found.toDF(*names).select(*self._outputs)
+
+    def _place(self, aggregate: str) -> str:
+        """Return the column of one of Spark's aggregates."""
+        return self._places.setdefault(aggregate, f"found_{len(self._places)}")
+
+    def _output(self, part: PartialAggregate, schema: spark_types.StructType) -> Column:
+        """Return the value of a part, from Spark's aggregates."""
+        if part.field is None:
+            return F.col(self._place("count(1)"))
+        value, type_ = self._values[part.field], schema[part.field].dataType
+        if self._combiner.panes is not None:  # late records are only counted
+            value = f"if({_PANE} = {LATE}, null, {value})"
+        if part.verb != "sum":
+            found = F.col(self._place(f"{part.verb}({value})"))
+            is_integral = isinstance(type_, spark_types.IntegralType)
+            return found.cast("bigint") if is_integral else found
+        if not isinstance(type_, spark_types.LongType):
+            return F.col(self._place(f"sum({value})"))  # fits, of less than 2 to the 32nd records
+        return self._sum(value, type_.simpleString())
+
+    def _sum(self, value: str, type_: str) -> Column:
+        """Return a sum of 64-bit integers. Their halves are added, which cannot overflow."""
+        high = self._place(f"sum(shiftright({value}, 32))")
+        low = self._place(f"sum({value} & 4294967295L)")
+        upper = f"({high} + shiftright({low}, 32))"
+        total = F.expr(f"shiftleft({upper}, 32) | ({low} & 4294967295L)")
+        keys = F.to_json(F.struct(*(F.col(of).alias(name) for name, of in self._keys.items())))
+        error = self._error(
+            f"a sum of {type_} values, that of the key ",
+            keys,
+            ", does not fit int64: sum a field of Decimal, or of float",
+        )
+        fits = F.expr(f"{upper} is null or {upper} between -2147483648L and 2147483647L")
+        return F.when(fits, total).otherwise(error)
+
+    def _checked(self, name: str) -> Column:
+        """Return the column of a field. A null in a field that cannot be None is an error."""
+        column, record = F.col(quoted(name)), self._combiner.record.name
+        if name not in self._combiner.required:
+            return column
+        error = self._error(
+            "",
+            self._record,
+            f" does not fit {record}: {record}.{name} is null, but its type does not allow None",
+        )
+        return F.when(column.isNotNull(), column).otherwise(error)
+
+    def _time(self, name: str) -> Column:
+        """Return the event time in microseconds. One that Python cannot hold is an error."""
+        column = F.col(quoted(name))
+        error = self._error(
+            f"event time {name!r} of ",
+            self._record,
+            " is no instant: give each record one, or leave such records out",
+        )
+        first, last = (F.expr(f"timestamp_micros({end}L)") for end in (MIN_MICROS, MAX_MICROS))
+        return F.when(column.between(first, last), F.unix_micros(column)).otherwise(error)
+
+    def _error(self, before: str, what: Column, after: str) -> Column:
+        """Return what raises a ProcessError about a record or key of a row."""
+        return F.raise_error(F.concat(F.lit(self._where + before), what, F.lit(after)))
+
+
+def _is_the_same(
+    combiner: Combiner, part: PartialAggregate, types: Mapping[str, spark_types.DataType]
+) -> bool:
+    if part.order is not None:
+        return False
+    if part.verb == "count" or part.field is None:
+        return True
+    type_ = types[part.field]
+    if isinstance(type_, spark_types.IntegralType):
+        (kind, *_), _, _ = peel(combiner.annotation(part.field))
+        return kind is int
+    # Spark adds floats in an order that depends on its memory, and NaN is its largest.
+    ordered = spark_types.DateType | spark_types.TimestampType
+    return part.verb != "sum" and isinstance(type_, ordered)
+
+
+def _pane(panes: SlidingPanes, late_us: int) -> Column:
+    """Return the pane of a record, as `SlidingPanes.of` does, from its event time.
+
+    The watermark is in a struct: Spark compiles numbers into its code, which would be compiled anew
+    in each epoch.
+    """
+    first = MIN_MICROS - (MIN_MICROS - panes.origin_us) % panes.every_us
+    pane = f"({_TIME} - {first}L) div {panes.every_us}L"
+    if remainder := panes.size_us % panes.every_us:
+        into = f"({_TIME} - {first}L) % {panes.every_us}L"
+        pane = f"2L * ({pane}) + if({into} >= {remainder}L, 1L, 0L)"
+    late = f"named_struct('us', {max(late_us, MIN_MICROS - 1)}L)"
+    return F.expr(f"if(named_struct('us', {_TIME}) <= {late}, {LATE}L, {pane})")
+
+
+def first_step(aggregated: DataFrame) -> DataFrame | None:
+    """Return the rows of Spark's aggregation before its shuffle: one for each group and partition.
+
+    The groups come first, then a column for each aggregate; an aggregate that Spark keeps in
+    several columns has several.
+
+    Parameters:
+        aggregated: a frame of an aggregation.
+
+    Returns:
+        None if Spark does not aggregate in two steps: it may know that there are no rows.
+    """
+    session: Any = aggregated.sparkSession
+    java, own = session._jvm, session._jsparkSession
+    last = aggregated._jdf.queryExecution().sparkPlan()
+    if last.nodeName() != "HashAggregate" or last.child().nodeName() != "HashAggregate":
+        return None
+    execution = java.org.apache.spark.sql.execution
+    first = execution.QueryExecution.prepareExecutedPlan(own, last.child())
+    none = java.scala.Option.empty()
+    nothing = java.org.apache.spark.api.python.PythonUtils.toSeq([])
+    rows = execution.LogicalRDD(
+        last.child().output(),
+        first.execute(),
+        first.outputPartitioning(),
+        nothing,
+        False,
+        none,
+        own,
+        none,
+        none,
+        False,
+    )
+    return DataFrame(java.org.apache.spark.sql.classic.Dataset.ofRows(own, rows), session)

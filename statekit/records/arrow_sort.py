@@ -8,6 +8,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
+def row_numbers(count: int) -> pa.Array:
+    """Return the numbers of so many rows.
+
+    >>> row_numbers(3).to_pylist()
+    [0, 1, 2]
+    """
+    return pc.subtract(pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count)), 1)
+
+
 def comparable(column: pa.ChunkedArray) -> pa.Array:
     """Return a column that sorts in the same order faster: integers, or bytes for text."""
     kind = column.type

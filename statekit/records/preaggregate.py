@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from statekit.codec.annotations import peel
 from statekit.errors import ProcessError, StateTypeError
+from statekit.records.arrow_sort import row_numbers
 from statekit.records.arrow_sums import DIGITS, aggregable, cast_stored, fits, stored_type
 from statekit.records.declaration import shorten
 from statekit.records.output_type import OutputType
@@ -272,8 +273,8 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         Parameters:
             outer: columns to put in front; a group has the values of its first row.
         """
-        row_numbers = pa.chunked_array([range(len(outer))], pa.int64())
-        rows = self._grouped(groups, [*aggregates, ("min", row_numbers)], [_FIRST])
+        numbers = pa.chunked_array([row_numbers(len(outer))])
+        rows = self._grouped(groups, [*aggregates, ("min", numbers)], [_FIRST])
         rows = rows.take(pc.sort_indices(rows.column(_FIRST)))
         columns = outer.take(rows.column(_FIRST)).columns
         names = [*outer.column_names, *rows.column_names[:-1]]
@@ -357,7 +358,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         for n, (verb, column) in enumerate(aggregates):
             if isinstance(verb, CompleteOrder):
                 assert column is not None
-                columns.append(pa.chunked_array([range(len(column))], pa.int64()))
+                columns.append(pa.chunked_array([row_numbers(len(column))]))
                 verb = "list"  # of the numbers of its rows
                 names.append(f"value_{n}")
             elif column is not None:

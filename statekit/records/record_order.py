@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statekit.codec.annotations import peel
-from statekit.records.arrow_sort import comparable
+from statekit.records.arrow_sort import comparable, row_numbers
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import ORDERED
 
@@ -140,7 +140,7 @@ class CompleteOrder:
         groups = groups.take(order)
         begins = _differs_from_before(groups)
         starts = pc.indices_nonzero(begins).cast(pa.int64())
-        place = pc.subtract(_numbers(groups), starts.take(groups))
+        place = pc.subtract(row_numbers(len(groups)), starts.take(groups))
         if self.ties is not None:
             for name in names[: self.ties]:
                 begins = pc.or_(begins, _differs_from_before(keys[name].take(order)))
@@ -151,10 +151,6 @@ class CompleteOrder:
         starts = pc.indices_nonzero(_differs_from_before(groups.filter(is_first)))
         offsets = [*starts.cast(pa.int32()).to_pylist(), len(chosen)]
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs.take(chosen))
-
-
-def _numbers(values: pa.Array) -> pa.Array:
-    return pa.array(range(len(values)), pa.int64())
 
 
 def _differs_from_before(values: pa.Array) -> pa.Array:

@@ -12,7 +12,6 @@ row lasts from its pane to that time.
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import decimal
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from statekit.records.arrow_sort import row_numbers
 from statekit.records.arrow_sums import DIGITS, aggregable, cast_stored, fits, stored_type
 from statekit.records.declaration import shorten
 from statekit.records.output_type import OutputType
-from statekit.records.panes import LATE, Panes, first_of
+from statekit.records.panes import LATE, Panes
 from statekit.records.rebatch import rebatched
 from statekit.records.record_order import CompleteOrder, RecordOrder
 from statekit.records.record_type import RecordType
@@ -287,10 +286,6 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         """Return the aggregates that merge combined rows."""
         number: _Aggregates = [("sum", rows.column(self.number))]
         return number + [(verb, rows.column(name)) for name, verb in self._merges.items()]
-
-    def first_of(self, row: Any) -> dt.datetime:
-        """Return the first event time of the records of a row, for sessions."""
-        return first_of(row[self.key_size])
 
     def time_of(self, row: Any) -> int:
         """Return the largest event time of the records of a row, in microseconds."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import (
     Callable,
     ItemsView,
+    Iterable,
     Iterator,
     KeysView,
     MutableMapping,
@@ -225,8 +226,32 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
             for row_key, value in zip(row_keys, values, strict=True):
                 of_rows[row_key] = add(of_rows[row_key], value)
             held = list(of_rows.values())
-        stored = self._stored_forms(held) if self._immutable else list(map(self._row, held))
-        self._put_all(places, stored, sizes, (), ())
+        self._replace_all(places, held, sizes, ())
+
+    def _rows_from(self, row_key: bytes, prefix: bytes) -> Iterable[tuple[bytes, bytes]]:
+        """Return the stored rows of the key with a prefix, in order, from a row on."""
+        return self._scan(row_key, prefix_end(prefix))
+
+    def _replace_all(
+        self,
+        row_keys: list[bytes],
+        values: list[Any],
+        sizes: list[int],
+        removed: Sequence[tuple[bytes, int]],
+    ) -> None:
+        """Write and remove rows of many keys, without a TTL. Nothing is cached.
+
+        Parameters:
+            row_keys: of the rows that are written.
+            values: the value of each.
+            sizes: those of the rows that they replace, 0 for none.
+            removed: other stored rows, with their sizes.
+        """
+        self._scope.batch.delete_all(self._name, [row_key for row_key, _ in removed])
+        self.rows_added -= len(removed)
+        self.bytes_added -= sum(size for _, size in removed)
+        stored = self._stored_forms(values) if self._immutable else list(map(self._row, values))
+        self._put_all(row_keys, stored, sizes, (), ())
 
     def _rows_of_groups(self, groups: tuple[int, int]) -> Rows:
         """Yield all stored rows of these key groups in order, with one scan of each."""
@@ -243,10 +268,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
 
     def _remove_all(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
         """Remove stored rows, and apply the batch if it is large."""
-        row_keys = [row_key for row_key, _ in rows]
-        self._scope.batch.delete_all(self._name, row_keys)
-        self.rows_added -= len(rows)
-        self.bytes_added -= sum(len(row_key) + len(row) for row_key, row in rows)
+        self._replace_all([], [], [], [(key, len(key) + len(row)) for key, row in rows])
         if self._scope.batch.full:
             self._scope.spill()
 

@@ -197,7 +197,7 @@ class Deadlines:
     def of(self, end: dt.datetime, name: str) -> dt.datetime:
         """Return when a timer of a window that ends then is due."""
         lead = self.leads[name]
-        return max(_plus(end, -lead if end == LAST else -lead - self.margin), _EARLIEST)
+        return max(plus(end, -lead if end == LAST else -lead - self.margin), _EARLIEST)
 
     @property
     def closes_again(self) -> bool:
@@ -233,7 +233,7 @@ class Deadlines:
         """Return the end of the windows for which a timer was set; None if it might be any."""
         if timer.at == _EARLIEST:
             return None  # clipped
-        return _plus(timer.at, self.leads[timer.name] + self.margin)
+        return plus(timer.at, self.leads[timer.name] + self.margin)
 
 
 class SlidingRows:
@@ -248,14 +248,8 @@ class SlidingRows:
         self._create, self._add = aggregate.create, aggregate.add
         self._deadlines = deadlines
 
-    def put(
-        self, ctx: Context, windows: Windows, value: Any, first: dt.datetime | None = None
-    ) -> list[OpenWindow]:
-        """Add a value to the windows of the current record, and return them.
-
-        Parameters:
-            first: as for `SessionRows.put`; it is in the same windows.
-        """
+    def put(self, ctx: Context, windows: Windows, value: Any) -> list[OpenWindow]:
+        """Add a value to the windows of the current record, and return them."""
         touched = []
         for start, end in self._bounds(ctx.event_time):
             windows[start] = accumulator = self._add(self._held(ctx, windows, start, end), value)
@@ -299,28 +293,28 @@ class SlidingRows:
     def ending(self, timer: Timer, ctx: Context, windows: Windows) -> Iterator[OpenWindow]:
         """Return the windows for which a timer was set: one, or several at the ends of time."""
         passed = self._deadlines.passed(timer)
-        start = None if passed is None else _plus(passed, -self._size)
+        start = None if passed is None else plus(passed, -self._size)
         if start is None or passed == LAST:
             rows = windows.scan(start)
         else:  # it is one window, and read as a single row it is cached when it is deleted
             accumulator = windows.get(start, _NEW)
             rows = iter(() if accumulator is _NEW else ((start, accumulator),))
         opened = (
-            OpenWindow(start, start, _plus(start, self._size - self._into(start)), accumulator)
+            OpenWindow(start, start, plus(start, self._size - self._into(start)), accumulator)
             for start, accumulator in rows
         )
         return takewhile(lambda w: self._deadlines.of(w.end, timer.name) == timer.at, opened)
 
     def alone(self, window: OpenWindow) -> tuple[dt.datetime, dt.datetime]:
         """Return the interval whose records are in no window that is deleted later."""
-        return window.start, _plus(window.start, self._every - self._into(window.start))
+        return window.start, plus(window.start, self._every - self._into(window.start))
 
     def _bounds(self, at: dt.datetime) -> list[tuple[dt.datetime, dt.datetime]]:
         """Return start and end of the windows that contain a time, the earliest first."""
         into = self._into(at)
         bounds = []
         while into < self._size:
-            end = _plus(at, self._size - into)
+            end = plus(at, self._size - into)
             try:
                 bounds.append((at - into, end))
             except OverflowError:
@@ -337,39 +331,38 @@ class SlidingRows:
 
 
 class SessionRows:
-    """Sessions as rows."""
+    """Sessions as rows.
+
+    Attributes:
+        gap: how long a key is silent between two sessions.
+        create, add, merge: of the aggregate.
+    """
 
     def __init__(
         self, window: Session, aggregate: Aggregate[Any, Any, Any], deadlines: Deadlines
     ) -> None:
         assert aggregate.merge is not None
-        self._gap = window.gap
-        self._create, self._add, self._merge = aggregate.create, aggregate.add, aggregate.merge
+        self.gap = window.gap
+        self.create, self.add, self.merge = aggregate.create, aggregate.add, aggregate.merge
         self._deadlines = deadlines
 
-    def put(
-        self, ctx: Context, windows: Windows, value: Any, first: dt.datetime | None = None
-    ) -> list[OpenWindow]:
-        """Add a value to the session of the current record, and return it.
-
-        Parameters:
-            first: the event time of the first of the records, if the value combines several.
-        """
-        start, end = first or ctx.event_time, _plus(ctx.event_time, self._gap)
+    def put(self, ctx: Context, windows: Windows, value: Any) -> list[OpenWindow]:
+        """Add a value to the session of the current record, and return it."""
+        start, end = ctx.event_time, plus(ctx.event_time, self.gap)
         joined = list(self._overlapping(windows, start, end))
         if not joined:
             self._deadlines.set_all(ctx, end)
-            accumulator = self._create()
+            accumulator = self.create()
         else:
             accumulator = joined[0].held
             for other in joined[1:]:
-                accumulator = self._merge(accumulator, other.held)
+                accumulator = self.merge(accumulator, other.held)
             start = min(start, joined[0].start)
             end = max(end, joined[-1].end)
             # The timer of one that has not fired yet finds the merged session.
             if all(self._deadlines.has_closed(ctx, other.end) for other in joined):
                 self._deadlines.close_again(ctx, end)
-        accumulator = self._add(accumulator, value)
+        accumulator = self.add(accumulator, value)
         row = self._store(windows, [other.row for other in joined], start, end, accumulator)
         return [OpenWindow(row, start, end, accumulator)]
 
@@ -381,7 +374,7 @@ class SessionRows:
         Parameters:
             values: taken one by one, each while its record is handled.
         """
-        add, grows = self._add, not self._deadlines.closes_again
+        add, grows = self.add, not self._deadlines.closes_again
         row, start, end, accumulator = LAST, LAST, LAST, None
         # Whether the row is older than `held`, and the start of the next session.
         is_behind, limit = False, None
@@ -389,7 +382,7 @@ class SessionRows:
             at = ctx.event_time
             if grows and start <= at < end:
                 limit = limit or self._next_start(windows, end)
-                until = _plus(at, self._gap)
+                until = plus(at, self.gap)
                 if until <= limit and until < LAST:  # no other session is touched
                     end, accumulator, is_behind = max(end, until), add(accumulator, value), True
                     continue
@@ -405,7 +398,7 @@ class SessionRows:
         end.
         """
         passed = self._deadlines.passed(timer)
-        for row, stored in windows.scan(None if passed is None else self._row(passed)):
+        for row, stored in windows.scan(None if passed is None else self.row_of(passed)):
             window = OpenWindow(row, *stored)
             if passed is not None and passed < LAST and window.start >= passed:
                 return
@@ -422,16 +415,16 @@ class SessionRows:
     def _overlapping(
         self, windows: Windows, start: dt.datetime, end: dt.datetime
     ) -> Iterator[OpenWindow]:
-        for row, stored in windows.scan(self._row(start)):
+        for row, stored in windows.scan(self.row_of(start)):
             window = OpenWindow(row, *stored)
-            if window.start >= end and end < LAST:
-                return
-            if window.end > start or window.end == LAST:
+            if overlap(window.start, window.end, start, end):
                 yield window
+            elif window.start >= end:
+                return
 
     def _next_start(self, windows: Windows, end: dt.datetime) -> dt.datetime:
         """Return the start of the first session after an end; the last instant if there is none."""
-        starts = (session[0] for _, session in windows.scan(self._row(end)))
+        starts = (session[0] for _, session in windows.scan(self.row_of(end)))
         return next((start for start in starts if start >= end), LAST)
 
     def _store(
@@ -443,19 +436,27 @@ class SessionRows:
         accumulator: Any,
     ) -> dt.datetime:
         """Replace the earlier rows of a session, and return the new one."""
-        row = self._row(end)
+        row = self.row_of(end)
         for other in before:
             if other != row:
                 del windows[other]
         windows[row] = (start, end, accumulator)
         return row
 
-    def _row(self, end: dt.datetime) -> dt.datetime:
+    def row_of(self, end: dt.datetime) -> dt.datetime:
         """Return the row of a session with this end."""
-        return end if end == LAST else _plus(end, -((end - _EPOCH) % self._gap))
+        return end if end == LAST else plus(end, -((end - _EPOCH) % self.gap))
 
 
-def _plus(at: dt.datetime, by: dt.timedelta) -> dt.datetime:
+def overlap(start: dt.datetime, end: dt.datetime, first: dt.datetime, last: dt.datetime) -> bool:
+    """Return whether two intervals from a time on and before another have a time in common.
+
+    Nothing comes after the last instant, so an interval that ends with it contains it.
+    """
+    return (start < last or last == LAST) and (first < end or end == LAST)
+
+
+def plus(at: dt.datetime, by: dt.timedelta) -> dt.datetime:
     """Return `at + by`, clipped to the range of datetimes."""
     try:
         return at + by

@@ -5,23 +5,34 @@ that are due are found by a scan of the open windows of each key group. There is
 something is due, as a shard knows when its next window ends.
 
 `WindowColumns` adds combined rows of many keys to tumbling and sliding windows: their rows are
-read, combined and written in columns.
+read, combined and written in columns. `SessionColumns` adds them to sessions, which it reads key by
+key, as only a scan finds those that a row touches, and writes together.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, compress, islice
-from operator import add, itemgetter
+from itertools import chain, compress, groupby, islice, repeat
+from operator import add, attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from statekit.codec.vectorized import sortable_ints
 from statekit.functions.context import Context
 from statekit.functions.due import Due
-from statekit.job.windows.definitions import FIRST, LAST, Deadlines, Sliding
+from statekit.job.windows.definitions import (
+    FIRST,
+    LAST,
+    Deadlines,
+    SessionRows,
+    Sliding,
+    overlap,
+    plus,
+)
 from statekit.keygroup import GROUP_BYTES, key_fields
 from statekit.records.keyed_batch import KeyColumns
 from statekit.records.result_type import Make, made_of_columns
@@ -30,6 +41,7 @@ from statekit.state.options import Aggregate
 from statekit.timestamp import (
     MAX_MICROS,
     MIN_MICROS,
+    datetime_to_micros,
     micros_of_sortable,
     micros_to_datetime,
     timedelta_to_micros,
@@ -70,7 +82,7 @@ class DueWindows(ABC):
     def __init__(self, finish: Callable[[Any], Any], make: Make, deadlines: Deadlines) -> None:
         self._finish = finish
         self._make = make
-        self._deadlines = deadlines
+        self.deadlines = deadlines
 
     @abstractmethod
     def _opened(
@@ -154,7 +166,7 @@ class DueSliding(DueWindows):
         end_us = start_us + self.size_us - (start_us - self.origin_us) % self.every_us
         end = LAST if end_us >= MAX_MICROS else micros_to_datetime(end_us)
         start = FIRST if start_us == MIN_MICROS else micros_to_datetime(start_us)
-        return _Window(start, end, self._deadlines.due_us(end))
+        return _Window(start, end, self.deadlines.due_us(end))
 
 
 class DueSessions(DueWindows):
@@ -163,7 +175,7 @@ class DueSessions(DueWindows):
     def _opened(
         self, rows: Sequence[_Row], windows: MapState[Any, Any]
     ) -> tuple[list[_Window], Sequence[Any]]:
-        due_us = self._deadlines.due_us
+        due_us = self.deadlines.due_us
         stored = windows._values([row for _, row in rows])
         return [_Window(start, end, due_us(end)) for start, end, _ in stored], stored
 
@@ -172,6 +184,10 @@ class DueSessions(DueWindows):
 
 
 # ------------------------------------------------------------------------------------------ adding
+
+
+_Stored = tuple[bytes, int]
+"""The key and the size of a stored row."""
 
 
 class WindowColumns:
@@ -224,3 +240,125 @@ class WindowColumns:
             )
             ctx.timers._wakes_at(self._due.window_at(sortable_ints([soonest])[0]).due_us)
         return []
+
+
+class _OpenSession(NamedTuple):
+    """A session of a key, and the stored rows that it takes the place of.
+
+    `is_stored` says that it is the one of its row, unchanged.
+    """
+
+    start: dt.datetime
+    end: dt.datetime
+    held: Any
+    rows: tuple[_Stored, ...] = ()
+    is_stored: bool = False
+
+
+class SessionColumns:
+    """Adds combined rows of many keys to sessions.
+
+    Parameters:
+        due: fires them.
+        sessions: how they are stored and merged.
+        added: as for `WindowColumns`.
+        pane_at: the place of the column with the first event times.
+    """
+
+    def __init__(
+        self,
+        due: DueWindows,
+        sessions: SessionRows,
+        added: Callable[[Sequence[Any]], Sequence[Any]],
+        pane_at: int,
+    ) -> None:
+        self._due = due
+        self._sessions = sessions
+        self._added = added
+        self._pane_at = pane_at
+
+    def fold(self, keys: KeyColumns, ctx: Context, windows: MapState[Any, Any]) -> list[Any]:
+        """Add rows to the sessions of their event times. They have no results yet."""
+        starts_us = np.array(keys.columns[self._pane_at], np.int64) + MIN_MICROS
+        from_rows = map(add, keys.prefixes, self._row_ends(starts_us))
+        starts = map(micros_to_datetime, starts_us.tolist())
+        ends = [plus(micros_to_datetime(time), self._sessions.gap) for time in keys.columns[-1]]
+        given = zip(keys.prefixes, from_rows, starts, ends, self._added(keys.columns), strict=True)
+        prefixes: list[bytes] = []
+        grown: list[_OpenSession] = []
+        for prefix, own in groupby(given, itemgetter(0)):
+            rows = list(own)
+            opened = self._stored(windows, min(row[1] for row in rows), prefix)
+            for _, _, start, end, value in rows:
+                self._add(opened, start, end, value)
+            changed = [session for session in opened if not session.is_stored]
+            prefixes += repeat(prefix, len(changed))
+            grown += changed
+        self._write(windows, prefixes, grown)
+        ctx.timers._wakes_at(self._due.deadlines.due_us(min(map(attrgetter("end"), grown))))
+        return []
+
+    def _stored(
+        self, windows: MapState[Any, Any], row_key: bytes, prefix: bytes
+    ) -> list[_OpenSession]:
+        """Return the stored sessions of a key from a row on."""
+        rows = list(windows._rows_from(row_key, prefix))
+        stored = windows._values([row for _, row in rows])
+        return [
+            _OpenSession(start, end, held, ((row_key, len(row_key) + len(row)),), is_stored=True)
+            for (row_key, row), (start, end, held) in zip(rows, stored, strict=True)
+        ]
+
+    def _write(
+        self,
+        windows: MapState[Any, Any],
+        prefixes: Sequence[bytes],
+        sessions: Sequence[_OpenSession],
+    ) -> None:
+        """Store sessions, in place of the rows of those that they grew from.
+
+        Parameters:
+            prefixes: of their keys.
+        """
+        ends_us = np.array([datetime_to_micros(session.end) for session in sessions], np.int64)
+        row_keys = list(map(add, prefixes, self._row_ends(ends_us)))
+        sizes: list[int] = []
+        removed: list[_Stored] = []
+        for row_key, session in zip(row_keys, sessions, strict=True):
+            before = dict(session.rows)
+            sizes.append(before.pop(row_key, 0))
+            removed += before.items()
+        windows._replace_all(row_keys, [session[:3] for session in sessions], sizes, removed)
+
+    def _row_ends(self, ends_us: npt.NDArray[np.int64]) -> list[bytes]:
+        """Return the ends of the row keys of sessions that end then, as `SessionRows.row_of` says.
+
+        Parameters:
+            ends_us: in microseconds.
+        """
+        gap_us = timedelta_to_micros(self._sessions.gap)
+        starts_us = ends_us - ends_us % gap_us
+        at_end = ends_us == MAX_MICROS
+        return sortable_ints(np.where(at_end, ends_us, np.maximum(starts_us, MIN_MICROS)))
+
+    def _add(
+        self, opened: list[_OpenSession], start: dt.datetime, end: dt.datetime, value: Any
+    ) -> None:
+        """Add a value to the session that a row is in, after merging those that the row touches."""
+        joined = [each for each in opened if overlap(each.start, each.end, start, end)]
+        sessions = self._sessions
+        if not joined:
+            opened.append(_OpenSession(start, end, sessions.add(sessions.create(), value)))
+            return
+        joined.sort(key=attrgetter("end"))
+        held = joined[0].held
+        for other in joined[1:]:
+            held = sessions.merge(held, other.held)
+        grown = _OpenSession(
+            min(start, joined[0].start),
+            max(end, joined[-1].end),
+            sessions.add(held, value),
+            tuple(chain.from_iterable(each.rows for each in joined)),
+        )
+        opened[:] = [each for each in opened if not overlap(each.start, each.end, start, end)]
+        opened.append(grown)

@@ -43,6 +43,7 @@ from statekit.job.windows.window_columns import (
     DueSessions,
     DueSliding,
     DueWindows,
+    SessionColumns,
     WindowColumns,
 )
 from statekit.keygroup import key_fields
@@ -360,11 +361,14 @@ class Windowing:
             takes_parts=combiner is None and self._takes_all,
             fires=None if due is None else due.fire,
         )
-        columns = None
-        if combiner is not None and isinstance(due, DueSliding):
+        columns: WindowColumns | SessionColumns | None = None
+        if combiner is not None and due is not None:
             traits = replace(traits, takes_columns=True)
             added = result.added(combiner.number_at + 1)
-            columns = WindowColumns(due, result.aggregate, added)
+            if isinstance(rows, SessionRows):
+                columns = SessionColumns(due, rows, added, combiner.key_size)
+            elif isinstance(due, DueSliding):
+                columns = WindowColumns(due, result.aggregate, added)
         hints = {"ctx": Context, **states, "return": _ITERATOR[output]}
         ending = _Ending(make, result.aggregate.result, rows)
         return self._process(name, result, ending, hints, traits, columns)
@@ -399,7 +403,7 @@ class Windowing:
         ending: _Ending,
         hints: dict[str, Any],
         traits: Traits,
-        columns: WindowColumns | None,
+        columns: WindowColumns | SessionColumns | None,
     ) -> Process[Any, ..., Any]:
         """Create the process function. Only `collect` declares `elements` and `number`, which its
         functions take as `collected`.
@@ -411,18 +415,16 @@ class Windowing:
                 that were set by versions without columns.
         """
         rows = ending.rows
-        value_of, first_of, at_change = result.value_of, None, self._at_change
+        value_of, at_change = result.value_of, self._at_change
         if (combiner := traits.combiner) is not None:
             value_of = _of_row(result.added(combiner.number_at + 1))
-            first_of = combiner.first_of if isinstance(self._window, Session) else None
         forgets_closed = "forget" not in self._deadlines.leads
 
         def add(record: Any, ctx: Any, windows: Any, *collected: Any) -> Any:
             value = value_of(record)
             if collected:
                 deque(_elements((value,), ctx, *collected), maxlen=0)
-            first = None if first_of is None else first_of(record)
-            touched = rows.put(ctx, windows, value, first)
+            touched = rows.put(ctx, windows, value)
             if not at_change:
                 return None
             return [ending.shown(ctx, of, _between(collected, of.start, of.end)) for of in touched]

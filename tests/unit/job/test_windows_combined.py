@@ -26,7 +26,8 @@ from statekit.backend.interface import MemoryBackend
 from statekit.functions.context import Context
 from statekit.functions.process import Process
 from statekit.job.stream import Windowed
-from statekit.job.windows.definitions import Session, SessionRows, SlidingRows, Window
+from statekit.job.windows.definitions import Session, SlidingRows, Window
+from statekit.job.windows.window_columns import SessionColumns
 from statekit.job.windows.window_operator import Windowing
 from statekit.records.panes import SlidingPanes
 from statekit.records.preaggregate import Combiner
@@ -320,14 +321,21 @@ def test_windows_are_touched_once_per_key_and_pane_and_not_per_record(
 ) -> None:
     given = [Event(key, at(n / 100), 1) for n in range(1000) for key in "ab"]
     times: list[dt.datetime] = []
-    rows: Any = SessionRows if isinstance(window, Session) else SlidingRows
-    put = rows.put
+    put, add = SlidingRows.put, SessionColumns._add
 
     def noted(rows: Any, ctx: Context, *rest: Any) -> Any:
         times.append(ctx.event_time)
         return put(rows, ctx, *rest)
 
-    monkeypatch.setattr(rows, "put", noted)
+    def noted_in_columns(
+        columns: Any, opened: Any, start: dt.datetime, end: dt.datetime, value: Any
+    ) -> None:
+        assert isinstance(window, Session)
+        times.append(end - window.gap)
+        add(columns, opened, start, end, value)
+
+    monkeypatch.setattr(SlidingRows, "put", noted)
+    monkeypatch.setattr(SessionColumns, "_add", noted_in_columns)
     lateness: dict[str, Any] = {"allowed_lateness": allowed} if allowed else {}
     harness = Harness(process_of(windowed(window, **lateness).count()))
     assert harness.send(*given) == []

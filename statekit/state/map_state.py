@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast, overload
 
 from statekit.backend.interface import Backend, Reader, Rows, prefix_end
 from statekit.checkpoint.state_kinds import STATE_KINDS
-from statekit.errors import CorruptCheckpointError, StateTypeError
+from statekit.errors import StateTypeError
 from statekit.keygroup import pack_group
 from statekit.state import base
 from statekit.state.base import ABSENT, ManyRowState, StateSpec, shown
@@ -228,49 +228,15 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
             held = list(of_rows.values())
         self._replace_all(places, held, sizes, ())
 
-    def _rows_from(self, row_key: bytes, prefix: bytes) -> Iterable[tuple[bytes, bytes]]:
-        """Return the stored rows of the key with a prefix, in order, from a row on."""
-        return self._scan(row_key, prefix_end(prefix))
-
-    def _replace_all(
-        self,
-        row_keys: list[bytes],
-        values: list[Any],
-        sizes: list[int],
-        removed: Sequence[tuple[bytes, int]],
-    ) -> None:
-        """Write and remove rows of many keys, without a TTL. Nothing is cached.
-
-        Parameters:
-            row_keys: of the rows that are written.
-            values: the value of each.
-            sizes: those of the rows that they replace, 0 for none.
-            removed: other stored rows, with their sizes.
-        """
-        self._scope.batch.delete_all(self._name, [row_key for row_key, _ in removed])
-        self.rows_added -= len(removed)
-        self.bytes_added -= sum(size for _, size in removed)
-        stored = self._stored_forms(values) if self._immutable else list(map(self._row, values))
-        self._put_all(row_keys, stored, sizes, (), ())
+    def _stored_between(self, start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]:
+        """Return the stored rows between two row keys of a key, in order."""
+        return self._scan(start, end)
 
     def _rows_of_groups(self, groups: tuple[int, int]) -> Rows:
         """Yield all stored rows of these key groups in order, with one scan of each."""
         first, last = groups
         for group in range(first, last + 1):
             yield from self._backend.scan(self._name, pack_group(group), pack_group(group + 1))
-
-    def _values(self, rows: Sequence[bytes | None]) -> list[Any]:
-        """Return the values of rows; None of one that is absent."""
-        try:
-            return [None if row is None else self._decode(row) for row in rows]
-        except CorruptCheckpointError as error:
-            raise self._unreadable(error) from error
-
-    def _remove_all(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
-        """Remove stored rows, and apply the batch if it is large."""
-        self._replace_all([], [], [], [(key, len(key) + len(row)) for key, row in rows])
-        if self._scope.batch.full:
-            self._scope.spill()
 
     # ---------------------------------------------------------------------------------- row by row
 

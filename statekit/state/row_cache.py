@@ -7,7 +7,7 @@ time of single rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -228,3 +228,44 @@ class RowCache(State):
                     key = self._changed.get(row_key, self._scope.key)
                     raise self._unstorable(value, error, key) from None
             raise
+
+    # ------------------------------------------------------------------------- many keys at a time
+
+    def _replace_all(
+        self,
+        row_keys: list[bytes],
+        values: list[Any],
+        sizes: list[int],
+        removed: Sequence[tuple[bytes, int]],
+    ) -> None:
+        """Write and remove rows of many keys, without a TTL. Nothing is cached.
+
+        Parameters:
+            row_keys: of the rows that are written.
+            values: the value of each.
+            sizes: those of the rows that they replace, 0 for none.
+            removed: other stored rows, with their sizes.
+        """
+        self._scope.batch.delete_all(self._name, [row_key for row_key, _ in removed])
+        self.rows_added -= len(removed)
+        self.bytes_added -= sum(size for _, size in removed)
+        stored = self._stored_forms(values) if self._immutable else list(map(self._row, values))
+        self._put_all(row_keys, stored, sizes, (), ())
+
+    def _stored_rows_of(self, row_keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+        """Return the rows that are stored of row keys in order, with their keys."""
+        rows = zip(row_keys, self._read_all(row_keys), strict=True)
+        return [(row_key, row) for row_key, row in rows if row is not None]
+
+    def _values(self, rows: Sequence[bytes | None]) -> list[Any]:
+        """Return the values of rows; None of one that is absent."""
+        try:
+            return [None if row is None else self._decode(row) for row in rows]
+        except CorruptCheckpointError as error:
+            raise self._unreadable(error) from error
+
+    def _remove_all(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
+        """Remove stored rows, and apply the batch if it is large."""
+        self._replace_all([], [], [], [(key, len(key) + len(row)) for key, row in rows])
+        if self._scope.batch.full:
+            self._scope.spill()

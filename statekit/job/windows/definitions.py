@@ -305,9 +305,9 @@ class SlidingRows:
         )
         return takewhile(lambda w: self._deadlines.of(w.end, timer.name) == timer.at, opened)
 
-    def alone(self, window: OpenWindow) -> tuple[dt.datetime, dt.datetime]:
-        """Return the interval whose records are in no window that is deleted later."""
-        return window.start, plus(window.start, self._every - self._into(window.start))
+    def alone(self, start: dt.datetime, _: dt.datetime) -> tuple[dt.datetime, dt.datetime]:
+        """Return the interval of a window whose records are in no window that is deleted later."""
+        return start, plus(start, self._every - self._into(start))
 
     def _bounds(self, at: dt.datetime) -> list[tuple[dt.datetime, dt.datetime]]:
         """Return start and end of the windows that contain a time, the earliest first."""
@@ -408,9 +408,9 @@ class SessionRows:
             else:
                 ctx.timers.set(at, timer.name)
 
-    def alone(self, window: OpenWindow) -> tuple[dt.datetime, dt.datetime]:
-        """Return the interval whose records are in no window that is deleted later."""
-        return window.start, window.end
+    def alone(self, start: dt.datetime, end: dt.datetime) -> tuple[dt.datetime, dt.datetime]:
+        """Return the interval of a window whose records are in no window that is deleted later."""
+        return start, end
 
     def _overlapping(
         self, windows: Windows, start: dt.datetime, end: dt.datetime

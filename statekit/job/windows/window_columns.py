@@ -1,8 +1,8 @@
 """Windows of many keys at a time.
 
-`DueWindows` fires the windows that are due, and deletes them. Windows have no timers then: those
-that are due are found by a scan of the open windows of each key group. There is one only if
-something is due, as a shard knows when its next window ends.
+`DueWindows` fires the windows that are due, and deletes them with the elements that they collected.
+Windows have no timers then: those that are due are found by a scan of the open windows of each key
+group. There is one only if something is due, as a shard knows when its next window ends.
 
 `WindowColumns` adds combined rows of many keys to tumbling and sliding windows: their rows are
 read, combined and written in columns. `SessionColumns` adds them to sessions, which it reads key by
@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, compress, groupby, islice, repeat
-from operator import add, attrgetter, itemgetter
+from operator import add, attrgetter, itemgetter, not_
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from statekit.backend.interface import prefix_end
 from statekit.codec.vectorized import sortable_ints
 from statekit.functions.context import Context
 from statekit.functions.due import Due
@@ -38,6 +39,7 @@ from statekit.records.keyed_batch import KeyColumns
 from statekit.records.result_type import Make, made_of_columns
 from statekit.state.map_state import MapState
 from statekit.state.options import Aggregate
+from statekit.state.single_row_states import ValueState
 from statekit.timestamp import (
     MAX_MICROS,
     MIN_MICROS,
@@ -57,6 +59,8 @@ _START_BYTES = 8
 _WINDOWS_MAX = 10_000  # that are known
 
 _Row = tuple[bytes, bytes]
+Alone = Callable[[dt.datetime, dt.datetime], tuple[dt.datetime, dt.datetime]]
+"""A function from the start and end of a window to an interval in it."""
 
 
 class _Window(NamedTuple):
@@ -77,12 +81,16 @@ class DueWindows(ABC):
         finish: computes the value of an accumulator.
         make: creates a result from the key fields, start, end and value of a window.
         deadlines: when windows are due.
+        alone: returns the interval of a window whose records are in no window that fires later.
     """
 
-    def __init__(self, finish: Callable[[Any], Any], make: Make, deadlines: Deadlines) -> None:
+    def __init__(
+        self, finish: Callable[[Any], Any], make: Make, deadlines: Deadlines, alone: Alone
+    ) -> None:
         self._finish = finish
         self._make = make
         self.deadlines = deadlines
+        self._alone = alone
 
     @abstractmethod
     def _opened(
@@ -94,9 +102,16 @@ class DueWindows(ABC):
     def _held(self, stored: Sequence[Any], windows: MapState[Any, Any]) -> list[Any]:
         """Return the accumulators of windows."""
 
-    def fire(self, due: Due, _: Context, windows: MapState[Any, Any]) -> Iterator[list[Any]]:
-        """Yield the results of the windows that are due, and delete these."""
+    def fire(
+        self, due: Due, _: Context, windows: MapState[Any, Any], *collected: Any
+    ) -> Iterator[list[Any]]:
+        """Yield the results of the windows that are due, and delete these.
+
+        Parameters:
+            collected: of windows that collect elements, the states with these and their number.
+        """
         soonest = None
+        elements = CollectedElements(due, self._alone, *collected) if collected else None
         rows = windows._rows_of_groups(due.groups)
         while some := list(islice(rows, _ROWS_AT_ONCE)):
             of_rows, stored = self._opened(some, windows)
@@ -104,12 +119,20 @@ class DueWindows(ABC):
             if not all(is_due):
                 next_us = min(window.due_us for window in of_rows if window.due_us > due.now_us)
                 soonest = next_us if soonest is None else min(soonest, next_us)
+                if elements is not None:
+                    elements.keep(compress(some, map(not_, is_due)))
                 some = list(compress(some, is_due))
                 of_rows = list(compress(of_rows, is_due))
                 stored = list(compress(stored, is_due))
             if some:
-                yield self._results(due, some, of_rows, self._held(stored, windows))
+                if elements is None:
+                    held = self._held(stored, windows)
+                else:
+                    held = elements.taken(some, of_rows)
+                yield self._results(due, some, of_rows, held)
                 windows._remove_all(some)
+        if elements is not None:
+            elements.end()
         if soonest is not None:
             due.wakes_at(soonest)
 
@@ -135,9 +158,14 @@ class DueSliding(DueWindows):
     """Fires tumbling and sliding windows, whose rows have their starts in their keys."""
 
     def __init__(
-        self, window: Sliding, finish: Callable[[Any], Any], make: Make, deadlines: Deadlines
+        self,
+        window: Sliding,
+        finish: Callable[[Any], Any],
+        make: Make,
+        deadlines: Deadlines,
+        alone: Alone,
     ) -> None:
-        super().__init__(finish, make, deadlines)
+        super().__init__(finish, make, deadlines, alone)
         self.size_us = timedelta_to_micros(window.size)
         self.every_us = timedelta_to_micros(window.every)
         self.origin_us = timedelta_to_micros(window.offset % window.every)
@@ -188,6 +216,60 @@ class DueSessions(DueWindows):
 
 _Stored = tuple[bytes, int]
 """The key and the size of a stored row."""
+
+
+class CollectedElements:
+    """The elements of the windows that fire.
+
+    Parameters:
+        due: what is due.
+        alone: as for `DueWindows`.
+        elements: by time and number, for each key.
+        number: how many elements a key has had since it had no windows.
+    """
+
+    def __init__(
+        self, due: Due, alone: Alone, elements: MapState[Any, Any], number: ValueState[int]
+    ) -> None:
+        self._decode = due.key_codec.decode
+        self._alone = alone
+        self._elements = elements
+        self._number = number
+        self._fired: set[bytes] = set()  # prefixes of keys
+        self._kept: set[bytes] = set()
+
+    def taken(self, rows: Iterable[_Row], windows: Iterable[_Window]) -> list[list[Any]]:
+        """Return the elements of windows in order of time and arrival, and delete those that are in
+        no other window.
+        """
+        found, removed = [], []
+        for (row_key, _), window in zip(rows, windows, strict=True):
+            prefix = self._prefix(row_key)
+            self._fired.add(prefix)
+            own = list(self._elements._stored_between(*self._bounds(prefix, *window[:2])))
+            found.append(self._elements._values([row for _, row in own]))
+            first, end = self._bounds(prefix, *self._alone(*window[:2]))
+            removed += [row for row in own if first <= row[0] < end]
+        self._elements._remove_all(removed)
+        return found
+
+    def keep(self, rows: Iterable[_Row]) -> None:
+        """Note the keys of windows that go on."""
+        self._kept.update(self._prefix(row_key) for row_key, _ in rows)
+
+    def end(self) -> None:
+        """Let keys without windows count from 0 again."""
+        prefixes = sorted(self._fired - self._kept)
+        self._number._remove_all(self._number._stored_rows_of(prefixes))
+
+    def _prefix(self, row_key: bytes) -> bytes:
+        return row_key[: self._decode(row_key, GROUP_BYTES)[1]]
+
+    def _bounds(self, prefix: bytes, start: dt.datetime, end: dt.datetime) -> tuple[bytes, bytes]:
+        """Return the row keys between which the elements of an interval are."""
+        subkey = self._elements._subkey
+        first = prefix + subkey((start, 0))
+        return first, prefix_end(prefix) if end == LAST else prefix + subkey((end, 0))
 
 
 class WindowColumns:
@@ -302,7 +384,7 @@ class SessionColumns:
         self, windows: MapState[Any, Any], row_key: bytes, prefix: bytes
     ) -> list[_OpenSession]:
         """Return the stored sessions of a key from a row on."""
-        rows = list(windows._rows_from(row_key, prefix))
+        rows = list(windows._stored_between(row_key, prefix_end(prefix)))
         stored = windows._values([row for _, row in rows])
         return [
             _OpenSession(start, end, held, ((row_key, len(row_key) + len(row)),), is_stored=True)

@@ -341,8 +341,7 @@ class Windowing:
                 f"{self._record.name}"
             )
         output, make = self._results.result_class(name, types, into)
-        due = self._due(result, make)
-        deadlines = Deadlines(self._deadlines.leads, self._ordered, has_timers=due is None)
+        deadlines = Deadlines(self._deadlines.leads, self._ordered, has_timers=not self._fires_many)
         rows: SlidingRows | SessionRows
         stored = result.accumulator
         if isinstance(self._window, Session):
@@ -350,6 +349,7 @@ class Windowing:
             stored = _TUPLE[dt.datetime, dt.datetime, stored]
         else:
             rows = SlidingRows(self._window, result.aggregate, deadlines)
+        due = self._due(result, make, rows)
         states = {"windows": _MAP[dt.datetime, stored]}
         if result.element is not None:
             states["elements"] = _MAP[tuple[dt.datetime, int], result.element]
@@ -373,16 +373,18 @@ class Windowing:
         ending = _Ending(make, result.aggregate.result, rows)
         return self._process(name, result, ending, hints, traits, columns)
 
-    def _due(self, result: _Result, make: Make) -> DueWindows | None:
+    def _due(
+        self, result: _Result, make: Make, rows: SlidingRows | SessionRows
+    ) -> DueWindows | None:
         """Return what fires windows, many at a time; None if they have timers: those that may fire
-        again, beside which many windows of a key are open, or whose elements are rows.
+        again, or beside which many windows of a key are open.
         """
-        if not self._fires_many or result.element is not None:
+        if not self._fires_many:
             return None
         finish = result.aggregate.result
         if isinstance(self._window, Session):
-            return DueSessions(finish, make, self._deadlines)
-        return DueSliding(self._window, finish, make, self._deadlines)
+            return DueSessions(finish, make, self._deadlines, rows.alone)
+        return DueSliding(self._window, finish, make, self._deadlines, rows.alone)
 
     def _combiner(self, result: _Result) -> Combiner | None:
         """Return the combiner before the shuffle; None if each record is added."""
@@ -444,7 +446,7 @@ class Windowing:
 
         def forget(timer: Any, ctx: Any, windows: Any, *collected: Any) -> Any:
             for window in rows.ending(timer, ctx, windows):
-                elements_found = _between(collected, *rows.alone(window))
+                elements_found = _between(collected, *rows.alone(window.start, window.end))
                 ending.forgotten(window, elements_found, windows, *collected)
 
         def fold(keys: Any, ctx: Any, windows: Any) -> list[Any]:
@@ -505,7 +507,7 @@ class _Ending:
         del windows[window.row]
         if elements_found is not None:
             elements, number = collected
-            start, end = self.rows.alone(window)
+            start, end = self.rows.alone(window.start, window.end)
             for place, _ in elements_found:
                 if start <= place[0] and (place[0] < end or end == LAST):
                     del elements[place]

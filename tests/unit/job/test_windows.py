@@ -465,19 +465,38 @@ def test_a_session_does_not_close_early_when_it_grows() -> None:
     harness.send(*events(4))
     assert harness.state("windows", "k") == {at(10): (at(1), at(14), None)}, "its row stays"
     harness.send(*events(10.5))
-    assert harness.timers("k") == [sk.Timer(at(10.999999), "close")], "set once, and not moved"
     assert harness.advance_watermark(at(15)) == []
-    assert harness.timers("k") == [sk.Timer(at(20.499999), "close")]
     assert harness.advance_watermark(at(20.499998)) == []
     assert seen(harness.advance_watermark(at(20.499999))) == [(1, 20.5, [1, 4, 10])]
     assert is_empty(harness)
 
 
-def test_a_window_has_one_timer_however_many_records_come() -> None:
-    harness = collected(sk.tumbling("10 s"), lateness="100 s")
+def test_a_window_that_may_fire_again_has_one_timer_however_many_records_come() -> None:
+    harness = collected(sk.tumbling("10 s"), lateness="100 s", allowed_lateness="1 s")
     for _ in range(3):
         harness.send(*events(1, 2, 3, 4))
-    assert harness.timers("k") == [sk.Timer(at(9.999999), "close")]
+    close, forget = harness.timers("k")
+    assert (close, forget.name) == (sk.Timer(at(8.999999), "close"), "forget")
+
+
+@pytest.mark.parametrize("window", [sk.tumbling("10 s"), sk.session("5 s")])
+def test_collected_windows_of_many_keys_fire_together_however_few_are_read_at_once(
+    monkeypatch: pytest.MonkeyPatch, window: Window
+) -> None:
+    monkeypatch.setattr("statekit.job.windows.window_columns._ROWS_AT_ONCE", 3)
+    harness = Harness(process_of(windowed(window).collect("value")), 2)
+    keys = [f"k{number}" for number in range(20)]
+    harness.send(*(Event(key, at(second), second) for second in (1, 12, 2) for key in keys))
+    found = harness.send()
+    assert sorted(map(tuple, found)) == [
+        (key, at(0 if "tumbling" in str(window) else 1), found[0].end, [1, 2])
+        for key in sorted(keys)
+    ]
+    assert not any(harness.timers(key) for key in keys)
+    assert harness.state("elements", "k0") == {(at(12), 1): 12}, "only those of its window are gone"
+    assert harness.state("number", "k0") == 3
+    assert len(harness.advance_watermark(at(30))) == len(keys)
+    assert is_empty(harness)
 
 
 def test_a_late_update_comes_once_per_epoch_and_the_window_then_goes() -> None:

@@ -245,6 +245,24 @@ def test_sessions_and_records_that_a_class_completes_are_left_to_arrow(spark: Sp
     assert not AggregatesInJvm.gives_the_same(combiner, df.selectExpr("number as total"))
 
 
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+@pytest.mark.parametrize("broadcast_bytes", ["10MB", "-1"])
+def test_a_frame_may_join_and_shuffle_before_its_records_are_combined(
+    spark: SparkSession, adaptive: str, broadcast_bytes: str
+) -> None:
+    own = spark.newSession()
+    own.conf.set("spark.sql.adaptive.enabled", adaptive)
+    own.conf.set("spark.sql.autoBroadcastJoinThreshold", broadcast_bytes)
+    readings = own.createDataFrame(with_totals(*range(100)), from_arrow_schema(SCHEMA))
+    names = own.createDataFrame([("a", "joined")], "name string, other string").distinct()
+    df = readings.repartition(3).join(names, "name").drop("name").withColumnRenamed("other", "name")
+    combiner = Combiner(RECORD, ("name",), [PartialAggregate("sum", "total")])
+    rows = in_jvm(combiner, df)
+    assert {row["name"] for row in rows} == {"joined"}
+    assert sum(row["number"] for row in rows) == 100
+    assert sum(row["part_1"] for row in rows) == sum(range(100))
+
+
 def test_a_frame_that_spark_knows_to_be_empty_has_no_first_step(spark: SparkSession) -> None:
     nothing = spark.createDataFrame([], "name string, total bigint").where("false")
     assert first_step(nothing.groupBy("name").count()) is None

@@ -43,20 +43,31 @@ def session() -> SparkSession:
 
 
 def stream(home: Path, parallelism: int, epochs: int | None) -> None:
-    """Stream the input from the checkpoint on; stop after `epochs`, or at the end."""
-    _run(home, parallelism, epochs, {"availableNow": True}, maxFilesPerTrigger=1)
+    """Stream the input from the checkpoint on. Stop after `epochs`, or check the job's output at
+    the end and print its results.
+    """
+    spark = session()
+    _run(spark, home, parallelism, epochs, {"availableNow": True}, maxFilesPerTrigger=1)
+    if epochs is None:
+        _print_json(ends=True)
+        comparisons = compare(spark, home / "flights.csv", home)
+        _print_json(airports=airports(spark, home), comparisons=comparisons)
 
 
 def play(home: Path, parallelism: int) -> None:
     """Stream files as they appear, until the process is ended."""
-    _run(home, parallelism, None, {"processingTime": "1 second"})
+    _run(session(), home, parallelism, None, {"processingTime": "1 second"})
 
 
 def _run(
-    home: Path, parallelism: int, epochs: int | None, trigger: dict[str, Any], **options: Any
+    spark: SparkSession,
+    home: Path,
+    parallelism: int,
+    epochs: int | None,
+    trigger: dict[str, Any],
+    **options: Any,
 ) -> None:
     """Run the job over the files of the input, and print its epochs."""
-    spark = session()
     flights = spark.readStream.schema(SCHEMA).options(**options)
     query = build_job().start(
         spark,
@@ -95,25 +106,14 @@ def _watermark(at: datetime) -> str:
     return f"{at:%b %d %H:%M}" if at.year == 2013 else "the end of time"
 
 
-def results(home: Path) -> None:
-    """Check the job's output, and print its results."""
-    spark = session()
-    comparisons = compare(spark, home / "flights.csv", home)
-    _print_json(airports=airports(spark, home), comparisons=comparisons)
-
-
 def _print_json(**facts: Any) -> None:
     print(json.dumps(facts), flush=True)
 
 
 def main() -> None:
-    """Run a driver of the demo: `stream HOME SHARDS [EPOCHS]`, `play HOME SHARDS`, or
-    `results HOME`.
-    """
+    """Run a driver of the demo: `stream HOME SHARDS [EPOCHS]`, or `play HOME SHARDS`."""
     command, home, *arguments = sys.argv[1:]
-    if command == "results":
-        results(Path(home))
-    elif command == "play":
+    if command == "play":
         play(Path(home), int(arguments[0]))
     else:
         parallelism, *epochs = map(int, arguments)

@@ -48,13 +48,9 @@ def run(home: Path) -> bool:
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     with Progress(*columns, TimeElapsedColumn(), console=_console) as bar:
         task = bar.add_task("starting Spark", total=flights)
+        results: dict[str, Any] = {}
         for shards, ending in _DRIVERS.items():
-            _follow(bar, task, home, shards, ending)
-    _console.print("asking the raw file the same questions …", style="dim")
-    with start_driver(home, "results", str(home)) as driver:
-        results = next(driver_facts(driver), None)
-    if results is None:
-        raise StatekitError(f"the check did not end: see {home / 'driver.log'}")
+            results = _follow(bar, task, home, shards, ending)
     rows = [
         (airport, f"{turnarounds:,}", f"{mean:,.1f}", f"{longest:,.1f}")
         for airport, turnarounds, mean, longest in results["airports"]
@@ -79,25 +75,29 @@ def empty(home: Path) -> None:
     (home / _MARK).touch()
 
 
-def _follow(bar: Progress, task: Any, home: Path, shards: int, ending: str) -> None:
+def _follow(bar: Progress, task: Any, home: Path, shards: int, ending: str) -> dict[str, Any]:
     """Run one driver and show its epochs; end it as `_DRIVERS` says.
 
     Parameters:
         shards: its parallelism, another one than that of the driver before.
+
+    Returns:
+        The results and their check, which the driver prints at the end of the input.
     """
     title = f"{shards} shards, {ending}"
     bar.update(task, description=f"{title}: starting Spark")
     stop_after = [str(_EPOCHS)] if ending == "to be stopped" else []
+    results: dict[str, Any] = {}
     with start_driver(home, "stream", str(home), str(shards), *stop_after) as driver:
         for number, facts in enumerate(driver_facts(driver), 1):
-            bar.update(task, advance=facts["records"], description=title)
-            bar.console.print(
-                f"  epoch {facts['epoch']:>2}  {facts['shards']} shards  "
-                f"{facts['records']:>7,} flights  "
-                f"{facts['seconds']:5.1f} s  {facts['rate']:>8,.0f} flights/s  "
-                f"{facts['rows']:>8,} rows of state  watermark {facts['watermark']}",
-                highlight=False,
-            )
+            if "epoch" in facts:
+                bar.update(task, advance=facts["records"], description=title)
+                _print_epoch(bar.console, facts)
+            elif "ends" in facts:
+                bar.console.print("  input is at its end")
+                bar.update(task, description="asking the raw file the same questions")
+            else:
+                results = facts
             if ending == "to be killed" and number == _EPOCHS:
                 time.sleep(_MID_EPOCH_S)
                 os.killpg(driver.pid, signal.SIGKILL)  # Python and the JVM: the whole driver
@@ -106,8 +106,18 @@ def _follow(bar: Progress, task: Any, home: Path, shards: int, ending: str) -> N
         bar.console.print("  [bold red]driver killed with SIGKILL[/] in the middle of an epoch")
     elif code != 0:
         raise StatekitError(f"the driver ended with code {code}: see {home / 'driver.log'}")
-    else:
-        bar.console.print("  driver stopped" if stop_after else "  input is at its end")
+    elif stop_after:
+        bar.console.print("  driver stopped")
+    return results
+
+
+def _print_epoch(console: Console, facts: dict[str, Any]) -> None:
+    console.print(
+        f"  epoch {facts['epoch']:>2}  {facts['shards']} shards  {facts['records']:>7,} flights  "
+        f"{facts['seconds']:5.1f} s  {facts['rate']:>8,.0f} flights/s  "
+        f"{facts['rows']:>8,} rows of state  watermark {facts['watermark']}",
+        highlight=False,
+    )
 
 
 def start_driver(home: Path, *words: str) -> subprocess.Popen[bytes]:

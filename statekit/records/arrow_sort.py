@@ -8,15 +8,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
-def row_numbers(count: int) -> pa.Array:
-    """Return the numbers of so many rows.
-
-    >>> row_numbers(3).to_pylist()
-    [0, 1, 2]
-    """
-    return pc.subtract(pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count)), 1)
-
-
 def comparable(column: pa.ChunkedArray) -> pa.Array:
     """Return a column that sorts in the same order faster: integers, or bytes for text."""
     kind = column.type
@@ -25,6 +16,16 @@ def comparable(column: pa.ChunkedArray) -> pa.Array:
     elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
         column = column.cast(pa.binary() if pa.types.is_string(kind) else pa.large_binary())
     return column.combine_chunks()
+
+
+def row_numbers(count: int) -> pa.Array:
+    """Return the numbers of so many rows.
+
+    >>> row_numbers(3).to_pylist()
+    [0, 1, 2]
+    """
+    # A tenth of the time of `pa.array` of a range.
+    return pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count), start=-1)
 
 
 def sort_keys(column: pa.Array) -> list[pa.Array]:

@@ -25,6 +25,9 @@ from statekit.records.result_type import ORDERED
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _Key = Callable[[Any], Any]
 
+_ALWAYS_ORDERED = (int, bool, str, bytes, dt.date, dt.datetime, dt.timedelta)
+"""Types without a value such as NaN, which is neither smaller nor larger than others."""
+
 
 @dataclass(frozen=True)
 class RecordOrder:
@@ -88,11 +91,17 @@ class CompleteOrder:
     @cached_property
     def key(self) -> _Key:
         """A function from a record to its sort key."""
-        parts = [
-            (self.record.getter((name,)), _falling if falls else _rising)
-            for name, falls in self.placed
-        ]
-        return lambda record: tuple([key(get(record)) for get, key in parts])
+        parts = [self._part(name, falls) for name, falls in self.placed]
+        return lambda record: tuple([part(record) for part in parts])
+
+    def _part(self, name: str, falls: bool) -> _Key:
+        """Return a function from a record to the part of its sort key for a field."""
+        get, field = self.record.getter((name,)), (self.record.fields or {})[name]
+        members, is_optional, _ = peel(self.record.column_annotation(field))
+        if is_optional or not field.required or members[0] not in _ALWAYS_ORDERED:
+            key = _falling if falls else _rising
+            return lambda record: key(get(record))
+        return (lambda record: _negated(get(record))) if falls else get
 
     def first(self, records: Iterable[Any]) -> tuple[Any, ...]:
         """Return the first records, in order."""
@@ -107,9 +116,12 @@ class CompleteOrder:
     def merged(self, held: tuple[Any, ...], more: Sequence[Any]) -> tuple[Any, ...]:
         """Return the first of two sequences of first records. It is the first sequence itself if
         none of the second is among them.
+
+        Parameters:
+            held, more: each as `first` returns it.
         """
         if not held:
-            return self.first(more)
+            return tuple(more)
         if len(held) >= self.count:
             soonest, last = self.key(more[0]), self.key(held[-1])
             comes_after = not soonest < last

@@ -7,15 +7,13 @@ are given (`queries`).
 from __future__ import annotations
 
 import datetime as dt
-import heapq
-from collections.abc import Iterator
-from itertools import chain, zip_longest
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import statekit as sk
 from tests.bench.nexmark.bids import Bid
 
-__all__ = ["query_18", "query_19"]
+__all__ = ["places", "query_18", "query_19"]
 
 # ------------------------------------------ 18: what is the last bid of a bidder on an auction?
 
@@ -46,29 +44,14 @@ class Placed(NamedTuple):
     at: dt.datetime
 
 
-TOP = 10
-
-
-def _order(bid: Bid) -> tuple[int, dt.datetime]:
-    return -bid.price, bid.at
-
-
-@sk.process(key="auction")
-def top_ten(bids: Iterator[Bid], top: sk.ValueState[tuple[Bid, ...]]) -> Iterator[Placed]:
-    """Puts out the places that the bids of a batch change.
-
-    State keeps a tuple, which it need not copy each time that it is read, as it would a list.
-    """
-    before = top.get() or ()
-    highest = tuple(heapq.nsmallest(TOP, chain(before, bids), key=_order))
-    if highest != before:
-        top.update(highest)
-        for place, (found, was) in enumerate(zip_longest(highest, before), start=1):
-            if found != was:
-                yield Placed(found.auction, place, found.bidder, found.price, found.at)
+def places(auction: int, highest: Sequence[Any]) -> Iterator[Placed]:
+    """The rows of plain SQL of a result, which lists the highest bids of an auction."""
+    for place, (_, bidder, price, at) in enumerate(highest, start=1):
+        yield Placed(auction, place, bidder, price, at)
 
 
 def query_19() -> sk.Job:
     job = sk.Job("nexmark-q19")
-    job.source("bids", Bid).process(top_ten).sink("out")
+    bids = job.source("bids", Bid)
+    bids.aggregate(key="auction", top=sk.Top(10, by=("-price", "at"))).sink("out")
     return job

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from functools import cache, partial
 from pathlib import Path
+from time import sleep
 from typing import cast
 
 import rocksdict
@@ -42,9 +43,12 @@ from statekit.backend.rocksdb_snapshot import FrozenState, PointGetter, RocksSna
 from statekit.errors import StatekitError, StorageError
 
 # Universal compaction merges runs of similar size, so what an epoch costs follows what it wrote.
-# A run appears with every flush; background merging may be cut short by the close at the end of
-# each epoch, so this many runs are merged in the foreground at last.
+# A run appears with every flush. A merge starts when enough runs exist and the database is opened,
+# and runs beside the epoch. If this many runs accumulate nevertheless, all are merged at once.
 SORTED_RUNS_MAX = 24
+
+# How often a flush checks whether the merges have ended. rocksdict has no call that waits.
+_BETWEEN_CHECKS_S = 0.001
 
 # Tables of rows that are merged, or loaded in order. Each that is read in an epoch is opened, which
 # takes some 50 µs; but the cost of writing one, and its filter, grow with its rows.
@@ -304,7 +308,10 @@ class RocksBackend:
             StorageError: the disk is full or failed; the database is not trusted any more.
         """
         self._check_open()
+        if not self._written:
+            return
         with _StorageErrors(self, "flush"):
+            self._await_merges()
             for name in sorted(self._written):
                 family = self._families[name]
                 family.flush()
@@ -392,6 +399,16 @@ class RocksBackend:
             closing.callback(self._db.close)
             for family in families.values():
                 closing.callback(family.close)
+
+    def _await_merges(self) -> None:
+        """Wait until no merge of tables runs.
+
+        Closing the database would cancel a running merge. The next epoch would start it again from
+        the beginning, and so would each epoch that is shorter than the merge. A merge that fails
+        ends, too.
+        """
+        while self._db.property_int_value("rocksdb.num-running-compactions"):
+            sleep(_BETWEEN_CHECKS_S)
 
     def _keep_to_write_memory(self) -> None:
         """Wait for the disk while write buffers take more than their limit.

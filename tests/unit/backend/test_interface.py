@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import monotonic, sleep
 
 import pytest
 from hypothesis import given, settings
@@ -26,11 +27,12 @@ from statekit.backend.interface import Backend, MemoryBackend, prefix_end
 from statekit.backend.mutation import Batch, Delete, DeleteRange, Mutation, Put
 from statekit.backend.range_partitioned import FragmentedBackend
 from statekit.backend.read_ahead import SortedReads
-from statekit.backend.rocksdb import RocksBackend
+from statekit.backend.rocksdb import RocksBackend, link_database
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.errors import StatekitError, StorageError
 from tests.support.killable_processes import open_to_all
 from tests.support.small_disk import small_disk
+from tests.support.timeouts import PATIENCE_S
 
 STATES = ["a", "b", "with space ☃"]
 KEYS = st.binary(max_size=3)
@@ -789,6 +791,65 @@ def test_filters_and_indexes_stay_while_rows_of_large_tables_pass_through_the_ca
         backend.get("a", key)
     assert reads_of_this_process() - before < 500 * 8_000
     backend.close()
+
+
+def test_cached_blocks_are_used_again_after_a_database_was_closed_linked_or_loaded(
+    tmp_path: Path,
+) -> None:
+    rows = [(number.to_bytes(4, "big"), b"%032d" % number) for number in range(50_000)]
+    written = RocksBackend(tmp_path / "written", ["a"])
+    written.write(Batch([Put("a", *row) for row in rows]))
+    written.flush()
+    written.close()
+    loaded = RocksBackend(tmp_path / "loaded", ["a"])
+    loaded.load("a", rows)
+    loaded.close()
+    for name in ("written", "loaded"):
+        assert bytes_of_reading(tmp_path / name, rows[::100]) > 300_000
+        assert bytes_of_reading(tmp_path / name, rows[::100]) < 10_000
+        link_database(tmp_path / name, tmp_path / f"{name} linked")
+        assert bytes_of_reading(tmp_path / f"{name} linked", rows[::100]) < 10_000
+
+
+def bytes_of_reading(path: Path, rows: Sequence[tuple[bytes, bytes]]) -> int:
+    """Open a database, read rows, and return how many bytes this took from the disk."""
+    backend = RocksBackend(path, ["a"], create=False)
+    before = reads_of_this_process()
+    for key, row in rows:
+        assert backend.get("a", key) == row
+    read = reads_of_this_process() - before
+    backend.close()
+    return read
+
+
+def test_a_merge_that_takes_longer_than_its_epoch_is_not_cancelled_by_the_close(
+    tmp_path: Path,
+) -> None:
+    keys = [number.to_bytes(4, "big") for number in range(60_000)]
+    for epoch in range(8):  # after so many tables, a merge is due
+        write_and_close(RocksBackend(tmp_path, ["a"]), keys, b"%d" % epoch)
+    assert tables_in(tmp_path) == 8
+    backend = RocksBackend(tmp_path, ["a"])
+    deadline = monotonic() + PATIENCE_S
+    while "compaction_started" not in (tmp_path / "LOG").read_text():
+        assert monotonic() < deadline, "no merge started when the database was opened"
+        sleep(0.001)
+    write_and_close(backend, keys[:1], b"last")
+    assert tables_in(tmp_path) < 8
+    backend = RocksBackend(tmp_path, ["a"])
+    expected = dict.fromkeys(keys, b"7") | {keys[0]: b"last"}
+    assert dict(backend.scan("a", b"", END)) == expected
+    backend.close()
+
+
+def write_and_close(backend: RocksBackend, keys: Sequence[bytes], value: bytes) -> None:
+    backend.write(Batch([Put("a", key, value) for key in keys]))
+    backend.flush()
+    backend.close()
+
+
+def tables_in(directory: Path) -> int:
+    return len(list(directory.glob("*.sst")))
 
 
 def reads_of_this_process() -> int:

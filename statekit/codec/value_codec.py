@@ -180,12 +180,7 @@ def _build_all(plan: ValuePlan) -> Callable[[list[Any]], list[Any]]:
     from_wire, cls = plan.from_wire, plan.schema.annotation
     if from_wire is None:
         return unchanged
-    is_named_tuple = plan.schema.kind == "struct" and plan.schema.flavour == "namedtuple"
-    if (
-        is_named_tuple
-        and all(field.required for field in plan.schema.fields)
-        and not any(item.from_wire for item in plan.items)
-    ):
+    if plan.all_from_wire is not None:
         many = GenericAlias(list, (cls,))
         # In half the time of one call for each.
         return lambda found: msgspec.convert(list(map(msgspec.structs.astuple, found)), many)

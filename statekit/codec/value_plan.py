@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from statekit.codec.value_check import (
 
 ENCODER = msgspec.msgpack.Encoder(uuid_format="canonical", decimal_format="string")
 Convert = Callable[[Any], Any]
+ConvertAll = Callable[[Iterable[Any]], Iterable[Any]]
 
 
 @dataclasses.dataclass(slots=True)
@@ -31,6 +33,8 @@ class ValuePlan:
 
     `wire` is the type that msgspec decodes. `accepts` and `exact` are the two checks of
     `value_check`. `to_wire` and `from_wire` are None where a value and its wire form are the same.
+    `all_to_wire` and `all_from_wire` do the same for many values without a line of Python for each;
+    they are None where there is no such function.
     `items` are the plans of the parts: of elements, of keys and values, of the fields of a struct.
     `runs_code` is set where reading a value runs code of its class, which may change the value.
     """
@@ -41,6 +45,8 @@ class ValuePlan:
     exact: Check
     to_wire: Convert | None = None
     from_wire: Convert | None = None
+    all_to_wire: ConvertAll | None = None
+    all_from_wire: ConvertAll | None = None
     items: Sequence[ValuePlan] = ()
     runs_code: bool = False
 
@@ -134,9 +140,10 @@ def _plan_sequence(schema: Schema, items: Sequence[ValuePlan]) -> ValuePlan:
     wire = list[item.wire] if cls is list else tuple[item.wire, ...]  # type: ignore[name-defined]
     plan = plan_of(schema, wire, items, _check_items(cls))
     if item.to_wire and item.from_wire:
-        to_wire, from_wire = item.to_wire, item.from_wire
-        plan.to_wire = lambda value: [to_wire(part) for part in value]
-        plan.from_wire = lambda wire: cls([from_wire(part) for part in wire])
+        all_to_wire = item.all_to_wire or partial(map, item.to_wire)
+        all_from_wire = item.all_from_wire or partial(map, item.from_wire)
+        plan.to_wire = lambda value: list(all_to_wire(value))
+        plan.from_wire = lambda wire: cls(all_from_wire(wire))
     return plan
 
 

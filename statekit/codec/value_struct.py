@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import keyword
 import operator
 import typing
@@ -77,6 +78,10 @@ class Planner:
         self.wires[name] = plan.wire = _wire_struct(plan)
         self.wire_structs.append(plan.wire)
         plan.to_wire, plan.from_wire = _struct_to_wire(plan), _struct_from_wire(plan)
+        if _is_wire_tuple(plan):
+            plan.all_to_wire = functools.partial(itertools.starmap, plan.wire)
+            build = functools.partial(tuple.__new__, cls)
+            plan.all_from_wire = lambda wires: map(build, map(msgspec.structs.astuple, wires))
         return plan
 
     def plan_fields(self, plan: ValuePlan, level: int) -> ValuePlan:
@@ -220,6 +225,15 @@ def _wire_struct(plan: ValuePlan) -> type:
     names = {f"f{index}": field.name for index, field in enumerate(fields)}
     # They are trees, and short-lived: the collector of cycles need not look at them.
     return msgspec.defstruct(plan.schema.name, columns, rename=names, gc=False)
+
+
+def _is_wire_tuple(plan: ValuePlan) -> bool:
+    """Return whether values are NamedTuples of the fields of their wire struct, in order."""
+    return (
+        plan.schema.flavour == "namedtuple"
+        and all(field.required for field in plan.schema.fields)
+        and not any(item.to_wire for item in plan.items)
+    )
 
 
 def _struct_to_wire(plan: ValuePlan) -> Convert:

@@ -14,6 +14,14 @@ from pyspark.sql import functions as F
 from statekit.demo.flights import LATENESS
 from statekit.query.reader import CheckpointReader
 
+# The columns of the raw file: Spark would read all of it once more to infer them.
+_COLUMNS = """
+year int, month int, day int, dep_time double, sched_dep_time int, dep_delay double,
+arr_time double, sched_arr_time int, arr_delay double, carrier string, flight int, tailnum string,
+origin string, dest string, air_time double, distance double, hour double, minute double,
+time_hour timestamp
+"""
+
 # All departures in the order of arrival, with the latest departure so far.
 _RAW = """
 select *, max(departed) over (order by time_hour, minute, carrier, flight, origin
@@ -89,7 +97,7 @@ class Comparison(NamedTuple):
 
 def compare(spark: SparkSession, csv: Path, home: Path) -> list[Comparison]:
     """Ask the raw file the job's questions, and compare the answers."""
-    raw = spark.read.csv(str(csv), header=True, inferSchema=True, nullValue="NA")
+    raw = spark.read.csv(str(csv), schema=_COLUMNS, header=True, nullValue="NA")
     raw.createOrReplaceTempView("csv_flights")
     for sink in ("late", "turnarounds", "airports", "grounded", "hours"):
         spark.read.parquet(str(home / sink)).createOrReplaceTempView(sink)

@@ -43,10 +43,12 @@ def session() -> SparkSession:
 
 
 def stream(home: Path, parallelism: int, epochs: int | None) -> None:
-    """Stream the input from the checkpoint on. Stop after `epochs`, or check the job's output at
-    the end and print its results.
+    """Start Spark, then wait for a line of standard input, and stream the input from the checkpoint
+    on. Stop after `epochs`, or check the job's output at the end and print its results.
     """
     spark = session()
+    if not sys.stdin.readline():
+        return  # the demo has ended
     _run(spark, home, parallelism, epochs, {"availableNow": True}, maxFilesPerTrigger=1)
     if epochs is None:
         _print_json(ends=True)
@@ -82,7 +84,7 @@ def _run(
     shown, is_running = -1, True
     first = None
     while is_running:
-        is_running = not query.await_termination(timeout_s=0.5)
+        is_running = not query.await_termination(timeout_s=0.1)
         for progress in [each for each in list(query.progress) if each.epoch > shown]:
             shown = progress.epoch
             first = shown if first is None else first

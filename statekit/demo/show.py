@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,30 @@ _MARK = ".statekit-demo"
 def run(home: Path) -> bool:
     """Run the whole demo in a directory. Return whether all results agreed."""
     empty(home)
+    with contextlib.ExitStack() as started:
+        results = _streamed(
+            home, (started.enter_context(_stream_driver(home, shards)) for shards in _DRIVERS)
+        )
+    rows = [
+        (airport, f"{turnarounds:,}", f"{mean:,.1f}", f"{longest:,.1f}")
+        for airport, turnarounds, mean, longest in results["airports"]
+    ]
+    headings = "airport", "turnarounds", "mean hours", "longest hours"
+    _print_table("turnarounds per airport", headings, rows)
+    comparisons = [Comparison(*comparison) for comparison in results["comparisons"]]
+    _print_comparisons(comparisons)
+    _inspect(home)
+    return all(comparison.agrees for comparison in comparisons)
+
+
+def _streamed(home: Path, drivers: Iterator[subprocess.Popen[bytes]]) -> dict[str, Any]:
+    """Write the input, run one driver after the other, and return the results of the last one.
+
+    Parameters:
+        drivers: starts a driver each time. A driver starts Spark before its turn: the first one
+            while the input is written, each other while the driver before it ends.
+    """
+    waiting = [next(drivers)]
     csv = raw_csv(home)
     flights, behind = write_input(csv, home / "input")
     _console.print(
@@ -50,17 +76,23 @@ def run(home: Path) -> bool:
         task = bar.add_task("starting Spark", total=flights)
         results: dict[str, Any] = {}
         for shards, ending in _DRIVERS.items():
-            results = _follow(bar, task, home, shards, ending)
-    rows = [
-        (airport, f"{turnarounds:,}", f"{mean:,.1f}", f"{longest:,.1f}")
-        for airport, turnarounds, mean, longest in results["airports"]
-    ]
-    headings = "airport", "turnarounds", "mean hours", "longest hours"
-    _print_table("turnarounds per airport", headings, rows)
-    comparisons = [Comparison(*comparison) for comparison in results["comparisons"]]
-    _print_comparisons(comparisons)
-    _inspect(home)
-    return all(comparison.agrees for comparison in comparisons)
+            bar.update(task, description=f"{shards} shards, {ending}: starting Spark")
+            driver = waiting.pop()
+            _begin(driver)
+            results = _follow(
+                bar, task, driver, shards, ending, lambda: waiting.extend(islice(drivers, 1))
+            )
+            if ending == "to be killed" and driver.returncode == -signal.SIGKILL:
+                bar.console.print(
+                    "  [bold red]driver killed with SIGKILL[/] in the middle of an epoch"
+                )
+            elif driver.returncode != 0:
+                raise StatekitError(
+                    f"the driver ended with code {driver.returncode}: see {home / 'driver.log'}"
+                )
+            elif ending == "to be stopped":
+                bar.console.print("  driver stopped")
+    return results
 
 
 def empty(home: Path) -> None:
@@ -75,39 +107,39 @@ def empty(home: Path) -> None:
     (home / _MARK).touch()
 
 
-def _follow(bar: Progress, task: Any, home: Path, shards: int, ending: str) -> dict[str, Any]:
-    """Run one driver and show its epochs; end it as `_DRIVERS` says.
+def _follow(
+    bar: Progress,
+    task: Any,
+    driver: subprocess.Popen[bytes],
+    shards: int,
+    ending: str,
+    start_next: Callable[[], None],
+) -> dict[str, Any]:
+    """Show the epochs of a driver; end it as `_DRIVERS` says.
 
     Parameters:
         shards: its parallelism, another one than that of the driver before.
+        start_next: called when the driver is about to end.
 
     Returns:
         The results and their check, which the driver prints at the end of the input.
     """
-    title = f"{shards} shards, {ending}"
-    bar.update(task, description=f"{title}: starting Spark")
-    stop_after = [str(_EPOCHS)] if ending == "to be stopped" else []
     results: dict[str, Any] = {}
-    with start_driver(home, "stream", str(home), str(shards), *stop_after) as driver:
-        for number, facts in enumerate(driver_facts(driver), 1):
-            if "epoch" in facts:
-                bar.update(task, advance=facts["records"], description=title)
-                _print_epoch(bar.console, facts)
-            elif "ends" in facts:
-                bar.console.print("  input is at its end")
-                bar.update(task, description="asking the raw file the same questions")
-            else:
-                results = facts
-            if ending == "to be killed" and number == _EPOCHS:
-                time.sleep(_MID_EPOCH_S)
-                os.killpg(driver.pid, signal.SIGKILL)  # Python and the JVM: the whole driver
-        code = driver.wait()
-    if ending == "to be killed" and code == -signal.SIGKILL:
-        bar.console.print("  [bold red]driver killed with SIGKILL[/] in the middle of an epoch")
-    elif code != 0:
-        raise StatekitError(f"the driver ended with code {code}: see {home / 'driver.log'}")
-    elif stop_after:
-        bar.console.print("  driver stopped")
+    for number, facts in enumerate(driver_facts(driver), 1):
+        if "epoch" in facts:
+            bar.update(task, advance=facts["records"], description=f"{shards} shards, {ending}")
+            _print_epoch(bar.console, facts)
+        elif "ends" in facts:
+            bar.console.print("  input is at its end")
+            bar.update(task, description="asking the raw file the same questions")
+        else:
+            results = facts
+        if ending != "to the end" and number == _EPOCHS:
+            start_next()
+        if ending == "to be killed" and number == _EPOCHS:
+            time.sleep(_MID_EPOCH_S)
+            os.killpg(driver.pid, signal.SIGKILL)  # Python and the JVM: the whole driver
+    driver.wait()
     return results
 
 
@@ -125,10 +157,25 @@ def start_driver(home: Path, *words: str) -> subprocess.Popen[bytes]:
     with (home / "driver.log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "statekit.demo.driver", *words],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
             start_new_session=True,
         )
+
+
+def _stream_driver(home: Path, shards: int) -> subprocess.Popen[bytes]:
+    """Start a driver that streams once it is told to begin; it ends if its input is closed."""
+    stop_after = [str(_EPOCHS)] if _DRIVERS[shards] == "to be stopped" else []
+    return start_driver(home, "stream", str(home), str(shards), *stop_after)
+
+
+def _begin(driver: subprocess.Popen[bytes]) -> None:
+    """Let a driver stream."""
+    assert driver.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it has ended, which its code tells
+        driver.stdin.write(b"\n")
+        driver.stdin.flush()
 
 
 def driver_facts(driver: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:

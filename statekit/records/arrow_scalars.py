@@ -7,6 +7,7 @@ import datetime as dt
 import decimal
 import enum
 import itertools
+import operator
 import struct
 import types
 import uuid
@@ -14,10 +15,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from statekit.errors import StateTypeError
 from statekit.records.arrow_reader import EPOCH
 from statekit.records.declaration import ValueMismatch, shorten
+from statekit.timestamp import MAX_MICROS, MIN_MICROS
 
 Check = Callable[[list[Any]], None]
 Convert = Callable[[list[Any]], list[Any]]
@@ -124,9 +127,16 @@ def _check_zones(values: list[Any], path: str) -> None:
 
 
 def _instants(values: list[Any]) -> Any:
-    # Four times as fast as pa.array of datetimes.
-    since = [None if v is None else _in_utc(v) - EPOCH for v in values]
-    return pa.array(since, pa.duration("us")).view(UTC_TIME)
+    # Eight times as fast as pa.array of datetimes.
+    try:
+        since = list(map(operator.sub, values, itertools.repeat(EPOCH)))
+    except TypeError:  # a null
+        since = [None if value is None else value - EPOCH for value in values]
+    instants = pa.array(since, pa.duration("us")).view(UTC_TIME)
+    ends = pc.min_max(instants.view(pa.int64())).as_py().values()
+    if any(not MIN_MICROS <= (end or 0) <= MAX_MICROS for end in ends):
+        raise OverflowError("an instant in UTC is outside of the years 1 to 9999")
+    return instants
 
 
 def _all_in_utc(values: list[Any]) -> bool:

@@ -90,6 +90,7 @@ def record_rows(record_type: RecordType, path: str, stack: tuple[Any, ...]) -> O
     """Return the parts of a record; `stack` holds the record types around it."""
     fields = record_type.fields or {}
     names, is_dict = tuple(fields), record_type.flavour == "typeddict"
+    is_named_tuple = record_type.flavour == "namedtuple" and names == record_type.cls._fields
     cls = dict if is_dict else record_type.cls
     annotations = tuple(map(record_type.column_annotation, fields.values()))
     columns = tuple(
@@ -108,6 +109,8 @@ def record_rows(record_type: RecordType, path: str, stack: tuple[Any, ...]) -> O
         of_type(values)
         if is_dict and (extra := set(itertools.chain.from_iterable(values)).difference(names)):
             raise ValueMismatch(f"{path} declares no field {', '.join(sorted(map(repr, extra)))}")
+        if is_named_tuple and values:
+            return list(map(list, zip(*values, strict=True)))
         try:
             return [list(map(getter, values)) for getter in getters]
         except KeyError as error:

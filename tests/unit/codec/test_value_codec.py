@@ -543,6 +543,18 @@ def test_a_value_that_does_not_fit_the_type_is_refused_with_the_path(
     assert reason in codec.reason(value)
 
 
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("wrong", [Leg("JFK", "late"), ("JFK", 1.0), None])  # type: ignore[arg-type]
+def test_one_wrong_record_among_several_is_found_at_any_place(wrong: Any, place: int) -> None:
+    codec = value_codec(tuple[Leg, ...])
+    legs: list[Any] = [Leg("EWR", 1.0), Leg("LGA", 2.0)]
+    assert codec.exact(tuple(legs))
+    legs.insert(place, wrong)
+    assert not codec.accepts(tuple(legs))
+    assert not codec.exact(tuple(legs))
+    assert f"[{place}]" in codec.reason(tuple(legs))
+
+
 def test_model_that_was_assigned_a_wrong_value_is_refused() -> None:
     plane = Plane(tailnum="N1")
     setattr(plane, "seats", "many")  # noqa: B010  mypy would refuse it

@@ -723,6 +723,14 @@ def test_a_time_that_a_clock_change_repeats_is_the_instant_of_its_fold(
     assert batch.to_pylist() == [{"_1": expected, "_2": [expected]}]
 
 
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_an_instant_outside_of_the_years_of_utc_is_refused(hours: int) -> None:
+    zone = dt.timezone(dt.timedelta(hours=hours))
+    end = (dt.datetime.min if hours > 0 else dt.datetime.max).replace(tzinfo=zone)
+    for rows in ([(end,)], [(NOON,), (end,), (None,)]):
+        assert "1 to 9999" in refusal(output(tuple[dt.datetime | None]).to_batch, rows)
+
+
 def test_subclasses_of_declared_types_pass() -> None:
     class Text(str):
         __slots__ = ()

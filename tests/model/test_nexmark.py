@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -76,8 +75,7 @@ def found(
             epoch_size=COUNT,
             drain=epoch == EPOCHS - 1,
         )
-        of_each = (run["out"],) if query.rows is None else map(query.rows_of, run["out"])
-        results += chain.from_iterable(of_each)
+        results += run["out"]
     if not query.updates:
         return results
     last = {tuple(getattr(row, name) for name in query.updates): row for row in results}

@@ -17,7 +17,6 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -65,19 +64,9 @@ def _of_statekit(number: int, out: Path) -> Answers:
     rows = [
         row for path in sorted(out.glob("*.parquet")) for row in pq.read_table(path).to_pylist()
     ]
-    query = QUERIES[number]
-    if query.rows is None:
-        if query.updates:
-            rows = list({tuple(row[name] for name in query.updates): row for row in rows}.values())
-        return [tuple(row.values()) for row in rows]
-    of_rows = chain.from_iterable(query.rows_of(map(_in_tuples, row.values())) for row in rows)
-    last = {tuple(getattr(row, name) for name in query.updates): row for row in of_rows}
-    return list(last.values())
-
-
-def _in_tuples(value: Any) -> Any:
-    """A list of records, as Arrow reads it, without their names."""
-    return [tuple(each.values()) for each in value] if isinstance(value, list) else value
+    if updates := QUERIES[number].updates:
+        rows = list({tuple(row[name] for name in updates): row for row in rows}.values())
+    return [tuple(row.values()) for row in rows]
 
 
 def _of_flink(_: int, out: Path) -> Answers:

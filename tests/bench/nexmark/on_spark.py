@@ -117,14 +117,18 @@ STREAMING_SQL: dict[int, tuple[str, str]] = {
         )
         """,
     ),
-    # row_number() is refused; a list of ten for each auction is not. statekit emits one, too.
+    # row_number() is refused; a list of ten for each auction is not.
     19: (
         "update",
         """
-        select auction, max_by(
-            struct(auction, bidder, price, at), struct(price, -unix_micros(at)), 10
-        ) as top
-        from bids group by auction
+        select auction, place + 1 as place, bid.* from (
+            select auction, posexplode(top) as (place, bid) from (
+                select auction, max_by(
+                    struct(bidder, price, at), struct(price, -unix_micros(at)), 10
+                ) as top
+                from bids group by auction
+            )
+        )
         """,
     ),
 }

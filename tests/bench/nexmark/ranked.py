@@ -7,13 +7,15 @@ are given (`queries`).
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from itertools import chain, zip_longest
+from operator import attrgetter
+from typing import NamedTuple
 
 import statekit as sk
 from tests.bench.nexmark.bids import Bid
 
-__all__ = ["places", "query_18", "query_19"]
+__all__ = ["query_18", "query_19"]
 
 # ------------------------------------------ 18: what is the last bid of a bidder on an auction?
 
@@ -44,14 +46,31 @@ class Placed(NamedTuple):
     at: dt.datetime
 
 
-def places(auction: int, highest: Sequence[Any]) -> Iterator[Placed]:
-    """The rows of plain SQL of a result, which lists the highest bids of an auction."""
-    for place, (_, bidder, price, at) in enumerate(highest, start=1):
-        yield Placed(auction, place, bidder, price, at)
+TOP = 10
+_PRICE, _AT = attrgetter("price"), attrgetter("at")
+
+
+def _highest(bids: Iterable[Bid]) -> tuple[Bid, ...]:
+    """The highest bids, of one price the earliest first: sorts are stable."""
+    return tuple(sorted(sorted(bids, key=_AT), key=_PRICE, reverse=True)[:TOP])
+
+
+@sk.process(key="auction")
+def top_ten(bids: Iterator[Bid], top: sk.ValueState[tuple[Bid, ...]]) -> Iterator[Placed]:
+    """Puts out the places that the bids of a batch change.
+
+    State keeps a tuple, which it need not copy each time that it is read, as it would a list.
+    """
+    before = top.get() or ()
+    highest = _highest(chain(before, bids))
+    if highest != before:
+        top.update(highest)
+        for place, (found, was) in enumerate(zip_longest(highest, before), start=1):
+            if found != was:
+                yield Placed(found.auction, place, found.bidder, found.price, found.at)
 
 
 def query_19() -> sk.Job:
     job = sk.Job("nexmark-q19")
-    bids = job.source("bids", Bid)
-    bids.aggregate(key="auction", top=sk.Top(10, by=("-price", "at"))).sink("out")
+    job.source("bids", Bid).process(top_ten).sink("out")
     return job

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame
@@ -30,6 +30,9 @@ from statekit.spark.worker import CombineStep, Stage
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 
 _logger = logging.getLogger("statekit.combining")
+
+Combines = Literal["jvm", "python"] | None
+"""Where records are combined before a shuffle; None for nowhere."""
 
 _ERROR = "statekit.errors.ProcessError: "  # what `failures.translated` makes a typed error of
 _PANE, _TIME = "pane", "time"  # columns, as key_1, value_1 and so on
@@ -49,12 +52,15 @@ class CombinedFrames:
     Parameters:
         like: a frame with the columns of later frames.
         operator: an operator with a combiner.
+        where: whether Spark combines records if its rows are the same.
 
     Attributes:
         like: a frame with the columns of combined rows.
     """
 
-    def __init__(self, like: DataFrame, operator: Operator) -> None:
+    def __init__(
+        self, like: DataFrame, operator: Operator, where: Literal["jvm", "python"]
+    ) -> None:
         combiner = operator.declared.traits.combiner
         assert combiner is not None
         self._late_us = operator.declared.late_us
@@ -63,7 +69,7 @@ class CombinedFrames:
         self._columns = [quoted(name) for name in read.columns]
         self._schema = from_arrow_schema(schema)
         self._in_jvm: AggregatesInJvm | None = None
-        if AggregatesInJvm.gives_the_same(combiner, read):
+        if where == "jvm" and AggregatesInJvm.gives_the_same(combiner, read):
             self._in_jvm = AggregatesInJvm(combiner, read.schema, operator.name)
         self.like = like.sparkSession.createDataFrame([], self._schema)
 
@@ -74,10 +80,10 @@ class CombinedFrames:
             stage: the operator in this epoch.
         """
         plan = stage.plans.common
-        late_us, read = self._late_us(plan), df.selectExpr(*self._columns)
+        late_us = self._late_us(plan)
         if self._in_jvm is not None:
             try:
-                combined = self._in_jvm.frame(read, late_us)
+                combined = self._in_jvm.frame(df, late_us)
             except (Py4JError, TypeError) as error:  # a class that is missing cannot be called
                 self._in_jvm = None
                 _logger.warning(
@@ -90,7 +96,7 @@ class CombinedFrames:
                 if combined is not None:
                     return combined
         step = CombineStep(stage.function, plan.operator, late_us)
-        return read.mapInArrow(step, self._schema)
+        return df.selectExpr(*self._columns).mapInArrow(step, self._schema)
 
 
 class AggregatesInJvm:
@@ -113,18 +119,19 @@ class AggregatesInJvm:
         self._values = {name: f"value_{place}" for place, name in enumerate(fields)}
         taken = [*self._keys.items(), *self._values.items()]
         self._inputs = [self._checked(name).alias(column) for name, column in taken]
-        self._groups = list(self._keys.values())
+        groups = list(self._keys.values())
         if combiner.panes is not None:
             self._inputs.append(self._time(combiner.panes.event_time).alias(_TIME))
-            self._groups.append(_PANE)
+            groups.append(_PANE)
         self._places: dict[str, str] = {}  # the column of each of Spark's aggregates
-        outputs = [*map(F.col, self._groups), F.col(self._place("count(1)"))]
+        outputs = [*map(F.col, groups), F.col(self._place("count(1)"))]
         outputs += [self._output(part, schema) for part in combiner.parts]
         if combiner.panes is not None:
             outputs.append(F.col(self._place(f"max({_TIME})")))
         names = combiner.combined.field_names
         self._outputs = [of.alias(name) for of, name in zip(outputs, names, strict=True)]
         self._aggregates = list(map(F.expr, self._places))
+        self._found = [*groups, *self._places.values()]
 
     @staticmethod
     def gives_the_same(combiner: Combiner, read: DataFrame) -> bool:
@@ -144,41 +151,47 @@ class AggregatesInJvm:
             return False
         return all(_is_the_same(combiner, part, types) for part in combiner.parts)
 
-    def frame(self, read: DataFrame, late_us: int) -> DataFrame | None:
+    def frame(self, df: DataFrame, late_us: int) -> DataFrame | None:
         """Return the combined rows; None if Spark's plan has no such step.
 
         Parameters:
-            read: a frame with the columns that the combiner reads.
+            df: a frame that has the columns that the combiner reads.
             late_us: the watermark that makes a record late.
         """
-        rows = read.select(*self._inputs)
+        groups = list(map(F.col, self._keys.values()))
         if self._combiner.panes is not None:
             assert isinstance(self._combiner.panes, SlidingPanes)
-            rows = rows.withColumn(_PANE, _pane(self._combiner.panes, late_us))
-        found = first_step(rows.groupBy(*self._groups).agg(*self._aggregates))
-        names = [*self._groups, *self._places.values()]
-        if found is None or len(found.columns) != len(names):
+            groups.append(_pane(self._combiner.panes, late_us).alias(_PANE))
+        found = first_step(df.select(*self._inputs).groupBy(*groups).agg(*self._aggregates))
+        if found is None or len(found.columns) != len(self._found):
             return None
-        return found.toDF(*names).select(*self._outputs)
+        return found.toDF(*self._found).select(*self._outputs)
 
     def _place(self, aggregate: str) -> str:
         """Return the column of one of Spark's aggregates."""
         return self._places.setdefault(aggregate, f"found_{len(self._places)}")
 
     def _output(self, part: PartialAggregate, schema: spark_types.StructType) -> Column:
-        """Return the value of a part, from Spark's aggregates."""
+        """Return the value of a part, from Spark's aggregates. Late records are only counted."""
         if part.field is None:
             return F.col(self._place("count(1)"))
         value, type_ = self._values[part.field], schema[part.field].dataType
-        if self._combiner.panes is not None:  # late records are only counted
-            value = f"if({_PANE} = {LATE}, null, {value})"
+        if part.verb == "count":
+            return self._unless_late(F.col(self._place(f"count({value})")), F.lit(0))
         if part.verb != "sum":
             found = F.col(self._place(f"{part.verb}({value})"))
             is_integral = isinstance(type_, spark_types.IntegralType)
-            return found.cast("bigint") if is_integral else found
-        if not isinstance(type_, spark_types.LongType):
-            return F.col(self._place(f"sum({value})"))  # fits, of less than 2 to the 32nd records
-        return self._sum(value, type_.simpleString())
+            found = found.cast("bigint") if is_integral else found
+        elif isinstance(type_, spark_types.LongType):
+            found = self._sum(value, type_.simpleString())
+        else:  # it fits, of less than 2 to the 32nd records
+            found = F.col(self._place(f"sum({value})"))
+        return self._unless_late(found, F.lit(None))
+
+    def _unless_late(self, found: Column, other: Column) -> Column:
+        if self._combiner.panes is None:
+            return found
+        return F.when(F.col(_PANE) == LATE, other).otherwise(found)
 
     def _sum(self, value: str, type_: str) -> Column:
         """Return a sum of 64-bit integers. Their halves are added, which cannot overflow."""

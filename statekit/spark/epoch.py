@@ -32,6 +32,7 @@ from statekit.job.plan import Operator
 from statekit.runtime.coordinator import Coordinator
 from statekit.sinks.sink import Attempt, Sink
 from statekit.spark.columns import quoted
+from statekit.spark.combined_frames import Combines
 from statekit.spark.commit_records import Reports
 from statekit.spark.concurrent_actions import Action, run_all
 from statekit.spark.epoch_streams import EpochStreams, Transforms
@@ -65,6 +66,8 @@ from statekit.working_copy.copies import DiskCopies, default_working_directory
 TASKS_PER_CORE = 3
 _MANY_RECORDS = 20_000
 _FEW_RECORDS = 10_000
+# Spark combines so many records faster than Python does. Of fewer, planning takes longer.
+_COMBINED_IN_JVM = 200_000
 
 _LOCAL_MASTER = re.compile(r"local(\[|$)")  # and not local-cluster[…], which has executors
 
@@ -97,7 +100,7 @@ class EpochRunner:
         }
         self._pickled_bases: dict[str, PickledBases] = {}
         self._transforms = Transforms(job)
-        self._frames: dict[tuple[Pass, bool], OperatorFrames | UnionFrames] = {}
+        self._frames: dict[tuple[Pass, Combines], OperatorFrames | UnionFrames] = {}
         self._strayed: set[str] = set()
         self._unsorted: set[str] = set()
         self._plans_again = all(sink.reads_once for sink in outputs.values())
@@ -194,7 +197,7 @@ class EpochRunner:
             slots = [Slot(0, first.records), Slot(1, record_type)]
             initial = UnionFrames(dfs, slots, 2, self._frame_options(each))
             return initial.frame(dfs, self._step(each, first.reader), route)
-        job, combines = self._coordinator.job, _combines(operator, route.tasks)
+        job, combines = self._coordinator.job, self._combines(operator, route.tasks)
         is_of_rows = len(each.chains) > 1 or each.chains[0].transforms[0]
         reader = None if is_of_rows else reader_of(operator, job)
         frames = self._frames.get((each, combines))
@@ -207,7 +210,7 @@ class EpochRunner:
                 (record_type,) = each.chains[0].shuffled.members
                 frames = OperatorFrames(dfs[0], options, record_type, combines=combines)
             self._frames[each, combines] = frames
-        step = self._step(each, reader, is_combined=combines)
+        step = self._step(each, reader, is_combined=combines is not None)
         if isinstance(frames, UnionFrames) and frames.selects:
             rows = self._shared_rows(operator, frames, streams)
             return frames.frame_of_rows(rows, step, route)
@@ -293,14 +296,30 @@ class EpochRunner:
         shuffle.
         """
         cores: int = self._context.defaultParallelism  # executors come and go
-        last = self._coordinator.last
-        before = None if last is None else last.operators.get(operator.name)
-        count = None if before is None else sum(before.records_by_input.values())
+        count = self._records_before(operator)
         if count is None or count >= cores * _MANY_RECORDS:
             return min(self._coordinator.parallelism, cores * TASKS_PER_CORE)
         if count < _FEW_RECORDS and self._is_small():
             return None
         return min(self._coordinator.parallelism, cores)
+
+    def _records_before(self, operator: Operator) -> int | None:
+        """Return the number of records of an operator in the epoch before."""
+        last = self._coordinator.last
+        before = None if last is None else last.operators.get(operator.name)
+        return None if before is None else sum(before.records_by_input.values())
+
+    def _combines(self, operator: Operator, tasks: int | None) -> Combines:
+        """Return where records are combined before the shuffle; None if only in their shards.
+
+        Without a shuffle this is slower, except if the key of a record is known only after the
+        record was created.
+        """
+        combiner = operator.declared.traits.combiner
+        if combiner is None or (tasks is None and not combiner.makes_records()):
+            return None
+        count = self._records_before(operator)
+        return "jvm" if count is None or count >= _COMBINED_IN_JVM else "python"
 
     def _write(self, df: DataFrame, name: str) -> None:
         coordinator = self._coordinator
@@ -418,16 +437,6 @@ def directory_for_copies(context: SparkContext, given: str | Path | None) -> str
     if given is not None:
         return str(given)
     return default_working_directory() if runs_here(context) else None
-
-
-def _combines(operator: Operator, tasks: int | None) -> bool:
-    """Return whether records are combined before the shuffle, and not in their shards.
-
-    Without a shuffle this is slower, except if the key of a record is known only after the record
-    was created.
-    """
-    combiner = operator.declared.traits.combiner
-    return combiner is not None and (tasks is not None or combiner.makes_records())
 
 
 def _is_small(frames: Sequence[DataFrame]) -> bool:

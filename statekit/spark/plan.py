@@ -19,7 +19,7 @@ from statekit.records.output_union import AnyOutput
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 from statekit.spark.columns import projected_to, quoted, with_derived
-from statekit.spark.combined_frames import CombinedFrames
+from statekit.spark.combined_frames import CombinedFrames, Combines
 from statekit.spark.pickling import Pickled
 from statekit.spark.placed_frame import TASK
 from statekit.spark.worker import LateStep, ShardStep, branch_column, pass_schema
@@ -240,7 +240,7 @@ class OperatorFrames(ShardFrames):
         like: a frame with the columns of later frames.
         options: of the pass.
         record_type: of the records that are shuffled.
-        combines: whether records are combined before the shuffle, if the operator has a combiner.
+        combines: where records are combined before the shuffle, if the operator has a combiner.
             This is a stage of its own, which takes longer than a few records do without it.
     """
 
@@ -250,12 +250,12 @@ class OperatorFrames(ShardFrames):
         options: FrameOptions,
         record_type: RecordType,
         *,
-        combines: bool = False,
+        combines: Combines = None,
     ) -> None:
         operator, declared = options.operator, options.operator.declared
         self._combined = None
-        if declared.traits.combiner is not None and combines:
-            self._combined = CombinedFrames(like, operator)
+        if declared.traits.combiner is not None and combines is not None:
+            self._combined = CombinedFrames(like, operator, combines)
             like, record_type = self._combined.like, declared.traits.combiner.combined
         elif declared.traits.combiner is not None:
             record_type = declared.traits.combiner.read(like.columns)

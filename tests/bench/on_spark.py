@@ -348,7 +348,8 @@ def in_turn(engines: Sequence[type[Engine]], tables: Iterable[pa.Table], warm: i
     """
     spark = session()
     try:
-        with tempfile.TemporaryDirectory() as home:
+        # A worker may still write a base.
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
             running = [made(spark, Path(home) / f"{n}") for n, made in enumerate(engines)]
             spent = [_turn(running, table, n % 2 == 1) for n, table in enumerate(tables)]
             for engine in running:

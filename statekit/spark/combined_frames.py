@@ -5,8 +5,8 @@ and smallest and largest integers, dates and instants. So these records do not l
 Everything else is combined by Arrow in Python workers.
 
 Spark aggregates in two steps, one before its own shuffle and one after it, and PySpark has no call
-for the first alone. So the first step is taken out of Spark's plan, and its rows become a frame
-(`LogicalRDD`), which is shuffled as all records are.
+for the first alone. So the first step is taken out of Spark's plan, and its rows become a frame,
+which is shuffled as all records are.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from statekit.job.plan import Operator
 from statekit.records.panes import LATE, SlidingPanes
 from statekit.records.preaggregate import Combiner, PartialAggregate
 from statekit.spark.columns import projected_to, quoted
+from statekit.spark.logical_frame import logical_frame
 from statekit.spark.worker import CombineStep, Stage
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 
@@ -280,24 +281,11 @@ def first_step(aggregated: DataFrame) -> DataFrame | None:
         None if Spark does not aggregate in two steps: it may know that there are no rows.
     """
     session: Any = aggregated.sparkSession
-    java, own = session._jvm, session._jsparkSession
     last = aggregated._jdf.queryExecution().sparkPlan()
     if last.nodeName() != "HashAggregate" or last.child().nodeName() != "HashAggregate":
         return None
-    execution = java.org.apache.spark.sql.execution
-    first = execution.QueryExecution.prepareExecutedPlan(own, last.child())
-    none = java.scala.Option.empty()
-    nothing = java.org.apache.spark.api.python.PythonUtils.toSeq([])
-    rows = execution.LogicalRDD(
-        last.child().output(),
-        first.execute(),
-        first.outputPartitioning(),
-        nothing,
-        False,
-        none,
-        own,
-        none,
-        none,
-        False,
+    prepare = session._jvm.org.apache.spark.sql.execution.QueryExecution.prepareExecutedPlan
+    first = prepare(session._jsparkSession, last.child())
+    return logical_frame(
+        session, last.child().output(), first.execute(), first.outputPartitioning()
     )
-    return DataFrame(java.org.apache.spark.sql.classic.Dataset.ofRows(own, rows), session)

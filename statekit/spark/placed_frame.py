@@ -4,7 +4,7 @@ Rows that are routed to tasks are joined with such a frame. Both have the same p
 Spark neither shuffles nor sorts for the join, and each task prefers the location of its row. A
 PySpark plan has no call for locations. So the frame is built from Spark's own classes: an RDD whose
 elements have preferred locations (`SparkContext.makeRDD`), as a plan that says how it is
-partitioned (`LogicalRDD`).
+partitioned.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from statekit.errors import StorageError
+from statekit.spark.logical_frame import logical_frame
 
 TASK = "__statekit_task"
 """The column with the number of the task."""
@@ -69,18 +70,4 @@ class PlacedFrames:
         rows = session.sparkContext._jsc.sc().makeRDD(sequence(pairs), tag)
         like = session.range(len(places)).selectExpr(f"cast(id as int) as {TASK}")
         plan = like.repartitionById(len(places), TASK)._jdf.queryExecution().sparkPlan()
-        none = java.scala.Option.empty()
-        logical = java.org.apache.spark.sql.execution.LogicalRDD(
-            plan.output(),
-            rows,
-            plan.outputPartitioning(),
-            sequence([]),
-            False,
-            none,
-            session._jsparkSession,
-            none,
-            none,
-            False,
-        )
-        frame = java.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, logical)
-        return DataFrame(frame, session)
+        return logical_frame(session, plan.output(), rows, plan.outputPartitioning())

@@ -165,7 +165,7 @@ def start_driver(home: Path, *words: str) -> subprocess.Popen[bytes]:
 
 
 def _stream_driver(home: Path, shards: int) -> subprocess.Popen[bytes]:
-    """Start a driver that streams once it is told to begin; it ends if its input is closed."""
+    """Start a driver that waits for `_begin` before it streams, and ends if its input is closed."""
     stop_after = [str(_EPOCHS)] if _DRIVERS[shards] == "to be stopped" else []
     return start_driver(home, "stream", str(home), str(shards), *stop_after)
 

@@ -71,7 +71,7 @@ bench: $(DEV) java
 	$(BIN)/python -m tests.bench --into docs/benchmarks --readme README.md
 
 soak: $(DEV) java
-	STATEKIT_SOAK=1 $(BIN)/python -m pytest -m slow
+	STATEKIT_SOAK=1 $(BIN)/python -m pytest -m slow --timeout 0
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-data

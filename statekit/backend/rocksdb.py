@@ -404,10 +404,13 @@ class RocksBackend:
         """Wait until no merge of tables runs.
 
         Closing the database would cancel a running merge. The next epoch would start it again from
-        the beginning, and so would each epoch that is shorter than the merge. A merge that fails
-        ends, too.
+        the beginning, and so would each epoch that is shorter than the merge.
+
+        RocksDB starts a merge that failed, as on a full disk, again and again. Nobody waits for it:
+        the flush fails, too, or needs no merge.
         """
-        while self._db.property_int_value("rocksdb.num-running-compactions"):
+        count = self._db.property_int_value
+        while count("rocksdb.num-running-compactions") and not count("rocksdb.background-errors"):
             sleep(_BETWEEN_CHECKS_S)
 
     def _keep_to_write_memory(self) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, sleep
@@ -840,6 +841,32 @@ def test_a_merge_that_takes_longer_than_its_epoch_is_not_cancelled_by_the_close(
     expected = dict.fromkeys(keys, b"7") | {keys[0]: b"last"}
     assert dict(backend.scan("a", b"", END)) == expected
     backend.close()
+
+
+def test_a_flush_does_not_wait_for_a_merge_that_a_full_disk_repeats(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        path = disk.path / "db"
+        keys = [number.to_bytes(4, "big") for number in range(8_000)]
+        for _ in range(8):  # after so many tables, a merge is due
+            backend = RocksBackend(path, ["a"])
+            backend.write(Batch([Put("a", key, os.urandom(40)) for key in keys]))
+            backend.flush()
+            backend.close()
+        disk.fill(leave=100_000)
+        backend = RocksBackend(path, ["a"])
+        deadline = monotonic() + PATIENCE_S
+        while "compaction error" not in (path / "LOG").read_text():
+            assert monotonic() < deadline, "no merge failed"
+            sleep(0.001)
+        backend.write(Batch([Put("a", keys[0], b"small")]))
+        with suppress(StorageError):  # there may be space for a row
+            backend.flush()
+        with suppress(StorageError):
+            backend.close()
+        disk.make_space()
+        backend = RocksBackend(path, ["a"])
+        assert [key for key, _ in backend.scan("a", b"", END)] == keys
+        backend.close()
 
 
 def write_and_close(backend: RocksBackend, keys: Sequence[bytes], value: bytes) -> None:

@@ -47,7 +47,8 @@ from statekit.errors import StatekitError, StorageError
 # and runs beside the epoch. If this many runs accumulate nevertheless, all are merged at once.
 SORTED_RUNS_MAX = 24
 
-# How often a flush checks whether the merges have ended. rocksdict has no call that waits.
+# How often a flush checks whether the merges have ended, and a write whether it is taken. rocksdict
+# has no call that waits.
 _BETWEEN_CHECKS_S = 0.001
 
 # Tables of rows that are merged, or loaded in order. Each that is read in an epoch is opened, which
@@ -57,6 +58,9 @@ _TABLE_BYTES_MAX = 128 * 1024 * 1024
 # If the disk is slower than the writer, full write buffers accumulate. Above this multiple of
 # their limit, the writer waits for the disk.
 _WRITE_MEMORY_FACTOR = 1.5
+
+# RocksDB's message for a write that would have to wait.
+_NOT_TAKEN = "Write stall"
 
 # RocksDB's message for a full disk.
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
@@ -177,6 +181,7 @@ class RocksBackend:
         self._handles = {n: self._db.get_column_family_handle(f"state.{n}") for n in states}
         self._write_options = rocksdict.WriteOptions()
         self._write_options.disable_wal = True
+        self._write_options.no_slowdown = True
         self._written: set[str] = set()
         self._readers: weakref.WeakSet[SortedReads] = weakref.WeakSet()
         self._scans: weakref.WeakSet[Generator[tuple[bytes, bytes]]] = weakref.WeakSet()
@@ -234,17 +239,44 @@ class RocksBackend:
 
     def write(self, batch: Batch) -> None:
         self._check_open()
-        write_batch = rocksdict.WriteBatch(raw_mode=True)
         names = set(batch.states)
         for name in names:
             self._family(name)
-        self._gather(write_batch, batch)
         with _StorageErrors(self, "write"):
-            self._db.write(write_batch, self._write_options)
+            while not self._is_taken(batch):
+                self._await_space()
             self._written |= names
             self._keep_to_write_memory()
         for reader in self._readers:
             reader.forget()
+
+    def _is_taken(self, batch: Batch) -> bool:
+        """Write a batch, unless RocksDB has to flush or merge tables before it takes one.
+
+        RocksDB would wait itself, but on a full disk without end: what it does to go on then waits
+        for the write. It would also keep the GIL.
+        """
+        write_batch = rocksdict.WriteBatch(raw_mode=True)  # a write that is refused uses it up
+        self._gather(write_batch, batch)
+        try:
+            self._db.write(write_batch, self._write_options)
+        except Exception as error:  # rocksdict's are bare
+            if _NOT_TAKEN not in str(error):
+                raise
+            return False
+        return True
+
+    def _await_space(self) -> None:
+        """Wait until RocksDB may take a write again."""
+        while self._count("is-write-stopped") or self._count("actual-delayed-write-rate"):
+            if self._count("background-errors"):
+                self._flush_written()  # raises what a flush met, unless a merge met it alone
+                raise self._failure("write", Exception("tables cannot be merged, see LOG there"))
+            sleep(_BETWEEN_CHECKS_S)
+
+    def _count(self, name: str) -> int:
+        """Return one of RocksDB's counts of the database."""
+        return self._db.property_int_value(f"rocksdb.{name}") or 0
 
     def _gather(self, write_batch: rocksdict.WriteBatch, batch: Batch) -> None:
         """Add the mutations of a batch to RocksDB's write batch."""
@@ -312,13 +344,16 @@ class RocksBackend:
             return
         with _StorageErrors(self, "flush"):
             self._await_merges()
-            for name in sorted(self._written):
-                family = self._families[name]
-                family.flush()
-                runs = family.property_int_value("rocksdb.num-files-at-level0") or 0
-                if runs > SORTED_RUNS_MAX:
-                    family.compact_range(None, None)
+            self._flush_written()
         self._written.clear()
+
+    def _flush_written(self) -> None:
+        for name in sorted(self._written):
+            family = self._families[name]
+            family.flush()
+            runs = family.property_int_value("rocksdb.num-files-at-level0") or 0
+            if runs > SORTED_RUNS_MAX:
+                family.compact_range(None, None)
 
     def log_writes(self) -> None:
         """From now on use the write-ahead log: if the process is killed, no write before is lost.
@@ -409,8 +444,7 @@ class RocksBackend:
         RocksDB starts a merge that failed, as on a full disk, again and again. Nobody waits for it:
         the flush fails, too, or needs no merge.
         """
-        count = self._db.property_int_value
-        while count("rocksdb.num-running-compactions") and not count("rocksdb.background-errors"):
+        while self._count("num-running-compactions") and not self._count("background-errors"):
             sleep(_BETWEEN_CHECKS_S)
 
     def _keep_to_write_memory(self) -> None:

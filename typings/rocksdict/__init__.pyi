@@ -53,6 +53,7 @@ class Options:
 
 class WriteOptions:
     disable_wal: bool
+    no_slowdown: bool
     sync: bool
     def __init__(self) -> None: ...
 

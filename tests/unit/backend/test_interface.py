@@ -869,6 +869,25 @@ def test_a_flush_does_not_wait_for_a_merge_that_a_full_disk_repeats(tmp_path: Pa
         backend.close()
 
 
+def test_a_write_waits_until_rocksdb_has_flushed_what_is_before_it(tmp_path: Path) -> None:
+    backend = RocksBackend(tmp_path, ["a"], RocksOptions(write_buffer_bytes=1 << 16))
+    refused: list[bool] = []
+    is_taken = backend._is_taken
+
+    def counted(batch: Batch) -> bool:
+        refused.append(not is_taken(batch))
+        return not refused[-1]
+
+    backend._is_taken = counted  # type: ignore[method-assign]
+    expected: dict[bytes, bytes] = {}
+    while refused.count(True) < 3:
+        key, row = b"%d" % (len(refused) % 50), os.urandom(1 << 17)  # it fills a buffer
+        backend.write(Batch([Put("a", key, row)]))
+        expected[key] = row
+    assert dict(backend.scan("a", b"", END)) == expected
+    backend.close()
+
+
 def write_and_close(backend: RocksBackend, keys: Sequence[bytes], value: bytes) -> None:
     backend.write(Batch([Put("a", key, value) for key in keys]))
     backend.flush()

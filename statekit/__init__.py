@@ -24,6 +24,7 @@ from statekit.job.job import Job
 from statekit.job.stream import Stream, Windowed
 from statekit.job.windows.definitions import session, sliding, tumbling
 from statekit.job.windows.field_aggregates import (
+    Collect,
     Count,
     FieldAggregate,
     Last,
@@ -63,6 +64,7 @@ __all__ = [
     "BroadcastState",
     "Change",
     "Checkpointed",
+    "Collect",
     "Context",
     "CorruptCheckpointError",
     "Count",

@@ -124,7 +124,8 @@ def _reading(plan: Plan, each: Pass) -> Iterator[str]:
 def _calls(operator: Operator, *, is_shuffled: bool) -> str:
     declared = operator.declared
     if declared.traits.combiner is not None:
-        where = "before the shuffle" if is_shuffled else "in Arrow"
+        is_before = is_shuffled and declared.traits.combiner.reduces
+        where = "before the shuffle" if is_before else "in Arrow"
         text = f"{', '.join(declared.traits.combiner.description)}, combined {where}"
         if declared.traits.takes_columns:
             how = "kept" if declared.traits.fires is None else "added to windows and fired"

@@ -9,7 +9,6 @@ A pane of sessions has the records of a key that follow each other within the ga
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statekit.records.arrow_sort import comparable, order_by, sort_keys
-from statekit.timestamp import MIN_MICROS, micros_to_datetime
+from statekit.timestamp import MIN_MICROS
 
 LATE = -1
 """The pane of all late records."""
@@ -44,6 +43,13 @@ class SlidingPanes:
     every_us: int
     origin_us: int
 
+    @property
+    def first_us(self) -> int:
+        """A start of a window before the year 1, from which panes are counted: Arrow and Spark
+        round towards zero.
+        """
+        return MIN_MICROS - (MIN_MICROS - self.origin_us) % self.every_us
+
     def of(
         self, keys: Sequence[pa.ChunkedArray], times: pa.ChunkedArray, late_us: int
     ) -> pa.ChunkedArray:
@@ -54,8 +60,7 @@ class SlidingPanes:
             times: the event times, in microseconds.
             late_us: the watermark that makes a record late, as for `watermark.is_late`.
         """
-        # Counted from a start before the year 1, as Arrow rounds towards zero.
-        since = pc.subtract(times, MIN_MICROS - (MIN_MICROS - self.origin_us) % self.every_us)
+        since = pc.subtract(times, self.first_us)
         pane = pc.divide(since, self.every_us)
         if remainder := self.size_us % self.every_us:
             into = pc.subtract(since, pc.multiply(pane, self.every_us))
@@ -77,7 +82,7 @@ class SessionPanes:
 
     >>> panes = SessionPanes("at", gap_us=10)
     >>> keys, times = pa.chunked_array([["a", "b", "a", "a"]]), pa.chunked_array([[19, 12, 10, 29]])
-    >>> [first_of(pane).microsecond for pane in panes.of([keys], times, late_us=-1).to_pylist()]
+    >>> [pane + MIN_MICROS for pane in panes.of([keys], times, late_us=-1).to_pylist()]
     [10, 12, 10, 29]
     """
 
@@ -108,8 +113,3 @@ class SessionPanes:
 
 
 Panes = SlidingPanes | SessionPanes
-
-
-def first_of(pane: int) -> dt.datetime:
-    """Return the first event time in a pane of sessions."""
-    return micros_to_datetime(pane + MIN_MICROS)

@@ -27,10 +27,11 @@ from statekit.errors import ProcessError, StateTypeError
 from statekit.records.arrow_sort import row_numbers
 from statekit.records.arrow_sums import DIGITS, aggregable, cast_stored, fits, stored_type
 from statekit.records.declaration import shorten
+from statekit.records.group_lists import AllValues, GroupLists, offsets
 from statekit.records.output_type import OutputType
 from statekit.records.panes import LATE, Panes
 from statekit.records.rebatch import rebatched
-from statekit.records.record_order import CompleteOrder, RecordOrder
+from statekit.records.record_order import RecordOrder
 from statekit.records.record_type import RecordType
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 from statekit.watermark import BEGINNING
@@ -42,22 +43,37 @@ class PartialAggregate(NamedTuple):
     """An aggregate of some records of a key.
 
     Parameters:
-        verb: the aggregate function.
+        verb: the aggregate function. "list" keeps all values, each with its event time in
+            microseconds if there are panes.
         field: whose values other than None are aggregated; None aggregates the records.
         order: of which the first records are kept, if that is the aggregate.
     """
 
-    verb: Verb | Literal["first"]
+    verb: Verb | Literal["first", "list"]
     field: str | None
     order: RecordOrder | None = None
 
+    @property
+    def takes_records(self) -> bool:
+        """Whether it keeps records, and so reads all of their fields."""
+        return self.field is None and self.verb != "count"
 
-_MERGE_VERBS = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
+    def merge(self, record: RecordType) -> str | GroupLists:
+        """Return what merges its results: a function of Arrow, or lists."""
+        if self.verb == "list":
+            return AllValues()
+        if self.verb == "first":
+            assert self.order is not None
+            return self.order.completed(record)
+        return _MERGE_VERBS[self.verb]
+
+
+_MERGE_VERBS: dict[str, str] = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 """The function that merges the results of each aggregate function."""
 
 _Groups = dict[str, pa.ChunkedArray]
-_Aggregates = list[tuple[str | CompleteOrder, pa.ChunkedArray | None]]
-"""Functions, each with its column; None to count rows. An order keeps the first records."""
+_Aggregates = list[tuple[str | GroupLists, pa.ChunkedArray | None]]
+"""Functions, or lists, each with its column; None to count rows."""
 
 # Each aggregation builds a hash table of the keys, so it gets many records.
 _RECORDS_AT_ONCE = 500_000
@@ -108,7 +124,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         record, key, parts, panes = self.record, self.key, self.parts, self.panes
         self.key_size = len(key)
         times = () if panes is None else (panes.event_time,)
-        if any(part.order is not None for part in parts):
+        if any(part.takes_records for part in parts):
             times = (*times, *(record.fields or ()))
         fields = dict.fromkeys((*key, *(part.field for part in parts if part.field), *times))
         types = {name: _annotation(record, name) for name in fields}
@@ -121,9 +137,8 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         self._group_names = key if panes is None else (*key, pane)
         self.number_at = len(self._group_names)
         # The function that merges each value of a row, by the value's name.
-        self._merges: dict[str, str | CompleteOrder] = {
-            name: _MERGE_VERBS[part.verb] if part.order is None else part.order.completed(record)
-            for name, part in zip(values, self.parts, strict=True)
+        self._merges: dict[str, str | GroupLists] = {
+            name: part.merge(record) for name, part in zip(values, self.parts, strict=True)
         }
         row_types = {name: types[name] for name in key}
         row_types |= dict.fromkeys((*self._group_names[len(key) :], self.number), int)
@@ -136,11 +151,27 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
 
     def _type_of(self, part: PartialAggregate, types: dict[str, Any]) -> Any:
         """Return the annotation of a part in combined rows."""
-        if part.order is not None:
+        if part.verb == "first":
             return GenericAlias(list, (self.record.cls,))
+        if part.verb == "list":
+            element = self.record.cls if part.field is None else without_none(types[part.field])
+            pair = GenericAlias(tuple, (int, element))
+            return GenericAlias(list, (element if self.panes is None else pair,))
         if part.verb == "count" or part.field is None:
             return int
         return Optional[types[part.field]]  # noqa: UP045
+
+    @property
+    def reduces(self) -> bool:
+        """Whether its rows are smaller than the records, and not lists of all of them."""
+        return all(part.verb != "list" for part in self.parts)
+
+    @property
+    def merges(self) -> bool:
+        """Whether the rows of a key are merged although each was made of many records: lists of
+        windows only grow.
+        """
+        return self.reduces or self.panes is None
 
     @property
     def description(self) -> list[str]:
@@ -296,16 +327,21 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         """Return the columns that records are grouped by, by name, and the aggregates of each
         group.
         """
+        times = None if self.panes is None else self._times(table, self.panes.event_time)
         aggregates: _Aggregates = [("count_all", None)]
         for part, merge in zip(self.parts, self._merges.values(), strict=False):
-            if isinstance(merge, CompleteOrder):
-                aggregates.append((merge, self._structs(table)))
-                continue
-            column = None if part.field is None else self._values(table, part.field)
-            aggregates.append((part.verb if part.field else "count_all", column))
+            column = self._structs(table) if part.takes_records else None
+            if part.field is not None:
+                column = self._values(table, part.field)
+            if isinstance(merge, GroupLists):
+                assert column is not None
+                column = _listed(column, times) if part.verb == "list" else column
+                aggregates.append((merge, column))
+            else:
+                aggregates.append((part.verb if part.field else "count_all", column))
         groups = {name: table.column(name) for name in self.key}
         if self.panes is not None:
-            times = self._times(table, self.panes.event_time)
+            assert times is not None
             keys = list(groups.values())
             groups[self._group_names[-1]] = panes = self.panes.of(keys, times, late_us)
             aggregates = _without_late(aggregates, panes)
@@ -351,7 +387,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         columns, names = list(groups.values()), [f"key_{n}" for n in range(len(groups))]
         arrow_aggregates: list[tuple[Any, str]] = []
         for n, (verb, column) in enumerate(aggregates):
-            if isinstance(verb, CompleteOrder):
+            if isinstance(verb, GroupLists):
                 assert column is not None
                 columns.append(pa.chunked_array([row_numbers(len(column))]))
                 verb = "list"  # of the numbers of its rows
@@ -371,7 +407,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
 
     def _stored(
         self,
-        verb: str | CompleteOrder,
+        verb: str | GroupLists,
         result: pa.ChunkedArray,
         column: pa.ChunkedArray,
         keys: dict[str, pa.ChunkedArray],
@@ -382,8 +418,8 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             column: that was aggregated.
             keys: of the results, for messages.
         """
-        if isinstance(verb, CompleteOrder):
-            return pa.chunked_array([verb.first_of_groups(result.combine_chunks(), column)])
+        if isinstance(verb, GroupLists):
+            return pa.chunked_array([verb.of_groups(result.combine_chunks(), column)])
         if verb == "count":
             return result
         input_type = column.type
@@ -471,13 +507,32 @@ def _without_late(aggregates: _Aggregates, panes: pa.ChunkedArray) -> _Aggregate
         return aggregates
     return [
         (verb, column)
-        if column is None or isinstance(verb, CompleteOrder)
+        if column is None or isinstance(verb, GroupLists)
         else (verb, pc.if_else(late, pa.scalar(None, column.type), column))
         for verb, column in aggregates
     ]
 
 
+def without_none(annotation: Any) -> Any:
+    """Return the annotation of the values other than None, if they have one type."""
+    members, is_optional, _ = peel(annotation)
+    return members[0] if is_optional and len(members) == 1 else annotation
+
+
+def _listed(values: pa.ChunkedArray, times: pa.ChunkedArray | None) -> pa.ChunkedArray:
+    """Return each value other than null in a list of its own, with its time if there is one."""
+    elements = values.combine_chunks()
+    is_valid = elements.is_valid()
+    if times is not None:
+        names = ["_1", "_2"]  # as a tuple has
+        elements = pa.StructArray.from_arrays([times.combine_chunks(), elements], names)
+    lists = pa.ListArray.from_arrays(offsets(is_valid), elements.filter(is_valid))
+    return pa.chunked_array([lists])
+
+
 def _in_words(part: PartialAggregate) -> str:
+    if part.verb == "list":
+        return f"all {'records' if part.field is None else f'values of {part.field}'}"
     if part.order is not None:
         return f"first {part.order.count} by {', '.join(part.order.fields)}"
     return part.verb + ("" if part.field is None else f" of {part.field}")

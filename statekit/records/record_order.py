@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from statekit.codec.annotations import peel
 from statekit.records.arrow_sort import comparable, row_numbers
+from statekit.records.group_lists import GroupLists
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import ORDERED
 
@@ -73,7 +74,7 @@ class RecordOrder:
 
 
 @dataclass(frozen=True)
-class CompleteOrder:
+class CompleteOrder(GroupLists):
     """An order of records of one type.
 
     Parameters:
@@ -129,15 +130,15 @@ class CompleteOrder:
                 return held
         return self.first([*held, *more])
 
-    def first_of_groups(self, rows: pa.ListArray, records: pa.ChunkedArray) -> pa.ListArray:
+    def of_groups(self, rows: pa.ListArray, column: pa.ChunkedArray) -> pa.ListArray:
         """Return the first records of each group, as structs.
 
         Parameters:
             rows: the numbers of the rows of each group. Each row is in one group.
-            records: of each row a struct, or several in a list.
+            column: of each row a struct, or several in a list.
         """
         group_of_row = pc.list_parent_indices(rows).take(pc.sort_indices(rows.flatten()))
-        structs = records.combine_chunks()
+        structs = column.combine_chunks()
         groups = group_of_row
         if pa.types.is_list(structs.type):
             groups = group_of_row.take(pc.list_parent_indices(structs))

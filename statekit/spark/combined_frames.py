@@ -240,7 +240,7 @@ class AggregatesInJvm:
 def _is_the_same(
     combiner: Combiner, part: PartialAggregate, types: Mapping[str, spark_types.DataType]
 ) -> bool:
-    if part.order is not None:
+    if part.verb in ("first", "list"):
         return False
     if part.verb == "count" or part.field is None:
         return True
@@ -259,10 +259,9 @@ def _pane(panes: SlidingPanes, late_us: int) -> Column:
     The watermark is in a struct: Spark compiles numbers into its code, which would be compiled anew
     in each epoch.
     """
-    first = MIN_MICROS - (MIN_MICROS - panes.origin_us) % panes.every_us
-    pane = f"({_TIME} - {first}L) div {panes.every_us}L"
+    pane = f"({_TIME} - {panes.first_us}L) div {panes.every_us}L"
     if remainder := panes.size_us % panes.every_us:
-        into = f"({_TIME} - {first}L) % {panes.every_us}L"
+        into = f"({_TIME} - {panes.first_us}L) % {panes.every_us}L"
         pane = f"2L * ({pane}) + if({into} >= {remainder}L, 1L, 0L)"
     late = f"named_struct('us', {max(late_us, MIN_MICROS - 1)}L)"
     return F.expr(f"if(named_struct('us', {_TIME}) <= {late}, {LATE}L, {pane})")

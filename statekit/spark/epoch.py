@@ -316,7 +316,9 @@ class EpochRunner:
         record was created.
         """
         combiner = operator.declared.traits.combiner
-        if combiner is None or (tasks is None and not combiner.makes_records()):
+        if combiner is None or not combiner.reduces:
+            return None
+        if tasks is None and not combiner.makes_records():
             return None
         count = self._records_before(operator)
         return "jvm" if count is None or count >= _COMBINED_IN_JVM else "python"

@@ -287,12 +287,13 @@ def batches_of_rows(process: AnyProcess, rows: Batches, key_groups: int) -> Iter
     reader = None
     # The last column is the arrival.
     filled = (batch.remove_column(batch.num_columns - 1) for batch in rows if batch.num_rows)
-    if process.traits.combiner is not None:
-        tables = process.traits.combiner.merged(filled)
+    combiner = process.traits.combiner
+    if combiner is not None and combiner.merges:
+        tables = combiner.merged(filled)
         filled = (batch for table in tables for batch in table.combine_chunks().to_batches())
     for batch in filled:
         reader = reader or record_type.reader(batch.schema, first_column=1)
-        if process.traits.combiner is None:
+        if combiner is None:
             records = reader.read(batch)
             yield builder.batch_of_rows(batch, records, builder.row_times(batch, records))
         else:

@@ -8,7 +8,7 @@ from itertools import chain, islice, repeat
 from operator import add
 from typing import TypeVar, cast, overload
 
-from statekit.backend.interface import Backend, Rows
+from statekit.backend.interface import Backend, Rows, prefix_end
 from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.codec.vectorized import numbered
 from statekit.state import base
@@ -107,9 +107,9 @@ class ListState(ManyRowState, Sequence[T]):
         rows = [self._row(value) for value in values]  # may be made from this very list
         self.clear()
         for start in range(0, len(rows), _ADDED_MAX):
-            self._add_all(rows[start : start + _ADDED_MAX])
+            self._append_rows(rows[start : start + _ADDED_MAX])
 
-    def _add_all(self, rows: list[bytes]) -> None:
+    def _append_rows(self, rows: list[bytes]) -> None:
         scope = self._scope
         if self._at is not scope.prefix:
             self._begin()
@@ -165,7 +165,11 @@ class ListState(ManyRowState, Sequence[T]):
 
     def _stored(self, *, reverse: bool = False, for_reader: bool = False) -> Iterator[bytes]:
         """Yield the encoded elements in the backend."""
-        rows, expiry = self._stored_rows(reverse=reverse), self.expiry
+        return self._values_of(self._stored_rows(reverse=reverse), for_reader=for_reader)
+
+    def _values_of(self, rows: Rows, *, for_reader: bool = False) -> Iterator[bytes]:
+        """Yield the encoded elements of stored rows."""
+        expiry = self.expiry
         if expiry is None:
             return (row for _, row in rows)
         return self._unexpired(rows, expiry, refresh=for_reader and expiry.refreshes)
@@ -240,6 +244,31 @@ class ListState(ManyRowState, Sequence[T]):
             rows = self.expiry.rows(row_keys, rows, repeat(UNWRITTEN), self._times)
         self.rows_added += count
         self.bytes_added += self._scope.batch.put_all(self._name, row_keys, rows)
+
+    def _add_all(self, prefixes: Sequence[bytes], lists: Sequence[Sequence[T]]) -> list[list[T]]:
+        """Append to the lists of many keys, and return the whole list of each.
+
+        Nothing is cached: stored elements are read, and the new ones are added to the batch at
+        once.
+
+        Parameters:
+            prefixes: of the keys, each once.
+            lists: what is appended to each.
+
+        Raises:
+            StateTypeError: the declared type does not allow an element.
+        """
+        found: list[list[T]] = []
+        for prefix, values in zip(prefixes, lists, strict=True):
+            rows = list(map(self._row, values))
+            stored = self._backend.scan(self._name, prefix, prefix_end(prefix))
+            found.append(list(map(self._decode, chain(self._values_of(stored), rows))))
+            self._pending += rows
+            self._prefixes += repeat(prefix, len(rows))
+            if self.expiry is not None:
+                self._times += repeat(self.expiry.stamp(UNWRITTEN), len(rows))
+        self._flush()
+        return found
 
     def _drop_pending(self) -> None:
         if self._at is not self._scope.prefix:

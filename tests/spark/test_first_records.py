@@ -1,4 +1,4 @@
-"""First and last records on Spark: of several partitions and epochs, as in one process."""
+"""First, last and collected records on Spark: of partitions and epochs, as in one process."""
 
 from __future__ import annotations
 
@@ -68,6 +68,8 @@ def _job(record: Any) -> sk.Job:
         )
         windows.top(2, by="-price", ties=True, name="dear").sink("dear")
         windows.last(name="latest").sink("latest")
+        windows.collect(name="whole").sink("whole")
+        windows.collect("price", name="prices").sink("prices")
     return job
 
 
@@ -112,3 +114,28 @@ def test_they_are_those_of_a_run_in_one_process(runs: Runs, record: Any) -> None
         wanted = [list(_plain(row)) for row in expected[name]]
         assert _rows(found) == sorted(repr([of for _, of in row]) for row in wanted), name
         assert found, name
+
+
+def test_all_records_of_a_key_are_collected_in_the_order_of_arrival(runs: Runs) -> None:
+    """Of a key that is in many batches of Arrow, too: there is one result."""
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = runs.spark.conf.get(name) or ""
+    job = sk.Job("bids")
+    lists: Any = job.source("bids", Bid).aggregate(
+        key="auction", bids=sk.Collect(), prices=sk.Collect("price"), count=sk.Count()
+    )
+    lists.sink("lists")
+    sinks = {"lists": sk.sinks.parquet(runs.home / "lists")}
+    runs.spark.conf.set(name, "4")
+    try:
+        for piece in pieces(list(map(tuple, BIDS)), 24):
+            rows = runs.spark.sparkContext.parallelize(piece, 3)
+            frame = runs.spark.createDataFrame(rows, SCHEMA)
+            runs.start(job, {"bids": frame}, outputs=sinks)
+    finally:
+        runs.spark.conf.set(name, before)
+    expected = job.run({"bids": BIDS}, epoch_size=24)["lists"]
+    assert [out.count for out in expected] == [8, 8, 8, 16, 16, 16]
+    found = [list(row.values()) for row in runs.parquet("lists")]
+    wanted = [[_plain(value) for value in row] for row in expected]
+    assert _rows(found) == sorted(map(repr, wanted))

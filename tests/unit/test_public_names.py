@@ -20,6 +20,7 @@ PUBLIC = [
     "BaseOptions",
     "BroadcastState",
     "Change",
+    "Collect",
     "Checkpointed",
     "Context",
     "CorruptCheckpointError",

@@ -13,10 +13,11 @@ end.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from statekit.errors import StateTypeError
 from statekit.functions.context import Context
@@ -173,6 +174,17 @@ class OpenWindow(NamedTuple):
     start: dt.datetime
     end: dt.datetime
     held: Any
+
+
+class OpenSession(Protocol):
+    """A session of a key."""
+
+    @property
+    def start(self) -> dt.datetime: ...
+    @property
+    def end(self) -> dt.datetime: ...
+    @property
+    def held(self) -> Any: ...
 
 
 class Deadlines:
@@ -335,7 +347,7 @@ class SessionRows:
 
     Attributes:
         gap: how long a key is silent between two sessions.
-        create, add, merge: of the aggregate.
+        add: of the aggregate.
     """
 
     def __init__(
@@ -343,28 +355,37 @@ class SessionRows:
     ) -> None:
         assert aggregate.merge is not None
         self.gap = window.gap
-        self.create, self.add, self.merge = aggregate.create, aggregate.add, aggregate.merge
+        self.add = aggregate.add
+        self._create, self._merge = aggregate.create, aggregate.merge
         self._deadlines = deadlines
 
     def put(self, ctx: Context, windows: Windows, value: Any) -> list[OpenWindow]:
         """Add a value to the session of the current record, and return it."""
         start, end = ctx.event_time, plus(ctx.event_time, self.gap)
         joined = list(self._overlapping(windows, start, end))
+        start, end, accumulator = self.grown(joined, start, end, value)
         if not joined:
             self._deadlines.set_all(ctx, end)
-            accumulator = self.create()
-        else:
-            accumulator = joined[0].held
-            for other in joined[1:]:
-                accumulator = self.merge(accumulator, other.held)
-            start = min(start, joined[0].start)
-            end = max(end, joined[-1].end)
-            # The timer of one that has not fired yet finds the merged session.
-            if all(self._deadlines.has_closed(ctx, other.end) for other in joined):
-                self._deadlines.close_again(ctx, end)
-        accumulator = self.add(accumulator, value)
+        # The timer of one that has not fired yet finds the merged session.
+        elif all(self._deadlines.has_closed(ctx, other.end) for other in joined):
+            self._deadlines.close_again(ctx, end)
         row = self._store(windows, [other.row for other in joined], start, end, accumulator)
         return [OpenWindow(row, start, end, accumulator)]
+
+    def grown(
+        self, joined: Sequence[OpenSession], start: dt.datetime, end: dt.datetime, value: Any
+    ) -> tuple[dt.datetime, dt.datetime, Any]:
+        """Return the session that a value makes of those that it touches: start, end, accumulator.
+
+        Parameters:
+            joined: these sessions, in order.
+            start, end: of a session of the value alone.
+        """
+        if not joined:
+            return start, end, self.add(self._create(), value)
+        held = reduce(self._merge, (session.held for session in joined))
+        start, end = min(start, joined[0].start), max(end, joined[-1].end)
+        return start, end, self.add(held, value)
 
     def put_all(self, ctx: Context, windows: Windows, values: Iterable[Any]) -> None:
         """Add a value for each record of a key.

@@ -17,10 +17,11 @@ from statekit.errors import StateTypeError
 from statekit.functions.process import Process, Traits
 from statekit.functions.signature import declare
 from statekit.records.keyed_batch import KeyColumns
-from statekit.records.preaggregate import Combiner, PartialAggregate, Verb
+from statekit.records.preaggregate import Combiner, PartialAggregate, Verb, without_none
 from statekit.records.record_order import RecordOrder
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import ResultRecords, made_of_columns
+from statekit.state.list_state import ListState
 from statekit.state.options import TTL, Aggregate, Reduce
 from statekit.state.single_row_states import AggregatingState, ReducingState
 
@@ -32,8 +33,8 @@ _PLACES = 18  # of a mean of decimals, as a column of Spark has
 
 
 class FieldAggregate(ABC):
-    """An aggregate of a field, or of records: `Count`, `Sum`, `Min`, `Max`, `Mean`, `Top` or
-    `Last`.
+    """An aggregate of a field, or of records: `Count`, `Sum`, `Min`, `Max`, `Mean`, `Top`, `Last`
+    or `Collect`.
 
     Its state can be computed from parts of the records in any number of steps: records are combined
     batch by batch, and the combined rows are added to the state, many keys at a time.
@@ -274,6 +275,34 @@ class Last(_OfRecords):
         )
 
 
+@dataclass(frozen=True)
+class Collect(FieldAggregate):
+    """All records, or the values of a field, as a list in the order of arrival. None is skipped.
+
+    The state is a `ListState`: an epoch writes the new elements. A result is the whole list, which
+    is read for it.
+    """
+
+    field: str | None = None
+    verb = "collect"
+
+    @property
+    def parts(self) -> tuple[PartialAggregate, ...]:
+        return (PartialAggregate("list", self.field),)
+
+    def types(self, results: ResultRecords) -> tuple[Any, Any]:
+        if self.field is None:
+            return results.record.cls, results.record.cls
+        element = without_none(results.annotation(self.field))
+        return element, element
+
+    def state(self, value_type: Any) -> Any:
+        return ListState[value_type]
+
+    def result(self, annotation: Any) -> Any:
+        return GenericAlias(list, (annotation,))
+
+
 def held_first(record: RecordType) -> Any:
     """Return the annotation of the first records of a type, as they are stored."""
     return GenericAlias(tuple, (record.cls, ...))
@@ -381,8 +410,8 @@ def aggregation(
     for name, of in aggregates.items():
         if not isinstance(of, FieldAggregate):
             raise results.error(
-                f"{name}={of!r}: give Count(), or Sum, Min, Max or Mean of a field, or Top or "
-                "Last of the records"
+                f"{name}={of!r}: give Count(), or Sum, Min, Max, Mean or Collect of a field, or "
+                "Top, Last or Collect of the records"
             )
         if name in types:
             raise results.error(f"{name!r} would be two fields of the results: give another name")

@@ -324,6 +324,39 @@ class WindowColumns:
         return []
 
 
+def add_elements(
+    prefixes: Sequence[bytes],
+    lists: Sequence[Sequence[tuple[int, Any]]],
+    elements: MapState[Any, Any],
+    number: ValueState[int],
+) -> None:
+    """Store the elements of combined rows of many keys.
+
+    Parameters:
+        prefixes: of the key of each row. The rows of a key follow each other.
+        lists: the elements of each row, each with its event time in microseconds.
+        elements, number: as for `CollectedElements`.
+    """
+    added: dict[bytes, int] = {}
+    for prefix, own in zip(prefixes, lists, strict=True):
+        if own:
+            added[prefix] = added.get(prefix, 0) + len(own)
+    if not added:
+        return
+    of_keys, sizes = list(added), list(added.values())
+    stored = number._read_all(of_keys)
+    before = [count or 0 for count in number._values(stored)]
+    ends = list(map(add, before, sizes))
+    times_us, values = zip(*chain.from_iterable(lists), strict=True)
+    at_times = map(add, chain.from_iterable(map(repeat, of_keys, sizes)), sortable_ints(times_us))
+    numbers = sortable_ints(list(chain.from_iterable(map(range, before, ends))))
+    elements._replace_all(list(map(add, at_times, numbers)), list(values), [0] * len(values), ())
+    replaced = [
+        0 if row is None else len(key) + len(row) for key, row in zip(of_keys, stored, strict=True)
+    ]
+    number._replace_all(of_keys, ends, replaced, ())
+
+
 class _OpenSession(NamedTuple):
     """A session of a key, and the stored rows that it takes the place of.
 
@@ -428,19 +461,8 @@ class SessionColumns:
     ) -> None:
         """Add a value to the session that a row is in, after merging those that the row touches."""
         joined = [each for each in opened if overlap(each.start, each.end, start, end)]
-        sessions = self._sessions
-        if not joined:
-            opened.append(_OpenSession(start, end, sessions.add(sessions.create(), value)))
-            return
         joined.sort(key=attrgetter("end"))
-        held = joined[0].held
-        for other in joined[1:]:
-            held = sessions.merge(held, other.held)
-        grown = _OpenSession(
-            min(start, joined[0].start),
-            max(end, joined[-1].end),
-            sessions.add(held, value),
-            tuple(chain.from_iterable(each.rows for each in joined)),
-        )
-        opened[:] = [each for each in opened if not overlap(each.start, each.end, start, end)]
-        opened.append(grown)
+        rows = tuple(chain.from_iterable(each.rows for each in joined))
+        if joined:
+            opened[:] = [each for each in opened if not overlap(each.start, each.end, start, end)]
+        opened.append(_OpenSession(*self._sessions.grown(joined, start, end, value), rows))

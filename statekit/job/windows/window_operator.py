@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Literal, Optional
 
-from statekit.codec.annotations import peel
 from statekit.functions.context import Context
 from statekit.functions.process import Process, Traits, process
 from statekit.functions.signature import declare
@@ -45,9 +44,16 @@ from statekit.job.windows.window_columns import (
     DueWindows,
     SessionColumns,
     WindowColumns,
+    add_elements,
 )
 from statekit.keygroup import key_fields
-from statekit.records.preaggregate import Combiner, PartialAggregate, Verb, has_columns
+from statekit.records.preaggregate import (
+    Combiner,
+    PartialAggregate,
+    Verb,
+    has_columns,
+    without_none,
+)
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import Make, ResultRecords
 from statekit.state.map_state import MapState
@@ -84,6 +90,11 @@ def _nothing(*_: object) -> None:
 
 def _alone(record: Any) -> tuple[Any]:
     return (record,)
+
+
+def _none_of(first_part: int) -> Callable[[Sequence[Any]], Any]:
+    """Return a function from columns of rows to a None for each."""
+    return lambda columns: [None] * len(columns[first_part])
 
 
 def _one(_: object) -> int:
@@ -296,15 +307,17 @@ class Windowing:
         """Return the function that collects records or a field, in order of time. None is
         skipped.
         """
-        element = self._record.cls if field is None else self._results.annotation(field)
-        members, nullable, _ = peel(element)
-        if nullable and len(members) == 1:
-            element = members[0]
+        element = self._record.cls
+        if field is not None:
+            element = without_none(self._results.annotation(field))
         ended: Aggregate[Any, None, None] = Aggregate(_nothing, _nothing, _itself, _nothing)
         name, operator_ = field or "records", "collect" if field is None else f"collect_{field}"
         get = _itself if field is None else self._results.getter(field)
         listed: Any = list[element]  # type: ignore[valid-type]
-        of_all = _Result(operator_, name, listed, None, ended, get, element=element)
+        parts = (PartialAggregate("list", field),)
+        of_all = _Result(
+            operator_, name, listed, None, ended, get, parts=parts, added=_none_of, element=element
+        )
         return self._made(of_all, into)
 
     def aggregate(
@@ -390,8 +403,10 @@ class Windowing:
         """Return the combiner before the shuffle; None if each record is added."""
         if result.parts is None or not self._combines:
             return None
+        if result.element is not None and not self._fires_many:
+            return None  # the rows would be taken apart again
         fields = {*self._key, self._event_time, *(part.field for part in result.parts)}
-        if any(part.order is not None for part in result.parts):
+        if any(part.takes_records for part in result.parts):
             fields.update(self._record.fields or ())
         if not has_columns(self._record, {name for name in fields if name is not None}):
             return None
@@ -449,8 +464,11 @@ class Windowing:
                 elements_found = _between(collected, *rows.alone(window.start, window.end))
                 ending.forgotten(window, elements_found, windows, *collected)
 
-        def fold(keys: Any, ctx: Any, windows: Any) -> list[Any]:
+        def fold(keys: Any, ctx: Any, windows: Any, *collected: Any) -> list[Any]:
             assert columns is not None
+            assert combiner is not None
+            if collected:
+                add_elements(keys.prefixes, keys.columns[combiner.number_at + 1], *collected)
             return columns.fold(keys, ctx, windows)
 
         cls = self._record.cls

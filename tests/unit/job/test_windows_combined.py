@@ -393,9 +393,10 @@ fired for many keys at a time
     count_by_key: count, combined in Arrow, added to windows and fired for many keys at a time, \
 in the same tasks as sum_value_by_key
 pass 2, fed by events
-    reads key, at, value of events, and nothing else
+    reads key, value, at of events, and nothing else
     shuffled once, by the key group of key
-    collect_value_by_key: called with the records of a key together"""
+    collect_value_by_key: all values of value, combined in Arrow, added to windows and fired for \
+many keys at a time"""
     )
 
 

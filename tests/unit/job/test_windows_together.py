@@ -1,6 +1,5 @@
-"""Records of a key that are added to their windows together leave what they leave one by one.
-
-That is what `collect` and aggregates of a user's own do, which need the records themselves.
+"""Records that are added to windows together leave what they leave one by one: all records of a key
+with an aggregate of a user's own, and the records of many keys with `collect`.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def together(
     make: Callable[[Windowed[Any]], sk.Stream[Any]], **options: Any
 ) -> Process[Any, ..., Any]:
     declared = process_of(make(windowed(**options)))
-    assert declared.takes_runs
+    assert declared.takes_runs or declared.traits.takes_columns
     return declared
 
 
@@ -72,6 +71,7 @@ def one_by_one(
         patch.setattr(Windowing, "_takes_all", never, raising=False)
         declared = process_of(make(windowed(**options)))
     assert not declared.takes_runs
+    assert not declared.traits.takes_columns
     return declared
 
 

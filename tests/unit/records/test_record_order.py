@@ -75,7 +75,7 @@ def first_in_arrow(order: Any, groups: list[int], column: pa.ChunkedArray) -> di
     numbers: dict[int, list[int]] = {}
     for number, group in enumerate(groups):
         numbers.setdefault(group, []).append(number)
-    found = order.first_of_groups(pa.array(numbers.values(), pa.list_(pa.int64())), column)
+    found = order.of_groups(pa.array(numbers.values(), pa.list_(pa.int64())), column)
     return dict(zip(numbers, found.to_pylist(), strict=True))
 
 
@@ -133,7 +133,7 @@ def test_no_rows_have_no_first_ones() -> None:
     order = RecordOrder(("-whole",), 2).completed(TYPE)
     none = pa.array([], pa.list_(pa.int64()))
     for column in (pa.array([], STRUCT), pa.array([], pa.list_(STRUCT))):
-        assert order.first_of_groups(none, pa.chunked_array([column])).to_pylist() == []
+        assert order.of_groups(none, pa.chunked_array([column])).to_pylist() == []
 
 
 def test_records_that_come_after_all_that_are_held_change_nothing() -> None:

@@ -1,12 +1,15 @@
-"""Test process functions without a cluster.
+"""Test process functions and jobs without a cluster.
 
-`harness` runs one operator with real epochs, `faults` fails on purpose. May import `runtime` and
-whatever that may import.
+`Harness` runs one operator with real epochs, `JobHarness` a whole job. `check_…` search for values
+for which something does not hold. `strategies` generates records, for Hypothesis. `faults` fails on
+purpose. May import `runtime` and whatever that may import.
 """
 
 from statekit.testing.counting import CountingBackend
 from statekit.testing.faults import Fault, Faults, FaultyBackend, FaultyCopies, faulty
 from statekit.testing.harness import Harness, bind
+from statekit.testing.job_harness import JobHarness
+from statekit.testing.laws import check_aggregate, check_reducer
 from statekit.testing.redistribution import check_redistribution
 
 __all__ = [
@@ -16,7 +19,10 @@ __all__ = [
     "FaultyBackend",
     "FaultyCopies",
     "Harness",
+    "JobHarness",
     "bind",
+    "check_aggregate",
     "check_redistribution",
+    "check_reducer",
     "faulty",
 ]

@@ -119,28 +119,44 @@ def test_chained_operators_have_the_same_results_and_run_in_the_same_tasks(
     assert runs.state("rising", "last") == held
 
 
-def points_of_hours() -> sk.Job:
+LISTED: sk.Aggregate[int, list[int], list[int]] = sk.Aggregate(
+    list, lambda held, points: [*held, points], sorted
+)
+
+
+def points_of_hours(own: bool) -> sk.Job:
+    """A job with `collect`, or with an aggregate of its own."""
     job = sk.Job("games")
     totals = job.source("moves", Move).process(total)
     hours = totals.window(sk.tumbling("1 hour"), key="player", event_time="at")
-    hours.collect("points").sink("out")
+    lists = hours.collect("points")
+    if own:
+        lists = hours.aggregate(
+            LISTED, accumulator=list[int], result=list[int], field="points", name="listed"
+        )
+    lists.sink("out")
     return job
 
 
-def test_windows_take_the_records_of_a_key_together_where_they_are_made(runs: Runs) -> None:
+@pytest.mark.parametrize(
+    ("own", "called"),
+    [
+        (False, "added to windows and fired for many keys at a time, in the same tasks as total"),
+        (True, "called with the records of a key together, in the same tasks as total"),
+    ],
+)
+def test_windows_take_records_together_where_they_are_made(
+    runs: Runs, own: bool, called: str
+) -> None:
     """Those of its timers come behind those of all keys, and so a second time."""
     given = moves()
     feed(runs, given)
     sink = sk.sinks.parquet(runs.home / "out")
     stream = runs.stream("moves", SCHEMA)
-    assert (
-        points_of_hours()
-        .explain()
-        .endswith("records of a key together, in the same tasks as total")
-    )
-    runs.finish(points_of_hours(), {"moves": stream}, outputs={"out": sink}, drain=True)
+    assert points_of_hours(own).explain().endswith(called)
+    runs.finish(points_of_hours(own), {"moves": stream}, outputs={"out": sink}, drain=True)
     found = sorted(tuple(row.values()) for row in runs.parquet("out"))
-    expected = points_of_hours().run({"moves": given}, epoch_size=30)["out"]
+    expected = points_of_hours(own).run({"moves": given}, epoch_size=30)["out"]
     assert found == sorted(map(tuple, expected))
     assert any(points < 0 for row in found for points in row[3]), "timers of the first fed windows"
 

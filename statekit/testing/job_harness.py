@@ -1,0 +1,181 @@
+"""`JobHarness`: a whole job under test, with real epochs and commits and no cluster."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from statekit.checkpoint.repository import Repository
+from statekit.errors import QueryError, StateTypeError
+from statekit.functions.process import Process
+from statekit.job.job import Job
+from statekit.state.timers import Timer
+from statekit.testing.driver import Backend, JobDriver, stored_epochs
+
+
+class JobHarness(JobDriver):
+    """Drives a job of any number of operators, sources and sinks: a call is an epoch.
+
+    Parameters:
+        job: the job, with a sink for each stream whose records you want to see.
+        parallelism: shards per operator.
+        backend: where rows are kept between epochs: "memory" or "rocksdb".
+        checkpoint: a directory or an open repository to commit to, and to continue from if it has
+            epochs; None keeps everything in memory.
+        allow_dropped_state: continue although the code no longer declares a stored state.
+
+    Attributes:
+        outputs: the records of each sink so far.
+
+    Raises:
+        StateTypeError: this is no job.
+
+    >>> from collections.abc import Iterator
+    >>> import statekit as sk
+    >>> @sk.process(key="word")
+    ... def count(record: dict, seen: sk.ValueState[int]) -> Iterator[dict]:
+    ...     seen.update((seen.get() or 0) + 1)
+    ...     yield {"word": record["word"], "count": seen.get()}
+    >>> job = sk.Job("words")
+    >>> counts = job.source("words", dict).process(count).sink("counts")
+    >>> _ = counts.filter(lambda record: record["count"] == 2, name="twice").sink("twice")
+    >>> harness = JobHarness(job, parallelism=3)
+    >>> harness.send(words=[{"word": "a"}, {"word": "b"}, {"word": "a"}])["twice"]
+    [{'word': 'a', 'count': 2}]
+    >>> harness.state("count", "seen", "a")
+    2
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        parallelism: int | None = None,
+        backend: Backend = "memory",
+        checkpoint: str | Path | Repository | None = None,
+        *,
+        allow_dropped_state: bool = False,
+    ) -> None:
+        if not isinstance(job, Job):
+            raise StateTypeError(
+                f"a JobHarness drives a Job, not {job!r}: give it the job, or a process function "
+                "to a Harness"
+            )
+        self.job = job
+        self.outputs: dict[str, list[Any]] = {sink.name: [] for sink in job.sinks}
+        super().__init__(
+            job, parallelism, backend, checkpoint, allow_dropped_state=allow_dropped_state
+        )
+
+    def send(self, **records: Iterable[Any]) -> dict[str, list[Any]]:
+        """Run one epoch over the records of some sources, commit it, and return those of each sink.
+
+        An error restores the last committed epoch.
+
+        Parameters:
+            records: by the names of the sources. `send(**{"my-source": [...]})` takes any name.
+
+        Raises:
+            StateTypeError: there is no such source.
+        """
+        if unknown := [name for name in records if not self.job.is_source(name)]:
+            names = ", ".join(source.name for source in self.job.sources)
+            raise StateTypeError(
+                f"job {self.job.name!r} has no source {unknown[0]!r}: it has {names}"
+            )
+        return self._taken(self._epoch(records))
+
+    def drain(self) -> dict[str, list[Any]]:
+        """Let event time end, as at the end of a bounded run: all windows and timers of event time
+        fire, in one operator of a chain after the other. Return what each sink gets of it.
+        """
+        found: dict[str, list[Any]] = {sink.name: [] for sink in self.job.sinks}
+        while self.epoch is not None and not self._runner.coordinator.is_drained:
+            for name, records in self._taken(self._epoch(what="drain")).items():
+                found[name] += records
+        return found
+
+    def advance_watermark(self, to: dt.datetime) -> dict[str, list[Any]]:
+        """Run an epoch without records in which the watermark of all operators that read sources is
+        `to`, and return the records of each sink. Operators behind them follow in later epochs.
+
+        Raises:
+            StateTypeError: no operator has event time, or `to` is not later than a watermark.
+        """
+        first = [
+            operator.name
+            for operator in self.job.operators
+            if operator.declared.event_time is not None
+            and all(self.job.is_source(self.job.origin_of(name)) for name in operator.inputs)
+        ]
+        if not first:
+            raise StateTypeError(
+                f"no operator of job {self.job.name!r} that reads a source has a watermark: "
+                "declare @process(event_time=...)"
+            )
+        return self._taken(self._epoch_at_watermark(to, first))
+
+    def advance_processing_time(self, to: dt.datetime) -> dict[str, list[Any]]:
+        """Run an epoch without records at `to`, and return the records of each sink.
+
+        A harness starts at 1970-01-01 UTC, and only these calls advance its processing time.
+
+        Raises:
+            StateTypeError: `to` is not later than the processing time of the last epoch.
+        """
+        return self._taken(self._epoch_at_time(to))
+
+    def state(self, operator: str, name: str, key: Any) -> Any:
+        """Return the state of a key after the last epoch as plain Python: None, the value, a list
+        or a dict.
+
+        Raises:
+            QueryError: there is no such operator, or no such state.
+        """
+        return self._state_of(self._declared(operator), name, key)
+
+    def operator_state(self, operator: str, name: str) -> list[Any]:
+        """Return operator state after the last epoch: one plain Python value per shard.
+
+        Raises:
+            QueryError: there is no such operator, or no such state.
+        """
+        return self._operator_state_of(self._declared(operator), name)
+
+    def timers(self, operator: str, key: Any) -> Sequence[Timer]:
+        """Return the timers of a key after the last epoch, soonest first.
+
+        Raises:
+            QueryError: there is no such operator.
+        """
+        return self._timers_of(self._declared(operator), key)
+
+    @classmethod
+    def restore(
+        cls,
+        job: Job,
+        path: str | Path,
+        parallelism: int | None = None,
+        backend: Backend = "memory",
+        *,
+        allow_dropped_state: bool = False,
+    ) -> JobHarness:
+        """Return a harness that starts from a directory of `checkpoint`, or from a savepoint. The
+        directory does not change.
+        """
+        functions = [operator.declared for operator in job.operators]
+        repository = stored_epochs(path, parallelism, job.key_groups, functions)
+        return cls(job, parallelism, backend, repository, allow_dropped_state=allow_dropped_state)
+
+    def _declared(self, operator: str) -> Process[Any, Any, Any]:
+        for each in self.job.operators:
+            if each.name == operator:
+                return each.declared
+        names = ", ".join(each.name for each in self.job.operators)
+        raise QueryError(f"job {self.job.name!r} has no operator {operator!r}: it has {names}")
+
+    def _taken(self, emitted: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        for name, records in emitted.items():
+            self.outputs[name] += records
+        return emitted

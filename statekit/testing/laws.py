@@ -1,0 +1,228 @@
+"""Laws that functions of a state have to keep, whatever the values are."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable, Iterable
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from statekit.errors import StateTypeError
+from statekit.state.options import Aggregate, Reduce
+from statekit.testing.counterexamples import Depth, counterexample, strategy_of
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+Equal = Callable[[Any, Any], bool]
+
+
+class _Broken(NamedTuple):
+    """A law that does not hold for some values.
+
+    Parameters:
+        what: how it shows, with the values.
+        means: what comes of it in a job.
+    """
+
+    what: str
+    means: str
+
+
+Law = Callable[[list[Any]], _Broken | None]
+"""Returns how a law is broken for some values, if it is."""
+
+
+def check_reducer(
+    reducer: Reduce | Callable[[Any, Any], Any],
+    values: SearchStrategy[Any] | Any,
+    *,
+    commutative: bool = False,
+    equal: Equal = operator.eq,
+    depth: Depth = "normal",
+) -> None:
+    """Check the function of a `ReducingState`: values can be combined in parts, and stay unchanged.
+
+    Parameters:
+        reducer: as in `Annotated[ReducingState[int], Reduce(...)]`.
+        values: the type of the values, or a Hypothesis strategy of them.
+        commutative: also check that the order of the values does not matter.
+        equal: whether two values count as equal, such as `math.isclose`.
+        depth: how many values are tried.
+
+    Raises:
+        AssertionError: a law does not hold. The message has the smallest values that show it, and
+            says what comes of it.
+        StateTypeError: this is no reducer, or there are no values of that type.
+
+    >>> check_reducer(lambda current, added: current - added, int)
+    Traceback (most recent call last):
+        ...
+    AssertionError: the reducer is not associative: reduce(reduce(0, 0), 1) is -1, and \
+reduce(0, reduce(0, 1)) is 1. A value depends on how records are combined
+    """
+    combine = (reducer if isinstance(reducer, Reduce) else Reduce(reducer)).combine
+
+    def associative(given: list[Any]) -> _Broken | None:
+        a, b, c = given[:3]
+        left = combine(combine(*_copies(a, b)), copy.deepcopy(c))
+        right = combine(copy.deepcopy(a), combine(*_copies(b, c)))
+        if equal(left, right):
+            return None
+        return _Broken(
+            f"the reducer is not associative: reduce(reduce({a!r}, {b!r}), {c!r}) is {left!r}, and "
+            f"reduce({a!r}, reduce({b!r}, {c!r})) is {right!r}",
+            "A value depends on how records are combined",
+        )
+
+    def in_any_order(given: list[Any]) -> _Broken | None:
+        a, b = given[:2]
+        one, other = combine(*_copies(a, b)), combine(*_copies(b, a))
+        if equal(one, other):
+            return None
+        return _Broken(
+            f"the reducer is not commutative: reduce({a!r}, {b!r}) is {one!r}, and "
+            f"reduce({b!r}, {a!r}) is {other!r}",
+            "A value depends on the order in which records arrive",
+        )
+
+    def unchanged(given: list[Any]) -> _Broken | None:
+        a, b = given[:2]
+        current, added = _copies(a, b)
+        combine(current, added)
+        if added == b:
+            return None
+        return _Broken(
+            f"the reducer changes the value that is added: {b!r} is {added!r} after "
+            f"reduce({a!r}, {b!r})",
+            "The record that it is a part of changes, too",
+        )
+
+    laws: list[Law] = [unchanged, associative, *([in_any_order] if commutative else [])]
+    _check(laws, values, (3, 3), depth)
+
+
+def check_aggregate(
+    aggregate: Aggregate[Any, Any, Any],
+    values: SearchStrategy[Any] | Any,
+    *,
+    equal: Equal = operator.eq,
+    depth: Depth = "normal",
+) -> None:
+    """Check an `Aggregate`: accumulators are apart, results can be read twice, and parts can be
+    merged.
+
+    Parameters:
+        values: the type of the values that are added, or a Hypothesis strategy of them.
+        equal, depth: as for `check_reducer`.
+
+    Raises:
+        AssertionError: a law does not hold. The message has the smallest values that show it, and
+            says what comes of it.
+        StateTypeError: this is no aggregate, or there are no values of that type.
+
+    >>> largest = Aggregate(create=lambda: 0, add=max, result=int, merge=int.__add__)
+    >>> check_aggregate(largest, int)
+    Traceback (most recent call last):
+        ...
+    AssertionError: merge counts otherwise than add: of the values [1], [1] together it makes 2, \
+and add makes 1. A window that two sessions were merged into has a wrong result
+    """
+    if not isinstance(aggregate, Aggregate):
+        raise StateTypeError(f"check_aggregate() takes an Aggregate(...), not {aggregate!r}")
+    laws: list[Law] = [
+        _Accumulators(aggregate, equal).are_apart,
+        _Accumulators(aggregate, equal).keep_what_is_added,
+        _Accumulators(aggregate, equal).can_be_read_twice,
+    ]
+    if aggregate.merge is not None:
+        laws.append(_Accumulators(aggregate, equal).can_be_merged)
+    _check(laws, values, (0, 4), depth)
+
+
+class _Accumulators:
+    """Laws of an aggregate."""
+
+    def __init__(self, aggregate: Aggregate[Any, Any, Any], equal: Equal) -> None:
+        self._aggregate = aggregate
+        self._equal = equal
+
+    def _added(self, values: Iterable[Any]) -> Any:
+        return reduce(self._aggregate.add, copy.deepcopy(list(values)), self._aggregate.create())
+
+    def _result(self, accumulator: Any) -> Any:
+        return self._aggregate.result(accumulator)
+
+    def are_apart(self, values: list[Any]) -> _Broken | None:
+        before = copy.deepcopy(self._aggregate.create())
+        self._added(values)
+        after = self._aggregate.create()
+        if after == before:
+            return None
+        return _Broken(
+            f"create() returned {before!r}, and {after!r} after the values {values!r} were added "
+            "to another accumulator",
+            "The values of one key are in the result of another: create a new object each time",
+        )
+
+    def keep_what_is_added(self, values: list[Any]) -> _Broken | None:
+        given, accumulator = copy.deepcopy(values), self._aggregate.create()
+        for value in given:
+            accumulator = self._aggregate.add(accumulator, value)
+        if given == values:
+            return None
+        return _Broken(
+            f"add() changes what is added: {values!r} to {given!r}",
+            "The record that it is a part of changes, too",
+        )
+
+    def can_be_read_twice(self, values: list[Any]) -> _Broken | None:
+        accumulator = self._added(values)
+        first = copy.deepcopy(self._result(accumulator))
+        second = self._result(accumulator)
+        if self._equal(first, second):
+            return None
+        return _Broken(
+            f"result() changes the accumulator: of the values {values!r} it returns {first!r}, and "
+            f"then {second!r}",
+            "A state that is read twice has two values",
+        )
+
+    def can_be_merged(self, values: list[Any]) -> _Broken | None:
+        assert self._aggregate.merge is not None
+        for place in range(len(values) + 1):
+            first, second = values[:place], values[place:]
+            merged = self._aggregate.merge(self._added(first), self._added(second))
+            one, other = self._result(merged), self._result(self._added(values))
+            if not self._equal(one, other):
+                return _Broken(
+                    f"merge counts otherwise than add: of the values {first!r}, {second!r} "
+                    f"together it makes {one!r}, and add makes {other!r}",
+                    "A window that two sessions were merged into has a wrong result",
+                )
+        return None
+
+
+def _check(
+    laws: Iterable[Law], values: SearchStrategy[Any] | Any, size: tuple[int, int], depth: Depth
+) -> None:
+    """Raise an AssertionError for the first law that is broken for some values."""
+    from hypothesis import strategies as st
+
+    least, most = size
+    some = st.lists(strategy_of(values), min_size=least, max_size=most)
+    for law in laws:
+        found = counterexample(some, partial(_is_broken, law), depth)
+        if found is not None:
+            broken = law(*found)
+            assert broken is not None, f"{found!r} failed, and then did not: it depends on chance"
+            raise AssertionError(f"{broken.what}. {broken.means}")
+
+
+def _is_broken(law: Law, values: list[Any]) -> bool:
+    return law(values) is not None
+
+
+def _copies(*values: Any) -> list[Any]:
+    return copy.deepcopy(list(values))

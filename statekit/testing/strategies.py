@@ -1,0 +1,390 @@
+"""Hypothesis strategies: values of annotations, records, and histories of records.
+
+They are made of the types alone. `histories` has what streams have: few keys that come often and
+many that come seldom, records at the same instant, out of order, and too late.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import enum
+import typing
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import pydantic
+from hypothesis import strategies as st
+
+from statekit.codec.annotations import struct_fields, struct_flavour, union_members, with_metadata
+from statekit.codec.value_check import INT_MAX, INT_MIN
+from statekit.errors import StateTypeError
+from statekit.records.record_type import RecordType
+from statekit.timestamp import duration_to_micros
+
+__all__ = ["histories", "records", "values"]
+
+T = TypeVar("T")
+
+_SIZE_MAX = 4
+"""Elements of a generated list, set or dict. Longer ones find little more, and take longer."""
+
+_NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+_FIRST, _LAST = dt.datetime(1970, 1, 1), dt.datetime(2100, 1, 1)
+_LARGE = 10**9  # sums of some of these fit a state
+_SECOND = dt.timedelta(seconds=1)
+
+_TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)  # valid UTF-8
+_SCALARS: dict[Any, st.SearchStrategy[Any]] = {
+    None: st.none(),
+    type(None): st.none(),
+    bool: st.booleans(),
+    int: st.integers(-5, 5) | st.integers(-_LARGE, _LARGE),
+    float: st.integers(-5, 5).map(float) | st.floats(-_LARGE, _LARGE),
+    str: st.sampled_from(["a", "b", ""]) | _TEXTS,
+    bytes: st.binary(max_size=8),
+    dt.date: st.dates(_FIRST.date(), _LAST.date()),
+    dt.datetime: st.datetimes(_FIRST, _LAST).map(lambda at: at.replace(tzinfo=dt.UTC, fold=0)),
+    dt.timedelta: st.timedeltas(dt.timedelta(days=-10_000), dt.timedelta(days=10_000)),
+    decimal.Decimal: st.decimals(-(10**12), 10**12, places=6),
+    uuid.UUID: st.uuids(),
+    Any: st.none() | st.booleans() | st.integers(-5, 5) | _TEXTS,
+}
+
+
+# ---------------------------------------------------------------------------------------- values
+
+
+def values(annotation: type[T] | Any) -> st.SearchStrategy[T]:
+    """Return a strategy of the values of an annotation that a state or a record may have.
+
+    Numbers are often small, so that equal ones occur, and never so large that sums of some do not
+    fit; times are of this century and the one before. Limits in `Annotated`, such as those of
+    pydantic's `Field(ge=0)`, are kept.
+
+    Parameters:
+        annotation: as for a state: scalars, enums, containers, unions, classes with fields.
+
+    Raises:
+        StateTypeError: a part of it is not supported.
+
+    >>> from hypothesis import find
+    >>> find(values(dict[str, list[int]]), lambda value: any(map(sum, value.values())))
+    {'a': [1]}
+    """
+    return _Values().of(annotation)
+
+
+class _Values:
+    """Strategies of the parts of one annotation.
+
+    Attributes:
+        open: strategies of the classes that it is inside of: a class may contain itself.
+    """
+
+    def __init__(self) -> None:
+        self.open: dict[Any, st.SearchStrategy[Any]] = {}
+
+    def of(self, annotation: Any) -> st.SearchStrategy[Any]:
+        """Return a strategy of the values of a part."""
+        bare, metadata = with_metadata(annotation)
+        if (members := union_members(bare)) is not None:
+            by_size = sorted(members, key=lambda member: member is not type(None))
+            return st.one_of(*map(self.of, by_size))
+        origin, arguments = typing.get_origin(bare), typing.get_args(bare)
+        if origin is typing.Literal:
+            return st.sampled_from(arguments)
+        if origin is not None:
+            return self._container(annotation, origin, arguments, _Limits(metadata))
+        if isinstance(bare, type) and issubclass(bare, enum.Enum):
+            return st.sampled_from(bare)
+        if struct_flavour(bare) is not None:
+            return self._struct(bare)
+        try:
+            scalar = _SCALARS[bare]
+        except (KeyError, TypeError):
+            raise StateTypeError(
+                f"there are no values of {annotation!r}: pass a strategy of your own for it"
+            ) from None
+        return _Limits(metadata).kept(bare, scalar)
+
+    def _container(
+        self, annotation: Any, origin: Any, arguments: tuple[Any, ...], limits: _Limits
+    ) -> st.SearchStrategy[Any]:
+        if origin is tuple and arguments[-1:] != (...,):
+            return st.tuples(*map(self.of, arguments))
+        sizes = limits.sizes()
+        if origin is tuple:
+            return st.lists(self.of(arguments[0]), **sizes).map(tuple)
+        if origin in (dict, Mapping):
+            return st.dictionaries(*map(self.of, arguments), **sizes)
+        if origin in (list, Sequence):
+            return st.lists(self.of(arguments[0]), **sizes)
+        if origin in (set, frozenset):
+            return (st.sets if origin is set else st.frozensets)(self.of(arguments[0]), **sizes)
+        raise StateTypeError(
+            f"there are no values of {annotation!r}: pass a strategy of your own for it"
+        )
+
+    def _struct(self, cls: Any) -> st.SearchStrategy[Any]:
+        """Return a strategy of the instances of a class."""
+        if cls in self.open:
+            return self.open[cls]
+        self.open[cls] = st.deferred(lambda: made)
+        made = self.fields(cls).map(lambda fields: _instance(cls, fields)).filter(_is_made)
+        del self.open[cls]
+        return made
+
+    def fields(self, cls: Any, given: Mapping[str, Any] | None = None) -> st.SearchStrategy[Any]:
+        """Return a strategy of the fields of a class, by name.
+
+        Parameters:
+            given: strategies of some of them, instead of those of their annotations; None for
+                fields that are left out.
+        """
+        given = given or {}
+        required: dict[str, st.SearchStrategy[Any]] = {}
+        optional: dict[str, st.SearchStrategy[Any]] = {}
+        for field in struct_fields(cls):
+            if not field.init or (field.name in given and given[field.name] is None):
+                continue
+            may_lack = struct_flavour(cls) == "typeddict" and not field.required
+            place = optional if may_lack and field.name not in given else required
+            own = given.get(field.name)
+            place[field.name] = self.of(field.annotation) if own is None else own
+        return st.fixed_dictionaries(required, optional=optional)
+
+
+def _instance(cls: Any, fields: dict[str, Any]) -> Any:
+    """Return an instance of a class; None if its validators refuse these fields."""
+    if struct_flavour(cls) == "typeddict":
+        names = [field.name for field in struct_fields(cls)]
+        return {name: fields[name] for name in names if name in fields}  # in their order
+    if struct_flavour(cls) != "pydantic":
+        return cls(**fields)
+    aliases = {name: info.alias or name for name, info in cls.model_fields.items()}
+    try:
+        return cls.model_validate({aliases[name]: value for name, value in fields.items()})
+    except pydantic.ValidationError:
+        return None
+
+
+def _is_made(instance: Any) -> bool:
+    return instance is not None
+
+
+_LIMITS = (
+    *("ge", "gt", "le", "lt", "multiple_of"),
+    *("min_length", "max_length", "max_digits", "decimal_places"),
+)
+"""What annotated_types, pydantic, msgspec and statekit call them."""
+
+
+class _Limits:
+    """Limits of values, from the metadata of an annotation.
+
+    Parameters:
+        metadata: of `Annotated`.
+    """
+
+    def __init__(self, metadata: Iterable[Any]) -> None:
+        self._known: dict[str, Any] = {}
+        for each in _flat(metadata):
+            for name in _LIMITS:
+                if (limit := getattr(each, name, None)) is not None:
+                    self._known[name] = limit
+
+    def sizes(self) -> dict[str, Any]:
+        """Return the sizes of a container, as arguments of its strategy."""
+        least = self._known.get("min_length", 0)
+        most = self._known.get("max_length", least + _SIZE_MAX)
+        return {"min_size": least, "max_size": min(most, least + _SIZE_MAX)}
+
+    def kept(self, kind: Any, strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        """Return a strategy of the values within the limits.
+
+        Parameters:
+            kind: the scalar type.
+            strategy: of all its values.
+        """
+        if not self._known:
+            return strategy
+        if kind in (str, bytes):
+            sizes = self.sizes()
+            return st.binary(**sizes) if kind is bytes else st.text("ab☃", **sizes)
+        least = self._known.get("ge", self._known.get("gt"))
+        most = self._known.get("le", self._known.get("lt"))
+        if kind is int:
+            strategy = self._ints(least, most)
+        elif kind is float:
+            strategy = st.floats(least, most, allow_nan=False, allow_infinity=False)
+        elif kind is decimal.Decimal:
+            strategy = self._decimals(least, most)
+        return strategy.filter(self._holds)
+
+    def _ints(self, least: int | None, most: int | None) -> st.SearchStrategy[int]:
+        """Return a strategy of ints, often near the least or the largest one, or near 0."""
+        low = INT_MIN if least is None else int(least)
+        high = INT_MAX if most is None else int(most)
+        step = self._known.get("multiple_of", 1)
+        near = min(max(low, 0), high)
+        first, last = -(-low // step), high // step
+        close = st.integers(max(near // step - 5, first), min(near // step + 5, last))
+        return (close | st.integers(first, last)).map(lambda number: number * step)
+
+    def _decimals(self, least: Any, most: Any) -> st.SearchStrategy[decimal.Decimal]:
+        """Return a strategy of decimals with so many digits and places."""
+        places = self._known.get("decimal_places", 2)
+        whole = self._known.get("max_digits", 18) - places
+        largest = decimal.Decimal(10**whole - 1)
+        low = -largest if least is None else max(decimal.Decimal(least), -largest)
+        high = largest if most is None else min(decimal.Decimal(most), largest)
+        return st.decimals(low, high, places=places, allow_nan=False)
+
+    def _holds(self, value: Any) -> bool:
+        checks: dict[str, Callable[[Any], bool]] = {
+            "ge": lambda limit: value >= limit,
+            "gt": lambda limit: value > limit,
+            "le": lambda limit: value <= limit,
+            "lt": lambda limit: value < limit,
+            "multiple_of": lambda limit: value % limit == 0,
+        }
+        return all(checks[name](of) for name, of in self._known.items() if name in checks)
+
+
+def _flat(metadata: Iterable[Any]) -> Iterator[Any]:
+    """Yield metadata, and what groups of it consist of."""
+    for each in metadata:
+        if isinstance(each, Iterable) and not isinstance(each, str | bytes):
+            yield from _flat(each)  # a group of annotated_types
+        else:
+            yield each
+            yield from getattr(each, "metadata", ())  # pydantic's Field
+
+
+# --------------------------------------------------------------------------------------- records
+
+
+def records(cls: type[T], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[T]:
+    """Return a strategy of the records of a class.
+
+    Parameters:
+        fields: strategies of some fields, instead of those of their types.
+
+    Raises:
+        StateTypeError: the class does not say which fields its records have, or has no such field.
+
+    >>> from typing import NamedTuple
+    >>> from hypothesis import find
+    >>> class Order(NamedTuple):
+    ...     customer: str
+    ...     cents: int
+    >>> find(records(Order, customer=st.just("ada")), lambda order: order.cents > 3)
+    Order(customer='ada', cents=4)
+    """
+    _check(cls, fields)
+    of_fields = _Values().fields(cls, fields)
+    return of_fields.map(lambda found: _instance(cls, found)).filter(_is_made)
+
+
+def _check(cls: Any, fields: Iterable[str]) -> RecordType:
+    """Return the record type of a class, after checking that it has some fields."""
+    record = RecordType.of(cls, where="records")
+    if record.fields is None:
+        raise StateTypeError(
+            "records(dict): a dict does not say which fields it has: give a NamedTuple, a "
+            "dataclass, a TypedDict or the like, or a strategy of your own"
+        )
+    if unknown := [name for name in fields if name not in record.fields]:
+        raise StateTypeError(
+            f"records({record.name}): it has no field {', '.join(map(repr, unknown))}: choose from "
+            f"{', '.join(record.fields)}"
+        )
+    return record
+
+
+def histories(
+    cls: type[T],
+    *,
+    key: str | Sequence[str] = (),
+    event_time: str | None = None,
+    keys: int | Sequence[Any] = 4,
+    lateness: dt.timedelta | str = dt.timedelta(0),
+    epochs: int = 4,
+    size: int = 8,
+    **fields: st.SearchStrategy[Any],
+) -> st.SearchStrategy[list[list[T]]]:
+    """Return a strategy of the records of some epochs.
+
+    Parameters:
+        key: the fields of the key: a few keys occur, the first ones most often.
+        event_time: the field with the event time: times rise from epoch to epoch, many are equal,
+            some are out of order, and a few are so late that they are dropped.
+        keys: how many keys there are at most; or the keys, tuples if there are several fields.
+        lateness: as for `@process`.
+        epochs, size: how many epochs, and records in each, there are at most.
+        fields: strategies of other fields, instead of those of their types.
+
+    Raises:
+        StateTypeError: the class has no such field, or an option is not valid.
+
+    >>> from typing import NamedTuple
+    >>> from hypothesis import find
+    >>> class Click(NamedTuple):
+    ...     user: str
+    ...     at: dt.datetime
+    >>> of_clicks = histories(Click, key="user", event_time="at", keys=["ada"])
+    >>> find(of_clicks, lambda epochs: any(epochs))
+    [[Click(user='ada', at=datetime.datetime(2026, 1, 1, 12, 0, tzinfo=datetime.timezone.utc))]]
+    """
+    names = [key] if isinstance(key, str) else list(key)
+    times = [] if event_time is None else [event_time]
+    record = _check(cls, [*names, *times, *fields])
+    chosen = _keys(record, names, keys) if names else st.just([()])
+    others = _Values().fields(cls, dict.fromkeys([*names, *times]) | fields)
+    some = st.tuples(_places(), others, _offsets(duration_to_micros(lateness, "lateness")))
+    step = 10 * _SECOND + dt.timedelta(microseconds=duration_to_micros(lateness, "lateness")) / 2
+
+    def assembled(drawn: tuple[list[tuple[Any, ...]], list[list[Any]]]) -> list[list[T]]:
+        of_keys, of_epochs = drawn
+        made: list[list[T]] = []
+        for number, epoch in enumerate(of_epochs):
+            found = []
+            for place, own, offset in epoch:
+                at = dict.fromkeys(times, _NOON + number * step + offset)
+                of_key = dict(zip(names, of_keys[place % len(of_keys)], strict=True))
+                found.append(_instance(cls, own | of_key | at))
+            made.append(list(filter(_is_made, found)))
+        return made
+
+    drawn = st.lists(st.lists(some, max_size=size), max_size=epochs)
+    return st.tuples(chosen, drawn).map(assembled)
+
+
+def _keys(
+    record: RecordType, names: Sequence[str], keys: int | Sequence[Any]
+) -> st.SearchStrategy[list[tuple[Any, ...]]]:
+    """Return a strategy of different keys, as tuples."""
+    if not isinstance(keys, int):
+        return st.just([tuple(key) if len(names) > 1 else (key,) for key in keys])
+    if keys < 1:
+        raise StateTypeError(f"keys={keys}: give at least one key")
+    of_fields = (values((record.fields or {})[name].annotation) for name in names)
+    return st.lists(st.tuples(*of_fields), min_size=1, max_size=keys, unique_by=repr)
+
+
+def _places() -> st.SearchStrategy[int]:
+    """Return a strategy of the keys of records, as places: half of them are the first one."""
+    return st.just(0) | st.integers(0, 11)
+
+
+def _offsets(late_us: int) -> st.SearchStrategy[dt.timedelta]:
+    """Return a strategy of event times from the begin of an epoch on: some ten seconds, and before
+    them.
+    """
+    lateness = dt.timedelta(microseconds=late_us)
+    seconds = st.integers(0, 10).map(lambda number: number * _SECOND)
+    within = st.integers(0, 4).map(lambda part: -lateness * part / 4)
+    too_late = st.integers(1, 3).map(lambda number: -lateness - number * 15 * _SECOND)
+    return seconds | seconds | within | too_late

@@ -85,8 +85,11 @@ TESTING = [
     "FaultyBackend",
     "FaultyCopies",
     "Harness",
+    "JobHarness",
     "bind",
+    "check_aggregate",
     "check_redistribution",
+    "check_reducer",
     "faulty",
 ]
 

@@ -1,10 +1,12 @@
 """Test process functions and jobs without a cluster.
 
-`Harness` runs one operator with real epochs, `JobHarness` a whole job. `check_…` search for values
-for which something does not hold. `strategies` generates records, for Hypothesis. `faults` fails on
-purpose. May import `runtime` and whatever that may import.
+`Harness` runs one operator with real epochs, `JobHarness` a whole job. `check` searches for
+histories for which results are other ones than they should be, and `check_…` for values that break
+a law. `strategies` and `histories` are for Hypothesis. `faults` fails on purpose. May import
+`runtime` and whatever that may import.
 """
 
+from statekit.testing.check import check
 from statekit.testing.counting import CountingBackend
 from statekit.testing.faults import Fault, Faults, FaultyBackend, FaultyCopies, faulty
 from statekit.testing.harness import Harness, bind
@@ -21,6 +23,7 @@ __all__ = [
     "Harness",
     "JobHarness",
     "bind",
+    "check",
     "check_aggregate",
     "check_redistribution",
     "check_reducer",

@@ -10,11 +10,13 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from statekit.backend.interface import Backend as RowBackend
 from statekit.backend.mutation import Batch
+from statekit.checkpoint.job_file import TIMERS
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.state_kinds import RowShape
@@ -22,7 +24,8 @@ from statekit.errors import QueryError, RestoreError, StatekitError, StateTypeEr
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.options import RunOptions
-from statekit.keygroup import key_group, pack_group, shard_of_group
+from statekit.job.plan import Operator
+from statekit.keygroup import GROUP_BYTES, key_group, pack_group, shard_of_group
 from statekit.maintenance.savepoint.format import Savepoint
 from statekit.maintenance.savepoint.restore import import_savepoint
 from statekit.runtime.local import LocalRunner
@@ -34,6 +37,25 @@ from statekit.timestamp import datetime_to_micros, instant
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies
 
 Backend = Literal["memory", "rocksdb"]
+
+_END = b"\xff" * 16  # behind all keys of rows
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What is stored after an epoch, as plain Python.
+
+    Parameters:
+        states: the values of each operator's keyed states, by operator, state and key.
+        timers: the timers, by operator and key.
+        operator_states: per shard, by operator and state.
+        late: how many records were late so far.
+    """
+
+    states: dict[tuple[str, str], dict[Any, Any]]
+    timers: dict[str, dict[Any, list[Timer]]]
+    operator_states: dict[tuple[str, str], list[Any]]
+    late: int
 
 
 class JobDriver:
@@ -64,14 +86,16 @@ class JobDriver:
         )
         self._backend = backend
         self._allow_dropped_state = allow_dropped_state
-        self._directory = tempfile.mkdtemp(prefix="statekit-harness-")
-        weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
+        self._directory: str | None = None
         self._now_us = 0
         self._runner = self._start(parallelism)
 
     def _start(self, parallelism: int | None) -> LocalRunner:
         copies: WorkingCopies = MemoryCopies()
         if self._backend == "rocksdb":
+            if self._directory is None:
+                self._directory = tempfile.mkdtemp(prefix="statekit-harness-")
+                weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
             copies = DiskCopies(self._directory)
         return LocalRunner(
             self._job,
@@ -118,10 +142,14 @@ class JobDriver:
     # -------------------------------------------------------------------------------------- epochs
 
     def _epoch(
-        self, inputs: Mapping[str, Iterable[Any]] | None = None, **instants: Any
+        self, inputs: Mapping[str, Iterable[Any]] | None = None, **options: Any
     ) -> dict[str, list[Any]]:
-        """Run one epoch, commit it, and return the records of each sink."""
-        return self._runner.epoch(inputs or {}, at_us=self._now_us, **instants)
+        """Run one epoch, commit it, and return the records of each sink.
+
+        Parameters:
+            options: as for `LocalRunner.epoch`.
+        """
+        return self._runner.epoch(inputs or {}, at_us=self._now_us, **options)
 
     def _epoch_at_watermark(
         self, to: dt.datetime, operators: Sequence[str]
@@ -159,44 +187,87 @@ class JobDriver:
 
     # -------------------------------------------------------------------------------------- states
 
-    def _state_of(self, process: Process[Any, Any, Any], name: str, key: Any) -> Any:
+    def _state_of(self, operator: Operator, name: str, key: Any) -> Any:
         """Return the state of a key after the last epoch as plain Python."""
-        spec = _spec(process, name, local=False)
-        with self._opened_at(process, key) as (scope, backend, _):
+        spec = _spec(operator, name, local=False)
+        with self._opened_at(operator, key) as (scope, backend, _):
             return plain(spec, spec.bind(scope, backend))
 
-    def _operator_state_of(self, process: Process[Any, Any, Any], name: str) -> list[Any]:
+    def _operator_state_of(self, operator: Operator, name: str) -> list[Any]:
         """Return operator state after the last epoch: one plain Python value per shard."""
-        spec = _spec(process, name, local=True)
+        spec = _spec(operator, name, local=True)
         states = []
         for shard in range(self.parallelism):
-            with self._copy_of(process, shard) as (backend, plan):
+            with self._copy_of(operator, shard) as (backend, plan):
                 stay = KeyScope.of_shard(plan, Batch(), _nothing)
                 states.append(plain(spec, spec.bind(stay, backend)))
         return states
 
-    def _timers_of(self, process: Process[Any, Any, Any], key: Any) -> Sequence[Timer]:
+    def _timers_of(self, operator: Operator, key: Any) -> Sequence[Timer]:
         """Return the timers of a key after the last epoch, soonest first."""
-        with self._opened_at(process, key) as (scope, backend, plan):
-            timers = process.bind_timers(scope, backend, plan)
+        with self._opened_at(operator, key) as (scope, backend, plan):
+            timers = operator.declared.bind_timers(scope, backend, plan)
             return [] if timers is None else timers.list()
 
-    def _shard_of(self, process: Process[Any, Any, Any], key: Any) -> int:
+    def _contents(self) -> Contents:
+        """Return everything that is stored after the last epoch."""
+        last = self._runner.coordinator.last
+        late = 0 if last is None else sum(each.late_so_far for each in last.operators.values())
+        found = Contents({}, {}, {}, late)
+        for operator in self._job.operators:
+            for spec in operator.declared.states:
+                if spec.kind.is_local:
+                    of_shards = self._operator_state_of(operator, spec.name)
+                    found.operator_states[operator.name, spec.name] = of_shards
+                else:
+                    found.states[operator.name, spec.name] = {}
+            found.timers[operator.name] = {}
+            if operator.declared.key:
+                for shard in range(self.parallelism):
+                    self._add_contents(found, operator, shard)
+        return found
+
+    def _add_contents(self, found: Contents, operator: Operator, shard: int) -> None:
+        """Add the states and timers of the keys of a shard."""
+        process = operator.declared
+        keyed = [spec for spec in process.states if not spec.kind.is_local]
+        families = [spec.name for spec in keyed]
+        if process.handles_timers:
+            families.append(TIMERS)
+        decode = process.key_codec.decode
+        with self._copy_of(operator, shard) as (backend, plan):
+            prefixes = {
+                row_key[: decode(row_key, GROUP_BYTES)[1]]
+                for family in families
+                for row_key, _ in backend.scan(family, b"", _END)
+            }
+            for prefix in sorted(prefixes):
+                key = decode(prefix, GROUP_BYTES)[0]
+                scope = self._scope_at(prefix, key, plan)
+                for spec in keyed:
+                    value = plain(spec, spec.bind(scope, backend))
+                    if value is not None and value != [] and value != {}:
+                        found.states[operator.name, spec.name][key] = value
+                timers = process.bind_timers(scope, backend, plan)
+                if timers is not None and (pending := list(timers.list())):
+                    found.timers[operator.name][key] = pending
+
+    def _shard_of(self, operator: Operator, key: Any) -> int:
         """Return the shard that owns a key."""
-        if not process.key:
-            raise QueryError(f"{process.name} has no key: its records are distributed round robin")
-        process.key_codec.encode(key)  # a key of another type would hash to some shard too
+        if not operator.declared.key:
+            raise QueryError(f"{operator.name} has no key: its records are distributed round robin")
+        operator.declared.key_codec.encode(
+            key
+        )  # a key of another type would hash to some shard too
         group = key_group(key, self.key_groups)
         return shard_of_group(group, self.parallelism, self.key_groups)
 
     @contextlib.contextmanager
-    def _copy_of(
-        self, process: Process[Any, Any, Any], shard: int
-    ) -> Iterator[tuple[RowBackend, ShardPlan]]:
+    def _copy_of(self, operator: Operator, shard: int) -> Iterator[tuple[RowBackend, ShardPlan]]:
         """Open the rows of a shard after the last epoch."""
         coordinator = self._runner.coordinator
-        plan = coordinator.plans(process.name)[shard]
-        families = process.families_in(plan)
+        plan = coordinator.plans(operator.name)[shard]
+        families = operator.declared.families_in(plan)
         copy = obtained(plan, families, coordinator.repository, self._runner.copies)
         try:
             yield copy.backend, plan
@@ -205,16 +276,25 @@ class JobDriver:
 
     @contextlib.contextmanager
     def _opened_at(
-        self, process: Process[Any, Any, Any], key: Any
+        self, operator: Operator, key: Any
     ) -> Iterator[tuple[KeyScope, RowBackend, ShardPlan]]:
         """Open a key scope after the last epoch."""
-        with self._copy_of(process, self._shard_of(process, key)) as (backend, plan):
-            scope = KeyScope.of_keys(plan, Batch(), _nothing)
-            scope.enter(prefix_of(process, key, self.key_groups), key)
-            last = self._runner.coordinator.last
-            if last is not None:
-                scope.clocks = Clocks(plan.reached_us, last.processing_time_us, plan.reached_us)
-            yield scope, backend, plan
+        with self._copy_of(operator, self._shard_of(operator, key)) as (backend, plan):
+            prefix = prefix_of(operator.declared, key, self.key_groups)
+            yield self._scope_at(prefix, key, plan), backend, plan
+
+    def _scope_at(self, prefix: bytes, key: Any, plan: ShardPlan) -> KeyScope:
+        """Return a key scope after the last epoch.
+
+        Parameters:
+            prefix: of the key.
+        """
+        scope = KeyScope.of_keys(plan, Batch(), _nothing)
+        scope.enter(prefix, key)
+        last = self._runner.coordinator.last
+        if last is not None:
+            scope.clocks = Clocks(plan.reached_us, last.processing_time_us, plan.reached_us)
+        return scope
 
 
 def stored_epochs(
@@ -264,15 +344,15 @@ def prefix_of(process: Process[Any, Any, Any], key: Any, key_groups: int) -> byt
     return pack_group(key_group(key, key_groups)) + process.key_codec.encode(key)
 
 
-def _spec(process: Process[Any, Any, Any], name: str, *, local: bool) -> StateSpec:
+def _spec(operator: Operator, name: str, *, local: bool) -> StateSpec:
     """Return the keyed or operator state of that name."""
-    specs = [spec for spec in process.states if spec.kind.is_local == local]
+    specs = [spec for spec in operator.declared.states if spec.kind.is_local == local]
     for spec in specs:
         if spec.name == name:
             return spec
     title, other = ("operator state", "state") if local else ("state", "operator_state")
     raise QueryError(
-        f"{process.name} has no {title} {name!r}: it has {[spec.name for spec in specs]}; "
+        f"{operator.name} has no {title} {name!r}: it has {[spec.name for spec in specs]}; "
         f"use {other}() for the others"
     )
 

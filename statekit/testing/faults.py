@@ -342,10 +342,17 @@ def plans(*, most: int = 4, until: int = 60, lasting: bool | None = None) -> Sea
     """
     from hypothesis import strategies as st
 
+    chosen = safe_faults(most=most, until=until)
+    last = st.booleans() if lasting is None else st.just(lasting)
+    return st.builds(lambda faults, lasting: Faults(*faults, lasting=lasting), chosen, last)
+
+
+def safe_faults(*, most: int, until: int) -> SearchStrategy[list[Fault]]:
+    """Return a Hypothesis strategy of faults for a plan, as `plans` does."""
+    from hypothesis import strategies as st
+
     safe: list[What] = ["fail before", "fail after", "tear"]
     operations = st.sampled_from([None, *get_args(Operation)])
     fault = st.builds(Fault, st.sampled_from(safe), st.integers(0, until), operations)
     flip = st.builds(partial(Fault, "flip", operation="get"), at=st.integers(0, until))
-    chosen = st.lists(fault | flip, max_size=most, unique=True)
-    last = st.booleans() if lasting is None else st.just(lasting)
-    return st.builds(lambda faults, lasting: Faults(*faults, lasting=lasting), chosen, last)
+    return st.lists(fault | flip, max_size=most, unique=True)

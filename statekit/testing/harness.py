@@ -13,12 +13,15 @@ from statekit.checkpoint.repository import Repository
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
+from statekit.job.plan import Operator
 from statekit.job.stream import Stream
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 from statekit.runtime.task import ShardTask
 from statekit.state.timers import Timer
 from statekit.testing.driver import Backend, JobDriver, prefix_of, stored_epochs
+
+_DRIVES = "a Harness drives"
 
 
 class Harness(JobDriver):
@@ -57,21 +60,17 @@ class Harness(JobDriver):
         *,
         allow_dropped_state: bool = False,
     ) -> None:
-        self.process = process = _declared(process)
-        job = Job(process.name, key_groups=key_groups)
-        records = _source(job, process, "records", process.record_type)
-        handled = process.handlers.record_type
-        broadcast = []
-        if handled is not None:
-            broadcast.append(_source(job, process, "broadcast", handled))
-        stream = records.process(process, broadcast=broadcast)
-        stream.sink("outputs")
-        if process.event_time is not None:
-            stream.late.sink("late")
+        self.process = process = process_of(process, _DRIVES)
         self._late: list[Any] = []
+        job = job_of(process, key_groups)
         super().__init__(
             job, parallelism, backend, checkpoint, allow_dropped_state=allow_dropped_state
         )
+
+    @property
+    def _operator(self) -> Operator:
+        (operator,) = self._job.operators
+        return operator
 
     def send(self, *records: Any, broadcast: Sequence[Any] = ()) -> list[Any]:
         """Run one epoch over these records, commit it, and return its outputs.
@@ -138,24 +137,24 @@ class Harness(JobDriver):
 
     def timers(self, key: Any) -> Sequence[Timer]:
         """Return the timers of a key after the last epoch, soonest first."""
-        return self._timers_of(self.process, key)
+        return self._timers_of(self._operator, key)
 
     def state(self, name: str, key: Any) -> Any:
         """Return the state of a key after the last epoch as plain Python: None, the value, a list
         or a dict.
         """
-        return self._state_of(self.process, name, key)
+        return self._state_of(self._operator, name, key)
 
     def operator_state(self, name: str) -> list[Any]:
         """Return operator state after the last epoch: one plain Python value per shard.
 
         None, the value, a list or a dict; for a `Checkpointed` object, its snapshot.
         """
-        return self._operator_state_of(self.process, name)
+        return self._operator_state_of(self._operator, name)
 
     def shard_of(self, key: Any) -> int:
         """Return the shard that owns a key."""
-        return self._shard_of(self.process, key)
+        return self._shard_of(self._operator, key)
 
     @classmethod
     def restore(
@@ -171,7 +170,7 @@ class Harness(JobDriver):
         """Return a harness that starts from a directory of `checkpoint`, or from a savepoint. The
         directory does not change.
         """
-        repository = stored_epochs(path, parallelism, key_groups, [_declared(process)])
+        repository = stored_epochs(path, parallelism, key_groups, [process_of(process, _DRIVES)])
         return cls(
             process,
             parallelism,
@@ -180,6 +179,23 @@ class Harness(JobDriver):
             repository,
             allow_dropped_state=allow_dropped_state,
         )
+
+
+def job_of(process: Process[Any, Any, Any], key_groups: int | None = None) -> Job:
+    """Return a job of one operator, with the sources `records` and perhaps `broadcast`, and the
+    sinks `outputs` and perhaps `late`.
+    """
+    job = Job(process.name, key_groups=key_groups)
+    records = _source(job, process, "records", process.record_type)
+    handled = process.handlers.record_type
+    broadcast = []
+    if handled is not None:
+        broadcast.append(_source(job, process, "broadcast", handled))
+    stream = records.process(process, broadcast=broadcast)
+    stream.sink("outputs")
+    if process.event_time is not None:
+        stream.late.sink("late")
+    return job
 
 
 def _source(job: Job, process: Process[Any, Any, Any], name: str, records: Records) -> Stream[Any]:
@@ -194,12 +210,16 @@ def _source(job: Job, process: Process[Any, Any, Any], name: str, records: Recor
     return job.source(name, *(member.cls for member in records.members))
 
 
-def _declared(given: Process[Any, Any, Any] | Stream[Any]) -> Process[Any, Any, Any]:
-    """Return the process function of an operator."""
+def process_of(given: Process[Any, Any, Any] | Stream[Any], who: str) -> Process[Any, Any, Any]:
+    """Return the process function of an operator.
+
+    Parameters:
+        who: asks for it, for messages.
+    """
     declared = given.declared if isinstance(given, Stream) else given
     if not isinstance(declared, Process):
         raise StateTypeError(
-            f"a Harness drives a function decorated with @process, or an operator, not {given!r}: "
+            f"{who} a function decorated with @process, or an operator, not {given!r}: "
             "give it the function, or the stream that .process() or .window() returned"
         )
     return declared

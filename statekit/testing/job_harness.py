@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from statekit.checkpoint.repository import Repository
 from statekit.errors import QueryError, StateTypeError
-from statekit.functions.process import Process
 from statekit.job.job import Job
+from statekit.job.plan import Operator
 from statekit.state.timers import Timer
-from statekit.testing.driver import Backend, JobDriver, stored_epochs
+from statekit.testing.driver import Backend, Contents, JobDriver, stored_epochs
+
+
+class _Ended(Exception):  # noqa: N818 - it is no error
+    """The process ended right before a commit."""
 
 
 class JobHarness(JobDriver):
@@ -86,15 +92,52 @@ class JobHarness(JobDriver):
             )
         return self._taken(self._epoch(records))
 
+    def publish(
+        self, records: Mapping[str, Iterable[Any]] | None, published: dict[str, list[Any]]
+    ) -> None:
+        """Run one epoch whose records are published before the commit, as sinks do.
+
+        Parameters:
+            records: as for `send`; None lets event time end, as `drain_once` does.
+            published: is given the records of each sink, also if the commit then fails.
+        """
+        callbacks = {sink.name: partial(_put, published, sink.name) for sink in self.job.sinks}
+        what = "drain" if records is None else "records"
+        self._epoch(records, outputs=callbacks, what=what)
+
+    def attempt(self, records: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
+        """Run one epoch, and crash right before its commit. Return the records of each sink, which
+        may have been published.
+
+        Parameters:
+            records: as for `send`.
+        """
+        published: dict[str, list[Any]] = {}
+        callbacks = {sink.name: partial(_put, published, sink.name) for sink in self.job.sinks}
+        for name in list(callbacks)[-1:]:
+            callbacks[name] = partial(_put_last, published, name)
+            with contextlib.suppress(_Ended):
+                self._epoch(records, outputs=callbacks)
+            self.crash()
+        return published
+
     def drain(self) -> dict[str, list[Any]]:
         """Let event time end, as at the end of a bounded run: all windows and timers of event time
         fire, in one operator of a chain after the other. Return what each sink gets of it.
         """
         found: dict[str, list[Any]] = {sink.name: [] for sink in self.job.sinks}
-        while self.epoch is not None and not self._runner.coordinator.is_drained:
-            for name, records in self._taken(self._epoch(what="drain")).items():
+        while (emitted := self.drain_once()) is not None:
+            for name, records in emitted.items():
                 found[name] += records
         return found
+
+    def drain_once(self) -> dict[str, list[Any]] | None:
+        """Run one epoch in which event time ends, in as many operators as possible, and return the
+        records of each sink; None if nothing is left to do.
+        """
+        if self.is_drained:
+            return None
+        return self._taken(self._epoch(what="drain"))
 
     def advance_watermark(self, to: dt.datetime) -> dict[str, list[Any]]:
         """Run an epoch without records in which the watermark of all operators that read sources is
@@ -133,7 +176,7 @@ class JobHarness(JobDriver):
         Raises:
             QueryError: there is no such operator, or no such state.
         """
-        return self._state_of(self._declared(operator), name, key)
+        return self._state_of(self._operator(operator), name, key)
 
     def operator_state(self, operator: str, name: str) -> list[Any]:
         """Return operator state after the last epoch: one plain Python value per shard.
@@ -141,7 +184,7 @@ class JobHarness(JobDriver):
         Raises:
             QueryError: there is no such operator, or no such state.
         """
-        return self._operator_state_of(self._declared(operator), name)
+        return self._operator_state_of(self._operator(operator), name)
 
     def timers(self, operator: str, key: Any) -> Sequence[Timer]:
         """Return the timers of a key after the last epoch, soonest first.
@@ -149,7 +192,12 @@ class JobHarness(JobDriver):
         Raises:
             QueryError: there is no such operator.
         """
-        return self._timers_of(self._declared(operator), key)
+        return self._timers_of(self._operator(operator), key)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether event time has ended, and nothing is left to do; also before the first epoch."""
+        return self.epoch is None or self._runner.coordinator.is_drained
 
     @classmethod
     def restore(
@@ -168,14 +216,27 @@ class JobHarness(JobDriver):
         repository = stored_epochs(path, parallelism, job.key_groups, functions)
         return cls(job, parallelism, backend, repository, allow_dropped_state=allow_dropped_state)
 
-    def _declared(self, operator: str) -> Process[Any, Any, Any]:
+    def contents(self) -> Contents:
+        """Return all states and timers after the last epoch, as plain Python."""
+        return self._contents()
+
+    def _operator(self, name: str) -> Operator:
         for each in self.job.operators:
-            if each.name == operator:
-                return each.declared
+            if each.name == name:
+                return each
         names = ", ".join(each.name for each in self.job.operators)
-        raise QueryError(f"job {self.job.name!r} has no operator {operator!r}: it has {names}")
+        raise QueryError(f"job {self.job.name!r} has no operator {name!r}: it has {names}")
 
     def _taken(self, emitted: dict[str, list[Any]]) -> dict[str, list[Any]]:
         for name, records in emitted.items():
             self.outputs[name] += records
         return emitted
+
+
+def _put(published: dict[str, list[Any]], sink: str, records: list[Any], _: int) -> None:
+    published[sink] = records
+
+
+def _put_last(published: dict[str, list[Any]], sink: str, records: list[Any], _: int) -> None:
+    published[sink] = records
+    raise _Ended

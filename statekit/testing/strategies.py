@@ -1,8 +1,4 @@
-"""Hypothesis strategies: values of annotations, records, and histories of records.
-
-They are made of the types alone. `histories` has what streams have: few keys that come often and
-many that come seldom, records at the same instant, out of order, and too late.
-"""
+"""Hypothesis strategies: values of annotations, and records. They are made of the types alone."""
 
 from __future__ import annotations
 
@@ -21,20 +17,16 @@ from statekit.codec.annotations import struct_fields, struct_flavour, union_memb
 from statekit.codec.value_check import INT_MAX, INT_MIN
 from statekit.errors import StateTypeError
 from statekit.records.record_type import RecordType
-from statekit.timestamp import duration_to_micros
 
-__all__ = ["histories", "records", "values"]
+__all__ = ["check_fields", "fields_of", "instance", "is_made", "records", "values"]
 
 T = TypeVar("T")
 
 _SIZE_MAX = 4
 """Elements of a generated list, set or dict. Longer ones find little more, and take longer."""
 
-_NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 _FIRST, _LAST = dt.datetime(1970, 1, 1), dt.datetime(2100, 1, 1)
 _LARGE = 10**9  # sums of some of these fit a state
-_SECOND = dt.timedelta(seconds=1)
-
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)  # valid UTF-8
 _SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     None: st.none(),
@@ -132,7 +124,7 @@ class _Values:
         if cls in self.open:
             return self.open[cls]
         self.open[cls] = st.deferred(lambda: made)
-        made = self.fields(cls).map(lambda fields: _instance(cls, fields)).filter(_is_made)
+        made = self.fields(cls).map(lambda fields: instance(cls, fields)).filter(is_made)
         del self.open[cls]
         return made
 
@@ -156,7 +148,7 @@ class _Values:
         return st.fixed_dictionaries(required, optional=optional)
 
 
-def _instance(cls: Any, fields: dict[str, Any]) -> Any:
+def instance(cls: Any, fields: dict[str, Any]) -> Any:
     """Return an instance of a class; None if its validators refuse these fields."""
     if struct_flavour(cls) == "typeddict":
         names = [field.name for field in struct_fields(cls)]
@@ -170,8 +162,9 @@ def _instance(cls: Any, fields: dict[str, Any]) -> Any:
         return None
 
 
-def _is_made(instance: Any) -> bool:
-    return instance is not None
+def is_made(made: Any) -> bool:
+    """Return whether `instance` made one."""
+    return made is not None
 
 
 _LIMITS = (
@@ -283,12 +276,21 @@ def records(cls: type[T], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy
     >>> find(records(Order, customer=st.just("ada")), lambda order: order.cents > 3)
     Order(customer='ada', cents=4)
     """
-    _check(cls, fields)
-    of_fields = _Values().fields(cls, fields)
-    return of_fields.map(lambda found: _instance(cls, found)).filter(_is_made)
+    check_fields(cls, fields)
+    return fields_of(cls, fields).map(lambda found: instance(cls, found)).filter(is_made)
 
 
-def _check(cls: Any, fields: Iterable[str]) -> RecordType:
+def fields_of(cls: Any, given: Mapping[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Return a strategy of the fields of a class, by name.
+
+    Parameters:
+        given: strategies of some of them, instead of those of their types; None for fields that are
+            left out.
+    """
+    return _Values().fields(cls, given)
+
+
+def check_fields(cls: Any, fields: Iterable[str]) -> RecordType:
     """Return the record type of a class, after checking that it has some fields."""
     record = RecordType.of(cls, where="records")
     if record.fields is None:
@@ -302,89 +304,3 @@ def _check(cls: Any, fields: Iterable[str]) -> RecordType:
             f"{', '.join(record.fields)}"
         )
     return record
-
-
-def histories(
-    cls: type[T],
-    *,
-    key: str | Sequence[str] = (),
-    event_time: str | None = None,
-    keys: int | Sequence[Any] = 4,
-    lateness: dt.timedelta | str = dt.timedelta(0),
-    epochs: int = 4,
-    size: int = 8,
-    **fields: st.SearchStrategy[Any],
-) -> st.SearchStrategy[list[list[T]]]:
-    """Return a strategy of the records of some epochs.
-
-    Parameters:
-        key: the fields of the key: a few keys occur, the first ones most often.
-        event_time: the field with the event time: times rise from epoch to epoch, many are equal,
-            some are out of order, and a few are so late that they are dropped.
-        keys: how many keys there are at most; or the keys, tuples if there are several fields.
-        lateness: as for `@process`.
-        epochs, size: how many epochs, and records in each, there are at most.
-        fields: strategies of other fields, instead of those of their types.
-
-    Raises:
-        StateTypeError: the class has no such field, or an option is not valid.
-
-    >>> from typing import NamedTuple
-    >>> from hypothesis import find
-    >>> class Click(NamedTuple):
-    ...     user: str
-    ...     at: dt.datetime
-    >>> of_clicks = histories(Click, key="user", event_time="at", keys=["ada"])
-    >>> find(of_clicks, lambda epochs: any(epochs))
-    [[Click(user='ada', at=datetime.datetime(2026, 1, 1, 12, 0, tzinfo=datetime.timezone.utc))]]
-    """
-    names = [key] if isinstance(key, str) else list(key)
-    times = [] if event_time is None else [event_time]
-    record = _check(cls, [*names, *times, *fields])
-    chosen = _keys(record, names, keys) if names else st.just([()])
-    others = _Values().fields(cls, dict.fromkeys([*names, *times]) | fields)
-    some = st.tuples(_places(), others, _offsets(duration_to_micros(lateness, "lateness")))
-    step = 10 * _SECOND + dt.timedelta(microseconds=duration_to_micros(lateness, "lateness")) / 2
-
-    def assembled(drawn: tuple[list[tuple[Any, ...]], list[list[Any]]]) -> list[list[T]]:
-        of_keys, of_epochs = drawn
-        made: list[list[T]] = []
-        for number, epoch in enumerate(of_epochs):
-            found = []
-            for place, own, offset in epoch:
-                at = dict.fromkeys(times, _NOON + number * step + offset)
-                of_key = dict(zip(names, of_keys[place % len(of_keys)], strict=True))
-                found.append(_instance(cls, own | of_key | at))
-            made.append(list(filter(_is_made, found)))
-        return made
-
-    drawn = st.lists(st.lists(some, max_size=size), max_size=epochs)
-    return st.tuples(chosen, drawn).map(assembled)
-
-
-def _keys(
-    record: RecordType, names: Sequence[str], keys: int | Sequence[Any]
-) -> st.SearchStrategy[list[tuple[Any, ...]]]:
-    """Return a strategy of different keys, as tuples."""
-    if not isinstance(keys, int):
-        return st.just([tuple(key) if len(names) > 1 else (key,) for key in keys])
-    if keys < 1:
-        raise StateTypeError(f"keys={keys}: give at least one key")
-    of_fields = (values((record.fields or {})[name].annotation) for name in names)
-    return st.lists(st.tuples(*of_fields), min_size=1, max_size=keys, unique_by=repr)
-
-
-def _places() -> st.SearchStrategy[int]:
-    """Return a strategy of the keys of records, as places: half of them are the first one."""
-    return st.just(0) | st.integers(0, 11)
-
-
-def _offsets(late_us: int) -> st.SearchStrategy[dt.timedelta]:
-    """Return a strategy of event times from the begin of an epoch on: some ten seconds, and before
-    them.
-    """
-    lateness = dt.timedelta(microseconds=late_us)
-    seconds = st.integers(0, 10).map(lambda number: number * _SECOND)
-    within = st.integers(0, 4).map(lambda part: -lateness * part / 4)
-    too_late = st.integers(1, 3).map(lambda number: -lateness - number * 15 * _SECOND)
-    return seconds | seconds | within | too_late

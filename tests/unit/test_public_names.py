@@ -87,6 +87,7 @@ TESTING = [
     "Harness",
     "JobHarness",
     "bind",
+    "check",
     "check_aggregate",
     "check_redistribution",
     "check_reducer",

@@ -303,7 +303,7 @@ def test_a_state_whose_type_never_changed_is_bound_as_it_is(tmp_path: Path) -> N
     harness = started(keeping(int, 5, migrate=text_of), tmp_path)
     harness.send(Record("a", 1))
     spec = harness.process.states[0]
-    with harness._opened_at(harness.process, "a") as (visit, backend, plan):
+    with harness._opened_at(harness._operator, "a") as (visit, backend, plan):
         assert plan.migrated == {}
         assert spec.bind(visit, backend)._codec is spec.codec
 

@@ -145,7 +145,7 @@ def test_rows_and_bytes_of_it_are_counted_exactly(tmp_path: Path) -> None:
     last = Repository(tmp_path).latest_epoch()
     assert last is not None
     for number, shard in enumerate(Repository(tmp_path).manifest(last).operators["count"].shards):
-        with harness._copy_of(count, number) as (backend, _):
+        with harness._copy_of(harness._operator, number) as (backend, _):
             counted = backend.sizes()
         assert shard.rows == {
             name: size.rows for name, size in counted.items() if name in shard.rows

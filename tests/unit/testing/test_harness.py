@@ -205,6 +205,7 @@ def test_an_epoch_without_records_commits_too() -> None:
 def test_a_harness_leaves_no_directory() -> None:
     harness = Harness(count, backend="rocksdb")
     harness.send(Event("a", 1, 1))
+    assert harness._directory is not None
     directory = Path(harness._directory)
     assert directory.is_dir()
     del harness

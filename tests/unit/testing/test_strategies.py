@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.codec.value_codec import value_codec
-from statekit.testing.strategies import histories, records, values
+from statekit.testing.histories import histories
+from statekit.testing.strategies import records, values
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 

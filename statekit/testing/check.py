@@ -1,0 +1,140 @@
+"""`check`: search for a history for which something does not hold that holds for every function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from statekit.errors import StateTypeError
+from statekit.functions.process import Process
+from statekit.job.job import Job
+from statekit.job.stream import Stream
+from statekit.testing.counterexamples import Depth, counterexample
+from statekit.testing.divergence import explained
+from statekit.testing.properties import PROPERTIES, Property
+from statekit.testing.subject import Events, History, Subject
+
+
+def check(
+    given: Process[Any, Any, Any] | Stream[Any] | Job,
+    events: Events = None,
+    *,
+    holds: Collection[str] | None = None,
+    excused: Mapping[str, str] | None = None,
+    depth: Depth = "normal",
+    history: Sequence[Any] | None = None,
+) -> None:
+    """Check that the results of a function, or of a job, survive what happens to jobs.
+
+    Histories of records are made of the record types: few keys, equal times, records out of order
+    and too late. Each is run, and then run again in another way: after crashes, with errors of the
+    store, with other shards, on disk, cut into other epochs. Records and states have to be the
+    same. The smallest history for which they are not is shown, with a test that runs it again.
+
+    Parameters:
+        given: a process function, the stream of an operator, or a job.
+        events: a Hypothesis strategy of records, or examples of records; by the names of the
+            sources if there are several. None makes them of the record types.
+        holds: the names of the properties to check; None for all that apply. A mapping gives the
+            way in which a run is disturbed, as a failed check prints it.
+        excused: properties that are not checked, each with the reason.
+        depth: how many histories are tried: "quick", "normal" or "deep".
+        history: check this history only: records by epoch, or by epoch and source.
+
+    Raises:
+        AssertionError: a property does not hold.
+        StateTypeError: there is no such property, or records cannot be made.
+
+    >>> from collections.abc import Iterator
+    >>> from typing import NamedTuple
+    >>> import statekit as sk
+    >>> class Order(NamedTuple):
+    ...     customer: str
+    ...     cents: int
+    >>> @sk.process(key="customer")
+    ... def spent(order: Order, total: sk.ValueState[int]) -> Iterator[int]:
+    ...     total.update((total.get() or 0) + order.cents)
+    ...     yield total.get() or 0
+    >>> check(spent, depth="quick")
+    """
+    subject = Subject(given)
+    for each in _chosen(subject, holds, dict(excused or {})):
+        found = _found(subject, each, events, depth, history, holds)
+        if found is not None:
+            shown, argument = found
+            difference = each.find(subject, shown, argument)
+            raise AssertionError(explained(subject, each, shown, argument, difference))
+
+
+def _chosen(
+    subject: Subject, holds: Collection[str] | None, excused: Mapping[str, str]
+) -> list[Property]:
+    """Return the properties to check.
+
+    Raises:
+        StateTypeError: there is no such property, one is excused without a reason, or none is left.
+    """
+    names = [each.name for each in PROPERTIES]
+    for name in [*(holds or ()), *excused]:
+        if name not in names:
+            raise StateTypeError(f"there is no property {name!r}: there are {', '.join(names)}")
+    for name, reason in excused.items():
+        if not str(reason).strip():
+            raise StateTypeError(f"excused={{{name!r}: {reason!r}}}: say why, in a sentence")
+    if holds is not None:
+        return [each for each in PROPERTIES if each.name in holds and each.name not in excused]
+    chosen = [each for each in PROPERTIES if each.name not in excused]
+    return [each for each in chosen if each.applies(subject) is None]
+
+
+def _found(
+    subject: Subject,
+    wanted: Property,
+    events: Events,
+    depth: Depth,
+    history: Sequence[Any] | None,
+    holds: Collection[str] | None,
+) -> tuple[History, Any] | None:
+    """Return the smallest history, and disturbance, for which a property does not hold."""
+    from hypothesis import strategies as st
+
+    if history is None:
+        histories = subject.histories(events)
+    else:
+        histories = st.just(_by_source(subject, history))
+    arguments = st.just(holds[wanted.name]) if isinstance(holds, Mapping) else wanted.arguments()
+
+    def fails(drawn: tuple[Any, History]) -> bool:
+        argument, tried = drawn
+        return wanted.find(subject, tried, argument) is not None
+
+    found = counterexample(st.tuples(arguments, histories), fails, depth, wanted.share)
+    if found is None:
+        return None
+    argument, failed = found[0]
+    return _without_others(failed, lambda tried: fails((argument, tried))), argument
+
+
+def _without_others(history: History, fails: Callable[[History], bool]) -> History:
+    """Return a history without the records and epochs that do not matter for its failure."""
+    number = len(history) - 1
+    while number >= 0:
+        without = [*history[:number], *history[number + 1 :]]
+        if fails(without):
+            history = without
+        else:
+            for name, records in history[number].items():
+                for place in reversed(range(len(records))):
+                    shorter = [*records[:place], *records[place + 1 :]]
+                    epoch = {**history[number], name: shorter}
+                    tried = [*history[:number], epoch, *history[number + 1 :]]
+                    if fails(tried):
+                        history, records = tried, shorter
+        number -= 1
+    return history
+
+
+def _by_source(subject: Subject, history: Sequence[Any]) -> History:
+    """Return a history by epoch and source: records alone are those of the first source."""
+    name = subject.job.sources[0].name
+    return [dict(each) if isinstance(each, Mapping) else {name: list(each)} for each in history]

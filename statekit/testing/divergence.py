@@ -1,0 +1,101 @@
+"""How a difference between two runs is shown: what it means, both runs side by side, and a test."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import zip_longest
+from textwrap import indent, wrap
+from typing import Any
+
+from statekit.testing.properties import Difference, Property
+from statekit.testing.subject import History, Observed, Subject
+
+_WIDTH = 44  # of a column
+_EPOCHS_MAX = 12  # that are shown
+_MODULES = ("datetime", "decimal", "uuid")
+
+
+def explained(
+    subject: Subject,
+    checked: Property,
+    history: History,
+    argument: Any,
+    difference: Difference | None,
+) -> str:
+    """Return the message about a property that does not hold.
+
+    Parameters:
+        history, argument: the smallest history, and how its run was disturbed.
+        difference: what differs; None if it did not when it was run once more.
+    """
+    lines = [f"{subject.name}: {checked.name!r} does not hold. {checked.means}.", ""]
+    if difference is None:
+        lines += ["It depends on chance: the runs differed, and did not when run once more.", ""]
+    else:
+        lines += [f"What differs: {difference.what}", "", *_side_by_side(difference), ""]
+    test = "\n".join(_test(subject, checked, history, argument))
+    lines += ["This test runs it again:", "", indent(test, "    ")]
+    lines += ["", f"If it may be so: check({subject.name}, excused={{{checked.name!r}: 'why'}})"]
+    return "\n".join(lines)
+
+
+def _side_by_side(difference: Difference) -> Iterator[str]:
+    """Yield the records of two runs, epoch by epoch."""
+    one, other = difference.runs
+    titles = difference.titles if other is not None else difference.titles[:1]
+    yield from _row("", titles)
+    for number, epochs in enumerate(_epochs(one, other)):
+        if number == _EPOCHS_MAX:
+            yield "  …"
+            return
+        yield from _row(f"epoch {number}", [_text(epoch) for epoch in epochs])
+
+
+def _epochs(one: Observed, other: Observed | None) -> list[tuple[Any, ...]]:
+    if other is None:
+        return [(epoch,) for epoch in one.epochs]
+    return list(zip_longest(one.epochs, other.epochs, fillvalue={}))
+
+
+def _row(title: str, cells: Any) -> Iterator[str]:
+    """Yield the lines of a row of the table."""
+    columns = [wrap(cell, _WIDTH) or [""] for cell in cells]
+    for number, parts in enumerate(zip_longest(*columns, fillvalue="")):
+        label = title if not number else ""
+        yield (f"  {label:<9}" + "  ".join(f"{part:<{_WIDTH}}" for part in parts)).rstrip()
+
+
+def _text(epoch: dict[str, list[Any]]) -> str:
+    """Return the records of an epoch, of each sink that has some."""
+    shown = [f"{sink}: {records!r}" for sink, records in epoch.items() if records]
+    if list(epoch) in (["outputs"], ["outputs", "late"]) and not epoch.get("late"):
+        return repr(epoch["outputs"])
+    return "; ".join(shown) or "nothing"
+
+
+def _test(subject: Subject, checked: Property, history: History, argument: Any) -> Iterator[str]:
+    """Yield the lines of a test."""
+    body = list(_body(subject, checked, history, argument))
+    text = "\n".join(body)
+    for module in _MODULES:
+        if f"{module}." in text:
+            yield f"import {module}"
+    if re.search(r"\bFault\(", text):
+        yield "from statekit.testing import Fault, check"
+    else:
+        yield "from statekit.testing import check"
+    yield ""
+    words = re.sub(r"\W+", "_", f"{subject.name}_{checked.name}")
+    yield f"def test_{words}() -> None:"
+    yield from (f"    {line}" for line in body)
+
+
+def _body(subject: Subject, checked: Property, history: History, argument: Any) -> Iterator[str]:
+    names = [source.name for source in subject.job.sources]
+    yield "history = ["
+    for epoch in history:
+        shown: Any = epoch[names[0]] if len(names) == 1 else epoch
+        yield f"    {shown!r},"
+    yield "]"
+    yield f"check({subject.name}, history=history, holds={{{checked.name!r}: {argument!r}}})"

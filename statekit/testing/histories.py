@@ -1,0 +1,210 @@
+"""Hypothesis strategies of histories: the records of some epochs, as streams have them.
+
+A few keys come often and many seldom. Records have the same instant, are out of order, and come too
+late.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from hypothesis import strategies as st
+
+from statekit.errors import StateTypeError
+from statekit.testing.strategies import check_fields, fields_of, instance, is_made, values
+from statekit.timestamp import duration_to_micros
+
+__all__ = ["Generated", "Given", "histories", "histories_of"]
+
+T = TypeVar("T")
+Key = tuple[Any, ...]
+
+_NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+_SECOND = dt.timedelta(seconds=1)
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Records of a class, made of its types.
+
+    Parameters:
+        cls: the class.
+        key: the fields of the key.
+        event_time: the field with the event time; None without.
+        lateness: as for `@process`.
+        fields: strategies of other fields, instead of those of their types.
+
+    Raises:
+        StateTypeError: the class has no such field.
+    """
+
+    cls: Any
+    key: tuple[str, ...] = ()
+    event_time: str | None = None
+    lateness: dt.timedelta = dt.timedelta(0)
+    fields: Mapping[str, st.SearchStrategy[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_fields(self.cls, [*self.key, *self._times, *self.fields])
+
+    @property
+    def _times(self) -> list[str]:
+        return [] if self.event_time is None else [self.event_time]
+
+    @property
+    def key_types(self) -> tuple[Any, ...]:
+        """The annotations of the key. Sources with the same ones have the same keys."""
+        fields = check_fields(self.cls, self.key).fields or {}
+        return tuple(fields[name].annotation for name in self.key)
+
+    def drawn(self) -> st.SearchStrategy[Any]:
+        """Return a strategy of what `made` takes."""
+        others = fields_of(self.cls, dict.fromkeys([*self.key, *self._times]) | dict(self.fields))
+        return st.tuples(_PLACES, others, _OFFSETS)
+
+    def made(self, drawn: Any, keys: Sequence[Key], begin: dt.datetime, unit: dt.timedelta) -> Any:
+        """Return a record; None if the class refuses its fields.
+
+        Parameters:
+            keys: the key is one of these.
+            begin: of its epoch, in event time.
+            unit: of event times.
+        """
+        place, own, (units, behind) = drawn
+        at = begin + units * unit - behind * self.lateness / 4
+        of_key = dict(zip(self.key, keys[place % len(keys)], strict=True))
+        return instance(self.cls, own | of_key | dict.fromkeys(self._times, at))
+
+
+@dataclass(frozen=True)
+class Given:
+    """Records of a strategy."""
+
+    records: st.SearchStrategy[Any]
+    key_types: tuple[Any, ...] = ()
+
+    def drawn(self) -> st.SearchStrategy[Any]:
+        """Return the strategy."""
+        return self.records
+
+    def made(self, drawn: Any, *_: object) -> Any:
+        """Return the record."""
+        return drawn
+
+
+def histories(
+    cls: type[T],
+    *,
+    key: str | Sequence[str] = (),
+    event_time: str | None = None,
+    keys: int | Sequence[Any] = 4,
+    lateness: dt.timedelta | str = dt.timedelta(0),
+    epochs: int = 4,
+    size: int = 8,
+    **fields: st.SearchStrategy[Any],
+) -> st.SearchStrategy[list[list[T]]]:
+    """Return a strategy of the records of some epochs.
+
+    Parameters:
+        key: the fields of the key: a few keys occur, the first ones most often.
+        event_time: the field with the event time: times rise from epoch to epoch, many are equal,
+            some are out of order, and a few are so late that they are dropped.
+        keys: how many keys there are at most; or the keys, tuples if there are several fields.
+        lateness: as for `@process`.
+        epochs, size: how many epochs, and records in each, there are at most.
+        fields: strategies of other fields, instead of those of their types.
+
+    Raises:
+        StateTypeError: the class has no such field, or an option is not valid.
+
+    >>> from typing import NamedTuple
+    >>> from hypothesis import find
+    >>> class Click(NamedTuple):
+    ...     user: str
+    ...     at: dt.datetime
+    >>> of_clicks = histories(Click, key="user", event_time="at", keys=["ada"])
+    >>> find(of_clicks, lambda epochs: any(epochs))
+    [[Click(user='ada', at=datetime.datetime(2026, 1, 1, 12, 0, tzinfo=datetime.timezone.utc))]]
+    """
+    names = (key,) if isinstance(key, str) else tuple(key)
+    late = dt.timedelta(microseconds=duration_to_micros(lateness, "lateness"))
+    made = Generated(cls, names, event_time, late, fields)
+    of_all = histories_of({"records": [made]}, keys=keys, epochs=epochs, size=size)
+    return of_all.map(lambda found: [epoch["records"] for epoch in found])
+
+
+def histories_of(
+    sources: Mapping[str, Sequence[Generated | Given]],
+    *,
+    keys: int | Sequence[Any] = 4,
+    epochs: int = 4,
+    size: int = 8,
+) -> st.SearchStrategy[list[dict[str, list[Any]]]]:
+    """Return a strategy of the records of several sources in some epochs, by name.
+
+    Parameters:
+        sources: of each source the records of its types.
+        keys, epochs, size: as for `histories`.
+
+    Raises:
+        StateTypeError: an option is not valid.
+    """
+    members = {(name, n): of for name, some in sources.items() for n, of in enumerate(some)}
+    pools = {repr(of.key_types): _keys(of.key_types, keys) for of in members.values()}
+    of_sources = {
+        name: st.lists(
+            st.one_of([st.tuples(st.just(n), of.drawn()) for n, of in enumerate(some)]),
+            max_size=size,
+        )
+        for name, some in sources.items()
+    }
+
+    def assembled(drawn: tuple[dt.timedelta, dict[str, list[Key]], list[Any]]) -> Any:
+        unit, of_types, of_epochs = drawn
+        made, begin = [], _NOON
+        for steps, epoch in of_epochs:
+            begin += steps * unit
+            found: dict[str, list[Any]] = {}
+            for name, records in epoch.items():
+                of_source = [
+                    members[name, n].made(
+                        own, of_types[repr(members[name, n].key_types)], begin, unit
+                    )
+                    for n, own in records
+                ]
+                found[name] = list(filter(is_made, of_source))
+            made.append(found)
+        return made
+
+    epoch = st.tuples(st.integers(0, 30), st.fixed_dictionaries(of_sources))
+    drawn = st.lists(epoch, max_size=epochs)
+    return st.tuples(_UNITS, st.fixed_dictionaries(pools), drawn).map(assembled)
+
+
+def _keys(types: tuple[Any, ...], keys: int | Sequence[Any]) -> st.SearchStrategy[list[Key]]:
+    """Return a strategy of different keys, as tuples."""
+    if not types:
+        return st.just([()])
+    if not isinstance(keys, int):
+        return st.just([tuple(key) if len(types) > 1 else (key,) for key in keys])
+    if keys < 1:
+        raise StateTypeError(f"keys={keys}: give at least one key")
+    return st.lists(st.tuples(*map(values, types)), min_size=1, max_size=keys, unique_by=repr)
+
+
+_PLACES = st.just(0) | st.just(0) | st.integers(0, 11)
+"""The keys of records, as places: two of three are the first one."""
+
+
+_UNITS = st.sampled_from([_SECOND, _SECOND, 60 * _SECOND, 3_600 * _SECOND])
+"""What times are multiples of in a history: jobs wait for seconds, or for hours."""
+
+_OFFSETS = st.tuples(
+    st.sampled_from([0, 1, 5, 12, 30]) | st.integers(-10, 40), st.just(0) | st.integers(0, 8)
+)
+"""The event time of a record from the begin of its epoch on: in units, and how far behind, in
+quarters of the lateness.
+"""

@@ -1,0 +1,489 @@
+"""What holds for every process function, whatever its records are: its results are the same after
+crashes, with other shards, on disk, and however its input is cut.
+
+A property compares a run with a disturbed one over the same history, or looks at a run alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from statekit.checkpoint.repository import Repository
+from statekit.errors import StatekitError
+from statekit.functions.process import Process
+from statekit.testing.faults import Fault, Faults, faulty, safe_faults
+from statekit.testing.job_harness import JobHarness
+from statekit.testing.subject import DRAINS_MAX, History, Observed, Subject
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+ATTEMPTS_MAX = 50
+"""How often an epoch with faults is tried. Each fault happens once."""
+
+
+class Difference(NamedTuple):
+    """Two runs that should be the same and are not.
+
+    Parameters:
+        what: differs.
+        titles: of the two runs.
+        runs: what they come to; the second may be missing.
+    """
+
+    what: str
+    titles: tuple[str, str]
+    runs: tuple[Observed, Observed | None]
+
+
+@dataclass(frozen=True)
+class Property:
+    """Something that holds for every history.
+
+    Parameters:
+        name: by which it is excused.
+        means: what it means for a job if it does not hold, in a sentence.
+        applies: returns why it is not checked for a subject; None if it is.
+        arguments: returns a strategy of how a run is disturbed.
+        find: returns the difference for a history and an argument; None if there is none.
+        share: of the histories that others are given: some take longer.
+    """
+
+    name: str
+    means: str
+    applies: Callable[[Subject], str | None]
+    arguments: Callable[[], SearchStrategy[Any]]
+    find: Callable[[Subject, History, Any], Difference | None]
+    share: float = 1.0
+
+
+# ----------------------------------------------------------------------------------- comparing runs
+
+Compare = Callable[[Observed, Observed], str | None]
+"""Returns what differs; None if nothing does."""
+
+
+def _exactly(one: Observed, other: Observed) -> str | None:
+    """All records in order, states, operator states and timers, after each epoch."""
+    for number, (emitted, again) in enumerate(zip(one.epochs, other.epochs, strict=True)):
+        for sink, records in emitted.items():
+            if not _same(records, again[sink]):
+                return f"the records of sink {sink!r} in epoch {number}"
+        if (what := _in_contents(one, other, number)) is not None:
+            return what
+        states, again_states = (each.contents[number].operator_states for each in (one, other))
+        for (operator, name), values in states.items():
+            if not _same(values, again_states[operator, name]):
+                return f"operator state {name!r} of {operator} after epoch {number}"
+    return None
+
+
+def _in_any_order(one: Observed, other: Observed) -> str | None:
+    """The records of each epoch in any order, states and timers."""
+    for number, (emitted, again) in enumerate(zip(one.epochs, other.epochs, strict=True)):
+        for sink, records in emitted.items():
+            if _counted(records) != _counted(again[sink]):
+                return f"the records of sink {sink!r} in epoch {number}"
+        if (what := _in_contents(one, other, number)) is not None:
+            return what
+    return None
+
+
+def _in_total(one: Observed, other: Observed) -> str | None:
+    """All records of all epochs in any order, and the states and timers at the end."""
+    for sink in one.epochs[0] if one.epochs else ():
+        records, again = (
+            [record for epoch in each.epochs for record in epoch[sink]] for each in (one, other)
+        )
+        if _counted(records) != _counted(again):
+            return f"all records of sink {sink!r} together"
+    return _in_contents(one, other, -1) if one.contents and other.contents else None
+
+
+def _in_contents(one: Observed, other: Observed, number: int) -> str | None:
+    """Return which state or timers of a key differ after an epoch."""
+    first, second = one.contents[number], other.contents[number]
+    after = "at the end" if number < 0 else f"after epoch {number}"
+    for (operator, name), values in first.states.items():
+        for key in _keys(values, second.states[operator, name]):
+            if not _same(values.get(key), second.states[operator, name].get(key)):
+                return f"state {name!r} of {operator} at the key {key!r} {after}"
+    for operator, timers in first.timers.items():
+        for key in _keys(timers, second.timers[operator]):
+            if timers.get(key) != second.timers[operator].get(key):
+                return f"the timers of {operator} at the key {key!r} {after}"
+    return None
+
+
+def _keys(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> list[Any]:
+    return list(dict.fromkeys([*one, *other]))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(one == other) or repr(one) == repr(other)  # NaN is not equal to itself
+
+
+def _counted(records: Sequence[Any]) -> Counter[str]:
+    return Counter(map(repr, records))
+
+
+# ---------------------------------------------------------------------------------------- disturbed
+
+
+def _compared(
+    disturbed: Callable[[Subject, History, Any], Observed],
+    title: Callable[[Any], str],
+    compare: Compare = _exactly,
+    *,
+    when_late: bool = True,
+) -> Callable[[Subject, History, Any], Difference | None]:
+    """Return a function that compares a run with a disturbed one.
+
+    Parameters:
+        title: of the disturbed run, for its argument.
+        when_late: whether they are compared if records were late.
+    """
+
+    def find(subject: Subject, history: History, argument: Any) -> Difference | None:
+        try:
+            one = subject.run(history)
+        except StatekitError:
+            return None  # for the property that there are no errors
+        titles = "one shard in memory", title(argument)
+        try:
+            other = disturbed(subject, history, argument)
+        except StatekitError as error:
+            return Difference(f"the second run fails: {error}", titles, (one, None))
+        if not when_late and (one.late or other.late):
+            return None
+        what = compare(one, other)
+        return None if what is None else Difference(what, titles, (one, other))
+
+    return find
+
+
+def _again(subject: Subject, history: History, _: None) -> Observed:
+    return subject.run(history)
+
+
+def _crashed(subject: Subject, history: History, before: set[int]) -> Observed:
+    def disturb(harness: JobHarness, number: int) -> JobHarness:
+        if number in before:
+            harness.crash()
+        return harness
+
+    return subject.run(history, disturb)
+
+
+def _replayed(subject: Subject, history: History, before: set[int]) -> Observed:
+    """Run some epochs twice, as after a crash right before their commit. The records are those of
+    the first time, which a sink may have published.
+    """
+
+    def disturb(harness: JobHarness, number: int) -> JobHarness:
+        if number in before and number < len(history):
+            first.append((number, harness.attempt(history[number])))
+        return harness
+
+    first: list[tuple[int, dict[str, list[Any]]]] = []
+    observed = subject.run(history, disturb)
+    for number, emitted in first:
+        observed.epochs[number] = emitted
+    return observed
+
+
+def _on_disk(subject: Subject, history: History, _: None) -> Observed:
+    return subject.run(history, harness=JobHarness(subject.job, 1, "rocksdb"))
+
+
+def _sharded(subject: Subject, history: History, shards: int) -> Observed:
+    return subject.run(history, harness=JobHarness(subject.job, shards))
+
+
+def _rescaled(subject: Subject, history: History, shards: list[int]) -> Observed:
+    def disturb(harness: JobHarness, number: int) -> JobHarness:
+        if number < len(shards) and shards[number] != harness.parallelism:
+            harness.rescale(shards[number])
+        return harness
+
+    return subject.run(history, disturb)
+
+
+def _recut(subject: Subject, history: History, sizes: list[int]) -> Observed:
+    """Run the same records in other epochs."""
+    waiting: dict[str, Iterator[Any]] = {}
+    for source in subject.job.sources:
+        waiting[source.name] = iter(
+            [record for epoch in history for record in epoch.get(source.name, ())]
+        )
+    cut: History = []
+    for size in [*sizes, None]:
+        cut.append({name: list(islice(records, size)) for name, records in waiting.items()})
+    return subject.run(cut)
+
+
+def _reordered(subject: Subject, history: History, order: str) -> Observed:
+    """Run the records of each epoch in another order. Records of the same instant keep theirs."""
+    return subject.run(
+        [
+            {name: _moved(subject, name, records, order) for name, records in epoch.items()}
+            for epoch in history
+        ]
+    )
+
+
+def _moved(subject: Subject, source: str, records: list[Any], order: str) -> list[Any]:
+    """Return the records of a source in another order."""
+    time_of = subject.times_of(source)
+    by_time = sorted(records, key=time_of)
+    if order == _BY_TIME:
+        return by_time
+    found: list[Any] = []
+    for _, same in groupby(by_time, time_of):
+        found[:0] = same
+    return found
+
+
+def _with_faults(subject: Subject, history: History, planned: list[Fault]) -> Observed:
+    """Run on a store that fails, and start again after each error."""
+    store = faulty(Repository.in_memory(), Faults(*planned, lasting=True))
+    observed = Observed()
+    inputs: list[dict[str, list[Any]] | None] = [*history]
+    if subject.has_event_time:
+        inputs += [None] * DRAINS_MAX  # event time ends
+    harness: JobHarness | None = None
+    published: dict[str, list[Any]] = {}
+    number, attempts = 0, 0
+    while number < len(inputs):
+        attempts += 1
+        try:
+            if harness is None:
+                harness = JobHarness(subject.job, 1, checkpoint=store)
+            if (harness.epoch if harness.epoch is not None else -1) < number:
+                if inputs[number] is None and harness.is_drained:
+                    return observed
+                harness.publish(inputs[number], published)
+            observed.add(dict(published), harness)
+        except StatekitError:
+            if attempts > ATTEMPTS_MAX:
+                raise
+            harness = None
+        else:
+            number, attempts = number + 1, 0
+    return observed
+
+
+# --------------------------------------------------------------------------------------- one alone
+
+
+def _errors(subject: Subject, history: History, _: None) -> Difference | None:
+    try:
+        subject.run(history)
+    except StatekitError as error:
+        return Difference(f"an error: {error}", ("one shard in memory", ""), (Observed(), None))
+    return None
+
+
+def _leftovers(subject: Subject, history: History, _: None) -> Difference | None:
+    try:
+        observed = subject.run(history)
+    except StatekitError:
+        return None
+    for number, contents in enumerate(observed.contents):
+        for operator, timers in contents.timers.items():
+            held = [values for (of, _), values in contents.states.items() if of == operator]
+            for key, pending in timers.items():
+                if held and not any(key in values for values in held):
+                    what = (
+                        f"key {key!r} of {operator} has no state after epoch {number}, and the "
+                        f"timers {pending!r}"
+                    )
+                    return Difference(what, ("one shard in memory", ""), (observed, None))
+    if len(observed.epochs) >= len(history) + DRAINS_MAX:
+        what = f"timers set others without end: {DRAINS_MAX} epochs after the last record"
+        return Difference(what, ("one shard in memory", ""), (observed, None))
+    return None
+
+
+# -------------------------------------------------------------------------------- when they apply
+
+
+def _always(_: Subject) -> str | None:
+    return None
+
+
+def _if_divisible(subject: Subject) -> str | None:
+    for declared in subject.functions:
+        for spec in declared.states:
+            is_broadcast = spec.kind.name == "broadcast"
+            if spec.kind.is_local and not is_broadcast and spec.redistribute is None:
+                return f"no rule redistributes operator state {spec.name!r} of {declared.name}"
+    return None
+
+
+def _if_cuts_do_not_matter(subject: Subject) -> str | None:
+    for operator in subject.job.operators:
+        if len(operator.streams) > 1:
+            return f"{operator.name} has several inputs, and no order between their records"
+    for declared in subject.functions:
+        if (why := _emits_per_epoch(declared)) is not None:
+            return f"{declared.name} {why}"
+    return None
+
+
+def _emits_per_epoch(declared: Process[Any, Any, Any]) -> str | None:
+    """Return why the results of a function depend on epochs; None if they do not."""
+    if _is_window(declared):
+        return None
+    if declared.traits.combiner is not None:
+        return "emits a result of each key and epoch"
+    if declared.takes_runs:
+        return "is called once for each key and epoch"
+    if declared.ordered is None and declared.handles_timers:
+        return "has timers, which fire between epochs: declare ordered=True"
+    return None
+
+
+def _if_ordered(subject: Subject) -> str | None:
+    for declared in subject.functions:
+        if declared.ordered is None and not _is_window(declared):
+            return f"{declared.name} takes records in the order of arrival: declare ordered=True"
+    return None
+
+
+def _is_window(declared: Process[Any, Any, Any]) -> bool:
+    """Return whether a function is a window that fires once."""
+    return declared.traits.fires is not None
+
+
+# --------------------------------------------------------------------------------------- the list
+
+
+def _nothing() -> SearchStrategy[Any]:
+    from hypothesis import strategies as st
+
+    return st.none()
+
+
+def _epochs() -> SearchStrategy[Any]:
+    from hypothesis import strategies as st
+
+    return st.sets(st.integers(0, 4), min_size=1)
+
+
+def _shards() -> SearchStrategy[Any]:
+    from hypothesis import strategies as st
+
+    return st.integers(2, 7)
+
+
+def _shards_by_epoch() -> SearchStrategy[Any]:
+    from hypothesis import strategies as st
+
+    return st.lists(st.integers(1, 5), min_size=1, max_size=5)
+
+
+def _sizes() -> SearchStrategy[Any]:
+    from hypothesis import strategies as st
+
+    return st.lists(st.integers(0, 5), max_size=8)
+
+
+_BY_TIME = "by time"
+
+
+def _orders() -> SearchStrategy[Any]:
+    from hypothesis import strategies as st
+
+    return st.sampled_from([_BY_TIME, "by time, backwards"])
+
+
+PROPERTIES: tuple[Property, ...] = (
+    Property("errors", "A record like this stops the job", _always, _nothing, _errors),
+    Property(
+        "leftovers", "What a key leaves behind is never removed", _always, _nothing, _leftovers
+    ),
+    Property(
+        "repeats",
+        "After a crash, records that were published before come out differently: something outside "
+        "of the states is used, such as a global variable, a clock or random numbers",
+        _always,
+        _nothing,
+        _compared(_again, lambda _: "the same once more"),
+    ),
+    Property(
+        "arrival order",
+        "Results depend on the order in which records arrive",
+        _if_ordered,
+        _orders,
+        _compared(
+            _reordered, lambda order: f"records of epochs {order}", _in_any_order, when_late=False
+        ),
+        share=4.0,
+    ),
+    Property(
+        "epochs",
+        "Results depend on how Spark cuts the input into micro-batches",
+        _if_cuts_do_not_matter,
+        _sizes,
+        _compared(
+            _recut,
+            lambda sizes: f"epochs of {[*sizes, 'all others']} records",
+            _in_total,
+            when_late=False,
+        ),
+        share=2.0,
+    ),
+    Property(
+        "restarts",
+        "After a crash between two epochs, results are other ones: something is kept outside of "
+        "the states",
+        _always,
+        _epochs,
+        _compared(_crashed, lambda before: f"crashes before the epochs {sorted(before)}"),
+    ),
+    Property(
+        "replays",
+        "An epoch that is run again after a crash has other results than those that a sink may "
+        "have published",
+        _always,
+        _epochs,
+        _compared(_replayed, lambda before: f"crashes at the end of the epochs {sorted(before)}"),
+    ),
+    Property(
+        "parallelism",
+        "Results depend on how many shards there are: something of one key is used for another",
+        _always,
+        _shards,
+        _compared(_sharded, lambda shards: f"{shards} shards", _in_any_order),
+    ),
+    Property(
+        "rescaling",
+        "Results change when the job is rescaled",
+        _if_divisible,
+        _shards_by_epoch,
+        _compared(_rescaled, lambda shards: f"shards by epoch: {shards}", _in_any_order),
+    ),
+    Property(
+        "faults",
+        "After errors of the store, results are other ones",
+        _always,
+        partial(safe_faults, most=3, until=60),
+        _compared(_with_faults, lambda planned: f"a store with the faults {planned}"),
+        share=0.5,
+    ),
+    Property(
+        "disk",
+        "Results depend on whether values were stored: a value is not what is read back of it",
+        _always,
+        _nothing,
+        _compared(_on_disk, lambda _: "one shard in RocksDB"),
+        share=0.2,
+    ),
+)
+"""Those that find most come first."""

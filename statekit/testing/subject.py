@@ -1,0 +1,205 @@
+"""What is checked: a job, or one function as a job; histories of its sources; and what a run of it
+comes to.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from statekit.errors import StateTypeError
+from statekit.functions.process import Process
+from statekit.job.job import Job
+from statekit.job.plan import Operator, Source
+from statekit.job.stream import Stream
+from statekit.records.record_type import RecordType
+from statekit.testing.driver import Contents
+from statekit.testing.harness import job_of, process_of
+from statekit.testing.job_harness import JobHarness
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+    from statekit.testing.histories import Generated, Given
+
+History = list[dict[str, list[Any]]]
+"""The records of each source, epoch by epoch."""
+
+Events = Any
+"""A strategy of records, or records as examples; of a job with several sources, by their names."""
+
+DRAINS_MAX = 1_000
+"""After so many epochs without records, timers are taken to set each other without end."""
+
+
+@dataclass
+class Observed:
+    """What a run over a history comes to.
+
+    Parameters:
+        epochs: the records of each sink, epoch by epoch. The last epochs are those in which event
+            time ends.
+        contents: what is stored after each epoch.
+    """
+
+    epochs: list[dict[str, list[Any]]] = field(default_factory=list)
+    contents: list[Contents] = field(default_factory=list)
+
+    def add(self, emitted: dict[str, list[Any]], harness: JobHarness) -> None:
+        """Add an epoch."""
+        self.epochs.append(emitted)
+        self.contents.append(harness.contents())
+
+    @property
+    def late(self) -> int:
+        """How many records were late."""
+        return self.contents[-1].late if self.contents else 0
+
+
+Disturb = Callable[[JobHarness, int], JobHarness]
+"""Called before each epoch with its number: may crash or rescale a job, or return another one."""
+
+
+class Subject:
+    """A job that is checked.
+
+    Parameters:
+        given: a process function, the output stream of an operator, or a job.
+
+    Attributes:
+        job: the job.
+        function: the process function, if it is one.
+    """
+
+    def __init__(self, given: Process[Any, Any, Any] | Stream[Any] | Job) -> None:
+        self.function: Process[Any, Any, Any] | None = None
+        if isinstance(given, Job):
+            self.job = given
+        else:
+            self.function = process_of(given, "check() takes a job,")
+            self.job = job_of(self.function)
+
+    @property
+    def name(self) -> str:
+        """The name of the function or job."""
+        return self.job.name
+
+    @property
+    def functions(self) -> list[Process[Any, Any, Any]]:
+        """The process functions of all operators."""
+        return [operator.declared for operator in self.job.operators]
+
+    @property
+    def has_event_time(self) -> bool:
+        """Whether an operator has event time."""
+        return any(each.event_time is not None for each in self.functions)
+
+    def times_of(self, source: str) -> Callable[[Any], Any]:
+        """Return a function from a record of a source to its event time; to 0 without."""
+        for each in self.job.sources:
+            for operator in self._readers(each) if each.name == source else ():
+                if operator.declared.event_time is not None:
+                    return operator.declared.time_of()
+        return lambda _: 0
+
+    def run(
+        self, history: History, disturb: Disturb | None = None, *, harness: JobHarness | None = None
+    ) -> Observed:
+        """Run a history, then let event time end, and return what comes of both.
+
+        Parameters:
+            disturb: what happens between epochs.
+            harness: that runs them; None for one shard in memory.
+        """
+        harness = harness or JobHarness(self.job, 1)
+        observed = Observed()
+        for number, records in enumerate(history):
+            if disturb is not None:
+                harness = disturb(harness, number)
+            observed.add(harness.send(**records), harness)
+        if self.has_event_time:
+            if disturb is not None:
+                harness = disturb(harness, len(history))
+            for _ in range(DRAINS_MAX):
+                emitted = harness.drain_once()
+                if emitted is None:
+                    break
+                observed.add(emitted, harness)
+        return observed
+
+    # ---------------------------------------------------------------------------------- histories
+
+    def histories(self, events: Events = None) -> SearchStrategy[History]:
+        """Return a strategy of histories.
+
+        Parameters:
+            events: records of the sources; None makes them of their types.
+
+        Raises:
+            StateTypeError: a source has records of unknown fields, or there is no such source.
+        """
+        from statekit.testing.histories import histories_of
+
+        given = self._by_source(events)
+        return histories_of(
+            {source.name: self._members(source, given) for source in self.job.sources}
+        )
+
+    def _by_source(self, events: Events) -> dict[str, Any]:
+        names = [source.name for source in self.job.sources]
+        if events is None:
+            return {}
+        if not isinstance(events, Mapping):
+            return {names[0]: events}
+        if unknown := [name for name in events if name not in names]:
+            raise StateTypeError(
+                f"events= names {unknown[0]!r}: the sources of {self.name!r} are {', '.join(names)}"
+            )
+        return dict(events)
+
+    def _members(self, source: Source, given: Mapping[str, Any]) -> Sequence[Generated | Given]:
+        """Return the records of a source, of each of its types."""
+        from hypothesis import strategies as st
+
+        from statekit.testing.histories import Given
+
+        if source.name not in given:
+            return [self._generated(source, record) for record in source.record_type.members]
+        records = given[source.name]
+        if not isinstance(records, st.SearchStrategy):
+            records = st.sampled_from(list(records))
+        return [Given(records)]
+
+    def _generated(self, source: Source, record: RecordType) -> Generated:
+        """Return generated records of a type, with the key and the event time of an operator that
+        reads them.
+        """
+        from statekit.testing.histories import Generated
+
+        if record.fields is None:
+            raise StateTypeError(
+                f"source {source.name!r} of {self.name!r} has dicts, which do not say which fields "
+                "they have: give examples with events=[...], or annotate the parameter with a "
+                "NamedTuple, a dataclass, a TypedDict or the like"
+            )
+        key: tuple[str, ...] = ()
+        event_time: str | None = None
+        late_us = 0
+        for operator in self._readers(source):
+            declared = operator.declared
+            if not key and set(declared.key) <= set(record.fields):
+                key = declared.key
+            if event_time is None and declared.event_time in record.fields:
+                event_time = declared.event_time
+                late_us = declared.lateness_us
+        return Generated(record.cls, key, event_time, dt.timedelta(microseconds=late_us))
+
+    def _readers(self, source: Source) -> list[Operator]:
+        """Return the operators that take the records of a source, perhaps behind transforms."""
+        return [
+            operator
+            for operator in self.job.operators
+            if any(self.job.origin_of(stream) == source.name for stream in operator.streams)
+        ]

@@ -1,0 +1,256 @@
+"""`check` finds what people get wrong, shows the smallest history, and passes what is right."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple
+
+import pytest
+from hypothesis import strategies as st
+
+import statekit as sk
+from statekit.functions.process import Process
+from statekit.testing import check
+from statekit.testing.properties import PROPERTIES
+from tests.support.instants import at
+
+
+class Order(NamedTuple):
+    customer: str
+    at: dt.datetime
+    cents: int
+
+
+IN_TIME: dict[str, Any] = {"key": "customer", "event_time": "at", "lateness": "1 minute"}
+
+# ------------------------------------------------------------------------------------------- wrong
+
+COUNTED = {"orders": 0}
+
+
+@sk.process(key="customer")
+def numbered(order: Order) -> Iterator[tuple[str, int]]:
+    COUNTED["orders"] += 1
+    yield order.customer, COUNTED["orders"]
+
+
+def remembered(order: Order, seen: list[int] = []) -> list[int]:  # noqa: B006 - it is the mistake
+    seen.append(order.cents)
+    return seen
+
+
+@sk.process(key="customer")
+def with_mutable_default(order: Order, count: sk.ValueState[int]) -> Iterator[int]:
+    count.update(len(remembered(order)))
+    yield count.get() or 0
+
+
+@sk.process(key="customer")
+def first_of_all(order: Order, first: sk.ValueState[int]) -> Iterator[int]:
+    if first.get() is None:
+        first.update(order.cents)
+    yield first.get() or 0
+
+
+@sk.process(**IN_TIME)
+def reminded(order: Order, ctx: sk.Context, total: sk.ValueState[int]) -> Iterator[int]:
+    total.update((total.get() or 0) + order.cents)
+    ctx.timers.set(order.at + dt.timedelta(minutes=30))
+    yield total.get() or 0
+
+
+@reminded.on_timer
+def is_over(timer: sk.Timer, total: sk.ValueState[int]) -> Iterator[int]:
+    yield total.get() or 0
+    total.clear()
+
+
+def merged_twice() -> sk.Stream[Any]:
+    orders = sk.Job("shop").source("orders", Order)
+    counted: sk.Aggregate[Any, int, int] = sk.Aggregate(
+        create=int, add=lambda held, _: held + 1, result=int, merge=lambda a, b: a + b + 1
+    )
+    windows = orders.window(sk.session("10 s"), **IN_TIME)
+    return windows.aggregate(counted, accumulator=int, result=int, name="visits")
+
+
+@sk.process(key="customer")
+def halved(order: Order, total: sk.ValueState[float]) -> Iterator[float]:
+    total.update(1 / order.cents)
+    yield total.get() or 0.0
+
+
+@sk.process(key="customer")
+def per_call(orders: Iterator[Order]) -> Iterator[int]:
+    yield sum(1 for _ in orders)
+
+
+WRONG: list[tuple[Any, str, str]] = [
+    (numbered, "repeats", "such as a global variable, a clock or random numbers"),
+    (with_mutable_default, "repeats", "What differs: the records of sink 'outputs'"),
+    (reminded, "leftovers", "has no state after epoch 1, and the timers"),
+    (merged_twice(), "arrival order", "depend on the order in which records arrive"),
+    (halved, "errors", "ZeroDivisionError"),
+]
+
+
+@pytest.mark.parametrize(("given", "name", "message"), WRONG, ids=[each[1] for each in WRONG])
+def test_a_mistake_is_found(given: Any, name: str, message: str) -> None:
+    with pytest.raises(AssertionError) as caught:
+        check(given)
+    text = str(caught.value)
+    assert f": {name!r} does not hold" in text
+    assert message in text
+    assert text.count("Order(") <= 16, "the history is small"
+
+
+def test_what_depends_on_arrival_is_found_when_it_is_said_not_to() -> None:
+    with pytest.raises(AssertionError, match="'arrival order' does not hold"):
+        check(in_time, holds=["arrival order"])
+    with pytest.raises(AssertionError, match="'epochs' does not hold"):
+        check(per_call, holds={"epochs"})
+
+
+@sk.process(**IN_TIME)
+def in_time(order: Order, first: sk.ValueState[int]) -> Iterator[int]:
+    if first.get() is None:
+        first.update(order.cents)
+    yield first.get() or 0
+
+
+def test_the_printed_test_runs_the_failure_again() -> None:
+    with pytest.raises(AssertionError) as caught:
+        check(reminded)
+    lines = str(caught.value).split("This test runs it again:")[1].split("If it may be so")[0]
+    names: dict[str, Any] = {"Order": Order, "reminded": reminded}
+    exec(re.sub(r"^    ", "", lines, flags=re.MULTILINE), names)
+    with pytest.raises(AssertionError, match="'leftovers' does not hold"):
+        names["test_reminded_leftovers"]()
+
+
+# ------------------------------------------------------------------------------------------- right
+
+
+@sk.process(**IN_TIME, ordered=True)
+def spent(
+    order: Order,
+    ctx: sk.Context,
+    total: sk.ValueState[int],
+    orders: sk.ListState[int],
+    by_cents: sk.MapState[int, int],
+    most: Annotated[sk.ReducingState[int], sk.Reduce(max)],
+) -> Iterator[tuple[int, int]]:
+    total.update((total.get() or 0) + order.cents)
+    orders.append(order.cents)
+    by_cents[order.cents] = by_cents.get(order.cents, 0) + 1
+    most.add(order.cents)
+    ctx.timers.replace(order.at + dt.timedelta(minutes=30))
+    yield total.get() or 0, len(orders)
+
+
+@spent.on_timer
+def forgotten(
+    timer: sk.Timer,
+    total: sk.ValueState[int],
+    orders: sk.ListState[int],
+    by_cents: sk.MapState[int, int],
+    most: Annotated[sk.ReducingState[int], sk.Reduce(max)],
+) -> Iterator[tuple[int, int]]:
+    yield total.get() or 0, -len(by_cents)
+    for state in (total, orders, by_cents, most):
+        state.clear()
+
+
+def summed() -> sk.Stream[Any]:
+    orders = sk.Job("shop").source("orders", Order)
+    return orders.window(sk.sliding("20 s", "10 s"), **IN_TIME).sum("cents")
+
+
+def totals() -> sk.Stream[Any]:
+    orders = sk.Job("shop").source("orders", Order)
+    made: sk.Stream[Any] = orders.aggregate(key="customer", total=sk.Sum("cents"))
+    return made
+
+
+class Rate(NamedTuple):
+    currency: str
+    dollars: float
+
+
+@sk.process(key="customer")
+def priced(order: Order, rates: sk.BroadcastState[str, float]) -> Iterator[float]:
+    yield order.cents * rates.get("a", 1.0)
+
+
+@priced.on_broadcast
+def learn(rate: Rate, rates: sk.BroadcastState[str, float]) -> None:
+    rates[rate.currency] = rate.dollars
+
+
+def shop() -> sk.Job:
+    job = sk.Job("shop")
+    orders = job.source("orders", Order)
+    small = orders.filter(lambda order: order.cents < 100, name="small")
+    small.process(first_of_all).sink("firsts")
+    orders.window(sk.tumbling("10 s"), **IN_TIME).count(name="counts").sink("counts")
+    return job
+
+
+@pytest.mark.parametrize(
+    "given",
+    [spent, first_of_all, summed(), totals(), priced, shop()],
+    ids=["spent", "first_of_all", "summed", "totals", "priced", "shop"],
+)
+def test_what_is_right_passes(given: Process[Any, Any, Any] | sk.Stream[Any] | sk.Job) -> None:
+    check(given, depth="quick")
+
+
+def test_a_property_may_be_excused() -> None:
+    check(per_call, depth="quick")
+    others = [each.name for each in PROPERTIES if each.name not in ("errors", "leftovers")]
+    check(numbered, depth="quick", excused=dict.fromkeys(others, "numbers may have gaps"))
+
+
+# ------------------------------------------------------------------------------------------ events
+
+
+@sk.process(key="customer")
+def of_dicts(order: dict[str, Any], total: sk.ValueState[int]) -> Iterator[int]:
+    total.update((total.get() or 0) + order["cents"])
+    yield total.get() or 0
+
+
+def test_events_may_be_given() -> None:
+    records = [{"customer": "ada", "cents": cents} for cents in (1, 2)]
+    check(of_dicts, events=records, depth="quick")
+    check(of_dicts, events=st.sampled_from(records), depth="quick")
+    check(shop(), events={"orders": [Order("ada", at(0), 5)]}, depth="quick")
+
+
+def test_a_history_may_be_given() -> None:
+    check(first_of_all, history=[[Order("ada", at(0), 5)], []])
+    with pytest.raises(AssertionError, match="'repeats' does not hold"):
+        check(numbered, history=[[Order("ada", at(0), 5)]], holds={"repeats": None})
+
+
+def test_what_cannot_be_checked_is_refused() -> None:
+    with pytest.raises(sk.StateTypeError, match="give examples with events="):
+        check(of_dicts)
+    with pytest.raises(sk.StateTypeError, match="events= names 'order': the sources of 'shop' are"):
+        check(shop(), events={"order": []})
+    with pytest.raises(sk.StateTypeError, match="no property 'reordering': there are errors, left"):
+        check(numbered, holds=["reordering"])
+    with pytest.raises(sk.StateTypeError, match="say why, in a sentence"):
+        check(numbered, excused={"repeats": " "})
+    not_one: Any = len
+    with pytest.raises(sk.StateTypeError, match="decorated with @process, or an operator"):
+        check(not_one)
+
+
+def test_each_property_says_what_it_means() -> None:
+    for each in PROPERTIES:
+        assert each.means[0].isupper()
+        assert not each.means.endswith(".")
+    assert len({each.name for each in PROPERTIES}) == len(PROPERTIES)

@@ -21,7 +21,7 @@ def check(
     *,
     holds: Collection[str] | None = None,
     excused: Mapping[str, str] | None = None,
-    depth: Depth = "normal",
+    depth: Depth | None = None,
     history: Sequence[Any] | None = None,
 ) -> None:
     """Check that the results of a function, or of a job, survive what happens to jobs.
@@ -38,7 +38,8 @@ def check(
         holds: the names of the properties to check; None for all that apply. A mapping gives the
             way in which a run is disturbed, as a failed check prints it.
         excused: properties that are not checked, each with the reason.
-        depth: how many histories are tried: "quick", "normal" or "deep".
+        depth: how many histories are tried: "quick", "normal" or "deep"; None for the depth that
+            pytest was given with `--statekit-depth`, or "normal".
         history: check this history only: records by epoch, or by epoch and source.
 
     Raises:
@@ -91,7 +92,7 @@ def _found(
     subject: Subject,
     wanted: Property,
     events: Events,
-    depth: Depth,
+    depth: Depth | None,
     history: Sequence[Any] | None,
     holds: Collection[str] | None,
 ) -> tuple[History, Any] | None:

@@ -15,6 +15,15 @@ T = TypeVar("T")
 Depth = Literal["quick", "normal", "deep"]
 """How many inputs are tried: some thirty, some hundred, or some thousand."""
 
+_default: Depth = "normal"
+
+
+def set_default_depth(depth: Depth) -> None:
+    """Set how many inputs are tried where no depth is given."""
+    global _default
+    _default = depth
+
+
 _SEED = 0  # the same inputs each time
 
 _EXAMPLES: dict[str, int] = {"quick": 30, "normal": 100, "deep": 2_000}
@@ -23,7 +32,7 @@ _EXAMPLES: dict[str, int] = {"quick": 30, "normal": 100, "deep": 2_000}
 def counterexample(
     inputs: SearchStrategy[T],
     fails: Callable[[T], bool],
-    depth: Depth = "normal",
+    depth: Depth | None = None,
     share: float = 1.0,
 ) -> tuple[T] | None:
     """Return the smallest input that fails, in a tuple; None if none of those tried does.
@@ -41,6 +50,7 @@ def counterexample(
     >>> counterexample(st.lists(st.integers()), lambda numbers: sum(numbers) > 10)
     ([11],)
     """
+    depth = depth or _default
     if depth not in get_args(Depth):
         raise StateTypeError(f"depth={depth!r}: use one of {', '.join(get_args(Depth))}")
     from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings

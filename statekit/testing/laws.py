@@ -40,7 +40,7 @@ def check_reducer(
     *,
     commutative: bool = False,
     equal: Equal = operator.eq,
-    depth: Depth = "normal",
+    depth: Depth | None = None,
 ) -> None:
     """Check the function of a `ReducingState`: values can be combined in parts, and stay unchanged.
 
@@ -108,7 +108,7 @@ def check_aggregate(
     values: SearchStrategy[Any] | Any,
     *,
     equal: Equal = operator.eq,
-    depth: Depth = "normal",
+    depth: Depth | None = None,
 ) -> None:
     """Check an `Aggregate`: accumulators are apart, results can be read twice, and parts can be
     merged.
@@ -205,7 +205,10 @@ class _Accumulators:
 
 
 def _check(
-    laws: Iterable[Law], values: SearchStrategy[Any] | Any, size: tuple[int, int], depth: Depth
+    laws: Iterable[Law],
+    values: SearchStrategy[Any] | Any,
+    size: tuple[int, int],
+    depth: Depth | None,
 ) -> None:
     """Raise an AssertionError for the first law that is broken for some values."""
     from hypothesis import strategies as st

@@ -65,7 +65,7 @@ DOORS = {
     },
     "obstore": {"checkpoint/object_store.py"},
     "pandas": {"spark"},
-    "pyspark": {"spark", "demo"},
+    "pyspark": {"spark", "demo", "testing/plugin.py"},
     "py4j": {"spark"},
     "hypothesis": {"testing"},
     "typer": {"cli"},

@@ -11,7 +11,7 @@ from statekit.testing.counting import CountingBackend
 from statekit.testing.faults import Fault, Faults, FaultyBackend, FaultyCopies, faulty
 from statekit.testing.harness import Harness, bind
 from statekit.testing.job_harness import JobHarness
-from statekit.testing.laws import check_aggregate, check_reducer
+from statekit.testing.laws import check_aggregate, check_migration, check_reducer
 from statekit.testing.redistribution import check_redistribution
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "bind",
     "check",
     "check_aggregate",
+    "check_migration",
     "check_redistribution",
     "check_reducer",
     "faulty",

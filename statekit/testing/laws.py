@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from statekit.codec.value_codec import value_codec
 from statekit.errors import StateTypeError
 from statekit.state.options import Aggregate, Reduce
 from statekit.testing.counterexamples import Depth, counterexample, strategy_of
@@ -139,6 +140,56 @@ and add makes 1. A window that two sessions were merged into has a wrong result
     if aggregate.merge is not None:
         laws.append(_Accumulators(aggregate, equal).can_be_merged)
     _check(laws, values, (0, 4), depth)
+
+
+def check_migration(
+    old: type[Any] | Any,
+    new: type[Any] | Any,
+    migrate: Callable[[Any], Any],
+    *,
+    values: SearchStrategy[Any] | None = None,
+    depth: Depth | None = None,
+) -> None:
+    """Check a function of `@process(migrate=...)`: it converts each value of the old type to one of
+    the new type, and to the same one each time.
+
+    Parameters:
+        old, new: the types of the state before and now.
+        migrate: the function, which takes a value of the old type.
+        values: a Hypothesis strategy of old values; None makes them of the type.
+        depth: as for `check_reducer`.
+
+    Raises:
+        AssertionError: it fails for a value, or returns what the new type does not allow. The
+            message has the smallest such value.
+        StateTypeError: a type is not supported.
+
+    >>> check_migration(str, int, lambda text: len(text) or None)
+    Traceback (most recent call last):
+        ...
+    AssertionError: migrate('') is None, which is no int: expected int, got NoneType None. Rows \
+with such values cannot be read
+    """
+    of_old, of_new = value_codec(old), value_codec(new)
+
+    def converted(given: list[Any]) -> _Broken | None:
+        (value,) = given
+        try:
+            one, other = (migrate(copied) for copied in _copies(value, value))
+        except Exception as error:  # noqa: BLE001 - of the user's function
+            what = f"migrate({value!r}) raises {type(error).__name__}: {error}"
+            return _Broken(what, "Rows with such values cannot be read")
+        if not of_new.accepts(one):
+            what = f"migrate({value!r}) is {one!r}, which is no {of_new.schema.brief}"
+            reason = of_new.reason(one)
+            return _Broken(f"{what}: {reason}", "Rows with such values cannot be read")
+        if of_new.encode(one) != of_new.encode(other):
+            what = f"migrate({value!r}) is {one!r}, and {other!r} when it is called again"
+            return _Broken(what, "A row has another value each time it is read")
+        return None
+
+    stored = strategy_of(old if values is None else values).filter(of_old.accepts)
+    _check([converted], stored, (1, 1), depth)
 
 
 class _Accumulators:

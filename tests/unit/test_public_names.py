@@ -89,6 +89,7 @@ TESTING = [
     "bind",
     "check",
     "check_aggregate",
+    "check_migration",
     "check_redistribution",
     "check_reducer",
     "faulty",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import strategies as st
 
 import statekit as sk
-from statekit.testing import check_aggregate, check_reducer
+from statekit.testing import check_aggregate, check_migration, check_reducer
 
 
 def appended(current: list[int], added: list[int]) -> list[int]:
@@ -147,3 +147,51 @@ def test_what_cannot_be_checked_is_refused() -> None:
     deepest: Any = "deepest"
     with pytest.raises(sk.StateTypeError, match="use one of quick, normal, deep"):
         check_reducer(max, int, depth=deepest)
+
+
+# ---------------------------------------------------------------------------------- migrations
+
+
+class Cents(NamedTuple):
+    cents: int
+
+
+CALLS: list[int] = []
+
+
+def numbered(_: str) -> int:
+    CALLS.append(1)
+    return len(CALLS)
+
+
+def test_a_migration_of_all_values_passes() -> None:
+    check_migration(int, Cents, Cents)
+    check_migration(str | None, str, lambda text: text or "")
+    check_migration(str, int, int, values=st.integers(0, 9).map(str))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "migrate", "message"),
+    [
+        (str, int, int, r"migrate\('.*'\) raises ValueError: invalid literal.* cannot be read"),
+        (int, str, lambda number: number, r"migrate\(0\) is 0, which is no str: expected str"),
+        (
+            int,
+            list[str],
+            lambda number: [number],
+            r"is \[0\], which is no list\[str\]",
+        ),
+        (str, int, numbered, r"and \d+ when it is called again. A row has another value each time"),
+    ],
+    ids=["fails", "type", "inner type", "chance"],
+)
+def test_a_migration_that_loses_values_is_shown(
+    old: Any, new: Any, migrate: Any, message: str
+) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_migration(old, new, migrate)
+
+
+def test_a_migration_of_no_type_is_refused() -> None:
+    with pytest.raises(sk.StateTypeError, match="complex is not supported"):
+        check_migration(complex, int, int)

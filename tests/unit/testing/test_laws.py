@@ -175,12 +175,7 @@ def test_a_migration_of_all_values_passes() -> None:
     [
         (str, int, int, r"migrate\('.*'\) raises ValueError: invalid literal.* cannot be read"),
         (int, str, lambda number: number, r"migrate\(0\) is 0, which is no str: expected str"),
-        (
-            int,
-            list[str],
-            lambda number: [number],
-            r"is \[0\], which is no list\[str\]",
-        ),
+        (int, list[str], lambda number: [number], r"is \[0\], which is no list\[str\]"),
         (str, int, numbered, r"and \d+ when it is called again. A row has another value each time"),
     ],
     ids=["fails", "type", "inner type", "chance"],

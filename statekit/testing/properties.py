@@ -6,8 +6,7 @@ A property compares a run with a disturbed one over the same history, or looks a
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice
@@ -16,8 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from statekit.checkpoint.repository import Repository
 from statekit.errors import StatekitError
 from statekit.functions.process import Process
+from statekit.job.job import Job
+from statekit.testing.comparison import Compare, exactly, in_any_order, in_total
 from statekit.testing.faults import Fault, Faults, faulty, safe_faults
 from statekit.testing.job_harness import JobHarness
+from statekit.testing.other_process import other_process
 from statekit.testing.subject import DRAINS_MAX, History, Observed, Subject
 
 if TYPE_CHECKING:
@@ -62,83 +64,13 @@ class Property:
     share: float = 1.0
 
 
-# ----------------------------------------------------------------------------------- comparing runs
-
-Compare = Callable[[Observed, Observed], str | None]
-"""Returns what differs; None if nothing does."""
-
-
-def _exactly(one: Observed, other: Observed) -> str | None:
-    """All records in order, states, operator states and timers, after each epoch."""
-    for number, (emitted, again) in enumerate(zip(one.epochs, other.epochs, strict=True)):
-        for sink, records in emitted.items():
-            if not _same(records, again[sink]):
-                return f"the records of sink {sink!r} in epoch {number}"
-        if (what := _in_contents(one, other, number)) is not None:
-            return what
-        states, again_states = (each.contents[number].operator_states for each in (one, other))
-        for (operator, name), values in states.items():
-            if not _same(values, again_states[operator, name]):
-                return f"operator state {name!r} of {operator} after epoch {number}"
-    return None
-
-
-def _in_any_order(one: Observed, other: Observed) -> str | None:
-    """The records of each epoch in any order, states and timers."""
-    for number, (emitted, again) in enumerate(zip(one.epochs, other.epochs, strict=True)):
-        for sink, records in emitted.items():
-            if _counted(records) != _counted(again[sink]):
-                return f"the records of sink {sink!r} in epoch {number}"
-        if (what := _in_contents(one, other, number)) is not None:
-            return what
-    return None
-
-
-def _in_total(one: Observed, other: Observed) -> str | None:
-    """All records of all epochs in any order, and the states and timers at the end."""
-    for sink in one.epochs[0] if one.epochs else ():
-        records, again = (
-            [record for epoch in each.epochs for record in epoch[sink]] for each in (one, other)
-        )
-        if _counted(records) != _counted(again):
-            return f"all records of sink {sink!r} together"
-    return _in_contents(one, other, -1) if one.contents and other.contents else None
-
-
-def _in_contents(one: Observed, other: Observed, number: int) -> str | None:
-    """Return which state or timers of a key differ after an epoch."""
-    first, second = one.contents[number], other.contents[number]
-    after = "at the end" if number < 0 else f"after epoch {number}"
-    for (operator, name), values in first.states.items():
-        for key in _keys(values, second.states[operator, name]):
-            if not _same(values.get(key), second.states[operator, name].get(key)):
-                return f"state {name!r} of {operator} at the key {key!r} {after}"
-    for operator, timers in first.timers.items():
-        for key in _keys(timers, second.timers[operator]):
-            if timers.get(key) != second.timers[operator].get(key):
-                return f"the timers of {operator} at the key {key!r} {after}"
-    return None
-
-
-def _keys(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> list[Any]:
-    return list(dict.fromkeys([*one, *other]))
-
-
-def _same(one: Any, other: Any) -> bool:
-    return bool(one == other) or repr(one) == repr(other)  # NaN is not equal to itself
-
-
-def _counted(records: Sequence[Any]) -> Counter[str]:
-    return Counter(map(repr, records))
-
-
 # ---------------------------------------------------------------------------------------- disturbed
 
 
 def _compared(
     disturbed: Callable[[Subject, History, Any], Observed],
     title: Callable[[Any], str],
-    compare: Compare = _exactly,
+    compare: Compare = exactly,
     *,
     when_late: bool = True,
 ) -> Callable[[Subject, History, Any], Difference | None]:
@@ -195,6 +127,15 @@ def _replayed(subject: Subject, history: History, before: set[int]) -> Observed:
     for number, emitted in first:
         observed.epochs[number] = emitted
     return observed
+
+
+def _elsewhere(subject: Subject, history: History, _: None) -> Observed:
+    observed: Observed = other_process().call(_run, subject.job, history)
+    return observed
+
+
+def _run(job: Job, history: History) -> Observed:
+    return Subject(job).run(history)
 
 
 def _on_disk(subject: Subject, history: History, _: None) -> Observed:
@@ -422,7 +363,7 @@ PROPERTIES: tuple[Property, ...] = (
         _if_ordered,
         _orders,
         _compared(
-            _reordered, lambda order: f"records of epochs {order}", _in_any_order, when_late=False
+            _reordered, lambda order: f"records of epochs {order}", in_any_order, when_late=False
         ),
         share=4.0,
     ),
@@ -434,7 +375,7 @@ PROPERTIES: tuple[Property, ...] = (
         _compared(
             _recut,
             lambda sizes: f"epochs of {[*sizes, 'all others']} records",
-            _in_total,
+            in_total,
             when_late=False,
         ),
         share=2.0,
@@ -460,14 +401,14 @@ PROPERTIES: tuple[Property, ...] = (
         "Results depend on how many shards there are: something of one key is used for another",
         _always,
         _shards,
-        _compared(_sharded, lambda shards: f"{shards} shards", _in_any_order),
+        _compared(_sharded, lambda shards: f"{shards} shards", in_any_order),
     ),
     Property(
         "rescaling",
         "Results change when the job is rescaled",
         _if_divisible,
         _shards_by_epoch,
-        _compared(_rescaled, lambda shards: f"shards by epoch: {shards}", _in_any_order),
+        _compared(_rescaled, lambda shards: f"shards by epoch: {shards}", in_any_order),
     ),
     Property(
         "faults",
@@ -476,6 +417,15 @@ PROPERTIES: tuple[Property, ...] = (
         partial(safe_faults, most=3, until=60),
         _compared(_with_faults, lambda planned: f"a store with the faults {planned}"),
         share=0.5,
+    ),
+    Property(
+        "processes",
+        "Each worker process has other results: they depend on random numbers, on hash(), or on "
+        "the order of a set",
+        _always,
+        _nothing,
+        _compared(_elsewhere, lambda _: "another process"),
+        share=0.4,
     ),
     Property(
         "disk",

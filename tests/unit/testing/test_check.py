@@ -77,6 +77,11 @@ def merged_twice() -> sk.Stream[Any]:
 
 
 @sk.process(key="customer")
+def first_letter(order: Order, seen: sk.ListState[str]) -> Iterator[str]:
+    yield next(iter({order.customer, "x", "y", "z"}))
+
+
+@sk.process(key="customer")
 def halved(order: Order, total: sk.ValueState[float]) -> Iterator[float]:
     total.update(1 / order.cents)
     yield total.get() or 0.0
@@ -93,6 +98,7 @@ WRONG: list[tuple[Any, str, str]] = [
     (reminded, "leftovers", "has no state after epoch 1, and the timers"),
     (merged_twice(), "arrival order", "depend on the order in which records arrive"),
     (halved, "errors", "ZeroDivisionError"),
+    (first_letter, "processes", "on the order of a set"),
 ]
 
 

@@ -1,0 +1,76 @@
+"""Compare what two runs come to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from statekit.testing.subject import Observed
+
+Compare = Callable[[Observed, Observed], str | None]
+"""Returns what differs; None if nothing does."""
+
+
+def exactly(one: Observed, other: Observed) -> str | None:
+    """Compare all records in order, states, operator states and timers, after each epoch."""
+    for number, (emitted, again) in enumerate(zip(one.epochs, other.epochs, strict=True)):
+        for sink, records in emitted.items():
+            if not _same(records, again[sink]):
+                return f"the records of sink {sink!r} in epoch {number}"
+        if (what := _in_contents(one, other, number)) is not None:
+            return what
+        states, again_states = (each.contents[number].operator_states for each in (one, other))
+        for (operator, name), values in states.items():
+            if not _same(values, again_states[operator, name]):
+                return f"operator state {name!r} of {operator} after epoch {number}"
+    return None
+
+
+def in_any_order(one: Observed, other: Observed) -> str | None:
+    """Compare the records of each epoch in any order, states and timers."""
+    for number, (emitted, again) in enumerate(zip(one.epochs, other.epochs, strict=True)):
+        for sink, records in emitted.items():
+            if _counted(records) != _counted(again[sink]):
+                return f"the records of sink {sink!r} in epoch {number}"
+        if (what := _in_contents(one, other, number)) is not None:
+            return what
+    return None
+
+
+def in_total(one: Observed, other: Observed) -> str | None:
+    """Compare all records of all epochs in any order, and the states and timers at the end."""
+    for sink in one.epochs[0] if one.epochs else ():
+        records, again = (
+            [record for epoch in each.epochs for record in epoch[sink]] for each in (one, other)
+        )
+        if _counted(records) != _counted(again):
+            return f"all records of sink {sink!r} together"
+    return _in_contents(one, other, -1) if one.contents and other.contents else None
+
+
+def _in_contents(one: Observed, other: Observed, number: int) -> str | None:
+    """Return which state or timers of a key differ after an epoch."""
+    first, second = one.contents[number], other.contents[number]
+    after = "at the end" if number < 0 else f"after epoch {number}"
+    for (operator, name), values in first.states.items():
+        for key in _keys(values, second.states[operator, name]):
+            if not _same(values.get(key), second.states[operator, name].get(key)):
+                return f"state {name!r} of {operator} at the key {key!r} {after}"
+    for operator, timers in first.timers.items():
+        for key in _keys(timers, second.timers[operator]):
+            if timers.get(key) != second.timers[operator].get(key):
+                return f"the timers of {operator} at the key {key!r} {after}"
+    return None
+
+
+def _keys(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> list[Any]:
+    return list(dict.fromkeys([*one, *other]))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(one == other) or repr(one) == repr(other)  # NaN is not equal to itself
+
+
+def _counted(records: Sequence[Any]) -> Counter[str]:
+    return Counter(map(repr, records))

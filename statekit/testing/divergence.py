@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from textwrap import indent, wrap
 from typing import Any
@@ -36,7 +36,10 @@ def explained(
         lines += [f"What differs: {difference.what}", "", *_side_by_side(difference), ""]
     test = "\n".join(_test(subject, checked, history, argument))
     lines += ["This test runs it again:", "", indent(test, "    ")]
-    lines += ["", f"If it may be so: check({subject.name}, excused={{{checked.name!r}: 'why'}})"]
+    lines += [
+        "",
+        f"If it may be so: check({subject.variable}, excused={{{checked.name!r}: 'why'}})",
+    ]
     return "\n".join(lines)
 
 
@@ -92,10 +95,29 @@ def _test(subject: Subject, checked: Property, history: History, argument: Any) 
 
 
 def _body(subject: Subject, checked: Property, history: History, argument: Any) -> Iterator[str]:
-    names = [source.name for source in subject.job.sources]
     yield "history = ["
     for epoch in history:
-        shown: Any = epoch[names[0]] if len(names) == 1 else epoch
-        yield f"    {shown!r},"
+        if len(subject.job.sources) == 1:
+            ((_, records),) = epoch.items()
+            yield from _indented(_listed("", records))
+        else:
+            yield "    {"
+            for name, records in epoch.items():
+                yield from _indented(_indented(_listed(f"{name!r}: ", records)))
+            yield "    },"
     yield "]"
-    yield f"check({subject.name}, history=history, holds={{{checked.name!r}: {argument!r}}})"
+    yield f"check({subject.variable}, history=history, holds={{{checked.name!r}: {argument!r}}})"
+
+
+def _listed(title: str, records: list[Any]) -> Iterator[str]:
+    """Yield the lines of a list of records, each in a line of its own if there are several."""
+    if len(records) < 2:
+        yield f"{title}{records!r},"
+        return
+    yield f"{title}["
+    yield from _indented(f"{record!r}," for record in records)
+    yield "],"
+
+
+def _indented(lines: Iterable[str]) -> Iterator[str]:
+    return (f"    {line}" for line in lines)

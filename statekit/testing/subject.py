@@ -70,16 +70,15 @@ class Subject:
 
     Attributes:
         job: the job.
-        function: the process function, if it is one.
+        variable: what a test calls the subject.
     """
 
     def __init__(self, given: Process[Any, Any, Any] | Stream[Any] | Job) -> None:
-        self.function: Process[Any, Any, Any] | None = None
         if isinstance(given, Job):
-            self.job = given
+            self.job, self.variable = given, "job"
         else:
-            self.function = process_of(given, "check() takes a job,")
-            self.job = job_of(self.function)
+            self.job = job_of(process_of(given, "check() takes a job,"))
+            self.variable = "stream" if isinstance(given, Stream) else self.job.name
 
     @property
     def name(self) -> str:

@@ -27,6 +27,7 @@ SLOW = (
     "tests/spark/test_bench_agrees.py",
     "tests/spark/test_cluster.py",
     "tests/spark/test_kills.py",
+    "tests/spark/test_nexmark_on_flink.py",
     "tests/spark/test_random_jobs.py",
     "tests/spark/test_rescale.py",
     "tests/spark/test_source_kills.py",

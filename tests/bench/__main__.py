@@ -19,6 +19,7 @@ from rich.table import Table
 from statekit.clock import now_us
 from statekit.timestamp import instant
 from tests.bench import (
+    checks,
     durability,
     first_epoch,
     hot_loop,
@@ -81,6 +82,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     **nexmark_on_spark.BENCHMARKS,
     **nexmark_on_flink.BENCHMARKS,
     **replica.BENCHMARKS,
+    **checks.BENCHMARKS,
 }
 
 

@@ -26,6 +26,7 @@ _FOLDERS: dict[str, tuple[str, ...]] = {
     "replica": (*_STORED, "query", "records"),
     "tables": (*_STORED, "query"),
     "store": (*_SPARK, "kv"),
+    "checks": (*_SHARD, "job", "testing"),
     "rescale": (*_SHARD, "maintenance"),
     **dict.fromkeys(
         ("spark", "nexmark", "placement", "transforms", "timers", "ordered", "first", "shards"),

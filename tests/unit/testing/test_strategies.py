@@ -105,7 +105,7 @@ def test_values_of_an_annotation_can_be_stored(annotation: Any, data: st.DataObj
             lambda value: abs(value) < 1000 and value * 10 == int(value * 10),
         ),
     ],
-    ids=str,
+    ids=["ge", "interval", "multiple", "le", "text", "bytes", "list", "decimal"],
 )
 @given(data=st.data())
 def test_limits_are_kept(

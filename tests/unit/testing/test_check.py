@@ -95,7 +95,7 @@ def per_call(orders: Iterator[Order]) -> Iterator[int]:
 WRONG: list[tuple[Any, str, str]] = [
     (numbered, "repeats", "such as a global variable, a clock or random numbers"),
     (with_mutable_default, "repeats", "What differs: the records of sink 'outputs'"),
-    (reminded, "leftovers", "has no state after epoch 1, and the timers"),
+    (reminded, "leftovers", "and the timers"),
     (merged_twice(), "arrival order", "depend on the order in which records arrive"),
     (halved, "errors", "ZeroDivisionError"),
     (first_letter, "processes", "on the order of a set"),

@@ -37,7 +37,8 @@ def counterexample(
 ) -> tuple[T] | None:
     """Return the smallest input that fails, in a tuple; None if none of those tried does.
 
-    The same inputs are tried each time.
+    The same inputs are tried again as long as the code is the same: Hypothesis also tries constants
+    that it finds in it.
 
     Parameters:
         fails: whether an input fails; called with each input, also while a failure is made smaller.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from pyspark import TaskContext
@@ -129,12 +129,11 @@ def points_of_hours(own: bool) -> sk.Job:
     job = sk.Job("games")
     totals = job.source("moves", Move).process(total)
     hours = totals.window(sk.tumbling("1 hour"), key="player", event_time="at")
-    lists = hours.collect("points")
     if own:
-        lists = hours.aggregate(
-            LISTED, accumulator=list[int], result=list[int], field="points", name="listed"
-        )
-    lists.sink("out")
+        types: dict[str, Any] = {"accumulator": list[int], "result": list[int]}
+        hours.aggregate(LISTED, **types, field="points", name="listed").sink("out")
+    else:
+        hours.collect("points").sink("out")
     return job
 
 

@@ -14,27 +14,35 @@ Compare = Callable[[Observed, Observed], str | None]
 
 def exactly(one: Observed, other: Observed) -> str | None:
     """Compare all records in order, states, operator states and timers, after each epoch."""
-    for number, (emitted, again) in enumerate(zip(one.epochs, other.epochs, strict=True)):
-        for sink, records in emitted.items():
-            if not _same(records, again[sink]):
-                return f"the records of sink {sink!r} in epoch {number}"
-        if (what := _in_contents(one, other, number)) is not None:
-            return what
-        states, again_states = (each.contents[number].operator_states for each in (one, other))
-        for (operator, name), values in states.items():
-            if not _same(values, again_states[operator, name]):
-                return f"operator state {name!r} of {operator} after epoch {number}"
-    return None
+    return _by_epoch(one, other, _same, _in_operator_states)
 
 
 def in_any_order(one: Observed, other: Observed) -> str | None:
     """Compare the records of each epoch in any order, states and timers."""
+    return _by_epoch(one, other, lambda records, again: _counted(records) == _counted(again))
+
+
+def _by_epoch(
+    one: Observed,
+    other: Observed,
+    is_same: Callable[[list[Any], list[Any]], bool],
+    *more: Callable[[Observed, Observed, int], str | None],
+) -> str | None:
+    """Compare the records of each sink, states and timers, epoch by epoch.
+
+    Parameters:
+        is_same: compares the records of a sink.
+        more: what else is compared after an epoch.
+    """
+    if len(one.epochs) != len(other.epochs):
+        return f"the number of epochs: {len(one.epochs)} and {len(other.epochs)}"
     for number, (emitted, again) in enumerate(zip(one.epochs, other.epochs, strict=True)):
         for sink, records in emitted.items():
-            if _counted(records) != _counted(again[sink]):
+            if not is_same(records, again[sink]):
                 return f"the records of sink {sink!r} in epoch {number}"
-        if (what := _in_contents(one, other, number)) is not None:
-            return what
+        for compare in (_in_contents, *more):
+            if (what := compare(one, other, number)) is not None:
+                return what
     return None
 
 
@@ -61,6 +69,15 @@ def _in_contents(one: Observed, other: Observed, number: int) -> str | None:
         for key in _keys(timers, second.timers[operator]):
             if timers.get(key) != second.timers[operator].get(key):
                 return f"the timers of {operator} at the key {key!r} {after}"
+    return None
+
+
+def _in_operator_states(one: Observed, other: Observed, number: int) -> str | None:
+    """Return which operator state differs after an epoch."""
+    first, second = (each.contents[number].operator_states for each in (one, other))
+    for (operator, name), values in first.items():
+        if not _same(values, second[operator, name]):
+            return f"operator state {name!r} of {operator} after epoch {number}"
     return None
 
 

@@ -98,8 +98,7 @@ def _body(subject: Subject, checked: Property, history: History, argument: Any) 
     yield "history = ["
     for epoch in history:
         if len(subject.job.sources) == 1:
-            ((_, records),) = epoch.items()
-            yield from _indented(_listed("", records))
+            yield from _indented(_listed("", [each for some in epoch.values() for each in some]))
         else:
             yield "    {"
             for name, records in epoch.items():

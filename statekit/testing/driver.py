@@ -256,9 +256,8 @@ class JobDriver:
         """Return the shard that owns a key."""
         if not operator.declared.key:
             raise QueryError(f"{operator.name} has no key: its records are distributed round robin")
-        operator.declared.key_codec.encode(
-            key
-        )  # a key of another type would hash to some shard too
+        # A key of another type would hash to some shard too.
+        operator.declared.key_codec.encode(key)
         group = key_group(key, self.key_groups)
         return shard_of_group(group, self.parallelism, self.key_groups)
 

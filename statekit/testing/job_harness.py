@@ -13,6 +13,7 @@ from statekit.checkpoint.repository import Repository
 from statekit.errors import QueryError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.plan import Operator
+from statekit.job.progress import OutputCallback
 from statekit.state.timers import Timer
 from statekit.testing.driver import Backend, Contents, JobDriver, stored_epochs
 
@@ -101,9 +102,8 @@ class JobHarness(JobDriver):
             records: as for `send`; None lets event time end, as `drain_once` does.
             published: is given the records of each sink, also if the commit then fails.
         """
-        callbacks = {sink.name: partial(_put, published, sink.name) for sink in self.job.sinks}
         what = "drain" if records is None else "records"
-        self._epoch(records, outputs=callbacks, what=what)
+        self._epoch(records, outputs=self._callbacks(published), what=what)
 
     def attempt(self, records: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
         """Run one epoch, and crash right before its commit. Return the records of each sink, which
@@ -113,7 +113,7 @@ class JobHarness(JobDriver):
             records: as for `send`.
         """
         published: dict[str, list[Any]] = {}
-        callbacks = {sink.name: partial(_put, published, sink.name) for sink in self.job.sinks}
+        callbacks = self._callbacks(published)
         for name in list(callbacks)[-1:]:
             callbacks[name] = partial(_put_last, published, name)
             with contextlib.suppress(_Ended):
@@ -226,6 +226,9 @@ class JobHarness(JobDriver):
                 return each
         names = ", ".join(each.name for each in self.job.operators)
         raise QueryError(f"job {self.job.name!r} has no operator {name!r}: it has {names}")
+
+    def _callbacks(self, published: dict[str, list[Any]]) -> dict[str, OutputCallback]:
+        return {sink.name: partial(_put, published, sink.name) for sink in self.job.sinks}
 
     def _taken(self, emitted: dict[str, list[Any]]) -> dict[str, list[Any]]:
         for name, records in emitted.items():

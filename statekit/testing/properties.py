@@ -351,8 +351,8 @@ PROPERTIES: tuple[Property, ...] = (
     ),
     Property(
         "repeats",
-        "After a crash, records that were published before come out differently: something outside "
-        "of the states is used, such as a global variable, a clock or random numbers",
+        "After a crash, records that were published before are emitted differently: something "
+        "outside of the states is used, such as a global variable, a clock or random numbers",
         _always,
         _nothing,
         _compared(_again, lambda _: "the same once more"),

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 import statekit as sk
 from statekit.functions.process import Process
 from statekit.testing import check
+from statekit.testing.comparison import exactly, in_any_order
 from statekit.testing.properties import PROPERTIES
+from statekit.testing.subject import Observed
 from tests.support.instants import at
 
 
@@ -260,3 +262,15 @@ def test_each_property_says_what_it_means() -> None:
         assert each.means[0].isupper()
         assert not each.means.endswith(".")
     assert len({each.name for each in PROPERTIES}) == len(PROPERTIES)
+
+
+def test_runs_of_other_numbers_of_epochs_differ() -> None:
+    one, other = Observed(), Observed()
+    one.epochs.append({"outputs": []})
+    for compare in (exactly, in_any_order):
+        assert compare(one, other) == "the number of epochs: 1 and 0"
+
+
+def test_an_epoch_of_a_history_may_be_empty() -> None:
+    with pytest.raises(AssertionError, match=r"history = \[\s+\[Order"):
+        check(numbered, history=[{}, [Order("ada", at(0), 5)]], holds={"repeats": None})

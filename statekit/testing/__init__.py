@@ -9,10 +9,11 @@ a law. `strategies` and `histories` are for Hypothesis. `faults` fails on purpos
 from statekit.testing.check import check
 from statekit.testing.counting import CountingBackend
 from statekit.testing.faults import Fault, Faults, FaultyBackend, FaultyCopies, faulty
-from statekit.testing.harness import Harness, bind
+from statekit.testing.harness import Harness
 from statekit.testing.job_harness import JobHarness
 from statekit.testing.laws import check_aggregate, check_migration, check_reducer
 from statekit.testing.redistribution import check_redistribution
+from statekit.testing.states import states
 
 __all__ = [
     "CountingBackend",
@@ -22,11 +23,11 @@ __all__ = [
     "FaultyCopies",
     "Harness",
     "JobHarness",
-    "bind",
     "check",
     "check_aggregate",
     "check_migration",
     "check_redistribution",
     "check_reducer",
     "faulty",
+    "states",
 ]

@@ -49,12 +49,14 @@ class Contents:
         states: the values of each operator's keyed states, by operator, state and key.
         timers: the timers, by operator and key.
         operator_states: per shard, by operator and state.
+        rows: how many rows there are of each keyed state, by operator and state.
         late: how many records were late so far.
     """
 
     states: dict[tuple[str, str], dict[Any, Any]]
     timers: dict[str, dict[Any, list[Timer]]]
     operator_states: dict[tuple[str, str], list[Any]]
+    rows: dict[tuple[str, str], int]
     late: int
 
 
@@ -141,6 +143,22 @@ class JobDriver:
 
     # -------------------------------------------------------------------------------------- epochs
 
+    def set_clock(self, to: dt.datetime) -> None:
+        """Set the processing time of the epochs from now on. It never goes back.
+
+        A harness starts at 1970-01-01 UTC.
+
+        Raises:
+            StateTypeError: `to` is earlier than the processing time of the last epoch.
+        """
+        micros, last = datetime_to_micros(to), self._runner.coordinator.last
+        if last is not None and micros < last.processing_time_us:
+            raise StateTypeError(
+                f"the processing time is {instant(last.processing_time_us)} already: {to} is "
+                "earlier"
+            )
+        self._now_us = micros
+
     def _epoch(
         self, inputs: Mapping[str, Iterable[Any]] | None = None, **options: Any
     ) -> dict[str, list[Any]]:
@@ -152,12 +170,13 @@ class JobDriver:
         return self._runner.epoch(inputs or {}, at_us=self._now_us, **options)
 
     def _epoch_at_watermark(
-        self, to: dt.datetime, operators: Sequence[str]
+        self, to: dt.datetime, operators: Sequence[str], **options: Any
     ) -> dict[str, list[Any]]:
         """Run an epoch without records whose watermark is `to`.
 
         Parameters:
             operators: whose watermark this is.
+            options: as for `LocalRunner.epoch`.
         """
         coordinator, micros = self._runner.coordinator, datetime_to_micros(to)
         coordinator.begin(at_us=self._now_us)
@@ -168,7 +187,7 @@ class JobDriver:
                 raise StateTypeError(
                     f"the watermark is at {instant(reached)} already: {to} is not later"
                 )
-        return self._epoch(to=dict.fromkeys(operators, micros))
+        return self._epoch(to=dict.fromkeys(operators, micros), **options)
 
     def _epoch_at_time(self, to: dt.datetime) -> dict[str, list[Any]]:
         """Run an epoch without records at a processing time."""
@@ -213,7 +232,7 @@ class JobDriver:
         """Return everything that is stored after the last epoch."""
         last = self._runner.coordinator.last
         late = 0 if last is None else sum(each.late_so_far for each in last.operators.values())
-        found = Contents({}, {}, {}, late)
+        found = Contents({}, {}, {}, {}, late)
         for operator in self._job.operators:
             for spec in operator.declared.states:
                 if spec.kind.is_local:
@@ -221,6 +240,8 @@ class JobDriver:
                     found.operator_states[operator.name, spec.name] = of_shards
                 else:
                     found.states[operator.name, spec.name] = {}
+                    rows = {} if last is None else last.operators[operator.name].rows
+                    found.rows[operator.name, spec.name] = rows.get(spec.name, 0)
             found.timers[operator.name] = {}
             if operator.declared.key:
                 for shard in range(self.parallelism):

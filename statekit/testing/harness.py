@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from statekit.backend.interface import MemoryBackend
-from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.checkpoint.repository import Repository
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
@@ -17,9 +15,8 @@ from statekit.job.plan import Operator
 from statekit.job.stream import Stream
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
-from statekit.runtime.task import ShardTask
 from statekit.state.timers import Timer
-from statekit.testing.driver import Backend, JobDriver, prefix_of, stored_epochs
+from statekit.testing.driver import Backend, JobDriver, stored_epochs
 
 _DRIVES = "a Harness drives"
 
@@ -223,29 +220,3 @@ def process_of(given: Process[Any, Any, Any] | Stream[Any], who: str) -> Process
             "give it the function, or the stream that .process() or .window() returned"
         )
     return declared
-
-
-def bind(process: Process[Any, Any, Any], key: Any) -> dict[str, Any]:
-    """Return states of a process function at one key, in memory, to call the function directly.
-
-    Operator state is that of one empty shard; broadcast state may be written too.
-
-    >>> from collections.abc import Iterator
-    >>> import statekit as sk
-    >>> @sk.process(key="word")
-    ... def count(record: dict, seen: sk.ValueState[int]) -> Iterator[int]:
-    ...     seen.update((seen.get() or 0) + 1)
-    ...     yield seen.get() or 0
-    >>> states = bind(count, "a")
-    >>> list(count({"word": "a"}, **states)), list(count({"word": "a"}, **states))
-    ([1], [2])
-    """
-    backend = MemoryBackend(process.families)
-    plan = ShardPlan("", process.name, 0, 0, ShardState(first_group=0, last_group=127), None)
-    task = ShardTask(process, plan, backend, backend.write)
-    task.scope.enter(prefix_of(process, key, 128), key)
-    task.shard_scope.broadcasting = True
-    states = {name: state.handle for name, state in task.states.items()}
-    if process.signature.context_parameter is not None:
-        states[process.signature.context_parameter] = task.context
-    return states

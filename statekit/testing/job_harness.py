@@ -16,6 +16,7 @@ from statekit.job.plan import Operator
 from statekit.job.progress import OutputCallback
 from statekit.state.timers import Timer
 from statekit.testing.driver import Backend, Contents, JobDriver, stored_epochs
+from statekit.testing.read_back import misread
 
 
 class _Ended(Exception):  # noqa: N818 - it is no error
@@ -94,16 +95,25 @@ class JobHarness(JobDriver):
         return self._taken(self._epoch(records))
 
     def publish(
-        self, records: Mapping[str, Iterable[Any]] | None, published: dict[str, list[Any]]
+        self,
+        records: Mapping[str, Iterable[Any]] | None,
+        published: dict[str, list[Any]],
+        *,
+        watermark: dt.datetime | None = None,
     ) -> None:
         """Run one epoch whose records are published before the commit, as sinks do.
 
         Parameters:
             records: as for `send`; None lets event time end, as `drain_once` does.
             published: is given the records of each sink, also if the commit then fails.
+            watermark: of this epoch, as for `advance_watermark`.
         """
-        what = "drain" if records is None else "records"
-        self._epoch(records, outputs=self._callbacks(published), what=what)
+        outputs = self._callbacks(published)
+        if watermark is not None:
+            self._epoch_at_watermark(watermark, self._first_operators(), outputs=outputs)
+        else:
+            what = "drain" if records is None else "records"
+            self._epoch(records, outputs=outputs, what=what)
 
     def attempt(self, records: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
         """Run one epoch, and crash right before its commit. Return the records of each sink, which
@@ -131,11 +141,14 @@ class JobHarness(JobDriver):
                 found[name] += records
         return found
 
-    def drain_once(self) -> dict[str, list[Any]] | None:
+    def drain_once(self, *, also_ended: bool = False) -> dict[str, list[Any]] | None:
         """Run one epoch in which event time ends, in as many operators as possible, and return the
         records of each sink; None if nothing is left to do.
+
+        Parameters:
+            also_ended: run one also if event time has ended, for timers of processing time.
         """
-        if self.is_drained:
+        if self.is_drained and not also_ended:
             return None
         return self._taken(self._epoch(what="drain"))
 
@@ -145,6 +158,14 @@ class JobHarness(JobDriver):
 
         Raises:
             StateTypeError: no operator has event time, or `to` is not later than a watermark.
+        """
+        return self._taken(self._epoch_at_watermark(to, self._first_operators()))
+
+    def _first_operators(self) -> list[str]:
+        """Return the operators with event time that read sources.
+
+        Raises:
+            StateTypeError: there are none.
         """
         first = [
             operator.name
@@ -157,7 +178,7 @@ class JobHarness(JobDriver):
                 f"no operator of job {self.job.name!r} that reads a source has a watermark: "
                 "declare @process(event_time=...)"
             )
-        return self._taken(self._epoch_at_watermark(to, first))
+        return first
 
     def advance_processing_time(self, to: dt.datetime) -> dict[str, list[Any]]:
         """Run an epoch without records at `to`, and return the records of each sink.
@@ -219,6 +240,12 @@ class JobHarness(JobDriver):
     def contents(self) -> Contents:
         """Return all states and timers after the last epoch, as plain Python."""
         return self._contents()
+
+    def misread(self) -> str | None:
+        """Return what queries read of the last epoch otherwise than functions see it; None if they
+        agree.
+        """
+        return misread(self.job, self._repository, self._contents())
 
     def _operator(self, name: str) -> Operator:
         for each in self.job.operators:

@@ -1,4 +1,5 @@
-"""Runs in another process, which has other hashes of texts and other random numbers.
+"""Runs in another process: with other hashes of texts, other random numbers, at another time and in
+another time zone.
 
 The process is started for the first run, and waits for more until this process ends.
 """
@@ -6,6 +7,7 @@ The process is started for the first run, and waits for more until this process 
 from __future__ import annotations
 
 import atexit
+import datetime as dt
 import os
 import subprocess
 import sys
@@ -19,6 +21,8 @@ import cloudpickle
 from statekit.errors import StatekitError
 
 _HASH_SEED = "4242"
+_TIME_ZONE = "Asia/Kathmandu"  # 5:45 hours ahead of UTC, which is nobody's default
+_AHEAD = dt.timedelta(days=400, hours=7)
 _HEADER_BYTES = 8
 _SERVE = "from statekit.testing.other_process import serve; serve()"
 
@@ -35,6 +39,7 @@ class OtherProcess:
             env={
                 **os.environ,
                 "PYTHONHASHSEED": _HASH_SEED,
+                "TZ": _TIME_ZONE,
                 "PYTHONPATH": os.pathsep.join(sys.path),
             },
         )
@@ -78,6 +83,9 @@ def other_process() -> OtherProcess:
 
 def serve() -> None:
     """Call the functions that come from standard input, until it ends."""
+    import time_machine
+
+    time_machine.travel(_AHEAD, tick=True).start()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what functions print is no answer
     while True:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby, islice
+from itertools import count, groupby, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from statekit.checkpoint.repository import Repository
@@ -20,7 +20,7 @@ from statekit.testing.comparison import Compare, exactly, in_any_order, in_total
 from statekit.testing.faults import Fault, Faults, faulty, safe_faults
 from statekit.testing.job_harness import JobHarness
 from statekit.testing.other_process import other_process
-from statekit.testing.subject import DRAINS_MAX, History, Observed, Subject
+from statekit.testing.subject import DRAINS_MAX, History, Observed, Step, Subject
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -73,17 +73,19 @@ def _compared(
     compare: Compare = exactly,
     *,
     when_late: bool = True,
+    stands: bool = False,
 ) -> Callable[[Subject, History, Any], Difference | None]:
     """Return a function that compares a run with a disturbed one.
 
     Parameters:
         title: of the disturbed run, for its argument.
         when_late: whether they are compared if records were late.
+        stands: whether processing time stands until the last record.
     """
 
     def find(subject: Subject, history: History, argument: Any) -> Difference | None:
         try:
-            one = subject.run(history)
+            one = subject.run(history, stands=stands)
         except StatekitError:
             return None  # for the property that there are no errors
         titles = "one shard in memory", title(argument)
@@ -165,7 +167,7 @@ def _recut(subject: Subject, history: History, sizes: list[int]) -> Observed:
     cut: History = []
     for size in [*sizes, None]:
         cut.append({name: list(islice(records, size)) for name, records in waiting.items()})
-    return subject.run(cut)
+    return subject.run(cut, stands=True)
 
 
 def _reordered(subject: Subject, history: History, order: str) -> Observed:
@@ -194,29 +196,33 @@ def _with_faults(subject: Subject, history: History, planned: list[Fault]) -> Ob
     """Run on a store that fails, and start again after each error."""
     store = faulty(Repository.in_memory(), Faults(*planned, lasting=True))
     observed = Observed()
-    inputs: list[dict[str, list[Any]] | None] = [*history]
-    if subject.has_event_time:
-        inputs += [None] * DRAINS_MAX  # event time ends
     harness: JobHarness | None = None
-    published: dict[str, list[Any]] = {}
-    number, attempts = 0, 0
-    while number < len(inputs):
-        attempts += 1
+    for step in subject.steps(history, observed):
+        harness = _with_restarts(subject, step, store, harness, observed)
+    return observed
+
+
+def _with_restarts(
+    subject: Subject, step: Step, store: Repository, harness: JobHarness | None, observed: Observed
+) -> JobHarness:
+    """Run an epoch until it is committed: start again after each error."""
+    number, published = len(observed.epochs), dict[str, list[Any]]()
+    for attempt in count(1):
         try:
             if harness is None:
                 harness = JobHarness(subject.job, 1, checkpoint=store)
-            if (harness.epoch if harness.epoch is not None else -1) < number:
-                if inputs[number] is None and harness.is_drained:
-                    return observed
-                harness.publish(inputs[number], published)
+            if harness.epoch is None or harness.epoch < number:
+                if step.has_nothing_to_do(harness):
+                    break
+                step.publish(harness, published)
             observed.add(dict(published), harness)
+            break
         except StatekitError:
-            if attempts > ATTEMPTS_MAX:
+            if attempt > ATTEMPTS_MAX:
                 raise
             harness = None
-        else:
-            number, attempts = number + 1, 0
-    return observed
+    assert harness is not None
+    return harness
 
 
 # --------------------------------------------------------------------------------------- one alone
@@ -235,19 +241,47 @@ def _leftovers(subject: Subject, history: History, _: None) -> Difference | None
         observed = subject.run(history)
     except StatekitError:
         return None
+    what = _timers_left(observed) or _values_left(subject, observed)
+    if what is None and len(observed.epochs) >= len(history) + DRAINS_MAX:
+        what = f"timers set others without end: {DRAINS_MAX} epochs after the last record"
+    return None if what is None else Difference(what, ("one shard in memory", ""), (observed, None))
+
+
+def _queries(subject: Subject, history: History, _: None) -> Difference | None:
+    harness = JobHarness(subject.job, 1)
+    try:
+        observed = subject.run(history, harness=harness)
+    except StatekitError:
+        return None
+    what = harness.misread() if observed.epochs else None
+    titles = "one shard in memory", ""
+    return None if what is None else Difference(what, titles, (observed, None))
+
+
+def _timers_left(observed: Observed) -> str | None:
+    """Return which key has timers and no state."""
     for number, contents in enumerate(observed.contents):
         for operator, timers in contents.timers.items():
             held = [values for (of, _), values in contents.states.items() if of == operator]
             for key, pending in timers.items():
                 if held and not any(key in values for values in held):
-                    what = (
+                    return (
                         f"key {key!r} of {operator} has no state after epoch {number}, and the "
                         f"timers {pending!r}"
                     )
-                    return Difference(what, ("one shard in memory", ""), (observed, None))
-    if len(observed.epochs) >= len(history) + DRAINS_MAX:
-        what = f"timers set others without end: {DRAINS_MAX} epochs after the last record"
-        return Difference(what, ("one shard in memory", ""), (observed, None))
+    return None
+
+
+def _values_left(subject: Subject, observed: Observed) -> str | None:
+    """Return which values are there although all have expired; or which rows without a value."""
+    for contents in observed.contents[-1:]:
+        for operator, state in subject.expiring_states:
+            for key, value in contents.states[operator, state].items():
+                if key not in contents.timers[operator]:
+                    return f"state {state!r} of {operator} at the key {key!r} is {value!r} for ever"
+            if not contents.states[operator, state] and contents.rows[operator, state]:
+                rows = contents.rows[operator, state]
+                return f"state {state!r} of {operator} has {rows} rows, which have all expired"
     return None
 
 
@@ -377,6 +411,7 @@ PROPERTIES: tuple[Property, ...] = (
             lambda sizes: f"epochs of {[*sizes, 'all others']} records",
             in_total,
             when_late=False,
+            stands=True,
         ),
         share=2.0,
     ),
@@ -420,12 +455,20 @@ PROPERTIES: tuple[Property, ...] = (
     ),
     Property(
         "processes",
-        "Each worker process has other results: they depend on random numbers, on hash(), or on "
-        "the order of a set",
+        "Each worker process has other results: they depend on random numbers, the clock or the "
+        "time zone of the computer, hash(), or the order of a set",
         _always,
         _nothing,
         _compared(_elsewhere, lambda _: "another process"),
         share=0.4,
+    ),
+    Property(
+        "queries",
+        "What queries and SQL read of a checkpoint is not what the function has",
+        _always,
+        _nothing,
+        _queries,
+        share=0.2,
     ),
     Property(
         "disk",

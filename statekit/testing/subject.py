@@ -5,16 +5,19 @@ comes to.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal
 
+from statekit.checkpoint.job_file import Clock
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.plan import Operator, Source
 from statekit.job.stream import Stream
 from statekit.records.record_type import RecordType
+from statekit.state.base import StateSpec
 from statekit.testing.driver import Contents
 from statekit.testing.harness import job_of, process_of
 from statekit.testing.job_harness import JobHarness
@@ -32,6 +35,60 @@ Events = Any
 
 DRAINS_MAX = 1_000
 """After so many epochs without records, timers are taken to set each other without end."""
+
+_EPOCH = dt.timedelta(minutes=10)
+"""Processing time between two epochs, for functions that use it."""
+
+_TIMERS_MAX = 20
+"""So many timers fire one after the other after the last record."""
+
+_LATER = [dt.timedelta(days=days) for days in (1, 40, 4_000, 4_000)]
+"""Steps of processing time after them: all other timers fire, and values expire."""
+
+_START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+_FAR_FUTURE = dt.datetime(9000, 1, 1, tzinfo=dt.UTC)
+"""The watermark with which values expire in event time."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is run as one epoch.
+
+    Parameters:
+        what: "records"; or without any, "watermark" for an event time that goes on, "end" for its
+            end, or "after" for a processing time that goes on after it.
+        at: the processing time.
+        records: by source.
+        watermark: of "watermark".
+    """
+
+    what: Literal["records", "watermark", "end", "after"]
+    at: dt.datetime
+    records: dict[str, list[Any]] = field(default_factory=dict)
+    watermark: dt.datetime = _FAR_FUTURE
+
+    def has_nothing_to_do(self, harness: JobHarness) -> bool:
+        """Return whether no epoch is run, since event time has ended in all operators."""
+        return self.what == "end" and harness.is_drained
+
+    def run(self, harness: JobHarness) -> dict[str, list[Any]]:
+        """Run the epoch, and return the records of each sink."""
+        harness.set_clock(self.at)
+        match self.what:
+            case "end" | "after":
+                return harness.drain_once(also_ended=self.what == "after") or {}
+            case "watermark":
+                return harness.advance_watermark(self.watermark)
+            case _:
+                return harness.send(**self.records)
+
+    def publish(self, harness: JobHarness, published: dict[str, list[Any]]) -> None:
+        """Run the epoch, and publish its records before the commit."""
+        harness.set_clock(self.at)
+        watermark = self.watermark if self.what == "watermark" else None
+        records = self.records if self.what == "records" else None
+        harness.publish(records, published, watermark=watermark)
 
 
 @dataclass
@@ -51,6 +108,13 @@ class Observed:
         """Add an epoch."""
         self.epochs.append(emitted)
         self.contents.append(harness.contents())
+
+    def next_timer(self, clock: Clock) -> dt.datetime | None:
+        """The time of the soonest timer by a clock; None if there is none."""
+        if not self.contents:
+            return None
+        of_keys = (timers for keys in self.contents[-1].timers.values() for timers in keys.values())
+        return min((each.at for each in chain(*of_keys) if each.clock == clock), default=None)
 
     @property
     def late(self) -> int:
@@ -104,29 +168,83 @@ class Subject:
         return lambda _: 0
 
     def run(
-        self, history: History, disturb: Disturb | None = None, *, harness: JobHarness | None = None
+        self,
+        history: History,
+        disturb: Disturb | None = None,
+        *,
+        harness: JobHarness | None = None,
+        stands: bool = False,
     ) -> Observed:
-        """Run a history, then let event time end, and return what comes of both.
+        """Run a history, then let time go on until nothing is left to happen, and return what comes
+        of both.
 
         Parameters:
             disturb: what happens between epochs.
             harness: that runs them; None for one shard in memory.
+            stands: whether processing time stands until the last record.
         """
         harness = harness or JobHarness(self.job, 1)
         observed = Observed()
-        for number, records in enumerate(history):
+        for step in self.steps(history, observed, stands=stands):
+            if step.has_nothing_to_do(harness):
+                continue
             if disturb is not None:
-                harness = disturb(harness, number)
-            observed.add(harness.send(**records), harness)
-        if self.has_event_time:
-            if disturb is not None:
-                harness = disturb(harness, len(history))
-            for _ in range(DRAINS_MAX):
-                emitted = harness.drain_once()
-                if emitted is None:
-                    break
-                observed.add(emitted, harness)
+                harness = disturb(harness, len(observed.epochs))
+            observed.add(step.run(harness), harness)
         return observed
+
+    def steps(
+        self, history: History, observed: Observed, *, stands: bool = False
+    ) -> Iterator[Step]:
+        """Yield the epochs of a history, and of the time after it.
+
+        Those in which event time ends may have nothing to do.
+
+        Parameters:
+            observed: what came of the steps before.
+            stands: whether processing time stands until the last record.
+        """
+        now = _START
+        for records in history:
+            yield Step("records", now, records)
+            if self._has_processing_time and not stands:
+                now += _EPOCH
+        if self._has_ttl("event"):
+            for number, _ in enumerate(self.job.operators):  # each follows those before it
+                yield Step("watermark", now, watermark=_FAR_FUTURE + number * _EPOCH)
+        if self.has_event_time:
+            for _ in range(DRAINS_MAX):
+                yield Step("end", now)
+        if self._has_processing_time:
+            what: Literal["after", "records"] = "after" if self.has_event_time else "records"
+            for _ in range(_TIMERS_MAX):
+                if (soonest := observed.next_timer("processing")) is None:
+                    break
+                now = max(now, soonest)
+                yield Step(what, now)
+            for step in _LATER:
+                now += step
+                yield Step(what, now)
+
+    @property
+    def _has_processing_time(self) -> bool:
+        """Whether results may depend on processing time: by timers, or values that expire."""
+        return self._has_ttl("processing") or any(each.handles_timers for each in self.functions)
+
+    @property
+    def expiring_states(self) -> list[tuple[str, str]]:
+        """The states whose values expire, by operator and name."""
+        return [(operator, spec.name) for operator, spec in self._specs() if spec.ttl is not None]
+
+    def _has_ttl(self, clock: Clock) -> bool:
+        return any(spec.ttl is not None and spec.ttl.clock == clock for _, spec in self._specs())
+
+    def _specs(self) -> Iterator[tuple[str, StateSpec]]:
+        """Yield the keyed states, by operator."""
+        for operator in self.job.operators:
+            for spec in operator.declared.states:
+                if not spec.kind.is_local:
+                    yield operator.name, spec
 
     # ---------------------------------------------------------------------------------- histories
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import statekit as sk
-from statekit.testing import Harness, bind
+from statekit.testing import Harness, states
 
 
 class Flight(NamedTuple):
@@ -42,7 +42,7 @@ counts: sk.Stream[tuple[str, int]] = landings.process(count).sink("counts")
 landings.process(silent)
 of_tails: sk.Stream[Landing] = flights.process(landings_of)
 landings.process(landings_of)  # error: incompatible type
-landings_of(Flight("N1"), **bind(landings_of, "N1"))  # error: incompatible type "Flight"
+landings_of(Flight("N1"), **states(landings_of, "N1"))  # error: incompatible type "Flight"
 run = job.run({"flights": [Flight("N1")]}, parallelism=2)
 epochs: int = run.epochs
 job.run({"flights": []}, parallelismm=2)  # error: Unexpected keyword argument "parallelismm"
@@ -73,10 +73,10 @@ def no_parameters() -> None: ...
 
 harness = Harness(land, parallelism=2, backend="rocksdb")
 harness.send(Flight("N1"), {"tail": "N2"})
-states = bind(land, "N1")
-land(Flight("N1"), **states)
-land(Flight("N1"), states["seen"])
-land(Landing("JFK"), **states)  # error: incompatible type "Landing"; expected "Flight"
+given = states(land, "N1")
+land(Flight("N1"), **given)
+land(Flight("N1"), given["seen"])
+land(Landing("JFK"), **given)  # error: incompatible type "Landing"; expected "Flight"
 land(Flight("N1"), 5)  # error: incompatible type "int"; expected "ValueState[int]"
 land(Flight("N1"))  # error: Missing positional argument "seen"
 Harness(land, backend="disk")  # error: incompatible type

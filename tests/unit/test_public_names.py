@@ -86,13 +86,13 @@ TESTING = [
     "FaultyCopies",
     "Harness",
     "JobHarness",
-    "bind",
     "check",
     "check_aggregate",
     "check_migration",
     "check_redistribution",
     "check_reducer",
     "faulty",
+    "states",
 ]
 
 SPARK = [

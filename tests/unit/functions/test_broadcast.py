@@ -19,7 +19,7 @@ from statekit.checkpoint.manifest import IdleShards, ShardReport, ShardState
 from statekit.checkpoint.repository import Repository
 from statekit.job.options import RunOptions
 from statekit.runtime.coordinator import Coordinator
-from statekit.testing import Harness, bind
+from statekit.testing import Harness, states
 from tests.support.command_line import statekit
 from tests.support.instants import after, at
 
@@ -252,9 +252,9 @@ def test_only_broadcast_handlers_may_change_broadcast_state() -> None:
     with pytest.raises(sk.StateTypeError, match=r"'rates'.*@meddle.on_broadcast"):
         harness.send(price("a", 1), broadcast=[Rate("EUR", 1.0)])
     assert harness.operator_state("rates") == [{}]
-    states = bind(meddle, "a")
-    meddle(price("a", 4), **states)
-    assert dict(states["rates"]) == {"EUR": 4.0}, "alone in a test, it may be filled"
+    given = states(meddle, "a")
+    meddle(price("a", 4), **given)
+    assert dict(given["rates"]) == {"EUR": 4.0}, "alone in a test, it may be filled"
 
 
 def test_a_handler_that_yields_after_all_is_refused() -> None:

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 import statekit as sk
 from statekit.functions.process import Process
-from statekit.testing import Harness, bind
+from statekit.testing import Harness, states
 
 
 class Order(NamedTuple):
@@ -273,10 +273,10 @@ def total_by_customer(
 
 
 def test_calling_a_process_calls_the_function() -> None:
-    states = bind(total_by_customer, "a")
-    assert list(total_by_customer(Order("a", 5, 1.0), **states)) == [5]
-    assert list(total_by_customer(Order("a", 7, 1.0), *states.values())) == [12]
-    assert states["orders"].get() == [Order("a", 5, 1.0), Order("a", 7, 1.0)]
+    given = states(total_by_customer, "a")
+    assert list(total_by_customer(Order("a", 5, 1.0), **given)) == [5]
+    assert list(total_by_customer(Order("a", 7, 1.0), *given.values())) == [12]
+    assert given["orders"].get() == [Order("a", 5, 1.0), Order("a", 7, 1.0)]
 
 
 def test_a_process_keeps_the_name_and_the_docstring_of_its_function() -> None:

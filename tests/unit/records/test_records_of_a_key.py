@@ -21,7 +21,7 @@ from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.functions.process import Process
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.runtime.task import ShardTask
-from statekit.testing import Harness, bind
+from statekit.testing import Harness, states
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -171,12 +171,12 @@ def test_without_a_key_it_is_called_once_for_each_shard() -> None:
 
 
 def test_it_is_tested_by_calling_it() -> None:
-    states = bind(at_once, "a")
-    assert list(at_once(iter([Event("a", 1), Event("a", 2)]), **states)) == [
+    given = states(at_once, "a")
+    assert list(at_once(iter([Event("a", 1), Event("a", 2)]), **given)) == [
         Total("a", 1),
         Total("a", 3),
     ]
-    assert states["held"].get() == 3
+    assert given["held"].get() == 3
 
 
 # --------------------------------------------------------------------------------------------- time

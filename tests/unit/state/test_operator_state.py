@@ -14,7 +14,7 @@ import statekit as sk
 from statekit.checkpoint.manifest import ShardReport
 from statekit.checkpoint.repository import Repository
 from statekit.keygroup import group_range
-from statekit.testing import Harness, bind
+from statekit.testing import Harness, states
 
 BACKENDS: tuple[Literal["memory", "rocksdb"], ...] = ("memory", "rocksdb")
 BOTH = pytest.mark.parametrize("backend", BACKENDS)
@@ -278,7 +278,7 @@ def test_broadcast_state_is_only_read_by_records() -> None:
 
     with pytest.raises(sk.StateTypeError, match=r"only be changed by a function decorated with @"):
         Harness(convert).send(Event("a", 1))
-    rates = bind(convert, "a")["rates"]
+    rates = states(convert, "a")["rates"]
     rates["EUR"] = 2.0  # in a test of the function alone, someone has to
     assert dict(rates) == {"EUR": 2.0}
 

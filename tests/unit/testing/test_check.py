@@ -94,17 +94,47 @@ def per_call(orders: Iterator[Order]) -> Iterator[int]:
     yield sum(1 for _ in orders)
 
 
+@sk.process(key="customer")
+def dated(order: Order, seen: sk.ListState[str]) -> Iterator[dt.date]:
+    yield dt.date.today()
+
+
+@sk.process(key="customer")
+def by_local_hour(order: Order, seen: sk.ListState[str]) -> Iterator[int]:
+    yield dt.datetime.fromtimestamp(order.at.timestamp()).hour
+
+
+@sk.process(key="customer")
+def woken(order: Order, ctx: sk.Context, total: sk.ValueState[int]) -> Iterator[int]:
+    total.update((total.get() or 0) + order.cents)
+    ctx.timers.set(ctx.processing_time + dt.timedelta(hours=1), clock="processing")
+    yield total.get() or 0
+
+
+@woken.on_timer
+def asleep(timer: sk.Timer, total: sk.ValueState[int]) -> Iterator[int]:
+    yield total.get() or 0
+    total.clear()
+
+
 WRONG: list[tuple[Any, str, str]] = [
     (numbered, "repeats", "such as a global variable, a clock or random numbers"),
     (with_mutable_default, "repeats", "What differs: the records of sink 'outputs'"),
     (reminded, "leftovers", "and the timers"),
     (merged_twice(), "arrival order", "depend on the order in which records arrive"),
     (halved, "errors", "ZeroDivisionError"),
-    (first_letter, "processes", "on the order of a set"),
+    (first_letter, "processes", "the order of a set"),
+    (dated, "processes", "the clock or the time zone"),
+    (by_local_hour, "processes", "the clock or the time zone"),
+    (woken, "leftovers", "clock='processing'"),
 ]
 
 
-@pytest.mark.parametrize(("given", "name", "message"), WRONG, ids=[each[1] for each in WRONG])
+@pytest.mark.parametrize(
+    ("given", "name", "message"),
+    WRONG,
+    ids=[f"{each[1]} {number}" for number, each in enumerate(WRONG)],
+)
 def test_a_mistake_is_found(given: Any, name: str, message: str) -> None:
     with pytest.raises(AssertionError) as caught:
         check(given)
@@ -206,10 +236,35 @@ def shop() -> sk.Job:
     return job
 
 
+Last = Annotated[sk.ValueState[int], sk.TTL("20 minutes")]
+
+
+@sk.process(**IN_TIME)
+def kept_for_a_while(
+    order: Order,
+    ctx: sk.Context,
+    last: Last,
+    seen: Annotated[sk.MapState[int, int], sk.TTL("1 minute", clock="event", refresh="read")],
+    every: Annotated[sk.ListState[int], sk.TTL("1 hour", clock="event")],
+    total: Annotated[sk.ReducingState[int], sk.Reduce(sum), sk.TTL("1 day")],
+) -> Iterator[tuple[int | None, int]]:
+    yield last.get(), len(seen)
+    last.update(order.cents)
+    seen[order.cents] = 1
+    every.append(order.cents)
+    total.add(order.cents)
+    ctx.timers.replace(ctx.processing_time + dt.timedelta(minutes=15), clock="processing")
+
+
+@kept_for_a_while.on_timer
+def looked_at_again(timer: sk.Timer, last: Last) -> Iterator[tuple[int | None, int]]:
+    yield last.get(), 0
+
+
 @pytest.mark.parametrize(
     "given",
-    [spent, first_of_all, summed(), totals(), priced, shop()],
-    ids=["spent", "first_of_all", "summed", "totals", "priced", "shop"],
+    [spent, first_of_all, summed(), totals(), priced, kept_for_a_while, shop()],
+    ids=["spent", "first_of_all", "summed", "totals", "priced", "kept_for_a_while", "shop"],
 )
 def test_what_is_right_passes(given: Process[Any, Any, Any] | sk.Stream[Any] | sk.Job) -> None:
     check(given, depth="quick")

@@ -12,7 +12,7 @@ import pytest
 
 import statekit as sk
 from statekit.keygroup import key_group, shard_of_group
-from statekit.testing import Harness, bind
+from statekit.testing import Harness, states
 
 
 class Event(NamedTuple):
@@ -214,11 +214,11 @@ def test_a_harness_leaves_no_directory() -> None:
 
 
 def test_bound_states_are_states_of_one_key_in_memory() -> None:
-    states = bind(spend, ("a", 1))
-    assert list(spend(Event("a", 1, 5), **states)) == [5]
-    assert states["values"].get() == [5]
-    assert dict(states["by_value"]) == {5: 1}
-    assert bind(spend, ("a", 1))["values"].get() == []
+    given = states(spend, ("a", 1))
+    assert list(spend(Event("a", 1, 5), **given)) == [5]
+    assert given["values"].get() == [5]
+    assert dict(given["by_value"]) == {5: 1}
+    assert states(spend, ("a", 1))["values"].get() == []
 
 
 @sk.process(key="word")
@@ -232,8 +232,29 @@ def test_a_function_may_be_named_like_the_stream_it_is_fed_from() -> None:
 
 
 def test_a_function_with_a_context_can_be_called_directly() -> None:
-    states = bind(records, "a")
-    assert list(records({"word": "a"}, **states)) == ["a 1"]
+    given = states(records, "a")
+    assert list(records({"word": "a"}, **given)) == ["a 1"]
+
+
+def test_a_function_called_directly_has_the_time_and_the_key_that_the_test_gives() -> None:
+    class Visit(NamedTuple):
+        user: str
+        at: dt.datetime
+
+    @sk.process(key="user", event_time="at")
+    def told(visit: Visit, ctx: sk.Context) -> Iterator[tuple[Any, dt.datetime, dt.datetime]]:
+        yield ctx.key, ctx.event_time, ctx.processing_time
+
+    noon = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+    visit = Visit("ada", noon)
+    assert list(told(visit, **states(told, "ada", at=noon))) == [("ada", noon, noon)]
+    began = dt.datetime.fromtimestamp(0, dt.UTC)
+    assert list(told(visit, **states(told))) == [(None, began, began)]
+
+
+def test_states_of_something_else_are_refused() -> None:
+    with pytest.raises(sk.StateTypeError, match=r"states\(\) takes a function decorated with"):
+        states(len)  # type: ignore[arg-type]
 
 
 def test_restoring_from_a_directory_without_a_checkpoint_is_refused(tmp_path: Path) -> None:

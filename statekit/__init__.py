@@ -41,6 +41,7 @@ from statekit.query.read import read
 from statekit.query.replica import Answer, Replica, ReplicaStatus
 from statekit.query.state_view import Page, StateView
 from statekit.query.view import View
+from statekit.recording.recorder import Recorder
 from statekit.records.arrow_scalars import Decimals
 from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState
@@ -90,6 +91,7 @@ __all__ = [
     "Process",
     "ProcessError",
     "QueryError",
+    "Recorder",
     "Redistribute",
     "Reduce",
     "ReducingState",

@@ -10,6 +10,7 @@ begun/<epoch>.to-<epoch>.json             a rollback that was begun
 data/<operator>/<unique>.<kind>           change files, histories, base snapshots and pages
 held/<epoch>-<unique>.json                notes of processes that read one epoch
 readers/<name>.json                       leases of named readers
+recorded/<epoch>/<operator>/…             records of epochs, if a recorder keeps them here
 savepoints/<name>/…, repairs/…, spark/…   savepoints, rows left out by repairs, Spark's own log
 tmp/…                                     drafts on a local disk
 """
@@ -25,6 +26,7 @@ DATA = "data"
 EPOCHS = "epochs"
 HELD = "held"
 READERS = "readers"
+RECORDED = "recorded"
 REPAIRS = "repairs"
 SAVEPOINTS = "savepoints"
 SPARK = "spark"

@@ -423,7 +423,7 @@ class Repository(Store):
 
     def copy_to(self, target: Repository) -> None:
         """Copy the files to an empty checkpoint, manifests last. Readers' leases stay behind."""
-        folders = (paths.TMP, paths.SPARK, paths.SAVEPOINTS, paths.READERS)
+        folders = (paths.TMP, paths.SPARK, paths.SAVEPOINTS, paths.READERS, paths.RECORDED)
         wanted = [path for path in self.tree("") if path.split("/", 1)[0] not in folders]
         for path in sorted(wanted, key=lambda path: path.startswith(f"{paths.EPOCHS}/")):
             target.create(path, self.read(path))

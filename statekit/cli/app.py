@@ -18,6 +18,7 @@ from statekit.cli.inspect import inspect
 from statekit.cli.migrate import migrate
 from statekit.cli.query import query
 from statekit.cli.read_state import export_state, scan, top_keys
+from statekit.cli.replay import replay
 from statekit.cli.rescale import rescale
 from statekit.cli.rollback import rollback
 from statekit.cli.savepoint import savepoint
@@ -92,6 +93,11 @@ app.command(
     epilog="Examples: statekit rescale ./checkpoint --to 8 --plan  ·  "
     "statekit rescale ./checkpoint --to 8 --key-groups 1024"
 )(rescale)
+app.command(
+    context_settings={"ignore_unknown_options": True},
+    epilog="Example: statekit replay ./checkpoint --epoch 12 --operator turnaround --key N14228 "
+    "--app fleet:job --recorded-at ./records --pdb",
+)(replay)
 app.command(epilog="Example: statekit rollback ./checkpoint --to 12 --dry-run")(rollback)
 app.command(
     epilog="Examples: statekit diff ./checkpoint@12 ./checkpoint@15 --rows 5  ·  "

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from statekit.cli.arguments import size_bytes
+from statekit.byte_size import size_bytes
 from statekit.cli.tables import say
 from statekit.errors import StatekitError
 

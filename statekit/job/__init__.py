@@ -2,5 +2,5 @@
 
 A user builds a `job`. `plan` is its data, `chaining` finds operators that share one shuffle,
 `compatibility` and `state_succession` compare a job with a checkpoint. May import `job/windows`,
-`functions`, `working_copy` and whatever those may import.
+`recording`, `working_copy` and whatever those may import.
 """

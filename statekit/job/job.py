@@ -18,6 +18,7 @@ from statekit.job.plan import Plan, Source, check_name
 from statekit.job.progress import OutputCallback, Run, RunningJob
 from statekit.job.stream import Stream
 from statekit.keygroup import check_groups
+from statekit.recording.recorder import Recorder
 from statekit.records.union import records_of
 from statekit.timestamp import duration_to_micros
 from statekit.working_copy.base_options import BaseOptions
@@ -212,6 +213,7 @@ class Job(Plan):
         drain: bool = True,
         clock: Callable[[], int] | None = None,
         metrics: int | str | None = None,
+        record: Recorder | None = None,
     ) -> Run:
         """Run in this process until the inputs end, without Spark.
 
@@ -246,6 +248,7 @@ class Job(Plan):
             metrics: serve metrics for Prometheus until the run ends, at a port of the loopback
                 address, such as 9464, or at an address, such as "0.0.0.0:9464". Port 0 is a free
                 one; the logger `statekit.metrics` has the address. Needs the extra `metrics`.
+            record: keep the records of shards, for `statekit replay`.
 
         Returns:
             The records of each sink without a callback, and how many epochs were committed.
@@ -267,6 +270,7 @@ class Job(Plan):
             bases=bases,
             clock=clock,
             metrics=metrics,
+            record=record,
         )
         return _runtime("statekit.runtime.local", "run")(  # type: ignore[no-any-return]
             self, inputs, outputs or {}, checkpoint, options, epoch_size, backend, drain=drain
@@ -294,6 +298,7 @@ class Job(Plan):
         drain: bool | None = None,
         clock: Callable[[], int] | None = None,
         metrics: int | str | None = None,
+        record: Recorder | None = None,
     ) -> RunningJob:
         """Run on Spark, over a DataFrame per source.
 
@@ -340,6 +345,7 @@ class Job(Plan):
                 the loopback address, such as 9464, or at an address, such as "0.0.0.0:9464". Port 0
                 is a free one; `metrics_address` of the query has the address. Needs the extra
                 `metrics`. docs/operations.md describes each metric.
+            record: keep the records of shards, for `statekit replay`.
 
         Returns:
             A `statekit.spark.Query`.
@@ -362,6 +368,7 @@ class Job(Plan):
             bases=bases,
             clock=clock,
             metrics=metrics,
+            record=record,
             trigger=trigger,
             query_name=query_name,
             heartbeat=heartbeat,

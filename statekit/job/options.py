@@ -10,6 +10,7 @@ from typing import Any
 
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.retention import DEFAULT_RETENTION, Retention
+from statekit.recording.recorder import Recorder
 from statekit.working_copy.base_options import BaseOptions
 
 
@@ -30,6 +31,7 @@ class RunOptions:
     bases: BaseOptions | None = None
     clock: Callable[[], int] | None = None
     metrics: int | str | None = None
+    record: Recorder | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

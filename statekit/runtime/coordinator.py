@@ -34,6 +34,7 @@ from statekit.job.options import RunOptions
 from statekit.job.plan import Operator
 from statekit.keygroup import DEFAULT_GROUPS, check_parallelism
 from statekit.metrics.run_metrics import RunMetrics
+from statekit.recording.kept_recordings import KeptRecordings
 from statekit.runtime.shard_reports import OperatorReports
 from statekit.state.redistribution import redistributed
 from statekit.watermark import BEGINNING, END, advanced
@@ -68,6 +69,7 @@ class Coordinator:
         options: of the run.
 
     Attributes:
+        recorder: which records are kept, if any.
         metrics: of the run. Whoever runs the epochs counts them, with their duration.
     """
 
@@ -93,6 +95,8 @@ class Coordinator:
         )
         """Whether an epoch is noted before it runs, so that a replay sees the same instant."""
         self._now_us = options.clock or now_us
+        self.recorder = options.record
+        self._recordings = None if options.record is None else KeptRecordings(options.record)
         self._collection: BackgroundCollection | None = None
         if options.retention is not None:
             self._collection = BackgroundCollection(repository, options.retention)
@@ -426,6 +430,8 @@ class Coordinator:
             self.repository.remove_note(manifest.epoch)
         if self._collection is not None:
             self._collection.committed(manifest.epoch)
+        if self._recordings is not None:
+            self._recordings.committed(manifest.epoch)
         return manifest
 
     def close(self, *, at_once: bool = False) -> None:

@@ -34,6 +34,7 @@ from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.key_iteration import not_a_key
+from statekit.runtime.recorded_input import recorded_input
 from statekit.runtime.shard import reporting, run_shard
 from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
 from statekit.watermark import is_late
@@ -249,10 +250,11 @@ class LocalRunner:
             broadcast = enumerate(map(streams.for_operator, operator.broadcasts), len(incoming))
             not_empty = [(number, records) for number, records in broadcast if records]
             batches = [routed[shard]] if shard in routed else []
+            plan, shard_input = plans[shard], ShardInput(not_empty, batches)
             running = run_shard(
                 declared,
-                plans[shard],
-                ShardInput(not_empty, batches),
+                plan,
+                recorded_input(coordinator.recorder, declared, plan, len(plans), shard_input),
                 coordinator.repository,
                 self.copies,
             )

@@ -65,6 +65,8 @@ def run_shard(
             if plan.base_epoch is None or plan.base_epoch >= repository.first_kept():
                 raise
             raise repository.overtaken(plan.epoch) from missing
+        finally:
+            records.close()
 
 
 def reporting(

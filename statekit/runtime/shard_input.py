@@ -54,6 +54,9 @@ class ShardInput:
         assert self._is_exhausted, "broadcast records come before keyed batches"
         return self._batches
 
+    def close(self) -> None:
+        """Called when the shard has run, or has failed."""
+
 
 class KeyedBatchBuilder:
     """Builds the keyed batches of an operator.

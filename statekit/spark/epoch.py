@@ -240,6 +240,7 @@ class EpochRunner:
             reader=reader,
             is_combined=is_combined,
             started_us=None if self._placement is None else self._placement.started_us,
+            recorder=coordinator.recorder,
         )
 
     def _branch(self, chain: Chain) -> Branch:

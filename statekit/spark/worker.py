@@ -23,11 +23,13 @@ from statekit.checkpoint.repository import Repository
 from statekit.clock import cpu_us
 from statekit.errors import StrayKeyError
 from statekit.functions.stateless import Stateless
+from statekit.recording.recorder import Recorder
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.records.output_union import AnyOutput
 from statekit.records.preaggregate import Combiner, with_operator_name
 from statekit.records.rebatch import rebatched
 from statekit.records.union import Records
+from statekit.runtime.recorded_input import recorded_input
 from statekit.runtime.shard import RARE_COLLECTION, reporting, run_shard
 from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
 from statekit.spark.commit_records import Reporter
@@ -199,6 +201,7 @@ class ShardStep:
         reader: reads the rows of an operator with several streams; None for one.
         is_combined: whether the rows are those of the first operator's combiner, if it has one.
         started_us: when the run began, on a cluster.
+        recorder: which records are kept, if any.
     """
 
     branches: tuple[Branch, ...]
@@ -211,6 +214,7 @@ class ShardStep:
     reader: UnionReader | None = None
     is_combined: bool = False
     started_us: int | None = None
+    recorder: Recorder | None = None
 
     def __call__(self, batches: Batches) -> Batches:
         _acknowledge_at_once()
@@ -272,6 +276,9 @@ class ShardStep:
                     passed = ((_received(some, before.output_type), none) for some in running[-1])
                     keyed = self._keyed(passed, before.name, stage.transforms, process, plan)
                     shard_input = ShardInput((), keyed)
+                shard_input = recorded_input(
+                    self.recorder, process, plan, len(stage.plans), shard_input
+                )
                 run = run_shard(process, plan, shard_input, repository, copies)
                 running.append(_timed(reporting(run, reports), spent_us, len(running)))
             emitted = _transformed(running[-1], processes[-1], branch.after)

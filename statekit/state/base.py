@@ -154,7 +154,7 @@ class State:
                 f"{cls.__name__} cannot be created by calling it: a state belongs to a key of an "
                 "operator. Declare it as a parameter of a process function, such as `def "
                 f"count(event: Event, seen: sk.{cls.__name__}[...])`; to call the function "
-                "directly in a test, use statekit.testing.bind"
+                "directly in a test, use statekit.testing.states(count)"
             )
         return super().__new__(cls)
 

@@ -13,6 +13,7 @@ from statekit.testing.harness import Harness
 from statekit.testing.job_harness import JobHarness
 from statekit.testing.laws import check_aggregate, check_migration, check_reducer
 from statekit.testing.redistribution import check_redistribution
+from statekit.testing.replay import Replay, replay
 from statekit.testing.states import states
 
 __all__ = [
@@ -23,11 +24,13 @@ __all__ = [
     "FaultyCopies",
     "Harness",
     "JobHarness",
+    "Replay",
     "check",
     "check_aggregate",
     "check_migration",
     "check_redistribution",
     "check_reducer",
     "faulty",
+    "replay",
     "states",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from textwrap import indent, wrap
@@ -10,10 +9,10 @@ from typing import Any
 
 from statekit.testing.properties import Difference, Property
 from statekit.testing.subject import History, Observed, Subject
+from statekit.testing.written_test import with_imports
 
 _WIDTH = 44  # of a column
 _EPOCHS_MAX = 12  # that are shown
-_MODULES = ("datetime", "decimal", "uuid")
 
 
 def explained(
@@ -34,7 +33,8 @@ def explained(
         lines += ["It depends on chance: the runs differed, and did not when run once more.", ""]
     else:
         lines += [f"What differs: {difference.what}", "", *_side_by_side(difference), ""]
-    test = "\n".join(_test(subject, checked, history, argument))
+    body = _body(subject, checked, history, argument)
+    test = "\n".join(with_imports(f"{subject.name}_{checked.name}", body, ["Fault", "check"]))
     lines += ["This test runs it again:", "", indent(test, "    ")]
     lines += [
         "",
@@ -75,23 +75,6 @@ def _text(epoch: dict[str, list[Any]]) -> str:
     if list(epoch) in (["outputs"], ["outputs", "late"]) and not epoch.get("late"):
         return repr(epoch["outputs"])
     return "; ".join(shown) or "nothing"
-
-
-def _test(subject: Subject, checked: Property, history: History, argument: Any) -> Iterator[str]:
-    """Yield the lines of a test."""
-    body = list(_body(subject, checked, history, argument))
-    text = "\n".join(body)
-    for module in _MODULES:
-        if f"{module}." in text:
-            yield f"import {module}"
-    if re.search(r"\bFault\(", text):
-        yield "from statekit.testing import Fault, check"
-    else:
-        yield "from statekit.testing import check"
-    yield ""
-    words = re.sub(r"\W+", "_", f"{subject.name}_{checked.name}")
-    yield f"def test_{words}() -> None:"
-    yield from (f"    {line}" for line in body)
 
 
 def _body(subject: Subject, checked: Property, history: History, argument: Any) -> Iterator[str]:

@@ -28,6 +28,7 @@ from statekit.job.plan import Operator
 from statekit.keygroup import GROUP_BYTES, key_group, pack_group, shard_of_group
 from statekit.maintenance.savepoint.format import Savepoint
 from statekit.maintenance.savepoint.restore import import_savepoint
+from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.local import LocalRunner
 from statekit.runtime.shard import obtained
 from statekit.state.base import State, StateSpec
@@ -115,6 +116,16 @@ class JobDriver:
     def key_groups(self) -> int:
         """How many key groups the checkpoint has."""
         return self._runner.coordinator.key_groups
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """What plans and commits the epochs."""
+        return self._runner.coordinator
+
+    @property
+    def copies(self) -> WorkingCopies:
+        """The working copies of the shards."""
+        return self._runner.copies
 
     @property
     def epoch(self) -> int | None:
@@ -282,15 +293,33 @@ class JobDriver:
         group = key_group(key, self.key_groups)
         return shard_of_group(group, self.parallelism, self.key_groups)
 
+    def states_of(self, operator: Operator, key: Any, plan: ShardPlan) -> dict[str, Any]:
+        """Return the keyed states of a key at the start of an epoch, as plain Python.
+
+        Parameters:
+            plan: of its shard, or of a part of that with the key.
+        """
+        prefix = prefix_of(operator.declared, key, self.key_groups)
+        with self._opened(operator, plan) as backend:
+            scope = self._scope_at(prefix, key, plan)
+            keyed = [spec for spec in operator.declared.states if not spec.kind.is_local]
+            return {spec.name: plain(spec, spec.bind(scope, backend)) for spec in keyed}
+
     @contextlib.contextmanager
     def _copy_of(self, operator: Operator, shard: int) -> Iterator[tuple[RowBackend, ShardPlan]]:
         """Open the rows of a shard after the last epoch."""
-        coordinator = self._runner.coordinator
-        plan = coordinator.plans(operator.name)[shard]
+        plan = self._runner.coordinator.plans(operator.name)[shard]
+        with self._opened(operator, plan) as backend:
+            yield backend, plan
+
+    @contextlib.contextmanager
+    def _opened(self, operator: Operator, plan: ShardPlan) -> Iterator[RowBackend]:
+        """Open the rows of a shard at the start of an epoch."""
         families = operator.declared.families_in(plan)
-        copy = obtained(plan, families, coordinator.repository, self._runner.copies)
+        repository = self._runner.coordinator.repository
+        copy = obtained(plan, families, repository, self._runner.copies)
         try:
-            yield copy.backend, plan
+            yield copy.backend
         finally:
             copy.abandon()
 

@@ -215,6 +215,15 @@ class JobHarness(JobDriver):
         """
         return self._timers_of(self._operator(operator), key)
 
+    def shard_of(self, operator: str, key: Any) -> int:
+        """Return the shard of an operator that owns a key.
+
+        Raises:
+            StateTypeError: it is no key of the operator.
+            QueryError: there is no such operator, or it has no key.
+        """
+        return self._shard_of(self._operator(operator), key)
+
     @property
     def is_drained(self) -> bool:
         """Whether event time has ended, and nothing is left to do; also before the first epoch."""

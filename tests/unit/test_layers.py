@@ -17,6 +17,7 @@ PACKAGE = ROOT / "statekit"
 RANKS = [
     "names",
     "errors",
+    "byte_size",
     "clock",
     "timestamp",
     "watermark",
@@ -31,6 +32,7 @@ RANKS = [
     "state",
     "stored_types",
     "functions",
+    "recording",
     "job/windows",
     "job",
     "kv",

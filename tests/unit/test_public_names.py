@@ -47,6 +47,7 @@ PUBLIC = [
     "Process",
     "ProcessError",
     "QueryError",
+    "Recorder",
     "Redistribute",
     "Reduce",
     "ReducingState",
@@ -86,12 +87,14 @@ TESTING = [
     "FaultyCopies",
     "Harness",
     "JobHarness",
+    "Replay",
     "check",
     "check_aggregate",
     "check_migration",
     "check_redistribution",
     "check_reducer",
     "faulty",
+    "replay",
     "states",
 ]
 

@@ -40,7 +40,7 @@ epoch; and files that statekit did not write.
 """
 
 _JOB = re.compile(r"job(-[0-9]+)?\.json")
-_NO_STATE = (paths.SPARK, paths.SAVEPOINTS, paths.REPAIRS)
+_NO_STATE = (paths.SPARK, paths.SAVEPOINTS, paths.REPAIRS, paths.RECORDED)
 
 
 @dataclass(frozen=True)

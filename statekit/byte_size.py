@@ -1,0 +1,31 @@
+"""Sizes as people write them, such as "512MB"."""
+
+from __future__ import annotations
+
+from statekit.errors import StateTypeError
+
+_UNITS = {"KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
+
+
+def size_bytes(text: str, option: str) -> int:
+    """Return the bytes that a size names.
+
+    Parameters:
+        option: what it is the value of, for the error.
+
+    Raises:
+        StateTypeError: it is none.
+
+    >>> size_bytes("512MB", "--memory"), size_bytes("1.5 gb", "--disk")
+    (536870912, 1610612736)
+    """
+    number, unit = text.strip()[:-2], text.strip()[-2:].upper()
+    try:
+        size = float(number) * _UNITS[unit]
+        if 1 <= size < 2**60:
+            return int(size)
+    except (ValueError, KeyError):
+        pass
+    raise StateTypeError(
+        f"{option}={text!r:.50} is no size: give a number with KB, MB, GB or TB, as in 512MB"
+    )

@@ -1,0 +1,70 @@
+"""`Recorder`: which records of a job are kept, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from statekit.byte_size import size_bytes
+from statekit.errors import StateTypeError
+
+_SHARES = 1_000_000
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """Keeps the input of a job's shards, so that `statekit replay` can run an epoch again.
+
+    Records are kept right before the function gets them, so also those that it fails on. Pass it to
+    `job.start` or `job.run`.
+
+    Parameters:
+        path: a directory of its own, or an object store URL, which all workers can write to; or
+            the folder `recorded` of the checkpoint, where `statekit replay` looks by itself.
+        operators: the names of the operators; None for all.
+        shards: the numbers of the shards; None for all.
+        sample: the share of the epochs that is kept; a failed epoch is kept as any other.
+        limit: how much is kept in all, in bytes or as "1GB". The oldest epochs are removed when
+            there is more; of one epoch, each shard keeps its part of the limit at most.
+
+    Raises:
+        StateTypeError: an option is not valid.
+
+    >>> Recorder("/data/recorded", sample=0.5, limit="10GB").limit_bytes
+    10737418240
+    """
+
+    path: str | Path
+    operators: Collection[str] | None = None
+    shards: Collection[int] | None = None
+    sample: float = 1.0
+    limit: int | str = "1GB"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sample <= 1:
+            raise StateTypeError(
+                f"Recorder(sample={self.sample!r}): give a share of the epochs, from more than 0 "
+                "up to 1"
+            )
+        for name, given in (("operators", self.operators), ("shards", self.shards)):
+            if isinstance(given, str) or (given is not None and not isinstance(given, Collection)):
+                raise StateTypeError(f"Recorder({name}={given!r}): give a list, or None for all")
+        if self.limit_bytes < 1:
+            raise StateTypeError(f"Recorder(limit={self.limit!r}): give at least 1 byte")
+
+    @property
+    def limit_bytes(self) -> int:
+        """The limit as a number."""
+        limit = self.limit
+        return limit if isinstance(limit, int) else size_bytes(limit, "Recorder(limit)")
+
+    def keeps(self, operator: str, epoch: int, shard: int) -> bool:
+        """Return whether the input of a shard is kept. It is the same in a replay."""
+        if self.operators is not None and operator not in self.operators:
+            return False
+        if self.shards is not None and shard not in self.shards:
+            return False
+        return xxhash.xxh3_64_intdigest(b"%d" % epoch) % _SHARES < self.sample * _SHARES

@@ -1,0 +1,307 @@
+"""The records that a shard got in one attempt at an epoch: written part by part, and read again.
+
+    <epoch>/<operator>/<shard>-<attempt>.<part>
+
+A part is a line of JSON, with a checksum of what follows, and a pickled list of broadcast records
+and keyed batches. Records are bytes of the codec of their types, so that classes of a script are
+found again by another one; what their types do not allow is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+import xxhash
+
+from statekit.checkpoint.manifest import ShardPlan
+from statekit.checkpoint.store import Store
+from statekit.clock import unique_id
+from statekit.codec.value_codec import ValueCodec, value_codec
+from statekit.errors import CorruptCheckpointError, QueryError, StateTypeError, StorageError
+from statekit.functions.process import Process
+from statekit.records.keyed_batch import BroadcastRecords, KeyedBatch
+from statekit.records.union import Records
+
+_LOG = logging.getLogger("statekit.recorder")
+_VERSION = 1
+_PART_BYTES = 64 * 1024
+"""Smaller batches wait for the next one; all but the first, which may be the one that kills."""
+
+_NAME = re.compile(r"([0-9]{20})/([^/]+)/([0-9]+)-([0-9a-f]{32})\.([0-9]{6})")
+
+_Part = tuple[str, int, Any]
+"""What it is, the number of a broadcast input, and the records or batch."""
+
+
+class RecordForm:
+    """How records of some types are stored.
+
+    Parameters:
+        records: their types; None for none.
+    """
+
+    def __init__(self, records: Records | None) -> None:
+        self._codec: ValueCodec[Any] | None = None
+        if records is not None and all(of.fields is not None for of in records.members):
+            try:
+                self._codec = value_codec(records.cls)
+            except StateTypeError:
+                self._codec = None  # types that no state could have
+
+    def stored(self, records: Sequence[Any]) -> list[Any]:
+        """Return the stored form of records."""
+        return [self._stored(record) for record in records]
+
+    def _stored(self, record: Any) -> tuple[bool, Any]:
+        if self._codec is not None and self._codec.accepts(record):
+            return True, self._codec.encode(record)
+        return False, record
+
+    def read(self, stored: Iterable[Any]) -> list[Any]:
+        """Return records.
+
+        Raises:
+            CorruptCheckpointError: their types have changed so much that they cannot be read.
+        """
+        decode = None if self._codec is None else self._codec.decode
+        found = []
+        for is_encoded, record in stored:
+            if is_encoded and decode is None:
+                raise CorruptCheckpointError(
+                    "recorded records are of a type that the function no longer takes: replay them "
+                    "with the code that recorded them"
+                )
+            found.append(decode(record) if is_encoded and decode is not None else record)
+        return found
+
+
+class Recording:
+    """Takes the records of a shard in one attempt at an epoch.
+
+    If it cannot be written, that is logged, and the job goes on.
+
+    Parameters:
+        store: the recorder's.
+        process: the function that gets the records.
+        plan: the shard and the times of the epoch.
+        shards: how many there are.
+        limit_bytes: no more is kept.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        process: Process[Any, Any, Any],
+        plan: ShardPlan,
+        shards: int,
+        limit_bytes: int,
+    ) -> None:
+        self._store = store
+        self._plan = plan
+        self._shards = shards
+        self._left_bytes = limit_bytes
+        self._path = f"{plan.epoch:020d}/{plan.operator}/{plan.shard}-{unique_id()}"
+        columns = process.traits.takes_columns
+        self._form = RecordForm(None if columns else process.taken)
+        self._broadcast_form = RecordForm(process.handlers.record_type)
+        self._parts = 0
+        self._waiting: list[_Part] = []
+        self._waiting_bytes = 0
+        self._state = "open"
+
+    def add_broadcast(self, broadcast: BroadcastRecords) -> None:
+        """Add broadcast records, before the function gets them."""
+        number, records = broadcast
+        self._add(("broadcast", number, self._broadcast_form.stored(records)))
+
+    def add(self, batch: KeyedBatch) -> None:
+        """Add records, before the function gets them."""
+        stored = batch._replace(records=self._form.stored(batch.records))
+        self._add(("batch", 0, tuple(map(list, stored))))
+
+    def _add(self, part: _Part) -> None:
+        if self._state != "open":
+            return
+        self._waiting.append(part)
+        self._waiting_bytes += 40 * len(part[2][0] if part[0] == "batch" else part[2])
+        if self._parts == 0 or self._waiting_bytes >= _PART_BYTES:
+            self._write("open")
+
+    def close(self, *, is_whole: bool) -> None:
+        """Write what waits.
+
+        Parameters:
+            is_whole: whether the function has got all records.
+        """
+        if self._state == "open":
+            self._write("whole" if is_whole else "failed")
+
+    def _write(self, state: str) -> None:
+        """Write a part.
+
+        Parameters:
+            state: "open" if more may follow; "whole", "failed" or "cut" in the last part.
+        """
+        content = cloudpickle.dumps(self._waiting)
+        if len(content) > self._left_bytes:
+            content, state = cloudpickle.dumps([]), "cut"
+        self._left_bytes -= len(content)
+        self._waiting, self._waiting_bytes, self._state = [], 0, state
+        head = {
+            "statekit recording": _VERSION,
+            "checkpoint": self._plan.checkpoint_id,
+            "shards": self._shards,
+            "watermark_us": self._plan.watermark_us,
+            "processing_time_us": self._plan.processing_time_us,
+            "state": state,
+            "sum": xxhash.xxh3_64_hexdigest(content),
+        }
+        try:
+            name = f"{self._path}.{self._parts:06d}"
+            self._store.create(name, json.dumps(head).encode() + b"\n" + content)
+        except StorageError as error:
+            self._state = "failed"
+            _LOG.warning(
+                "records of shard %d of %s in epoch %d are not recorded any further: %s",
+                self._plan.shard,
+                self._plan.operator,
+                self._plan.epoch,
+                error,
+            )
+        self._parts += 1
+
+
+@dataclass
+class Recorded:
+    """What was recorded of an attempt.
+
+    Parameters:
+        operator, epoch, shard: whose records these are.
+        checkpoint: the id of the checkpoint.
+        shards: how many shards there were.
+        watermark_us, processing_time_us: the times of the epoch.
+        state: "whole"; "failed" if the function failed, "open" if its process was killed, "cut" if
+            there were more records than the limit allowed.
+        broadcast: of each broadcast input.
+        batches: in the order in which the function got them.
+    """
+
+    operator: str
+    epoch: int
+    shard: int
+    checkpoint: str = ""
+    shards: int = 0
+    watermark_us: int = 0
+    processing_time_us: int = 0
+    state: str = "open"
+    broadcast: list[BroadcastRecords] = field(default_factory=list)
+    batches: list[KeyedBatch] = field(default_factory=list)
+
+    @property
+    def records(self) -> int:
+        """How many records there are."""
+        return sum(len(batch.tokens) for batch in self.batches) + sum(
+            len(records) for _, records in self.broadcast
+        )
+
+
+def recorded(
+    store: Store, process: Process[Any, Any, Any], name: str, epoch: int
+) -> list[Recorded]:
+    """Return what was recorded of an operator in an epoch, one attempt of each shard.
+
+    That is an attempt in which the function got all records; of others, the one with the most.
+
+    Parameters:
+        store: the recorder's.
+        process: the function of the operator.
+        name: of the operator.
+
+    Raises:
+        QueryError: nothing was recorded, or not all.
+        CorruptCheckpointError: a part is damaged or missing.
+    """
+    attempts: dict[tuple[int, str], dict[int, str]] = {}
+    for path in store.tree(f"{epoch:020d}"):
+        match = _NAME.fullmatch(path)
+        if match is not None and match[2] == name:
+            attempts.setdefault((int(match[3]), match[4]), {})[int(match[5])] = path
+    found: dict[int, Recorded] = {}
+    for (shard, _), parts in sorted(attempts.items()):
+        attempt = _read(store, process, Recorded(name, epoch, shard), parts)
+        best = found.get(shard)
+        if best is None or (attempt.state == "whole", attempt.records) > (
+            best.state == "whole",
+            best.records,
+        ):
+            found[shard] = attempt
+    if not found:
+        raise QueryError(
+            f"{store.url} has no records of {name} in epoch {epoch}: {_kept(store, name)}"
+        )
+    for attempt in found.values():
+        if attempt.state == "cut":
+            raise QueryError(
+                f"{store.url} has not all records of shard {attempt.shard} of {name} in epoch "
+                f"{epoch}: there were more than the limit allows. Record fewer shards, or give the "
+                "Recorder a larger limit"
+            )
+    return [found[shard] for shard in sorted(found)]
+
+
+def _kept(store: Store, name: str) -> str:
+    """Return which epochs there are, for an error."""
+    matches = filter(None, map(_NAME.fullmatch, store.tree("")))
+    epochs = sorted({int(match[1]) for match in matches if match[2] == name})
+    if not epochs:
+        return "it has no records of that operator in any epoch"
+    return f"it has those of the epochs {', '.join(map(str, epochs))}"
+
+
+def _read(
+    store: Store, process: Process[Any, Any, Any], found: Recorded, parts: dict[int, str]
+) -> Recorded:
+    """Read the parts of an attempt."""
+    form = RecordForm(None if process.traits.takes_columns else process.taken)
+    broadcast_form = RecordForm(process.handlers.record_type)
+    for number in range(len(parts)):
+        if number not in parts:
+            raise CorruptCheckpointError(
+                f"{store.url} lacks part {number} of the records of shard {found.shard} of "
+                f"{found.operator} in epoch {found.epoch}: they cannot be replayed"
+            )
+        head, content = _part(store, parts[number])
+        found.checkpoint, found.shards = head["checkpoint"], head["shards"]
+        found.watermark_us = head["watermark_us"]
+        found.processing_time_us = head["processing_time_us"]
+        found.state = head["state"]
+        for what, place, stored in content:
+            if what == "broadcast":
+                found.broadcast.append((place, broadcast_form.read(stored)))
+            else:
+                batch = KeyedBatch(*stored)
+                found.batches.append(batch._replace(records=form.read(batch.records)))
+    return found
+
+
+def _part(store: Store, path: str) -> tuple[dict[str, Any], list[_Part]]:
+    line, _, content = store.read(path).partition(b"\n")
+    try:
+        head = json.loads(line)
+        version = head["statekit recording"]
+        if version == _VERSION and head["sum"] == xxhash.xxh3_64_hexdigest(content):
+            return head, pickle.loads(content)  # noqa: S301 - whoever recorded it ran the same job
+    except (ValueError, KeyError, TypeError, pickle.UnpicklingError, EOFError) as error:
+        raise CorruptCheckpointError(
+            f"{store.at(path)} is damaged ({error}): its records cannot be replayed"
+        ) from error
+    if version != _VERSION:
+        raise QueryError(f"{store.at(path)} was written by a later version: update statekit")
+    raise CorruptCheckpointError(f"{store.at(path)} is damaged: its records cannot be replayed")

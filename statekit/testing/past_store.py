@@ -1,0 +1,97 @@
+"""A checkpoint as it was after an epoch, to run what follows once more without changing it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import IO
+
+from statekit.checkpoint.object_store import (
+    FileBytes,
+    Objects,
+    Page,
+    RemoteObjects,
+    Stored,
+    StoreOptions,
+)
+from statekit.checkpoint.paths import BEGUN, EPOCHS
+from statekit.checkpoint.repository import Repository
+
+_EPOCH = re.compile(rf"(?:{EPOCHS}|{BEGUN})/([0-9]{{20}})\b.*")
+
+
+def checkpoint_after(repository: Repository, epoch: int) -> Repository:
+    """Return a checkpoint without the epochs after one. What is written to it is kept in memory.
+
+    Parameters:
+        epoch: the last one that is there; -1 for none.
+    """
+    return repository.through(lambda objects: _PastObjects(objects, epoch))
+
+
+class _PastObjects:
+    """Objects that are read from another store, and written to memory."""
+
+    keeps_order = False
+
+    def __init__(self, inner: Objects, epoch: int) -> None:
+        self._inner = inner
+        self._epoch = epoch
+        self._own: Objects = RemoteObjects("memory://", StoreOptions())
+
+    def get(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
+        return self._of(path).get(path, start, size)
+
+    def head(self, path: str) -> Stored:
+        return self._of(path).head(path)
+
+    def put(self, path: str, data: bytes | IO[bytes]) -> None:
+        self._own.put(path, data)
+
+    def create(self, path: str, data: bytes) -> None:
+        if self._is_there(path):
+            raise FileExistsError(path)
+        self._own.create(path, data)
+
+    def page(self, under: str, behind: str | None = None) -> Page:
+        files = self._own.page(under, behind).files
+        after: str | None = behind
+        while True:
+            page = self._inner.page(under, after)
+            files += [file for file in page.files if not self._is_hidden(file.path)]
+            if (after := page.behind) is None:
+                return Page(files, None)
+
+    def names(self, under: str) -> list[str]:
+        names = [name for name in self._inner.names(under) if not self._is_hidden(name)]
+        return [*names, *self._own.names(under)]
+
+    def delete(self, paths: Sequence[str]) -> None:
+        self._own.delete(paths)
+
+    def sync_folder(self, folder: str) -> None:
+        """Do nothing: it is gone with the process."""
+
+    def _of(self, path: str) -> Objects:
+        """Return the objects that a file is read from."""
+        if self._is_hidden(path):
+            return self._own
+        try:
+            self._own.head(path)
+        except FileNotFoundError:
+            return self._inner
+        return self._own
+
+    def _is_there(self, path: str) -> bool:
+        if self._is_hidden(path):
+            return False
+        try:
+            self._inner.head(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _is_hidden(self, path: str) -> bool:
+        """Return whether a file belongs to a later epoch."""
+        match = _EPOCH.fullmatch(path)
+        return match is not None and int(match[1]) > self._epoch

@@ -1,0 +1,318 @@
+"""`replay`: run recorded records of an epoch again, against the states of the epoch before."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from statekit.checkpoint.manifest import ShardPlan
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.shard_layout import standing
+from statekit.checkpoint.store import Store
+from statekit.errors import QueryError, StateTypeError
+from statekit.job.job import Job
+from statekit.job.plan import Operator
+from statekit.keygroup import key_group
+from statekit.recording.recorder import Recorder
+from statekit.recording.recording import Recorded, recorded
+from statekit.records.keyed_batch import KeyedBatch
+from statekit.runtime.shard import reporting, run_shard
+from statekit.runtime.shard_input import ShardInput
+from statekit.state.list_state import ListState
+from statekit.state.map_state import MapState
+from statekit.state.single_row_states import ValueState
+from statekit.testing.driver import Backend
+from statekit.testing.job_harness import JobHarness
+from statekit.testing.past_store import checkpoint_after
+from statekit.testing.states import states
+from statekit.testing.written_test import with_imports
+from statekit.timestamp import instant
+from statekit.watermark import END
+
+_FILLED = (ValueState, ListState, MapState)
+"""States that `update` fills with what they had."""
+
+
+class Replay:
+    """Recorded records of an operator in one epoch, and the states of the epoch before.
+
+    Nothing of the checkpoint changes, and no sink is written.
+
+    Parameters:
+        job: with the operator. Its code may be another than that which recorded them.
+        checkpoint: a directory, an object store URL or an open repository.
+        epoch: the number of the epoch that is run again; a failed one has the number after the last
+            one.
+        recorded_at: the path of the `Recorder`.
+        operator: its name; None if the job has only one.
+        key: run the records of this key only.
+        shard: run this shard only.
+        backend: where the rows of a shard are kept: "rocksdb" for those larger than memory.
+
+    Attributes:
+        records: the records that are run, in the order in which the function gets them.
+
+    Raises:
+        QueryError: there are no such records, or the checkpoint has not kept the epoch before.
+        StateTypeError: the job has no such operator, or `key` is no key of it.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        checkpoint: str | Path | Repository,
+        *,
+        epoch: int,
+        recorded_at: str | Path | Recorder,
+        operator: str | None = None,
+        key: Any = None,
+        shard: int | None = None,
+        backend: Backend = "memory",
+    ) -> None:
+        self.operator = operator_of(job, operator)
+        self.epoch, self.key = epoch, key
+        self._repository = _kept(Repository.of(checkpoint), epoch)
+        self._recorded_at = str(
+            recorded_at.path if isinstance(recorded_at, Recorder) else recorded_at
+        )
+        store = Store(self._recorded_at, create=False)
+        attempts = recorded(store, self._process, self.operator.name, epoch)
+        self._attempts = [each for each in attempts if shard in (None, each.shard)]
+        if not self._attempts:
+            raise QueryError(
+                f"no records of shard {shard} of {self.operator.name} are kept of epoch {epoch}: "
+                f"only those of {', '.join(str(each.shard) for each in attempts)}"
+            )
+        self._harness = JobHarness(job, attempts[0].shards, backend, self._repository)
+        if key is not None:
+            self._harness.shard_of(self.operator.name, key)  # checks it
+        self.records = [record for each in self._attempts for record in self._records_of(each)]
+        if key is not None and not self.records:
+            raise QueryError(
+                f"no record of {self.operator.name} in epoch {epoch} has the key {key!r}: its "
+                "records may be in a shard that is not recorded"
+            )
+
+    @property
+    def _process(self) -> Any:
+        return self.operator.declared
+
+    @property
+    def at(self) -> dt.datetime:
+        """The processing time of the epoch."""
+        return instant(self._attempts[0].processing_time_us)
+
+    def before(self, key: Any) -> dict[str, Any]:
+        """Return the states of a key before the epoch, as plain Python.
+
+        Raises:
+            StateTypeError: it is no key of the operator.
+        """
+        shard = self._harness.shard_of(self.operator.name, key)
+        plan = self._at_key(self._planned(shard, self._attempts[0]), key)
+        return self._harness.states_of(self.operator, key, plan)
+
+    def run(self) -> list[Any]:
+        """Run the records, and return what the function emits, as sinks get it.
+
+        Raises:
+            ProcessError: the function fails.
+        """
+        outputs: list[Any] = []
+        for attempt in self._attempts:
+            for emitted in self._emitted(attempt):
+                outputs += emitted
+        return outputs
+
+    def as_test(self) -> str:
+        """Return a test that calls the function with the records of the key, and with the states
+        that the key had before. It does not need the checkpoint.
+
+        Where calls alone do not come to the same, it runs the records again as `replay` does: a
+        function with timers that are due, in order of time, or of an aggregate.
+        """
+        name = f"{self.operator.name}_in_epoch_{self.epoch}"
+        body = list(self._calls()) if self._can_be_called() else [self._call_of_replay()]
+        return "\n".join(with_imports(name, body, ["replay", "states"]))
+
+    def _can_be_called(self) -> bool:
+        """Return whether calls of the function with the records do what the epoch did."""
+        process, key = self._process, self.key
+        if key is None or process.takes_runs or process.ordered is not None:
+            return False
+        if process.traits.combiner is not None or process.traits.fires is not None:
+            return False
+        if any(spec.kind.is_local for spec in process.states):
+            return False
+        held = self.before(key)
+        kinds = {spec.name: spec.state_class for spec in process.states}
+        return all(kinds[name] in _FILLED or not value for name, value in held.items())
+
+    def _calls(self) -> Iterator[str]:
+        """Yield lines that call the function with each record."""
+        function, given = self._process.name, states(self._process, self.key, at=self.at)
+        yield f"given = states({function}, {self.key!r}, at={self.at!r})"
+        for spec in self._process.states:
+            value = self.before(self.key)[spec.name]
+            if value or (value is not None and spec.state_class is ValueState):
+                given[spec.name].update(value)
+                yield f"given[{spec.name!r}].update({value!r})"
+        for record in self.records:
+            call = f"list({function}({record!r}, **given))"
+            try:
+                yield f"assert {call} == {list(self._process(record, **given))!r}"
+            except Exception as error:  # noqa: BLE001 - of the user's function
+                yield f"with pytest.raises({type(error).__name__}):  # as it was: say what is right"
+                yield f"    {call}"
+                return
+
+    def _call_of_replay(self) -> str:
+        chosen = f", operator={self.operator.name!r}"
+        if self.key is not None:
+            chosen += f", key={self.key!r}"
+        where = f"{self._repository.url!r}, epoch={self.epoch}, recorded_at={self._recorded_at!r}"
+        return f"assert replay(job, {where}{chosen}) == [...]  # say what is right"
+
+    def _emitted(self, attempt: Recorded) -> Iterator[list[Any]]:
+        """Yield what a shard emits."""
+        plan = self._planned(attempt.shard, attempt)
+        if self.key is not None:
+            plan = self._at_key(plan, self.key)
+        running = run_shard(
+            self._process,
+            plan,
+            ShardInput(attempt.broadcast, self._batches(attempt)),
+            self._repository,
+            self._harness.copies,
+        )
+        for emitted in reporting(running, []):
+            yield self._process.output_type.stored(emitted)
+
+    def _planned(self, shard: int, attempt: Recorded) -> ShardPlan:
+        """Return the plan of a shard, with the clocks of an attempt."""
+        coordinator = self._harness.coordinator
+        coordinator.begin(
+            what="drain" if attempt.watermark_us == END else "records",
+            to={self.operator.name: attempt.watermark_us},
+            at_us=attempt.processing_time_us,
+        )
+        plan: ShardPlan = coordinator.plans(self.operator.name)[shard]
+        return plan
+
+    def _at_key(self, plan: ShardPlan, key: Any) -> ShardPlan:
+        """Return the plan of the key group of a key alone: its rows are few, and other timers do
+        not fire. A function with operator state needs that of its whole shard.
+        """
+        last = self._harness.coordinator.last
+        if last is None or any(spec.kind.is_local for spec in self._process.states):
+            return plan
+        group = key_group(key, self._harness.key_groups)
+        return replace(plan, base=standing(last, self.operator.name, group, group))
+
+    def _batches(self, attempt: Recorded) -> Iterator[KeyedBatch]:
+        """Yield the batches of an attempt, with the records of the key alone if there is one."""
+        for batch in attempt.batches:
+            if self.key is None:
+                yield batch
+            elif any(chosen := [key == self.key for key in batch.keys]):
+                yield batch.chosen(chosen, of_columns=self._process.traits.takes_columns)
+
+    def _records_of(self, attempt: Recorded) -> Iterator[Any]:
+        """Yield the records of an attempt; of columns, rows."""
+        if self.key is None:
+            for _, records in attempt.broadcast:
+                yield from records
+        for batch in self._batches(attempt):
+            if self._process.traits.takes_columns:
+                yield from zip(*batch.records, strict=True)
+            else:
+                yield from batch.records
+
+
+def replay(
+    job: Job,
+    checkpoint: str | Path | Repository,
+    *,
+    epoch: int,
+    recorded_at: str | Path | Recorder,
+    operator: str | None = None,
+    key: Any = None,
+    shard: int | None = None,
+    backend: Backend = "memory",
+) -> list[Any]:
+    """Run recorded records of an epoch again, and return what the function emits.
+
+    Parameters:
+        job, checkpoint, epoch, recorded_at, operator, key, shard, backend: as for `Replay`.
+
+    Raises:
+        ProcessError: the function fails, as it did when the records were recorded.
+        QueryError: there are no such records, or the checkpoint has not kept the epoch before.
+        StateTypeError: the job has no such operator, or `key` is no key of it.
+
+    >>> import tempfile
+    >>> from collections.abc import Iterator
+    >>> import statekit as sk
+    >>> @sk.process(key="word")
+    ... def count(record: dict, seen: sk.ValueState[int]) -> Iterator[tuple[str, int]]:
+    ...     seen.update((seen.get() or 0) + 1)
+    ...     yield record["word"], seen.get() or 0
+    >>> job = sk.Job("words")
+    >>> _ = job.source("words", dict).process(count).sink("counts")
+    >>> place = tempfile.TemporaryDirectory()
+    >>> recorder, words = sk.Recorder(f"{place.name}/records"), [{"word": "a"}, {"word": "a"}]
+    >>> checkpoint = f"{place.name}/checkpoint"
+    >>> run = job.run({"words": words}, checkpoint=checkpoint, record=recorder, epoch_size=1)
+    >>> replay(job, checkpoint, epoch=1, recorded_at=recorder)
+    [('a', 2)]
+    >>> place.cleanup()
+    """
+    return Replay(
+        job,
+        checkpoint,
+        epoch=epoch,
+        recorded_at=recorded_at,
+        operator=operator,
+        key=key,
+        shard=shard,
+        backend=backend,
+    ).run()
+
+
+def operator_of(job: Job, name: str | None) -> Operator:
+    """Return the operator of that name, or the only one.
+
+    Raises:
+        StateTypeError: there is no such operator, or there are several.
+    """
+    names = [operator.name for operator in job.operators]
+    if name is None and len(names) == 1:
+        return job.operators[0]
+    if name not in names:
+        what = "say which operator" if name is None else f"there is no operator {name!r}"
+        raise StateTypeError(f"job {job.name!r}: {what}; it has {', '.join(names)}")
+    return job.operators[names.index(name)]
+
+
+def _kept(repository: Repository, epoch: int) -> Repository:
+    """Return the checkpoint as it was before an epoch.
+
+    Raises:
+        QueryError: it has not kept that.
+    """
+    epochs = repository.epochs()
+    if epoch < 0 or epoch > (epochs[-1] + 1 if epochs else 0):
+        raise QueryError(
+            f"{repository.url} has begun no epoch {epoch}: the last one that is committed is "
+            f"{epochs[-1] if epochs else None}"
+        )
+    if epoch > 0 and epoch - 1 not in epochs:
+        kept = f"it has the epochs {epochs[0]} to {epochs[-1]}" if epochs else "it has no epoch"
+        raise QueryError(
+            f"{repository.url} has no states from before epoch {epoch}: {kept}. Give the job a "
+            "retention that keeps epochs for as long as their records are wanted"
+        )
+    return checkpoint_after(repository, epoch - 1)

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import cloudpickle
 import xxhash
 
 from statekit.checkpoint.manifest import ShardPlan
@@ -26,6 +25,7 @@ from statekit.clock import unique_id
 from statekit.codec.value_codec import ValueCodec, value_codec
 from statekit.errors import CorruptCheckpointError, QueryError, StateTypeError, StorageError
 from statekit.functions.process import Process
+from statekit.records import by_value
 from statekit.records.keyed_batch import BroadcastRecords, KeyedBatch
 from statekit.records.union import Records
 
@@ -149,9 +149,9 @@ class Recording:
         Parameters:
             state: "open" if more may follow; "whole", "failed" or "cut" in the last part.
         """
-        content = cloudpickle.dumps(self._waiting)
+        content = by_value.dumps(self._waiting)
         if len(content) > self._left_bytes:
-            content, state = cloudpickle.dumps([]), "cut"
+            content, state = by_value.dumps([]), "cut"
         self._left_bytes -= len(content)
         self._waiting, self._waiting_bytes, self._state = [], 0, state
         head = {

@@ -321,6 +321,9 @@ def _emits_per_epoch(declared: Process[Any, Any, Any]) -> str | None:
         return "is called once for each key and epoch"
     if declared.ordered is None and declared.handles_timers:
         return "has timers, which fire between epochs: declare ordered=True"
+    ttls = [spec.ttl for spec in declared.states if spec.ttl is not None]
+    if declared.ordered is None and any(ttl.clock == "event" for ttl in ttls):
+        return "has values that expire between epochs: declare ordered=True"
     return None
 
 

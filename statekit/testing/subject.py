@@ -189,6 +189,7 @@ class Subject:
             if step.has_nothing_to_do(harness):
                 continue
             if disturb is not None:
+                harness.set_clock(step.at)
                 harness = disturb(harness, len(observed.epochs))
             observed.add(step.run(harness), harness)
         return observed

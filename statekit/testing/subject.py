@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from statekit.codec.annotations import struct_fields
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
@@ -183,14 +184,15 @@ class Subject:
                 "they have: give examples with events=[...], or annotate the parameter with a "
                 "NamedTuple, a dataclass, a TypedDict or the like"
             )
+        fields = [own.name for own in struct_fields(record.cls)]
         key: tuple[str, ...] = ()
         event_time: str | None = None
         late_us = 0
         for operator in self._readers(source):
             declared = operator.declared
-            if not key and set(declared.key) <= set(record.fields):
+            if not key and set(declared.key) <= set(fields):
                 key = declared.key
-            if event_time is None and declared.event_time in record.fields:
+            if event_time is None and declared.event_time in fields:
                 event_time = declared.event_time
                 late_us = declared.lateness_us
         return Generated(record.cls, key, event_time, dt.timedelta(microseconds=late_us))

@@ -5,6 +5,7 @@ comes to.
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -78,8 +79,11 @@ class Subject:
         if isinstance(given, Job):
             self.job, self.variable = given, "job"
         else:
-            self.job = job_of(process_of(given, "check() takes a job,"))
-            self.variable = "stream" if isinstance(given, Stream) else self.job.name
+            process = process_of(given, "check() takes a job,")
+            self.job = job_of(process)
+            self.variable = self.job.name if inspect.isfunction(process.fn) else "process"
+            if isinstance(given, Stream):
+                self.variable = "stream"
 
     @property
     def name(self) -> str:

@@ -33,7 +33,7 @@ _ANNOTATIONS: dict[type[sql.DataType], Any] = {
 def dict_class(schema: sql.StructType) -> Any:
     """Return a class of dicts with the columns of a schema, and their Python types without nulls.
 
-    The annotation of a column whose values cannot be made is `object`.
+    The annotation of a column whose values cannot be made is its SQL type.
 
     >>> dict_class(sql.StructType().add("n", "long").add("at", "date")).__annotations__
     {'n': <class 'int'>, 'at': <class 'datetime.date'>}
@@ -59,4 +59,4 @@ def _annotation(of: sql.DataType) -> Any:
         return _class({field.name: _annotation(field.dataType) for field in of})
     if isinstance(of, sql.DecimalType):
         return Annotated[decimal.Decimal, Decimals(of.precision, of.scale)]
-    return _ANNOTATIONS.get(type(of), object)
+    return _ANNOTATIONS.get(type(of), type(of))

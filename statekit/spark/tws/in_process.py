@@ -19,7 +19,7 @@ from pyspark.sql.conversion import ArrowTableToRowsConversion, LocalDataToArrowC
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from statekit.checkpoint.manifest import ShardPlan
-from statekit.errors import ProcessError
+from statekit.errors import ProcessError, StateTypeError
 from statekit.records.record_type import RecordType
 from statekit.spark.tws.dict_class import dict_class
 from statekit.spark.tws.grouping_key import GroupingKey
@@ -44,11 +44,16 @@ class GivenRows(RecordType):
     @classmethod
     def grouped(cls, key: GroupingKey) -> GivenRows:
         """Return the record type of rows that a key groups."""
-        rows, given = RowRecords.grouped(key), dict_class(key.rows)
-        return cls(given, "Row", "typeddict", rows.fields, "rows", rows=rows, schema=key.rows)
+        return cls.of_rows(RowRecords.grouped(key), key.rows, "rows")
+
+    @classmethod
+    def of_rows(cls, rows: RowRecords, schema: sql.StructType, where: str) -> GivenRows:
+        """Return the record type for the record type of Spark's `Row`s."""
+        given = dict_class(schema)
+        return cls(given, "Row", "typeddict", rows.fields, where, rows=rows, schema=schema)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _given_rows, (self.rows, self.schema, self.where)
+        return self.of_rows, (self.rows, self.schema, self.where)  # a TypedDict cannot be pickled
 
     @property
     def skip(self) -> int:
@@ -69,7 +74,7 @@ class GivenRows(RecordType):
                 f"{value!r:.200} has {', '.join(map(repr, unknown))}, and rows have the columns "
                 f"{', '.join(self.schema.names)}"
             )
-        (batch,) = arrow_rows([self.rows.coerce(value)], self.schema).to_batches()
+        (batch,) = _arrow_row(self.rows.coerce(value), self.schema).to_batches()
         (row,) = self.rows.reader(batch.schema).read(batch)
         return row
 
@@ -78,38 +83,40 @@ class GivenRows(RecordType):
         return lambda record: get(self.coerce(record))
 
 
-def _given_rows(rows: RowRecords, schema: sql.StructType, where: str) -> GivenRows:
-    cls = dict_class(schema)
-    return GivenRows(cls, "Row", "typeddict", rows.fields, where, rows=rows, schema=schema)
-
-
-def arrow_rows(rows: Sequence[Any], schema: sql.StructType) -> pa.Table:
-    """Return rows as `createDataFrame` converts them.
+def _arrow_row(row: Iterable[Any], schema: sql.StructType) -> pa.Table:
+    """Return a row as `createDataFrame` converts it.
 
     Raises:
         ProcessError: a value does not fit its type.
     """
-    without_zone = [
-        n for n, of in enumerate(schema) if isinstance(of.dataType, sql.TimestampNTZType)
-    ]
-    if without_zone:
-        rows = [_without_zone(row, without_zone) for row in rows]
+    values = [_without_zone(value, of) for value, of in zip(row, schema, strict=True)]
     try:
-        return LocalDataToArrowConversion.convert([*map(tuple, rows)], schema, False)
+        return LocalDataToArrowConversion.convert([tuple(values)], schema, False)
     except Exception as error:
+        misfits = [of for value, of in zip(values, schema, strict=True) if not _fits(value, of)]
+        told = "".join(
+            f", column {of.name!r} of type {of.dataType.simpleString()}" for of in misfits
+        )
         raise ProcessError(
-            f"a row does not fit the schema {schema.simpleString()}: {type(error).__name__}: "
-            f"{error}. The first row is {rows[0]!r:.200}"
+            f"{row!r:.200} does not fit the schema of the rows{told}: "
+            f"{type(error).__name__} {error}"
         ) from error
 
 
-def _without_zone(row: Iterable[Any], places: Sequence[int]) -> list[Any]:
-    """Return a row with datetimes without their time zones: 12:00+02:00 is 12:00, as in Spark."""
-    values = list(row)
-    for place in places:
-        if isinstance(values[place], dt.datetime):
-            values[place] = values[place].replace(tzinfo=None)
-    return values
+def _fits(value: Any, of: sql.StructField) -> bool:
+    try:
+        LocalDataToArrowConversion.convert([(value,)], sql.StructType([of]), False)
+    except Exception:  # noqa: BLE001 - it was raised for the row, too
+        return False
+    return True
+
+
+def _without_zone(value: Any, of: sql.StructField) -> Any:
+    """Return a value of a row. A datetime of a column without time zones loses its own: 12:00+02:00
+    is 12:00, as in Spark.
+    """
+    is_zoned = isinstance(of.dataType, sql.TimestampNTZType) and isinstance(value, dt.datetime)
+    return value.replace(tzinfo=None) if is_zoned else value
 
 
 class CollectedRows(RowOutputs):
@@ -183,7 +190,16 @@ class InProcess(ProcessorProcess):
         self.output_type = CollectedRows.of_schema(fn.outputs)
 
     def combined(self, records: Sequence[Any], plan: ShardPlan) -> Sequence[Any]:
-        """Return the records after those of the initial state, in the first epoch."""
+        """Return the records after those of the initial state, in the first epoch.
+
+        Raises:
+            StateTypeError: there are several inputs; the initial state would be read for each.
+        """
+        if len(plan.inputs) > 1 and self.calls.initial is not None:
+            raise StateTypeError(
+                f"{self.name} has an initial state and the inputs {', '.join(plan.inputs)}: give "
+                "it one input"
+            )
         return records if plan.base_epoch is not None else [*self.calls.first_rows(), *records]
 
     def key_of(self) -> Callable[[Any], Any]:

@@ -11,7 +11,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import types as sql
 
-from statekit.spark.tws.ddl import DdlError, parsed_ddl
+from statekit.spark.tws.ddl import DdlError, parsed_ddl, parsed_schema
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -194,3 +194,8 @@ def test_schemas_with_another_word_are_read_or_refused_as_in_spark(
 ) -> None:
     text = " ".join([*parts[:place], word, *parts[place + 1 :]])
     assert without_spark(text) == of_spark(text)
+
+
+@pytest.mark.parametrize("text", ["g geometry(4326)", "s string collate de_CI"])
+def test_a_session_reads_the_schemas_that_only_spark_can_read(text: str) -> None:
+    assert parsed_schema(text, "state 'places'") == of_spark(text)

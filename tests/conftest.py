@@ -32,6 +32,7 @@ SLOW = (
     "tests/spark/test_rescale.py",
     "tests/spark/test_source_kills.py",
     "tests/spark/tws/test_import.py",
+    "tests/spark/tws/test_processors_in_harness.py",
     "tests/spark/tws/test_processors_on_spark.py",
     "tests/spark/tws/test_values.py",
 )

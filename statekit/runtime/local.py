@@ -228,8 +228,8 @@ class LocalRunner:
         return emitted
 
     def _is_late(self, operator: Operator) -> Callable[[Any], bool]:
-        watermark = self.coordinator.watermarks_us[operator.name]
-        time_of = operator.declared.time_of()
+        declared, time_of = operator.declared, operator.declared.time_of()
+        watermark = declared.late_us(self.coordinator.plans(operator.name).common)
         return lambda record: is_late(time_of(record), watermark)
 
     def _operator(

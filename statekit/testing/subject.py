@@ -5,12 +5,14 @@ comes to.
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from statekit.checkpoint.job_file import Clock
+from statekit.codec.annotations import struct_fields
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
@@ -141,8 +143,11 @@ class Subject:
         if isinstance(given, Job):
             self.job, self.variable = given, "job"
         else:
-            self.job = job_of(process_of(given, "check() takes a job,"))
-            self.variable = "stream" if isinstance(given, Stream) else self.job.name
+            process = process_of(given, "check() takes a job,")
+            self.job = job_of(process)
+            self.variable = self.job.name if inspect.isfunction(process.fn) else "process"
+            if isinstance(given, Stream):
+                self.variable = "stream"
 
     @property
     def name(self) -> str:
@@ -302,14 +307,15 @@ class Subject:
                 "they have: give examples with events=[...], or annotate the parameter with a "
                 "NamedTuple, a dataclass, a TypedDict or the like"
             )
+        fields = [own.name for own in struct_fields(record.cls)]
         key: tuple[str, ...] = ()
         event_time: str | None = None
         late_us = 0
         for operator in self._readers(source):
             declared = operator.declared
-            if not key and set(declared.key) <= set(record.fields):
+            if not key and set(declared.key) <= set(fields):
                 key = declared.key
-            if event_time is None and declared.event_time in record.fields:
+            if event_time is None and declared.event_time in fields:
                 event_time = declared.event_time
                 late_us = declared.lateness_us
         return Generated(record.cls, key, event_time, dt.timedelta(microseconds=late_us))

@@ -21,6 +21,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from statekit.spark import transform_with_state
+from statekit.testing import Harness
+from statekit.testing.processors import InitialState, as_process
 from tests.support.spark_runs import ONCE, collector, stream_of, write_batch
 from tests.support.timeouts import PATIENCE_S
 
@@ -71,6 +73,7 @@ class Engines:
         self.spark = spark
         self.home = home
         self._files = 0
+        self._fed: list[list[Any]] = []
 
     def feed(self, rows: list[Any], schema: str) -> None:
         """One more file, which makes one more micro-batch."""
@@ -79,6 +82,7 @@ class Engines:
         table = pa.Table.from_pylist(made, schema=to_arrow_schema(types, timezone="UTC"))
         write_batch(self.home / "rows", self._files, table)
         self._files += 1
+        self._fed.append(rows)
 
     def rows(self, case: Case) -> DataFrame:
         df = stream_of(self.spark, self.home / "rows", case.schema)
@@ -174,6 +178,28 @@ class Engines:
         assert query.query is not None
         assert query.query.awaitTermination(int(PATIENCE_S))  # as the user of Spark waits
         return by_batch(found)
+
+    def of_harness(self, case: Case, parallelism: int = 2) -> Batches:
+        """What a harness puts out for all there is, without Spark."""
+        initial = None
+        if case.initial is not None:
+            rows, schema, keys = case.initial
+            initial = InitialState(schema, keys, rows)
+        process = as_process(
+            case.schema,
+            case.keys,
+            case.processor,
+            case.outputs,
+            time_mode=case.mode,
+            initial_state=initial,
+            watermark=case.watermark,
+            pandas=case.pandas or None,
+        )
+        harness = Harness(process, parallelism)
+        batches = [harness.send(*rows) for rows in self._fed]
+        if case.watermark is not None:
+            batches.append(harness.send())  # as the last batch of a query with event time
+        return by_batch([(number, row) for number, rows in enumerate(batches) for row in rows])
 
     def assert_same(self, case: Case, parallelism: int = 2) -> Batches:
         """Run both; returns what came out."""

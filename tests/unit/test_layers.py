@@ -67,7 +67,7 @@ DOORS = {
     },
     "obstore": {"checkpoint/object_store.py"},
     "pandas": {"spark"},
-    "pyspark": {"spark", "demo", "testing/plugin.py"},
+    "pyspark": {"spark", "demo", "testing/plugin.py", "testing/processors.py"},
     "py4j": {"spark"},
     "hypothesis": {"testing"},
     "typer": {"cli"},

@@ -22,7 +22,7 @@ from pyspark.sql import types as sql
 from statekit.errors import StateTypeError
 from statekit.keygroup import key_fields
 from statekit.spark.columns import quoted
-from statekit.spark.tws.sql_conversions import as_float32, as_local_time, plain_type
+from statekit.spark.tws.sql_conversions import as_float32, as_local_time, java_double, plain_type
 
 _JSON = (
     "map('timeZone', 'UTC', 'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\", "
@@ -44,6 +44,7 @@ class _Part(NamedTuple):
         expression: the SQL expression of that column; None if rows contain it.
         annotation: the type of the stored value.
         from_stored: converts a stored value to the value that a timer's handler receives.
+        to_stored: converts a value of a row to the stored value; None if only Spark does.
     """
 
     path: tuple[str, ...]
@@ -53,6 +54,7 @@ class _Part(NamedTuple):
     expression: str | None
     annotation: Any
     from_stored: Callable[[Any], Any]
+    to_stored: Callable[[Any], Any] | None
 
 
 class GroupingKey:
@@ -102,6 +104,32 @@ class GroupingKey:
             skip: number of fields before the columns of a row.
         """
         return self._reader(self._parts, skip)
+
+    def stored_key(self, skip: int = 0) -> Callable[[Any], Any]:
+        """Return a function from a row to its stored key, a scalar or a tuple, without Spark.
+
+        Parameters:
+            skip: number of fields before the columns of a row.
+
+        Raises:
+            StateTypeError: only Spark computes it.
+        """
+        for part in self._parts:
+            if part.to_stored is None:
+                raise StateTypeError(
+                    f"rows are grouped by {'.'.join(part.path)} of type "
+                    f"{part.type.simpleString()}, and only Spark computes such a key: run it on "
+                    "Spark, or group by a column of another type"
+                )
+        converts: list[Any] = [part.to_stored for part in self._parts]
+        get = self.getter(skip)
+
+        def stored(row: Any) -> Any:
+            values = zip(converts, get(row), strict=True)
+            key = tuple([None if value is None else convert(value) for convert, value in values])
+            return key if len(key) > 1 else key[0]
+
+        return stored
 
     def put_in_front(self) -> Getter:
         """Return a function that puts the key fields within columns before a row's values."""
@@ -161,12 +189,13 @@ def _part(schema: sql.StructType, name: str) -> _Part:
     of_value, expression = plain_type(type_), _path_expression(path)
     field_name, column = _split(name)[-1], f"{' '.join(path)} as key"
     if of_value is None:
-        text = _as_text(type_, expression, name)
-        return _Part(path, type_, field_name, column, text, str, partial(_from_text, type_))
+        text, to_text = _as_text(type_, expression, name), _TO_TEXT.get(type(type_))
+        from_text = partial(_from_text, type_)
+        return _Part(path, type_, field_name, column, text, str, from_text, to_text)
     from_stored = as_local_time if of_value is dt.datetime else _same
     if len(path) == 1:
-        return _Part(path, type_, field_name, path[0], None, of_value, from_stored)
-    return _Part(path, type_, field_name, column, expression, of_value, from_stored)
+        return _Part(path, type_, field_name, path[0], None, of_value, from_stored, _same)
+    return _Part(path, type_, field_name, column, expression, of_value, from_stored, _same)
 
 
 def _found(schema: sql.StructType, name: object) -> tuple[tuple[str, ...], sql.DataType]:
@@ -254,6 +283,14 @@ def _decimal_as_text(type_: sql.DecimalType, column: str) -> str:
         return f"cast({column} as string)"
     digits = "9" * (type_.precision - type_.scale) + "D" + "9" * type_.scale
     return f"replace(to_char({column}, 'MI{digits}'), ' ', '')"
+
+
+_TO_TEXT: dict[type[sql.DataType], Callable[[Any], str]] = {
+    sql.DoubleType: lambda value: java_double(value or 0.0),
+    sql.DecimalType: "{:f}".format,
+    sql.TimestampNTZType: lambda at: re.sub(r"(\.\d*?)0+$", r"\1", str(at)),
+}
+"""The text of a value as Spark writes it, of types for which that is simple."""
 
 
 def _is_json(type_: sql.DataType) -> bool:

@@ -56,20 +56,31 @@ class FrameOptions:
     integers_to_decimals: bool
 
     @classmethod
+    def of_spark(cls) -> FrameOptions:
+        """Return Spark's defaults, with instants in UTC, for frames without a session.
+
+        Raises:
+            StateTypeError: pandas is missing, or PySpark is too old.
+        """
+        _check_installed()
+        return cls(
+            timezone="UTC",
+            rows_max=10_000,
+            bytes_max=64 * 1024 * 1024,
+            integers_extended=False,
+            safely=True,
+            by_name=True,
+            integers_to_decimals=False,
+        )
+
+    @classmethod
     def of_session(cls, spark: SparkSession) -> FrameOptions:
         """Return the options of a session.
 
         Raises:
             StateTypeError: pandas is missing, or PySpark is too old.
         """
-        try:
-            import pandas  # noqa: F401  to find out now
-            from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion  # noqa: F401
-        except ImportError as error:
-            raise StateTypeError(
-                f"the processor takes frames of pandas, and they cannot be made here ({error}): "
-                "install pandas and PySpark 4.3, or let it take rows"
-            ) from error
+        _check_installed()
 
         def says(name: str) -> str:
             return str(spark.conf.get(f"spark.sql.{name}"))  # Spark's default, unless it was set
@@ -90,6 +101,17 @@ class FrameOptions:
             by_name=is_on("legacy.execution.pandas.groupedMap.assignColumnsByName"),
             integers_to_decimals=is_on("execution.pythonUDF.pandas.intToDecimalCoercionEnabled"),
         )
+
+
+def _check_installed() -> None:
+    try:
+        import pandas  # noqa: F401  to find out now
+        from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion  # noqa: F401
+    except ImportError as error:
+        raise StateTypeError(
+            f"the processor takes frames of pandas, and they cannot be made here ({error}): "
+            "install pandas and PySpark 4.3, or let it take rows"
+        ) from error
 
 
 @dataclass

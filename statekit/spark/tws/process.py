@@ -28,10 +28,11 @@ from statekit.functions.process import Process, Traits
 from statekit.functions.signature import Signature
 from statekit.keygroup import key_fields
 from statekit.records.keyed_batch import KeyedBatch
+from statekit.spark.tws.ddl import parsed_schema
 from statekit.spark.tws.grouping_key import Getter, GroupingKey
 from statekit.spark.tws.pandas_frames import FrameOptions, FrameReader, frames_of, rows_of
 from statekit.spark.tws.row_records import Initial, RowOutputs, RowRecords
-from statekit.spark.tws.sql_values import SqlValues, parsed_schema, plain_name, widths
+from statekit.spark.tws.sql_values import SqlValues, plain_name, widths
 from statekit.spark.tws.state_handles import Declared, Handle, Kind, StateHandle, TimeMode, now_ms
 from statekit.spark.worker_rows import AnyProcess, Batches, UnionRows
 from statekit.state.list_state import ListState
@@ -340,27 +341,33 @@ class InitialRows(UnionRows):
         return records if slot else list(map(Initial, records))
 
     def _times(self, slot: int, rows: pa.RecordBatch, records: list[Any]) -> Sequence[int]:
-        return super()._times(slot, rows, records) if slot else [_FIRST_TIME_US] * len(records)
+        return super()._times(slot, rows, records) if slot else [FIRST_TIME_US] * len(records)
 
 
-_FIRST_TIME_US = 1  # in the first epoch of a processor, an event time of 0 would be late
+FIRST_TIME_US = 1  # in the first epoch of a processor, an event time of 0 would be late
 
 
 def process_of(
-    calls: ProcessorCalls, *, event_time: str | None = None, lateness_us: int = 0, row: Any = None
+    calls: ProcessorCalls,
+    *,
+    event_time: str | None = None,
+    lateness_us: int = 0,
+    row: Any = None,
+    of: type[ProcessorProcess] = ProcessorProcess,
 ) -> ProcessorProcess:
     """Return a process function that calls a processor.
 
     Parameters:
         event_time, lateness_us: as for `process`.
         row: the class of rows, after another processor.
+        of: the class of the process function.
     """
     states = calls.declared.values()
     hints: dict[str, Any] = {
         "_rows": calls.records if row is None else replace(calls.records, cls=row),
         "_context": Context,
         "return": Iterator[RowOutputs.annotation(calls.outputs)],  # type: ignore[misc]
-        **{of.stored: _annotation(of) for of in states},
+        **{state.stored: _annotation(state) for state in states},
     }
     by_event_time = calls.time_mode == "eventtime"
     traits = Traits(
@@ -373,9 +380,7 @@ def process_of(
         earliest_us=0 if by_event_time else BEGINNING,  # as in Spark, 1970
         dropped_states=frozenset(map(plain_name, calls.deleted)),
     )
-    return ProcessorProcess(
-        calls, calls.key.columns, hints, event_time, lateness_us, False, (), None, traits
-    )
+    return of(calls, calls.key.columns, hints, event_time, lateness_us, False, (), None, traits)
 
 
 _STATES: dict[Kind, Any] = {"value": ValueState, "list": ListState, "map": MapState}

@@ -202,13 +202,13 @@ def _text(value: Any, lost: Loss) -> Any:
     if type(value) is bool:
         return str(value).lower()
     if type(value) is float:
-        return _java_double(value)
+        return java_double(value)
     if type(value) is decimal.Decimal and _is_read_by_spark(value):
         return str(value if value else value.copy_abs())
     raise misfit(value, "str, and Spark stores how Java shows its object")
 
 
-def _java_double(value: float) -> str:
+def java_double(value: float) -> str:
     """Return a double as Java writes it (`Double.toString`, from Java 19 on the shortest text)."""
     if value != value or value in (float("inf"), float("-inf")):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"

@@ -115,19 +115,6 @@ class SqlValues:
         return self._row(_each(self._given, stored))
 
 
-def parsed_schema(schema: object, where: str) -> sql.StructType:
-    """Return a schema, parsed if it is DDL.
-
-    Raises:
-        StateTypeError: it is neither a schema nor DDL.
-    """
-    if isinstance(schema, str):
-        schema = sql.StructType.fromDDL(schema)
-    if not isinstance(schema, sql.StructType):
-        raise StateTypeError(f"{where}: give its schema as a StructType or a text like 'n int'")
-    return schema
-
-
 def widths(of: sql.DataType, path: str) -> Iterator[tuple[str, int]]:
     """Yield the number of bits of the numbers in a type, by their path.
 

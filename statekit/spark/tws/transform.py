@@ -19,17 +19,13 @@ from statekit.job.stream import Stream
 from statekit.spark.epoch_loop import Query
 from statekit.spark.plan import FirstInput
 from statekit.spark.start import check_classic, start_query
+from statekit.spark.tws.declaration import declaration
 from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.importer import SparkImport
 from statekit.spark.tws.pandas_frames import FrameOptions, takes_frames
 from statekit.spark.tws.process import InitialRows, ProcessorCalls, process_of
-from statekit.spark.tws.sql_values import parsed_schema
-from statekit.spark.tws.state_handles import TimeMode
 
 _INPUT, _OUTPUT = "rows", "outputs"
-_DELAY = "spark.watermarkDelayMs"
-_TIME_MODES: tuple[TimeMode, ...] = ("none", "processingtime", "eventtime")
-_OUTPUT_MODES = ("append", "update", "complete")
 _HEARTBEAT = "1 second"
 
 
@@ -166,25 +162,28 @@ def transform_with_state(
     Raises:
         StateTypeError: an argument is not valid; the message names it.
     """
-    if not isinstance(processor, StatefulProcessor):
-        raise StateTypeError(
-            f"processor={processor!r:.200}: give an instance of a subclass of Spark's "
-            "StatefulProcessor"
-        )
     above = df if isinstance(df, Transformed) else None
     source = above._df if above else _checked_frame(df)
-    schema = above._schema if above else source.schema
-    mode = _time_mode(time_mode)
-    _check_output_mode(output_mode)
-    outputs = parsed_schema(output_schema, "output_schema")
-    event_time, lateness_us = _event_time(schema, above, event_time_column, outputs.names, mode)
-    key = GroupingKey(schema, [keys] if isinstance(keys, str) else list(keys))
+    given = declaration(
+        above._schema if above else source.schema,
+        keys,
+        processor,
+        output_schema,
+        output_mode,
+        time_mode,
+        event_time_column,
+        above._event_time if above else None,
+    )
     name = name or type(processor).__name__
     initial = None if initial_state is None else _initial(initial_state)
     in_frames = takes_frames(processor) if pandas is None else pandas
     frames = FrameOptions.of_session(source.sparkSession) if in_frames else None
-    calls = ProcessorCalls(processor, outputs, mode, key, initial and initial[1], frames)
-    declared = process_of(calls, event_time=event_time, lateness_us=lateness_us, row=_row_of(above))
+    calls = ProcessorCalls(
+        processor, given.outputs, given.time_mode, given.key, initial and initial[1], frames
+    )
+    declared = process_of(
+        calls, event_time=given.event_time, lateness_us=given.lateness_us, row=_row_of(above)
+    )
     if above is None:
         job = Job(name)
         stream: Stream[Any] = job.source(_INPUT, cast(Any, declared.record_type))
@@ -198,10 +197,10 @@ def transform_with_state(
         job,
         emitted,
         source,
-        outputs,
-        event_time_column if event_time_column in outputs.names else None,
+        given.outputs,
+        event_time_column if event_time_column in given.outputs.names else None,
         first_inputs,
-        mode == "processingtime" or (above is not None and above._beats),
+        given.time_mode == "processingtime" or (above is not None and above._beats),
     )
 
 
@@ -232,21 +231,6 @@ def _row_of(above: Transformed | None) -> Any:
     return records.members[0].cls
 
 
-def _time_mode(given: str) -> TimeMode:
-    known_mode = next((mode for mode in _TIME_MODES if mode == str(given).lower()), None)
-    if known_mode is None:
-        raise StateTypeError(f"time_mode={given!r}: choose none, processingTime or eventTime")
-    return known_mode
-
-
-def _check_output_mode(given: str) -> None:
-    if str(given).lower() not in _OUTPUT_MODES:
-        raise StateTypeError(
-            f"output_mode={given!r}: there are append, update and complete; each puts out what the "
-            "processor yields"
-        )
-
-
 def _initial(given: GroupedData) -> tuple[DataFrame, GroupingKey]:
     """Return the rows of initial state, and their grouping key."""
     if not isinstance(given, GroupedData):
@@ -259,31 +243,3 @@ def _initial(given: GroupedData) -> tuple[DataFrame, GroupingKey]:
     expressions = given._jgd.groupingExprs()
     names = [expressions.apply(at).sql() for at in range(expressions.size())]
     return df, GroupingKey(df.schema, names)
-
-
-def _event_time(
-    schema: sql.StructType,
-    above: Transformed | None,
-    named: str | None,
-    outputs: Sequence[str],
-    mode: TimeMode,
-) -> tuple[str | None, int]:
-    """Return the column of the input with event time, and how far it may lag behind."""
-    delays = {field.name: field.metadata[_DELAY] for field in schema if _DELAY in field.metadata}
-    if above is not None and above._event_time is not None:
-        delays = {above._event_time: 0}
-    if named is not None and named not in outputs and named not in delays:
-        raise StateTypeError(
-            f"event_time_column={named!r}: the outputs have no such column (they have "
-            f"{', '.join(outputs)})"
-        )
-    if mode == "none" or not delays:
-        return None, 0
-    if len(delays) > 1 and named not in delays:
-        raise StateTypeError(
-            f"the rows have several columns with a watermark, {', '.join(delays)}: say which one "
-            "has event time by event_time_column="
-        )
-    column = named if named in delays else next(iter(delays))
-    assert column is not None
-    return column, delays[column] * 1000

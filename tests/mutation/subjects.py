@@ -7,6 +7,8 @@ found.
 from __future__ import annotations
 
 import datetime as dt
+import os
+import re
 import sys
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple
@@ -199,7 +201,10 @@ def main() -> None:
         try:
             check(SUBJECTS[name])
         except AssertionError as error:
-            print(f"check of {name}: {error}")
+            which = re.search(r": ('[a-z ]+') does not hold", str(error))
+            print(f"check of {name}: {which[1] if which else error}")
+            if os.environ.get("STATEKIT_SHOW"):
+                print(error)
             sys.exit(1)
 
 

@@ -109,10 +109,18 @@ def _found(
         argument, tried = drawn
         return wanted.find(subject, tried, argument) is not None
 
-    found = counterexample(st.tuples(arguments, histories), fails, depth, wanted.share)
+    found = counterexample(
+        st.tuples(arguments, histories),
+        fails,
+        depth,
+        share=wanted.share,
+        is_shrunk=wanted.is_shrunk,
+    )
     if found is None:
         return None
     argument, failed = found[0]
+    if not wanted.is_shrunk:
+        return failed, argument
     return _without_others(failed, lambda tried: fails((argument, tried))), argument
 
 

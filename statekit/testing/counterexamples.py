@@ -33,7 +33,9 @@ def counterexample(
     inputs: SearchStrategy[T],
     fails: Callable[[T], bool],
     depth: Depth | None = None,
+    *,
     share: float = 1.0,
+    is_shrunk: bool = True,
 ) -> tuple[T] | None:
     """Return the smallest input that fails, in a tuple; None if none of those tried does.
 
@@ -43,6 +45,7 @@ def counterexample(
     Parameters:
         fails: whether an input fails; called with each input, also while a failure is made smaller.
         share: of the usual number of inputs.
+        is_shrunk: whether an input that fails is made smaller.
 
     Raises:
         StateTypeError: there is no such depth.
@@ -64,7 +67,7 @@ def counterexample(
         max_examples=max(1, int(_EXAMPLES[depth] * share)),
         database=None,
         deadline=None,
-        phases=[Phase.generate, Phase.shrink],
+        phases=[Phase.generate, Phase.shrink] if is_shrunk else [Phase.generate],
         suppress_health_check=list(HealthCheck),
         report_multiple_bugs=False,
         verbosity=Verbosity.quiet,

@@ -13,12 +13,13 @@ from itertools import count, groupby, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from statekit.checkpoint.repository import Repository
-from statekit.errors import StatekitError
+from statekit.errors import StatekitError, StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.testing.comparison import Compare, exactly, in_any_order, in_total
 from statekit.testing.faults import Fault, Faults, faulty, safe_faults
 from statekit.testing.job_harness import JobHarness
+from statekit.testing.on_spark import differs_on_spark
 from statekit.testing.other_process import other_process
 from statekit.testing.subject import DRAINS_MAX, History, Observed, Step, Subject
 
@@ -54,6 +55,7 @@ class Property:
         arguments: returns a strategy of how a run is disturbed.
         find: returns the difference for a history and an argument; None if there is none.
         share: of the histories that others are given: some take longer.
+        is_shrunk: whether a history that fails is made smaller.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Property:
     arguments: Callable[[], SearchStrategy[Any]]
     find: Callable[[Subject, History, Any], Difference | None]
     share: float = 1.0
+    is_shrunk: bool = True
 
 
 # ---------------------------------------------------------------------------------------- disturbed
@@ -256,6 +259,20 @@ def _queries(subject: Subject, history: History, _: None) -> Difference | None:
     what = harness.misread() if observed.epochs else None
     titles = "one shard in memory", ""
     return None if what is None else Difference(what, titles, (observed, None))
+
+
+def _spark(subject: Subject, history: History, _: None) -> Difference | None:
+    try:
+        subject.run(history)
+    except StatekitError:
+        return None  # for the property that there are no errors
+    try:
+        what = differs_on_spark(subject.job, history)
+    except StateTypeError:
+        raise  # it cannot be compared
+    except StatekitError as error:
+        what = f"an error: {error}"
+    return None if what is None else Difference(what, ("in process", ""), (Observed(), None))
 
 
 def _timers_left(observed: Observed) -> str | None:
@@ -480,6 +497,15 @@ PROPERTIES: tuple[Property, ...] = (
         _nothing,
         _compared(_on_disk, lambda _: "one shard in RocksDB"),
         share=0.2,
+    ),
+    Property(
+        "spark",
+        "Results on Spark are other ones than in process",
+        lambda _: "runs on Spark: only if it is asked for",
+        _nothing,
+        _spark,
+        share=0.05,
+        is_shrunk=False,
     ),
 )
 """Those that find most come first."""

@@ -1,0 +1,153 @@
+"""A history of a job on Spark, compared with the same history in process."""
+
+from __future__ import annotations
+
+import datetime as dt
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from statekit.errors import StateTypeError
+from statekit.job.job import Job
+from statekit.job.plan import Source
+from statekit.query.reader import CheckpointReader
+from statekit.records.output_type import OutputType
+from statekit.testing.job_harness import JobHarness
+from statekit.timestamp import datetime_to_micros
+
+_AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+"""The processing time of all epochs."""
+
+_SHARDS = 2
+
+
+def differs_on_spark(job: Job, history: list[dict[str, list[Any]]]) -> str | None:
+    """Return what a job comes to on Spark otherwise than in this process; None if nothing differs.
+
+    Each epoch is a bounded run over frames of its records; event time ends in the last one.
+
+    Raises:
+        StateTypeError: there is no session, or records have no schema.
+    """
+    spark = _active_session()
+    with tempfile.TemporaryDirectory(prefix="statekit-on-spark-") as place:
+        here, there = Path(place, "here"), Path(place, "there")
+        harness = JobHarness(job, _SHARDS, checkpoint=here)
+        harness.set_clock(_AT)
+        ours: dict[str, list[Any]] = {sink.name: [] for sink in job.sinks}
+        theirs: dict[str, list[Any]] = {sink.name: [] for sink in job.sinks}
+        for number, records in enumerate([*history, {}]):
+            is_last = number == len(history)
+            emitted = [harness.send(**records), *([harness.drain()] if is_last else [])]
+            for name, rows in ours.items():
+                rows += [record for each in emitted for record in each[name]]
+            job.start(
+                spark,
+                {source.name: _frame(spark, job, source, records) for source in job.sources},
+                {name: partial(_collect, rows) for name, rows in theirs.items()},
+                checkpoint=there,
+                working_directory=Path(place, "working"),
+                parallelism=_SHARDS,
+                clock=lambda: datetime_to_micros(_AT),
+                drain=is_last,
+            )
+        for sink in job.sinks:
+            one, other = _shown(job, sink.stream, ours[sink.name]), Counter(theirs[sink.name])
+            if one != other:
+                missing, more = list((one - other).elements()), list((other - one).elements())
+                return (
+                    f"sink {sink.name!r}: only in process {', '.join(missing[:3]) or 'nothing'}; "
+                    f"only on Spark {', '.join(more[:3]) or 'nothing'}"
+                )
+        return _states_differ(job, here, there, Path(place))
+
+
+def _active_session() -> Any:
+    """Return the session of the test."""
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.getActiveSession()
+    if spark is None:
+        raise StateTypeError(
+            "holds=['spark'] runs histories on Spark, and there is no session: take the fixture "
+            "`spark` in the test, or make a session before"
+        )
+    return spark
+
+
+def _frame(spark: Any, job: Job, source: Source, records: dict[str, list[Any]]) -> Any:
+    """Return a frame with the records of a source."""
+    members = source.record_type.members
+    if len(members) != 1 or members[0].fields is None:
+        raise StateTypeError(
+            f"source {source.name!r} of {job.name!r} has "
+            f"{'dicts' if len(members) == 1 else 'several types'}, so a frame of its records has "
+            "no schema: on Spark, only sources of one type with fields are compared"
+        )
+    form = OutputType(members[0].cls, f"source {source.name!r}", noun="record")
+    import pyarrow as pa
+
+    given = form.stored(records.get(source.name, []))
+    return spark.createDataFrame(pa.Table.from_batches([form.to_batch(given)]))
+
+
+def _collect(rows: list[str], df: Any, _: int) -> None:
+    rows += map(_text, df.toArrow().to_pylist())
+
+
+def _shown(job: Job, stream: str, records: list[Any]) -> Counter[str]:
+    """Return the rows that records of a stream are on Spark."""
+    transform = job.transform(stream)
+    operator = next((each for each in job.operators if each.name == stream), None)
+    if transform is not None:
+        form: Any = transform.function.output_type
+    elif operator is not None:
+        form = operator.declared.output_type
+    else:  # late records, or a source
+        form = OutputType(type(records[0]), stream) if records else None
+    if form is None or not records:
+        return Counter()
+    return Counter(map(_text, form.to_batch(form.stored(records)).to_pylist()))
+
+
+def _text(row: dict[str, Any]) -> str:
+    return repr({name: _plain(value) for name, value in row.items()})
+
+
+def _plain(value: Any) -> Any:
+    """Return a value however its time zone and its class are called."""
+    if isinstance(value, dt.datetime):
+        return value.astimezone(dt.UTC).isoformat() if value.tzinfo else value.isoformat()
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value
+
+
+def _states_differ(job: Job, here: Path, there: Path, place: Path) -> str | None:
+    """Return which state differs in two checkpoints."""
+    for operator in job.operators:
+        for spec in operator.declared.states:
+            if spec.kind.is_local:
+                continue
+            held = []
+            for number, checkpoint in enumerate((here, there)):
+                directory = place / f"{operator.name}-{spec.name}-{number}"
+                reader = CheckpointReader(checkpoint, allow_pickle=True)
+                held.append(_by_key(reader.rows(operator.name, spec.name, directory)))
+            for key in dict.fromkeys([*held[0], *held[1]]):
+                one, other = (each.get(key) for each in held)
+                if one != other:
+                    return (
+                        f"state {spec.name!r} of {operator.name} at the key {key}: {one} in "
+                        f"process, and {other} on Spark"
+                    )
+    return None
+
+
+def _by_key(rows: Iterable[tuple[Any, Any]]) -> dict[str, str]:
+    return {repr(key): repr(value) for key, value in rows}

@@ -16,6 +16,7 @@ from statekit.checkpoint.repository import Repository
 from statekit.errors import StatekitError, StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
+from statekit.testing.against_model import differs_from_model, modelled
 from statekit.testing.comparison import Compare, exactly, in_any_order, in_total
 from statekit.testing.faults import Fault, Faults, faulty, safe_faults
 from statekit.testing.job_harness import JobHarness
@@ -275,6 +276,22 @@ def _spark(subject: Subject, history: History, _: None) -> Difference | None:
     return None if what is None else Difference(what, ("in process", ""), (Observed(), None))
 
 
+def _plain(subject: Subject, history: History, _: None) -> Difference | None:
+    model = modelled(subject)
+    if model is None:
+        raise StateTypeError(
+            f"{subject.name} {_if_modelled(subject)}: leave 'plain Python' out of holds="
+        )
+    try:
+        found = differs_from_model(subject, model, history)
+    except Exception:  # noqa: BLE001 - for the property that there are no errors
+        return None
+    if found is None:
+        return None
+    what, ours, theirs = found
+    return Difference(what, ("one shard in memory", "plain Python"), (ours, theirs))
+
+
 def _timers_left(observed: Observed) -> str | None:
     """Return which key has timers and no state."""
     for number, contents in enumerate(observed.contents):
@@ -349,6 +366,10 @@ def _if_ordered(subject: Subject) -> str | None:
         if declared.ordered is None and not _is_window(declared):
             return f"{declared.name} takes records in the order of arrival: declare ordered=True"
     return None
+
+
+def _if_modelled(subject: Subject) -> str | None:
+    return None if modelled(subject) is not None else "is a job that plain Python has no model of"
 
 
 def _is_window(declared: Process[Any, Any, Any]) -> bool:
@@ -497,6 +518,14 @@ PROPERTIES: tuple[Property, ...] = (
         _nothing,
         _compared(_on_disk, lambda _: "one shard in RocksDB"),
         share=0.2,
+    ),
+    Property(
+        "plain Python",
+        "Results are other ones than with plain values in the place of states and timers: a fault "
+        "of statekit, or a function that looks at the classes of its states",
+        _if_modelled,
+        _nothing,
+        _plain,
     ),
     Property(
         "spark",

@@ -68,7 +68,7 @@ def machine_settings() -> settings:
         deadline=None,
         suppress_health_check=list(HealthCheck),
         report_multiple_bugs=False,
-        phases=[phase for phase in Phase if phase is not Phase.explain],  # which takes long
+        phases=[phase for phase in settings().phases if phase is not Phase.explain],  # it is slow
     )
 
 

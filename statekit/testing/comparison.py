@@ -14,7 +14,7 @@ Compare = Callable[[Observed, Observed], str | None]
 
 def exactly(one: Observed, other: Observed) -> str | None:
     """Compare all records in order, states, operator states and timers, after each epoch."""
-    return _by_epoch(one, other, _same, _in_operator_states)
+    return _by_epoch(one, other, is_same, _in_operator_states)
 
 
 def in_any_order(one: Observed, other: Observed) -> str | None:
@@ -25,20 +25,20 @@ def in_any_order(one: Observed, other: Observed) -> str | None:
 def _by_epoch(
     one: Observed,
     other: Observed,
-    is_same: Callable[[list[Any], list[Any]], bool],
+    agree: Callable[[list[Any], list[Any]], bool],
     *more: Callable[[Observed, Observed, int], str | None],
 ) -> str | None:
     """Compare the records of each sink, states and timers, epoch by epoch.
 
     Parameters:
-        is_same: compares the records of a sink.
+        agree: compares the records of a sink.
         more: what else is compared after an epoch.
     """
     if len(one.epochs) != len(other.epochs):
         return f"the number of epochs: {len(one.epochs)} and {len(other.epochs)}"
     for number, (emitted, again) in enumerate(zip(one.epochs, other.epochs, strict=True)):
         for sink, records in emitted.items():
-            if not is_same(records, again[sink]):
+            if not agree(records, again[sink]):
                 return f"the records of sink {sink!r} in epoch {number}"
         for compare in (_in_contents, *more):
             if (what := compare(one, other, number)) is not None:
@@ -63,7 +63,7 @@ def _in_contents(one: Observed, other: Observed, number: int) -> str | None:
     after = "at the end" if number < 0 else f"after epoch {number}"
     for (operator, name), values in first.states.items():
         for key in _keys(values, second.states[operator, name]):
-            if not _same(values.get(key), second.states[operator, name].get(key)):
+            if not is_same(values.get(key), second.states[operator, name].get(key)):
                 return f"state {name!r} of {operator} at the key {key!r} {after}"
     for operator, timers in first.timers.items():
         for key in _keys(timers, second.timers[operator]):
@@ -76,7 +76,7 @@ def _in_operator_states(one: Observed, other: Observed, number: int) -> str | No
     """Return which operator state differs after an epoch."""
     first, second = (each.contents[number].operator_states for each in (one, other))
     for (operator, name), values in first.items():
-        if not _same(values, second[operator, name]):
+        if not is_same(values, second[operator, name]):
             return f"operator state {name!r} of {operator} after epoch {number}"
     return None
 
@@ -85,7 +85,8 @@ def _keys(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> list[Any]:
     return list(dict.fromkeys([*one, *other]))
 
 
-def _same(one: Any, other: Any) -> bool:
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two values are the same."""
     return bool(one == other) or repr(one) == repr(other)  # NaN is not equal to itself
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from statekit.errors import StateTypeError
 
@@ -27,6 +27,21 @@ def set_default_depth(depth: Depth) -> None:
 _SEED = 0  # the same inputs each time
 
 _EXAMPLES: dict[str, int] = {"quick": 30, "normal": 100, "deep": 2_000}
+
+
+def examples(depth: Depth | None = None) -> int:
+    """Return how many inputs are tried at a depth.
+
+    Raises:
+        StateTypeError: there is no such depth.
+
+    >>> examples("quick")
+    30
+    """
+    depth = depth or _default
+    if depth not in _EXAMPLES:
+        raise StateTypeError(f"depth={depth!r}: use one of {', '.join(_EXAMPLES)}")
+    return _EXAMPLES[depth]
 
 
 def counterexample(
@@ -54,9 +69,7 @@ def counterexample(
     >>> counterexample(st.lists(st.integers()), lambda numbers: sum(numbers) > 10)
     ([11],)
     """
-    depth = depth or _default
-    if depth not in get_args(Depth):
-        raise StateTypeError(f"depth={depth!r}: use one of {', '.join(get_args(Depth))}")
+    most = examples(depth)
     from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
     from hypothesis.errors import Flaky
 
@@ -64,7 +77,7 @@ def counterexample(
 
     @seed(_SEED)
     @settings(
-        max_examples=max(1, int(_EXAMPLES[depth] * share)),
+        max_examples=max(1, int(most * share)),
         database=None,
         deadline=None,
         phases=[Phase.generate, Phase.shrink] if is_shrunk else [Phase.generate],

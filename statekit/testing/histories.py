@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from hypothesis import strategies as st
 
@@ -17,12 +17,14 @@ from statekit.errors import StateTypeError
 from statekit.testing.strategies import check_fields, fields_of, instance, is_made, values
 from statekit.timestamp import duration_to_micros
 
-__all__ = ["Generated", "Given", "histories", "histories_of"]
+__all__ = ["NOON", "Epochs", "Generated", "Given", "Scene", "histories", "histories_of"]
 
 T = TypeVar("T")
 Key = tuple[Any, ...]
 
-_NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+"""When histories begin in event time."""
+
 _SECOND = dt.timedelta(seconds=1)
 
 
@@ -152,36 +154,81 @@ def histories_of(
     Raises:
         StateTypeError: an option is not valid.
     """
-    members = {(name, n): of for name, some in sources.items() for n, of in enumerate(some)}
-    pools = {repr(of.key_types): _keys(of.key_types, keys) for of in members.values()}
-    of_sources = {
-        name: st.lists(
-            st.one_of([st.tuples(st.just(n), of.drawn()) for n, of in enumerate(some)]),
-            max_size=size,
-        )
-        for name, some in sources.items()
-    }
+    of = Epochs(sources, keys, size)
 
-    def assembled(drawn: tuple[dt.timedelta, dict[str, list[Key]], list[Any]]) -> Any:
-        unit, of_types, of_epochs = drawn
-        made, begin = [], _NOON
-        for steps, epoch in of_epochs:
-            begin += steps * unit
-            found: dict[str, list[Any]] = {}
-            for name, records in epoch.items():
-                of_source = [
-                    members[name, n].made(
-                        own, of_types[repr(members[name, n].key_types)], begin, unit
-                    )
-                    for n, own in records
-                ]
-                found[name] = list(filter(is_made, of_source))
-            made.append(found)
+    def assembled(drawn: tuple[Scene, list[Any]]) -> list[dict[str, list[Any]]]:
+        scene, of_epochs = drawn
+        made, begin = [], NOON
+        for each in of_epochs:
+            begin, records = of.assembled(scene, begin, each)
+            made.append(records)
         return made
 
-    epoch = st.tuples(st.integers(0, 30), st.fixed_dictionaries(of_sources))
-    drawn = st.lists(epoch, max_size=epochs)
-    return st.tuples(_UNITS, st.fixed_dictionaries(pools), drawn).map(assembled)
+    return st.tuples(of.scenes, st.lists(of.drawn, max_size=epochs)).map(assembled)
+
+
+class Scene(NamedTuple):
+    """What all epochs of a history share.
+
+    Parameters:
+        unit: what times are multiples of.
+        keys: the keys that occur, by the types of their fields.
+    """
+
+    unit: dt.timedelta
+    keys: dict[str, list[Key]]
+
+
+class Epochs:
+    """Epochs of several sources, one by one.
+
+    Parameters:
+        sources, keys, size: as for `histories_of`.
+
+    Attributes:
+        scenes: a strategy of what all epochs share.
+        drawn: a strategy of an epoch, for `assembled`.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, Sequence[Generated | Given]],
+        keys: int | Sequence[Any] = 4,
+        size: int = 8,
+    ) -> None:
+        self._members = {
+            (name, n): of for name, some in sources.items() for n, of in enumerate(some)
+        }
+        pools = {repr(of.key_types): _keys(of.key_types, keys) for of in self._members.values()}
+        of_sources = {
+            name: st.lists(
+                st.one_of([st.tuples(st.just(n), of.drawn()) for n, of in enumerate(some)]),
+                max_size=size,
+            )
+            for name, some in sources.items()
+        }
+        self.scenes = st.builds(Scene, _UNITS, st.fixed_dictionaries(pools))
+        self.drawn = st.tuples(st.integers(0, 30), st.fixed_dictionaries(of_sources))
+
+    def assembled(
+        self, scene: Scene, begin: dt.datetime, drawn: Any
+    ) -> tuple[dt.datetime, dict[str, list[Any]]]:
+        """Return when an epoch begins in event time, and the records of each source.
+
+        Parameters:
+            begin: of the epoch before.
+        """
+        steps, epoch = drawn
+        begin += steps * scene.unit
+        records: dict[str, list[Any]] = {}
+        for name, of_source in epoch.items():
+            made = []
+            for n, own in of_source:
+                member = self._members[name, n]
+                keys = scene.keys[repr(member.key_types)]
+                made.append(member.made(own, keys, begin, scene.unit))
+            records[name] = list(filter(is_made, made))
+        return begin, records
 
 
 def _keys(types: tuple[Any, ...], keys: int | Sequence[Any]) -> st.SearchStrategy[list[Key]]:
@@ -199,8 +246,12 @@ _PLACES = st.just(0) | st.just(0) | st.integers(0, 11)
 """The keys of records, as places: two of three are the first one."""
 
 
-_UNITS = st.sampled_from([_SECOND, _SECOND, 60 * _SECOND, 3_600 * _SECOND])
-"""What times are multiples of in a history: jobs wait for seconds, or for hours."""
+_INSTANT = dt.timedelta(microseconds=1)
+
+_UNITS = st.sampled_from([_SECOND, _SECOND, 60 * _SECOND, 3_600 * _SECOND, _INSTANT])
+"""What times are multiples of in a history: jobs wait for seconds, or for hours; and in some, records
+are an instant before and behind the watermark.
+"""
 
 _OFFSETS = st.tuples(
     st.sampled_from([0, 1, 5, 12, 30]) | st.integers(-10, 40), st.just(0) | st.integers(0, 8)

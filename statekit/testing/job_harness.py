@@ -17,6 +17,8 @@ from statekit.job.progress import OutputCallback
 from statekit.state.timers import Timer
 from statekit.testing.driver import Backend, Contents, JobDriver, stored_epochs
 from statekit.testing.read_back import misread
+from statekit.timestamp import instant
+from statekit.watermark import BEGINNING
 
 
 class _Ended(Exception):  # noqa: N818 - it is no error
@@ -167,18 +169,12 @@ class JobHarness(JobDriver):
         Raises:
             StateTypeError: there are none.
         """
-        first = [
-            operator.name
-            for operator in self.job.operators
-            if operator.declared.event_time is not None
-            and all(self.job.is_source(self.job.origin_of(name)) for name in operator.inputs)
-        ]
-        if not first:
+        if not self.has_watermark:
             raise StateTypeError(
                 f"no operator of job {self.job.name!r} that reads a source has a watermark: "
                 "declare @process(event_time=...)"
             )
-        return first
+        return self._readers_of_event_time
 
     def advance_processing_time(self, to: dt.datetime) -> dict[str, list[Any]]:
         """Run an epoch without records at `to`, and return the records of each sink.
@@ -225,6 +221,22 @@ class JobHarness(JobDriver):
         return self._shard_of(self._operator(operator), key)
 
     @property
+    def has_watermark(self) -> bool:
+        """Whether an operator that reads a source has event time."""
+        return bool(self._readers_of_event_time)
+
+    @property
+    def watermark(self) -> dt.datetime | None:
+        """The largest watermark that an operator which reads a source has after the last epoch;
+        None before event time begins.
+        """
+        coordinator = self._runner.coordinator
+        coordinator.begin(at_us=self._now_us)  # records of the last epoch advance the next one's
+        reached = [coordinator.watermarks_us[name] for name in self._readers_of_event_time]
+        latest = max(reached, default=BEGINNING)
+        return None if latest == BEGINNING else instant(latest)
+
+    @property
     def is_drained(self) -> bool:
         """Whether event time has ended, and nothing is left to do; also before the first epoch."""
         return self.epoch is None or self._runner.coordinator.is_drained
@@ -255,6 +267,16 @@ class JobHarness(JobDriver):
         agree.
         """
         return misread(self.job, self._repository, self._contents())
+
+    @property
+    def _readers_of_event_time(self) -> list[str]:
+        """The names of the operators that read sources and have event time."""
+        return [
+            operator.name
+            for operator in self.job.operators
+            if operator.declared.event_time is not None
+            and all(self.job.is_source(self.job.origin_of(name)) for name in operator.inputs)
+        ]
 
     def _operator(self, name: str) -> Operator:
         for each in self.job.operators:

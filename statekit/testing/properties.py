@@ -327,12 +327,7 @@ def _always(_: Subject) -> str | None:
 
 
 def _if_divisible(subject: Subject) -> str | None:
-    for declared in subject.functions:
-        for spec in declared.states:
-            is_broadcast = spec.kind.name == "broadcast"
-            if spec.kind.is_local and not is_broadcast and spec.redistribute is None:
-                return f"no rule redistributes operator state {spec.name!r} of {declared.name}"
-    return None
+    return subject.undivided
 
 
 def _if_cuts_do_not_matter(subject: Subject) -> str | None:

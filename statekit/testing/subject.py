@@ -164,6 +164,16 @@ class Subject:
         """Whether an operator has event time."""
         return any(each.event_time is not None for each in self.functions)
 
+    @property
+    def undivided(self) -> str | None:
+        """Why it cannot be rescaled; None if it can."""
+        for declared in self.functions:
+            for spec in declared.states:
+                is_broadcast = spec.kind.name == "broadcast"
+                if spec.kind.is_local and not is_broadcast and spec.redistribute is None:
+                    return f"no rule redistributes operator state {spec.name!r} of {declared.name}"
+        return None
+
     def times_of(self, source: str) -> Callable[[Any], Any]:
         """Return a function from a record of a source to its event time; to 0 without."""
         for each in self.job.sources:
@@ -265,10 +275,12 @@ class Subject:
         """
         from statekit.testing.histories import histories_of
 
+        return histories_of(self.records(events))
+
+    def records(self, events: Events = None) -> dict[str, Sequence[Generated | Given]]:
+        """Return what the records of each source are made of, as for `histories`."""
         given = self._by_source(events)
-        return histories_of(
-            {source.name: self._members(source, given) for source in self.job.sources}
-        )
+        return {source.name: self._members(source, given) for source in self.job.sources}
 
     def _by_source(self, events: Events) -> dict[str, Any]:
         names = [source.name for source in self.job.sources]

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import statekit as sk
 from statekit.checkpoint.job_file import TIMERS, Clock
-from statekit.testing import Harness
+from statekit.testing.machines import JobMachine
+from statekit.testing.process_model import ProcessModel
 from tests.support.instants import at
 
-Backend = Literal["memory", "rocksdb"]
-BACKENDS: list[Backend] = ["memory", "rocksdb"]
+Emitted = dict[str, list[Any]]
+KEYS = ["a", "b", "c"]
 
 
 class Op(NamedTuple):
@@ -68,56 +66,6 @@ def ring_again(timer: sk.Timer, ctx: sk.Context, rung: sk.ValueState[int]) -> It
     yield Rang(ctx.key, int(timer.at.timestamp()), timer.name, timer.clock)
 
 
-# ------------------------------------------------------------------------------ against a model
-
-
-class Model:
-    """The same over plain Python."""
-
-    def __init__(self) -> None:
-        self.timers: dict[str, set[tuple[int, str, str]]] = defaultdict(set)
-        self.rung: dict[str, int] = defaultdict(int)
-        self.largest: float | None = None
-        self.watermark: float = float("-inf")
-        self.now: float = 0
-
-    def epoch(self, records: tuple[Ops, ...]) -> dict[str, list[Rang]]:
-        if self.largest is not None:
-            self.watermark = max(self.watermark, self.largest - 2)
-        for record in records:
-            seconds = record.at.timestamp()
-            if seconds > self.watermark:
-                self.largest = max(self.largest or seconds, seconds)
-                self.apply(record)
-        return {key: fired for key in sorted(self.timers) if (fired := self.fire(key))}
-
-    def apply(self, record: Ops) -> None:
-        timers = self.timers[record.key]
-        for what, seconds, name, clock in record.ops:
-            timer = (seconds, clock, name)
-            if what == "replace":
-                timers -= {other for other in timers if other[1:] == (clock, name)}
-            if what == "delete":
-                timers.discard(timer)
-            else:
-                timers.add(timer)
-
-    def fire(self, key: str) -> list[Rang]:
-        fired: list[Rang] = []
-        timers = self.timers[key]
-        while due := sorted(timer for timer in timers if self.is_due(timer)):
-            seconds, clock, name = due[0]
-            timers.remove(due[0])
-            self.rung[key] += 1
-            fired.append(Rang(key, seconds, name, clock))
-            if name == "again":
-                timers.add((seconds + 3, clock, "default"))
-        return fired
-
-    def is_due(self, timer: tuple[int, str, str]) -> bool:
-        return timer[0] <= (self.watermark if timer[1] == "event" else self.now)
-
-
 OPS = st.builds(
     Op,
     st.sampled_from(["set", "set", "delete", "replace"]),
@@ -125,74 +73,46 @@ OPS = st.builds(
     st.sampled_from(["default", "other", "again"]),
     st.sampled_from(["event", "processing"]),
 )
-RECORDS = st.lists(
-    st.builds(ops, st.sampled_from(["a", "b", "c"]), st.integers(-5, 40), OPS, OPS), max_size=5
-)
+RECORDS = st.builds(ops, st.sampled_from(KEYS), st.integers(-5, 40), OPS, OPS)
 
 
-class TimerMachine(RuleBasedStateMachine):
-    backend: Backend = "memory"
+class TimerMachine(JobMachine):
+    """The timers of the function, and those of the same function over plain Python."""
 
-    @initialize(parallelism=st.integers(1, 4))
-    def start(self, parallelism: int) -> None:
-        self.harness = Harness(alarms, parallelism=parallelism, backend=self.backend)
-        self.model = Model()
-        self.harness.advance_processing_time(at(1e-6))
+    job = alarms
+    events = RECORDS
+    unit = dt.timedelta(seconds=1)
+    model: ProcessModel
 
-    @rule(records=RECORDS)
-    def send(self, records: list[Ops]) -> None:
-        self.check(self.model.epoch(tuple(records)), self.harness.send(*records))
+    def make_model(self) -> ProcessModel:
+        return ProcessModel(alarms)
 
-    @rule(ahead=st.integers(1, 10))
-    def advance_processing_time(self, ahead: int) -> None:
-        self.model.now += ahead
-        self.check(
-            self.model.epoch(()), self.harness.advance_processing_time(at(self.model.now + 1e-6))
-        )
+    def check(self, emitted: Emitted, expected: Emitted) -> None:
+        assert by_key(emitted["outputs"]) == by_key(expected["outputs"])
+        assert len(emitted["late"]) == len(expected["late"])
 
-    @rule(ahead=st.integers(1, 10))
-    def advance_watermark(self, ahead: int) -> None:
-        largest = float("-inf") if self.model.largest is None else self.model.largest - 2
-        self.model.watermark = max(self.model.watermark, largest, -10) + ahead
-        found = self.harness.advance_watermark(at(self.model.watermark))
-        self.check(self.model.epoch(()), found)
-
-    @rule()
-    def crash(self) -> None:
-        self.harness.crash()
-
-    @rule(parallelism=st.integers(1, 4))
-    def restart_with_other_shards(self, parallelism: int) -> None:
-        with tempfile.TemporaryDirectory() as place:
-            self.harness.checkpoint(Path(place) / "checkpoint")
-            now = self.harness._now_us
-            self.harness = Harness.restore(
-                alarms, Path(place) / "checkpoint", parallelism, backend=self.backend
-            )
-            self.harness._now_us = now
-
-    def check(self, expected: dict[str, list[Rang]], outputs: list[Rang]) -> None:
-        found: dict[str, list[Rang]] = defaultdict(list)
-        for output in outputs:
-            found[output.key].append(output)
-        assert dict(sorted(found.items())) == expected
-
-    @invariant()
-    def holds_what_the_model_holds(self) -> None:
-        if not hasattr(self, "harness"):
-            return
-        for key in "abc":
-            held = [(int(t.at.timestamp()), t.clock, t.name) for t in self.harness.timers(key)]
-            assert held == sorted(self.model.timers[key])
-            assert (self.harness.state("rung", key) or 0) == self.model.rung[key]
+    def check_contents(self) -> None:
+        contents = self.harness.contents()
+        timers, rung = contents.timers["alarms"], contents.states["alarms", "rung"]
+        for key in KEYS:
+            assert timers.get(key, []) == self.model.timers(key)
+            assert rung.get(key) == self.model.state("rung", key)
         last = self.harness._runner.coordinator.last
-        if last is not None:
-            count = last.operators["alarms"].rows.get(TIMERS, 0)
-            assert count == sum(map(len, self.model.timers.values()))
+        assert last is not None
+        counted = last.operators["alarms"].rows.get(TIMERS, 0)
+        assert counted == sum(len(self.model.timers(key)) for key in KEYS)
+
+
+def by_key(outputs: list[Rang]) -> dict[str, list[Rang]]:
+    """The outputs of each key, in order."""
+    found: dict[str, list[Rang]] = defaultdict(list)
+    for output in outputs:
+        found[output.key].append(output)
+    return found
 
 
 class RocksTimerMachine(TimerMachine):
-    backend: Backend = "rocksdb"
+    backend = "rocksdb"
 
 
 TestTimers = TimerMachine.TestCase

@@ -1,18 +1,15 @@
-"""States of every kind, and a driver that visits keys with them as the task does."""
+"""States of every kind, and a driver of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import statekit as sk
-from statekit.backend.interface import Backend, MemoryBackend, StateSize
-from statekit.backend.mutation import Batch
-from statekit.backend.rocksdb import RocksBackend
-from statekit.runtime.key_iteration import KeyIteration
-from statekit.state.key_scope import KeyScope
+from statekit.backend.interface import Backend
+from statekit.testing.state_driver import StateDriver
 
 KEYS = ["a", "b", "c\x00", ""]
 
@@ -86,10 +83,16 @@ def every_state(
 
 
 SPECS = {spec.name: spec for spec in every_state.states}
+DECLARATIONS = {name: every_state.signature.hints[name] for name in SPECS}
 
 
-class Driver:
-    """Handles of some states: enters and leaves keys, spills, and starts new epochs."""
+class Driver(StateDriver):
+    """Drives some of these states.
+
+    Parameters:
+        names: of the states.
+        path, wrap: as for `StateDriver`.
+    """
 
     def __init__(
         self,
@@ -97,60 +100,4 @@ class Driver:
         path: Path | None = None,
         wrap: Callable[[Backend], Backend] = lambda backend: backend,
     ) -> None:
-        self.names = names
-        self.path = path
-        self.wrap = wrap
-        self.specs = {name: SPECS[name] for name in names}
-        self.epoch = 0
-        self.sizes = {name: StateSize(0, 0) for name in names}
-        self.backend = self.opened()
-        self.bind()
-
-    def opened(self) -> Backend:
-        if self.path is None:
-            return self.wrap(MemoryBackend(self.names))
-        return self.wrap(RocksBackend(self.path, self.names))
-
-    def bind(self) -> None:
-        self.visit = KeyScope("op", self.epoch, Batch(), self.spill)
-        self.states: dict[str, Any] = {
-            name: spec.bind(self.visit, self.backend) for name, spec in self.specs.items()
-        }
-        self.walk = KeyIteration(self.visit, every_state.key_codec, ("key",))
-        self.enter(KEYS[0])
-
-    def spill(self) -> None:
-        if len(self.visit.batch):
-            self.backend.write(self.visit.batch)
-            self.visit.batch.clear()
-
-    def enter(self, key: str) -> None:
-        """Go to a key when all that was changed before has been applied."""
-        self.walk.apply_changes()
-        self.go_on_to(key)
-
-    def go_on_to(self, key: str) -> None:
-        """Go to a key, and let changes be handed on when the walk thinks it is time."""
-        self.walk.enter(b"\x00\x07" + every_state.key_codec.encode(key), key)
-
-    def counted(self) -> dict[str, StateSize]:
-        """Rows and bytes per state: those of earlier epochs, and what this one added."""
-        return {
-            name: StateSize(size.rows + state.rows_added, size.bytes + state.bytes_added)
-            for (name, size), state in zip(self.sizes.items(), self.states.values(), strict=True)
-        }
-
-    def next_epoch(self) -> None:
-        """Handles go, rows stay; on disk, the database is closed and opened again."""
-        self.visit.flush()
-        self.spill()
-        self.sizes = self.counted()
-        self.epoch += 1
-        if isinstance(self.backend, RocksBackend):
-            self.backend.flush()
-            self.backend.close()
-            self.backend = self.opened()
-        self.bind()
-
-    def close(self) -> None:
-        self.backend.close()
+        super().__init__({name: SPECS[name] for name in names}, path, wrap)

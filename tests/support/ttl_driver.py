@@ -1,4 +1,4 @@
-"""A process function over states of every kind that expire, and the same over plain Python."""
+"""A process function over states of every kind that expire."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import statekit as sk
 from statekit.backend.interface import MemoryBackend
 from statekit.checkpoint.job_file import EXPIRY
-from statekit.testing import Harness
+from statekit.testing.driver import JobDriver
 from tests.support.instants import at
 from tests.support.loaded_rows import load
 
@@ -129,117 +129,20 @@ WHATS = {
 }
 
 
-class Held:
-    """One value, and when it was written."""
-
-    def __init__(self, value: Any, written: int) -> None:
-        self.value = value
-        self.written = written
-
-
-class Model:
-    """What the states of all keys hold.
-
-    Parameters:
-        ttl: as declared.
-        ordered: event time is that of the record.
-    """
-
-    def __init__(self, ttl: sk.TTL, *, ordered: bool = False) -> None:
-        self.ttl = ttl
-        self.ordered = ordered
-        self.watermark: float = float("-inf")
-        self.processing = 0
-        self.largest: float = float("-inf")
-        self._held: dict[tuple[str, str], dict[int, Held]] = defaultdict(dict)
-        self._appended = 0
-
-    def epoch(self, records: list[Do]) -> dict[str, list[Saw]]:
-        """What an epoch puts out per key."""
-        self.watermark = max(self.watermark, self.largest - LATENESS)
-        out: dict[str, list[Saw]] = defaultdict(list)
-        for record in records:
-            seconds = int(record.at.timestamp())
-            if seconds <= self.watermark and not self.ordered:
-                continue
-            self.largest = max(self.largest, seconds)
-            out[record.key].append(self.handle(record))
-        return out
-
-    def handle(self, record: Do) -> Saw:
-        seconds = int(record.at.timestamp())
-        by_event = self.ttl.clock == "event"
-        self._now = seconds if by_event else self.processing
-        clock: float = seconds if self.ordered else self.watermark
-        self._clock = clock if by_event else self.processing
-        seen = (self._call(record.key, op) for op in record.ops)
-        return Saw(record.key, tuple(one for one in seen if one is not None))
-
-    def _call(self, key: str, op: Op) -> str | None:
-        held = self._held[key, op.state]
-        for place in [p for p, one in held.items() if one.written + TTL_SECONDS <= self._clock]:
-            del held[place]
-        boxed = op.state in ("box", "boxes")
-        match op.what:
-            case "update":
-                self._write(held, 0, [op.first] if boxed else op.first)
-            case "get":
-                return repr(self._read(held, 0))
-            case "exists":
-                return repr(0 in held)
-            case "add":
-                self._write(held, 0, op.first + (held[0].value if 0 in held else 0))
-            case "append":
-                self._append(held, op.first)
-            case "replace":
-                held.clear()
-                self._append(held, op.first)
-                self._append(held, op.second)
-            case "all":
-                return repr([self._read(held, place) for place in sorted(held)])
-            case "last":
-                return repr(self._read(held, max(held)) if held else None)
-            case "backwards":
-                return repr([self._read(held, place) for place in sorted(held, reverse=True)])
-            case "len":
-                return repr((len(held), bool(held)))
-            case "put":
-                self._write(held, op.first, [op.second] if boxed else op.second)
-            case "at":
-                return repr(self._read(held, op.first))
-            case "in":
-                return repr(op.first in held)
-            case "del":
-                held.pop(op.first, None)
-            case "items":
-                return repr([(place, self._read(held, place)) for place in sorted(held)])
-            case "keys":
-                return repr(sorted(held))
-            case "clear":
-                held.clear()
-        return None
-
-    def _append(self, held: dict[int, Held], value: int) -> None:
-        self._appended += 1
-        self._write(held, self._appended, value)
-
-    def _write(self, held: dict[int, Held], place: int, value: Any) -> None:
-        before = held[place].written if place in held else self._now
-        held[place] = Held(value, max(before, self._now))
-
-    def _read(self, held: dict[int, Held], place: int) -> Any:
-        if place not in held:
-            return None
-        if self.ttl.refresh == "read":
-            held[place].written = max(held[place].written, self._now)
-        return held[place].value
+def by_key(outputs: list[Saw]) -> dict[str, list[Saw]]:
+    """The outputs of each key, in order."""
+    found: dict[str, list[Saw]] = defaultdict(list)
+    for saw in outputs:
+        found[saw.key].append(saw)
+    return found
 
 
-def rows_left(harness: Harness) -> dict[str, int]:
+def rows_left(harness: JobDriver) -> dict[str, int]:
     """How many rows the checkpoint of a harness holds per state and of the index, by counting."""
-    name, coordinator = harness.process.name, harness._runner.coordinator
+    (operator,) = harness._job.operators
+    name, coordinator = operator.name, harness._runner.coordinator
     assert coordinator.last is not None
-    families = tuple({*harness.process.families, EXPIRY})
+    families = tuple({*operator.declared.families, EXPIRY})
     backend = MemoryBackend(families)
     last_group = harness.key_groups - 1
     load(coordinator.repository, backend, name, 0, last_group, coordinator.last.epoch)

@@ -10,6 +10,8 @@ import pytest
 import statekit
 import statekit.spark
 import statekit.testing
+import statekit.testing.machines
+import statekit.testing.models
 from statekit.backend.interface import Backend
 
 PUBLIC = [
@@ -98,6 +100,30 @@ TESTING = [
     "states",
 ]
 
+TESTING_MODELS = [
+    "AggregatingModel",
+    "ListModel",
+    "MapModel",
+    "ModelClocks",
+    "ReducingModel",
+    "StateModel",
+    "TimersModel",
+    "ValueModel",
+    "model_of",
+    "models_of",
+]
+
+TESTING_MACHINES = [
+    "AggregatingStateMachine",
+    "JobMachine",
+    "JobModel",
+    "ListStateMachine",
+    "MapStateMachine",
+    "ReducingStateMachine",
+    "StateMachine",
+    "ValueStateMachine",
+]
+
 SPARK = [
     "Progress",
     "Query",
@@ -112,6 +138,8 @@ SPARK = [
 MODULES = {
     "statekit": (statekit, PUBLIC),
     "statekit.testing": (statekit.testing, TESTING),
+    "statekit.testing.machines": (statekit.testing.machines, TESTING_MACHINES),
+    "statekit.testing.models": (statekit.testing.models, TESTING_MODELS),
     "statekit.spark": (statekit.spark, SPARK),
 }
 EVERY = [(module, name) for module, (_, names) in MODULES.items() for name in names]

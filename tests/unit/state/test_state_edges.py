@@ -93,13 +93,13 @@ def test_a_value_of_the_right_type_that_has_no_bytes_is_refused_before_the_key_i
 
     def write_and_leave() -> None:
         write(made.states[name])
-        made.visit.flush()
+        made.scope.flush()
 
     with pytest.raises(sk.StateTypeError) as caught:
         write_and_leave()
     for part in ("'op'", repr(name), "'b'"):
         assert part in str(caught.value)
-    assert not len(made.visit.batch)
+    assert not len(made.scope.batch)
 
 
 def test_a_list_update_that_cannot_be_encoded_keeps_the_old_list(driver: Make) -> None:

@@ -51,7 +51,7 @@ class Counted(Driver):
 
     def counts(self, name: str) -> dict[str, int]:
         """What happened to one state until the key was left."""
-        self.visit.flush()
+        self.scope.flush()
         self.spill()
         backend = self.backend
         found = {
@@ -178,7 +178,7 @@ def test_clearing_a_value_decodes_nothing_and_deletes_once() -> None:
 @pytest.mark.parametrize("name", ["numbers", "by_number"])
 def test_clearing_many_rows_counts_them_and_is_one_range_deletion(name: str) -> None:
     driver = Counted(name)
-    prefix = driver.visit.prefix
+    prefix = driver.scope.prefix
     batch = Batch()
     for number in range(100_000):
         batch.put(name, prefix + number.to_bytes(12, "big"), b"\x01")

@@ -1,0 +1,253 @@
+"""`ProcessModel`: a process function over plain Python, to compare real runs of it with."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from statekit.errors import StateTypeError
+from statekit.functions.context import Context
+from statekit.functions.process import Process
+from statekit.functions.signature import Bound
+from statekit.records.value_order import order_of_value
+from statekit.state.base import State
+from statekit.state.timers import Timer
+from statekit.testing.models import ModelClocks, StateModel, TimersModel, models_of
+from statekit.timestamp import micros_to_datetime
+
+_BEFORE_ALL = dt.datetime.min.replace(tzinfo=dt.UTC)
+"""The watermark that a function reads before event time begins."""
+
+
+@dataclass
+class ContextModel:
+    """What a function reads of its `Context`."""
+
+    operator: str
+    key: Any
+    timers: TimersModel
+    epoch: int = 0
+    shard: int = 0
+    input: str | None = None
+    watermark: dt.datetime = _BEFORE_ALL
+    processing_time: dt.datetime = ModelClocks.processing_time
+    event_time: dt.datetime | None = None
+
+
+class ProcessModel:
+    """Runs a process function record by record, with a model of each state per key.
+
+    It knows which records are late, when timers fire and when state expires, and nothing of rows,
+    shards and commits. A call is an epoch and returns the records of each sink, as with a
+    `JobHarness` of the function. The records of one key are in order; keys are in any order.
+
+    Parameters:
+        process: the decorated function. It has a key, takes one record at a time, and has no
+            operator state.
+
+    Raises:
+        StateTypeError: it is another function.
+
+    >>> from collections.abc import Iterator
+    >>> import statekit as sk
+    >>> @sk.process(key="word")
+    ... def count(record: dict, seen: sk.ValueState[int]) -> Iterator[tuple[str, int]]:
+    ...     seen.update((seen.get() or 0) + 1)
+    ...     yield record["word"], seen.get() or 0
+    >>> model = ProcessModel(count)
+    >>> model.send(records=[{"word": "a"}, {"word": "b"}, {"word": "a"}])
+    {'outputs': [('a', 1), ('b', 1), ('a', 2)]}
+    >>> model.state("seen", "a")
+    2
+    """
+
+    def __init__(self, process: Process[Any, Any, Any]) -> None:
+        if (
+            not process.key
+            or process.takes_runs
+            or process.local_states
+            or process.traits.combiner is not None
+        ):
+            raise StateTypeError(
+                f"a ProcessModel runs functions that have a key, take one record at a time and "
+                f"have no operator state, not {process!r}: write a model of your own"
+            )
+        self.process = process
+        self.watermark: dt.datetime | None = None
+        self.processing_time = ModelClocks.processing_time
+        self._key_of = process.key_of()
+        self._epoch = -1
+        self._largest: dt.datetime | None = None
+        self._keys: dict[Any, _Key] = {}
+
+    def send(self, **records: Iterable[Any]) -> dict[str, list[Any]]:
+        """Run one epoch over the records of the source, and return those of each sink."""
+        before = self.watermark
+        if self._largest is not None:
+            lateness = dt.timedelta(microseconds=self.process.lateness_us)
+            reached = self._largest - lateness
+            self.watermark = reached if before is None else max(before, reached)
+        return self._run([record for some in records.values() for record in some], before)
+
+    def advance_watermark(self, to: dt.datetime) -> dict[str, list[Any]]:
+        """Run an epoch without records whose watermark is `to`, and return the records of each
+        sink.
+        """
+        before, self.watermark = self.watermark, to
+        return self._run([], before)
+
+    def advance_processing_time(self, to: dt.datetime) -> dict[str, list[Any]]:
+        """Run an epoch without records at `to`, and return the records of each sink."""
+        self.processing_time = to
+        return self.send()
+
+    def state(self, name: str, key: Any) -> Any:
+        """Return the state of a key after the last epoch as plain Python."""
+        return self._entered(key).states[name].plain()
+
+    def timers(self, key: Any) -> Sequence[Timer]:
+        """Return the timers of a key after the last epoch, soonest first."""
+        return self._entered(key).context.timers.list()
+
+    def _run(self, records: Sequence[Any], before: dt.datetime | None) -> dict[str, list[Any]]:
+        """Run one epoch.
+
+        Parameters:
+            before: the watermark of the epoch before, by which state expires until a timer fires.
+        """
+        self._epoch += 1
+        emitted: dict[str, list[Any]] = {"outputs": []}
+        if self.process.event_time is not None:
+            emitted["late"] = []
+        for record in records:
+            at = self._time_of(record)
+            if at is not None and self.watermark is not None and at <= self.watermark:
+                emitted["late"].append(record)
+                continue
+            if at is not None:
+                self._largest = at if self._largest is None else max(self._largest, at)
+            key = self._entered(self._key_of(record))
+            if self.process.ordered is not None:
+                key.buffered.append((cast("dt.datetime", at), record))
+            else:
+                emitted["outputs"] += key.handle(record, at)
+        for key in map(self._entered, list(self._keys)):
+            if self.process.ordered is not None:
+                emitted["outputs"] += key.handle_in_order(self.watermark, self._ties)
+            emitted["outputs"] += key.fire(before, self.watermark, self.processing_time)
+        return emitted
+
+    def _entered(self, key: Any) -> _Key:
+        """Return a key with the clocks of the epoch."""
+        if key not in self._keys:
+            self._keys[key] = _Key(self.process, key)
+        entered = self._keys[key]
+        entered.context.epoch = self._epoch
+        entered.context.watermark = self.watermark or _BEFORE_ALL
+        entered.context.processing_time = self.processing_time
+        entered.clocks.processing_time = self.processing_time
+        entered.set_clocks(self.watermark, None)
+        return entered
+
+    def _time_of(self, record: Any) -> dt.datetime | None:
+        if self.process.event_time is None:
+            return None
+        return micros_to_datetime(self.process.time_of()(record))
+
+    def _ties(self, record: Any) -> Any:
+        """Return the sort key of buffered records of the same key and time."""
+        types = [member.cls for member in self.process.record_type.members]
+        order_by = self.process.order_by
+        fields = (
+            order_of_value(self.process.record_type.getter(order_by)(record)) if order_by else ()
+        )
+        rank = types.index(type(record)) if type(record) in types else 0
+        return fields, rank, order_of_value(record)
+
+
+class _Key:
+    """A key of a process function: its models, and the function bound to them.
+
+    Attributes:
+        buffered: records of an ordered function that wait for the watermark, with their times.
+    """
+
+    def __init__(self, process: Process[Any, Any, Any], key: Any) -> None:
+        self.clocks = ModelClocks()
+        self.context = ContextModel(process.name, key, TimersModel())
+        self.states: dict[str, StateModel] = models_of(process, self.clocks)
+        self.buffered: list[tuple[dt.datetime, Any]] = []
+        states, context = cast("dict[str, State]", self.states), cast("Context", self.context)
+        self._function = process.signature.bind(states, context)
+        self._callback_of = process.bind_callbacks(states, context)
+
+    def set_clocks(self, expires_by: dt.datetime | None, event_time: dt.datetime | None) -> None:
+        """Set event time.
+
+        Parameters:
+            expires_by: the time up to which state expires.
+            event_time: of a record or timer.
+        """
+        self.clocks.watermark = expires_by
+        self.clocks.event_time = self.context.event_time = event_time
+
+    def handle(self, record: Any, at: dt.datetime | None) -> Iterator[Any]:
+        """Call the function with a record."""
+        self.set_clocks(self.clocks.watermark, at)
+        return _called(self._function, record)
+
+    def handle_in_order(self, watermark: dt.datetime | None, ties: Any) -> Iterator[Any]:
+        """Call the function with buffered records up to the watermark, and the callbacks of the
+        timers between them, in order of time. Timers come before records of the same time.
+        """
+        if watermark is None:
+            return
+        due = [(at, record) for at, record in self.buffered if at <= watermark]
+        self.buffered = [(at, record) for at, record in self.buffered if at > watermark]
+        self.clocks.watermark = None
+        for at, record in sorted(due, key=lambda each: (each[0], ties(each[1]))):
+            yield from self._fire_in_order(at)
+            self._advance_in_order(at)
+            yield from _called(self._function, record)
+        yield from self._fire_in_order(watermark)
+        self.context.watermark = watermark
+
+    def _fire_in_order(self, until: dt.datetime) -> Iterator[Any]:
+        while (timer := self.context.timers.take_due(until, None)) is not None:
+            self._advance_in_order(timer.at)
+            yield from _called(self._callback_of(timer.name), timer)
+
+    def _advance_in_order(self, at: dt.datetime) -> None:
+        """Advance event time to a record or timer. A timer in the past does not set it back."""
+        reached = _later(self.clocks.watermark, at)
+        self.set_clocks(reached, at)
+        self.context.watermark = cast("dt.datetime", reached)
+
+    def fire(
+        self, before: dt.datetime | None, watermark: dt.datetime | None, processing: dt.datetime
+    ) -> Iterator[Any]:
+        """Call the callbacks of due timers in order of time.
+
+        Parameters:
+            before: the watermark of the epoch before: state expires as if time advanced in steps.
+        """
+        self.clocks.watermark = before
+        while (timer := self.context.timers.take_due(watermark, processing)) is not None:
+            by_event = timer.clock == "event"
+            reached = _later(self.clocks.watermark, timer.at if by_event else watermark)
+            self.set_clocks(reached, timer.at if by_event else None)
+            yield from _called(self._callback_of(timer.name), timer)
+
+
+def _called(bound: Bound, argument: Any) -> Iterator[Any]:
+    """Call a bound function, and return its outputs."""
+    function, arguments = bound
+    emitted = function(argument, *arguments)
+    return iter(()) if emitted is None else iter(emitted)
+
+
+def _later(one: dt.datetime | None, other: dt.datetime | None) -> dt.datetime | None:
+    """Return the later of two times; None is before all."""
+    return max((at for at in (one, other) if at is not None), default=None)

@@ -1,0 +1,15 @@
+"""The page about models and state machines is true: its examples run, and do what it says."""
+
+from __future__ import annotations
+
+import doctest
+
+from tests.support.places import DOCS
+
+PAGE = DOCS / "testing-state-machines.md"
+
+
+def test_the_examples_of_the_page_have_the_results_on_the_page() -> None:
+    found = doctest.testfile(str(PAGE), module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert found.attempted > 25
+    assert not found.failed

@@ -249,8 +249,8 @@ _PLACES = st.just(0) | st.just(0) | st.integers(0, 11)
 _INSTANT = dt.timedelta(microseconds=1)
 
 _UNITS = st.sampled_from([_SECOND, _SECOND, 60 * _SECOND, 3_600 * _SECOND, _INSTANT])
-"""What times are multiples of in a history: jobs wait for seconds, or for hours; and in some, records
-are an instant before and behind the watermark.
+"""What times are multiples of in a history: jobs wait for seconds, or for hours; in some,
+records are an instant before and behind the watermark.
 """
 
 _OFFSETS = st.tuples(

@@ -1,4 +1,4 @@
-"""`python -m tests.mutation [NAME …] [--into FILE]`: put each fault into a copy of statekit, and
+"""`python -m tests.mutation [NAME …] [--into PAGE]`: put each fault into a copy of statekit, and
 see whether a check or the protocol's state machine finds it, and how long that takes.
 
 Finders are programs that run in a process of their own and fail if they find something.
@@ -7,7 +7,6 @@ Finders are programs that run in a process of their own and fail if they find so
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -16,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -29,6 +28,8 @@ FINDERS = {"check": "tests.mutation.subjects", "state machine": "tests.mutation.
 """Modules that are run one after the other until one finds the fault."""
 
 LIMIT_S = 900
+
+_BEGIN, _END = "<!-- outcomes -->", "<!-- /outcomes -->"
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def main() -> None:
     """Run the faults that were asked for, or all, and print a table of what found them."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation")
     parser.add_argument("names", nargs="*", metavar="NAME", help="which; all of them if none")
-    parser.add_argument("--into", type=Path, help="a file for the outcomes")
+    parser.add_argument("--into", type=Path, help="a page with a place for the table")
     parser.add_argument("--at-once", type=int, default=1, help="how many run beside each other")
     given = parser.parse_args()
     by_name: dict[str, Mutant | None] = {each.name: each for each in MUTANTS}
@@ -101,16 +102,23 @@ def main() -> None:
         for outcome in threads.map(outcome_of, map(by_name.__getitem__, chosen)):
             outcomes.append(outcome)
             print(f"{outcome.name}: {outcome.found_by} ({outcome.seconds:.0f} s)", flush=True)
-            if given.into is not None:
-                _write(given.into, outcomes)
+    if given.into is not None:
+        given.into.write_text(_with_table(given.into.read_text(), outcomes))
     table = Table("fault", "found by", "seconds")
     for outcome in outcomes:
         table.add_row(outcome.what, outcome.found_by or "NOTHING", f"{outcome.seconds:.0f}")
     Console().print(table)
 
 
-def _write(file: Path, outcomes: Iterable[Outcome]) -> None:
-    file.write_text("".join(f"{json.dumps(asdict(each))}\n" for each in outcomes))
+def _with_table(page: str, outcomes: Iterable[Outcome]) -> str:
+    """Return a page with the table of outcomes in its place."""
+    before, _, rest = page.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    rows = [
+        f"| {each.what} | {each.found_by or 'nothing'} | {each.seconds:.0f} |" for each in outcomes
+    ]
+    table = "\n".join(["| fault | found by | seconds |", "|---|---|---|", *rows])
+    return f"{before}{_BEGIN}\n{table}\n{_END}{after}"
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ class ExpiryMachine(JobMachine):
         assert set(rows_left(self.harness)) <= {"kept"}
 
 
-@pytest.mark.parametrize(("backend", "examples", "steps"), [("memory", 30, 12), ("rocksdb", 6, 8)])
+@pytest.mark.parametrize(("backend", "examples", "steps"), [("memory", 20, 12), ("rocksdb", 4, 8)])
 @pytest.mark.parametrize("refresh", ["write", "read"])
 @pytest.mark.parametrize("clock", ["event", "processing"])
 def test_states_expire_as_plain_python_values_would(

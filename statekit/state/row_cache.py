@@ -34,9 +34,11 @@ class RowCache(State):
     # that they belong to as the user knows them. `_sizes` says what the backend holds for each row
     # key that was looked up, in bytes, 0 for none. `_from_row` and `_to_row` turn a row into what
     # is known, and back. Of a state that expires, `_indexed` says when the row in the backend was
-    # written, `_written` when what is known was.
+    # written, `_written` when what is known was; `_dropped` has the rows that were removed, and may
+    # have been written again since.
     __slots__ = (
         "_changed",
+        "_dropped",
         "_from_row",
         "_has_removed",
         "_immutable",
@@ -62,6 +64,7 @@ class RowCache(State):
         self._sizes: dict[bytes, int] = {}
         self._indexed: dict[bytes, int] = {}
         self._written: dict[bytes, int] = {}
+        self._dropped: set[bytes] = set()
         self._refreshes = self.expiry is not None and self.expiry.refreshes
         self._known_bytes = 0
         self._has_removed = False
@@ -127,6 +130,9 @@ class RowCache(State):
         self._known[row_key] = ABSENT
         self._changed[row_key] = self._scope.key
         self._has_removed = True
+        if self.expiry is not None:
+            self._written.pop(row_key, None)
+            self._dropped.add(row_key)
 
     def _note_read(self, row_key: bytes) -> None:
         """Restart the TTL of a row that was read."""
@@ -146,6 +152,7 @@ class RowCache(State):
         """Empty the cache."""
         for part in (self._known, self._changed, self._sizes, self._indexed, self._written):
             part.clear()
+        self._dropped.clear()
         self._known_bytes = 0
         self._has_removed = False
 
@@ -159,6 +166,9 @@ class RowCache(State):
             self._remove([key for key in row_keys if cached[key] is ABSENT])
             row_keys = [key for key in row_keys if cached[key] is not ABSENT]
             values = list(map(cached.__getitem__, row_keys))
+        if self._dropped and self.expiry is not None:
+            for row_key in filter(self._dropped.__contains__, row_keys):  # written anew
+                self.expiry.forget(row_key, self._indexed.pop(row_key, UNWRITTEN))
         before = list(map(sizes.__getitem__, row_keys))
         indexed = map(self._indexed.get, row_keys, repeat(UNWRITTEN))
         written = map(self._written.__getitem__, row_keys)

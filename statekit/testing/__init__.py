@@ -2,8 +2,9 @@
 
 `Harness` runs one operator with real epochs, `JobHarness` a whole job. `check` searches for
 histories for which results are other ones than they should be, and `check_…` for values that break
-a law. `strategies` and `histories` are for Hypothesis, and `processors` for processors of Spark.
-`faults` fails on purpose. May import `runtime`, `spark/tws` and whatever those may import.
+a law. `models` are states in plain Python. `strategies`, `histories` and `machines` are for
+Hypothesis, and `processors` for processors of Spark. `faults` fails on purpose. May import
+`runtime`, `spark/tws` and whatever those may import.
 """
 
 from statekit.testing.check import check

@@ -177,8 +177,11 @@ class StateMachine(RuleBasedStateMachine):
     @rule(quarters=st.integers(0, 5))
     def begin_epoch(self, quarters: int) -> None:
         """Commit the epoch and begin the next one, some quarters of the TTL later."""
+        assert self._clocks.event_time is not None
         self._clocks.processing_time += quarters * self._quarter
-        self._clocks.watermark = self._clocks.event_time
+        self._clocks.watermark = self._clocks.event_time = (
+            self._clocks.event_time + quarters * self._quarter
+        )
         self._commit()
 
     @rule()
@@ -197,6 +200,19 @@ class StateMachine(RuleBasedStateMachine):
         assert self._clocks.event_time is not None
         self._clocks.event_time += quarters * self._quarter
         self._set_event_time()
+
+    @precondition(lambda self: self.spec.ttl is not None)
+    @rule(times=st.integers(1, 4), quarters=st.integers(1, 3), in_one_epoch=st.booleans())
+    def keep_reading(self, times: int, quarters: int, in_one_epoch: bool) -> None:
+        """Read the key several times, each some quarters of the TTL later."""
+        for _ in range(times):
+            if in_one_epoch:
+                self.advance_event_time(quarters)
+            else:
+                self.begin_epoch(quarters)
+            self.check()
+        self.begin_epoch(0)
+        self.check()
 
     @rule()
     def check_sizes(self) -> None:
@@ -555,6 +571,13 @@ class MapStateMachine(StateMachine):
         """Set an entry."""
         self.both(lambda state: state.__setitem__(key, value), value)
 
+    @rule(key=_MAP_KEYS, value=_VALUES, places=st.lists(st.sampled_from(_KEYS), max_size=3))
+    def set_at_some_keys(self, key: Any, value: Any, places: list[str]) -> None:
+        """Set the same entry of several maps."""
+        for place in places:
+            self.go_on_to(place)
+            self.both(lambda state: state.__setitem__(key, value))
+
     @rule(entries=_ENTRIES)
     def update(self, entries: list[tuple[Any, Any]]) -> None:
         """Set some entries."""
@@ -601,6 +624,7 @@ class MapStateMachine(StateMachine):
         self.both(lambda state: list(state.items()))
         self.both(lambda state: list(state.values()))
         self.both(lambda state: state.scan())
+        self.both(lambda state: state.scan(reverse=True))
         self.both(lambda state: state == dict(self.model.plain()))
 
     @rule()

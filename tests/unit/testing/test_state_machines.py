@@ -87,6 +87,7 @@ BROKEN: list[tuple[type[StateMachine], type, str, Any]] = [
     (Number, sk.ValueState, "get", lambda state: state._known.get(state._scope.prefix)),
     (Joined, sk.ReducingState, "clear", lambda state: None),
     (Largest, sk.AggregatingState, "add", lambda state, value: None),
+    (Expiring, sk.MapState, "_note_read", lambda state, row_key: None),
     (ExpiringNumbers, Expiry, "is_over", lambda expiry, written: False),
     (Expiring, Expiry, "stamp", lambda expiry, before: before if before > 0 else 1),
 ]

@@ -99,11 +99,7 @@ def test_states_expire_as_plain_python_values_would(
     job = states_that_expire(sk.TTL(after(TTL_SECONDS), clock, refresh))
     attributes = {"job": job, "epochs": ExpiryMachine.epochs, "backend": backend}
     machine: type[ExpiryMachine] = type("OfClock", (ExpiryMachine,), attributes)
-    given = settings(
-        machine.TestCase.settings,
-        max_examples=examples,
-        stateful_step_count=steps,
-    )
+    given = settings(machine.TestCase.settings, max_examples=examples, stateful_step_count=steps)
     run_state_machine_as_test(machine, settings=given)
 
 

@@ -167,7 +167,12 @@ class _WatchedCopies(DiskCopies):
                 self.read_s = time.perf_counter()
                 return row
 
-            return reader._replace(get=got)
+            def got_all(keys: Sequence[bytes]) -> list[bytes | None]:
+                rows = reader.get_all(keys)
+                self.read_s = time.perf_counter()
+                return rows
+
+            return reader._replace(get=got, get_all=got_all)
 
         vars(backend)["reader"] = watched
         return copy

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 import statekit as sk
+from statekit.checkpoint.manifest import IdleShards, ShardReport
 from statekit.checkpoint.repository import Repository
 from statekit.functions.process import Process
 from statekit.job.options import RunOptions
@@ -82,8 +83,10 @@ class Shard:
                     put_out(batch)
         except StopIteration as stop:
             report = stop.value
+        if report is None:
+            report = IdleShards.of(self.declared.name, [0])
         self.coordinator.commit([report])
-        size = report.bytes_written
+        size = report.bytes_written if isinstance(report, ShardReport) else 0
         return time.process_time() - cpu, time.perf_counter() - wall, size
 
     def _chunks(self, batches: list[pa.RecordBatch]) -> Iterator[KeyedBatch]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -83,8 +84,10 @@ def _found(module: str, site: Path) -> str | None:
         return f"it does not end within {LIMIT_S} s"
     if ran.returncode == 0:
         return None
-    said = (ran.stdout.strip() or ran.stderr.strip()).splitlines()
-    return said[0] if ran.stdout.strip() else said[-1]
+    if ran.stdout.strip():
+        return ran.stdout.splitlines()[0]
+    raised = re.findall(r"^(?:\w+\.)*(\w+Error)\b", ran.stderr, re.MULTILINE)
+    return f"an error, {raised[-1]}" if raised else "the process ends"
 
 
 def main() -> None:

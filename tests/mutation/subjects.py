@@ -201,7 +201,7 @@ def main() -> None:
         try:
             check(SUBJECTS[name])
         except AssertionError as error:
-            which = re.search(r": ('[a-z ]+') does not hold", str(error))
+            which = re.search(r": ('[A-Za-z ]+') does not hold", str(error))
             print(f"check of {name}: {which[1] if which else error}")
             if os.environ.get("STATEKIT_SHOW"):
                 print(error)

@@ -238,14 +238,16 @@ class Subject:
                     break
                 now = max(now, soonest)
                 yield Step(what, now)
-            for step in _LATER:
-                now += step
-                yield Step(what, now)
+            if self._has_ttl("processing") or observed.next_timer("processing") is not None:
+                for step in _LATER:
+                    now += step
+                    yield Step(what, now)
 
     @property
     def _has_processing_time(self) -> bool:
         """Whether results may depend on processing time: by timers, or values that expire."""
-        return self._has_ttl("processing") or any(each.handles_timers for each in self.functions)
+        timed = (each for each in self.functions if each.traits.definition is None)
+        return self._has_ttl("processing") or any(each.handles_timers for each in timed)
 
     @property
     def expiring_states(self) -> list[tuple[str, str]]:

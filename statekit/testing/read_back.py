@@ -13,6 +13,7 @@ from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.schema_codec import generic_decoder, generic_key_decoder
 from statekit.functions.process import Process
 from statekit.job.job import Job
+from statekit.query.operator_keys import hashable
 from statekit.query.reader import CheckpointReader
 from statekit.state.base import StateSpec
 from statekit.testing.driver import Contents
@@ -66,7 +67,7 @@ def _shown(
                 made = list(map(of, value))
             case RowShape.ENTRIES:
                 made = list(map(of, value.values()))
-        found[repr(key_shown(process.key_codec.encode(key))[0])] = made
+        found[repr(hashable(key_shown(process.key_codec.encode(key))[0]))] = made
     return found
 
 

@@ -149,19 +149,24 @@ def kept(
         read[order.number] = 1
 
 
+class Numbered(NamedTuple):
+    key: int
+    number: Small
+
+
 def shared(count: int, shards: int) -> list[int]:
     return [count, *[0] * (shards - 1)]
 
 
 @sk.process(key="key")
 def counted(
-    change: Change,
+    change: Numbered,
     counts: Annotated[
         sk.OperatorState[int], sk.Default(0), sk.Redistribute(split=shared, merge=sum)
     ],
     numbers: Annotated[sk.OperatorListState[int], sk.Redistribute("even")],
     last: sk.ValueState[int],
-) -> Iterator[tuple[str, int]]:
+) -> Iterator[tuple[int, int]]:
     """Has operator state, which is redistributed."""
     counts.update((counts.get() or 0) + 1)
     numbers.append(change.number)

@@ -236,6 +236,12 @@ def shop() -> sk.Job:
     return job
 
 
+@sk.process(key=("customer", "cents"))
+def by_two_fields(order: Order, seen: sk.MapState[int, int]) -> Iterator[int]:
+    seen[order.cents] = seen.get(order.cents, 0) + 1
+    yield seen[order.cents]
+
+
 Last = Annotated[sk.ValueState[int], sk.TTL("20 minutes")]
 
 
@@ -263,8 +269,17 @@ def looked_at_again(timer: sk.Timer, last: Last) -> Iterator[tuple[int | None, i
 
 @pytest.mark.parametrize(
     "given",
-    [spent, first_of_all, summed(), totals(), priced, kept_for_a_while, shop()],
-    ids=["spent", "first_of_all", "summed", "totals", "priced", "kept_for_a_while", "shop"],
+    [spent, first_of_all, summed(), totals(), priced, by_two_fields, kept_for_a_while, shop()],
+    ids=[
+        "spent",
+        "first_of_all",
+        "summed",
+        "totals",
+        "priced",
+        "by_two_fields",
+        "kept_for_a_while",
+        "shop",
+    ],
 )
 def test_what_is_right_passes(given: Process[Any, Any, Any] | sk.Stream[Any] | sk.Job) -> None:
     check(given, depth="quick")

@@ -2,7 +2,7 @@
 
     <epoch>/<operator>/<shard>-<attempt>.<part>
 
-A part is a line of JSON, with a checksum of what follows, and a pickled list of broadcast records
+A part is a checksum of all that follows, a line of JSON, and a pickled list of broadcast records
 and keyed batches. Records are bytes of the codec of their types, so that classes of a script are
 found again by another one; what their types do not allow is pickled.
 """
@@ -161,11 +161,10 @@ class Recording:
             "watermark_us": self._plan.watermark_us,
             "processing_time_us": self._plan.processing_time_us,
             "state": state,
-            "sum": xxhash.xxh3_64_hexdigest(content),
         }
         try:
             name = f"{self._path}.{self._parts:06d}"
-            self._store.create(name, json.dumps(head).encode() + b"\n" + content)
+            self._store.create(name, _sealed(head, content))
         except StorageError as error:
             self._state = "failed"
             _LOG.warning(
@@ -291,17 +290,19 @@ def _read(
     return found
 
 
+def _sealed(head: dict[str, Any], content: bytes) -> bytes:
+    """Return a part with a checksum of all of it."""
+    line = json.dumps(head).encode()
+    total = xxhash.xxh3_64_hexdigest(line + b"\n" + content)
+    return b"%s %s\n%s" % (total.encode(), line, content)
+
+
 def _part(store: Store, path: str) -> tuple[dict[str, Any], list[_Part]]:
-    line, _, content = store.read(path).partition(b"\n")
-    try:
-        head = json.loads(line)
-        version = head["statekit recording"]
-        if version == _VERSION and head["sum"] == xxhash.xxh3_64_hexdigest(content):
-            return head, pickle.loads(content)  # noqa: S301 - whoever recorded it ran the same job
-    except (ValueError, KeyError, TypeError, pickle.UnpicklingError, EOFError) as error:
-        raise CorruptCheckpointError(
-            f"{store.at(path)} is damaged ({error}): its records cannot be replayed"
-        ) from error
-    if version != _VERSION:
+    total, _, rest = store.read(path).partition(b" ")
+    if total != xxhash.xxh3_64_hexdigest(rest).encode():
+        raise CorruptCheckpointError(f"{store.at(path)} is damaged: its records cannot be replayed")
+    line, _, content = rest.partition(b"\n")
+    head = json.loads(line)
+    if head["statekit recording"] != _VERSION:
         raise QueryError(f"{store.at(path)} was written by a later version: update statekit")
-    raise CorruptCheckpointError(f"{store.at(path)} is damaged: its records cannot be replayed")
+    return head, pickle.loads(content)  # noqa: S301 - whoever recorded it ran the same job

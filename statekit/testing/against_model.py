@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from statekit.errors import StateTypeError
+from statekit.runtime.local import SourceForm
+from statekit.testing.comparison import is_same, text_of
 from statekit.testing.job_harness import JobHarness
 from statekit.testing.process_model import ProcessModel
 from statekit.testing.subject import History, Observed, Step, Subject
@@ -28,25 +30,28 @@ def differs_from_model(
     The end of event time is left out: it fires everything, whatever was kept before.
     """
     harness, ours, theirs = JobHarness(subject.job, 1), Observed(), Observed()
+    form = SourceForm(subject.job.sources[0].record_type)
     for number, step in enumerate(subject.steps(history, ours)):
         if step.what in ("end", "after"):
             break
         ours.add(step.run(harness), harness)
-        theirs.epochs.append(_emitted(model, step))
+        theirs.epochs.append(_emitted(model, step, form))
         for sink, records in ours.epochs[-1].items():
-            if Counter(map(repr, records)) != Counter(map(repr, theirs.epochs[-1].get(sink, []))):
+            again = theirs.epochs[-1].get(sink, [])
+            if Counter(map(text_of, records)) != Counter(map(text_of, again)):
                 return f"the records of sink {sink!r} in epoch {number}", ours, theirs
         for (operator, name), values in ours.contents[-1].states.items():
             for key, value in values.items():
-                if repr(model.state(name, key)) != repr(value):
+                if not is_same(model.state(name, key), value):
                     what = f"state {name!r} of {operator} at the key {key!r} after epoch {number}"
                     return what, ours, theirs
     return None
 
 
-def _emitted(model: ProcessModel, step: Step) -> dict[str, list[object]]:
-    """Run an epoch of the model."""
+def _emitted(model: ProcessModel, step: Step, form: SourceForm) -> dict[str, list[object]]:
+    """Run an epoch of the model, over the records that the function of a job gets."""
     model.processing_time = step.at
     if step.what == "watermark":
         return model.advance_watermark(step.watermark)
-    return model.send(**step.records)
+    received = {name: form.received(form.taken(some)) for name, some in step.records.items()}
+    return model.send(**received)

@@ -14,6 +14,9 @@ from statekit.testing.divergence import explained
 from statekit.testing.properties import PROPERTIES, Property
 from statekit.testing.subject import Events, History, Subject
 
+_HISTORIES_MIN = 10
+"""Of so many histories, most have records."""
+
 
 def check(
     given: Process[Any, Any, Any] | Stream[Any] | Job,
@@ -58,13 +61,56 @@ def check(
     ...     yield total.get() or 0
     >>> check(spent, depth="quick")
     """
+    __tracebackhide__ = True  # what pytest shows is the message, and not this function
     subject = Subject(given)
+    _check_arguments(subject, holds, excused, history)
     for each in _chosen(subject, holds, dict(excused or {})):
         found = _found(subject, each, events, depth, history, holds)
         if found is not None:
             shown, argument = found
             difference = each.find(subject, shown, argument)
             raise AssertionError(explained(subject, each, shown, argument, difference))
+
+
+def _check_arguments(subject: Subject, holds: object, excused: object, history: object) -> None:
+    """Check the forms of what `check` is given.
+
+    Raises:
+        StateTypeError: one is wrong.
+    """
+    if isinstance(holds, str) or not isinstance(holds, Collection | None):
+        raise StateTypeError(f"holds={holds!r}: give a list of properties, as holds=['errors']")
+    if holds is not None and not holds:
+        raise StateTypeError(f"holds={holds!r} names no property: leave it out to check all")
+    if not isinstance(excused, Mapping | None):
+        raise StateTypeError(
+            f"excused={excused!r}: give a dict with a reason for each property, as "
+            "excused={'repeats': 'order numbers may have gaps'}"
+        )
+    if history is None:
+        return
+    is_list = isinstance(history, Sequence) and not isinstance(history, str)
+    if not is_list or any(not _is_epoch(epoch) for epoch in history):  # type: ignore[attr-defined]
+        raise StateTypeError(
+            f"history={history!r:.100}: give a list of epochs, each a list of records, as "
+            "history=[[...], [...]]; of several sources, each a dict of such lists"
+        )
+    names = [source.name for source in subject.job.sources]
+    for epoch in history:  # type: ignore[attr-defined]
+        if isinstance(epoch, Mapping) and (
+            unknown := [name for name in epoch if name not in names]
+        ):
+            raise StateTypeError(
+                f"history= names {unknown[0]!r}: the sources of {subject.name!r} are "
+                f"{', '.join(names)}"
+            )
+
+
+def _is_epoch(epoch: object) -> bool:
+    """Return whether something is the records of an epoch: a list, or a dict of lists."""
+    if isinstance(epoch, Mapping):
+        return all(_is_epoch(records) for records in epoch.values())
+    return isinstance(epoch, list | tuple) and not hasattr(epoch, "_fields")
 
 
 def _chosen(
@@ -80,7 +126,7 @@ def _chosen(
         if name not in names:
             raise StateTypeError(f"there is no property {name!r}: there are {', '.join(names)}")
     for name, reason in excused.items():
-        if not str(reason).strip():
+        if not str(reason or "").strip():
             raise StateTypeError(f"excused={{{name!r}: {reason!r}}}: say why, in a sentence")
     if holds is not None:
         return [each for each in PROPERTIES if each.name in holds and each.name not in excused]
@@ -105,8 +151,11 @@ def _found(
         histories = st.just(_by_source(subject, history))
     arguments = st.just(holds[wanted.name]) if isinstance(holds, Mapping) else wanted.arguments()
 
+    made: list[int] = []
+
     def fails(drawn: tuple[Any, History]) -> bool:
         argument, tried = drawn
+        made.append(sum(len(records) for epoch in tried for records in epoch.values()))
         return wanted.find(subject, tried, argument) is not None
 
     found = counterexample(
@@ -117,6 +166,12 @@ def _found(
         is_shrunk=wanted.is_shrunk,
     )
     if found is None:
+        if history is None and len(made) >= _HISTORIES_MIN and sum(made) < len(made):
+            raise StateTypeError(
+                f"{len(made)} histories of {subject.name!r} have {sum(made)} records together, so "
+                "nothing is checked: the class refuses most values of its types, or events= has "
+                "few. Give examples: events=[...]"
+            )
         return None
     argument, failed = found[0]
     if not wanted.is_shrunk:

@@ -39,7 +39,7 @@ def examples(depth: Depth | None = None) -> int:
     30
     """
     depth = depth or _default
-    if depth not in _EXAMPLES:
+    if str(depth) not in _EXAMPLES:
         raise StateTypeError(f"depth={depth!r}: use one of {', '.join(_EXAMPLES)}")
     return _EXAMPLES[depth]
 
@@ -71,7 +71,7 @@ def counterexample(
     """
     most = examples(depth)
     from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
-    from hypothesis.errors import Flaky
+    from hypothesis.errors import Flaky, InvalidArgument
 
     failed: list[T] = []
 
@@ -95,6 +95,8 @@ def counterexample(
         search()
     except _FailedError:
         return (failed[-1],)  # the smallest one is run last
+    except InvalidArgument as error:
+        raise StateTypeError(f"no records can be drawn from what was given: {error}") from error
     except Flaky:  # it depends on chance whether an input fails
         return (min(failed, key=lambda tried: len(repr(tried))),)
     return None

@@ -9,7 +9,7 @@ from typing import Any
 
 from statekit.testing.properties import Difference, Property
 from statekit.testing.subject import History, Observed, Subject
-from statekit.testing.written_test import with_imports
+from statekit.testing.written_test import source_of, with_imports
 
 _WIDTH = 44  # of a column
 _EPOCHS_MAX = 12  # that are shown
@@ -38,7 +38,7 @@ def explained(
     lines += ["This test runs it again:", "", indent(test, "    ")]
     lines += [
         "",
-        f"If it may be so: check({subject.variable}, excused={{{checked.name!r}: 'why'}})",
+        f"If this is intended: check({subject.variable}, excused={{{checked.name!r}: 'why'}})",
     ]
     return "\n".join(lines)
 
@@ -94,10 +94,10 @@ def _body(subject: Subject, checked: Property, history: History, argument: Any) 
 def _listed(title: str, records: list[Any]) -> Iterator[str]:
     """Yield the lines of a list of records, each in a line of its own if there are several."""
     if len(records) < 2:
-        yield f"{title}{records!r},"
+        yield f"{title}{source_of(records)},"
         return
     yield f"{title}["
-    yield from _indented(f"{record!r}," for record in records)
+    yield from _indented(f"{source_of(record)}," for record in records)
     yield "],"
 
 

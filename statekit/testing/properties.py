@@ -6,6 +6,7 @@ A property compares a run with a disturbed one over the same history, or looks a
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,13 @@ from statekit.errors import StatekitError, StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.testing.against_model import differs_from_model, modelled
-from statekit.testing.comparison import Compare, exactly, in_any_order, in_total
+from statekit.testing.comparison import (
+    Compare,
+    emitted_in_any_order,
+    exactly,
+    in_any_order,
+    in_total,
+)
 from statekit.testing.faults import Fault, Faults, faulty, safe_faults
 from statekit.testing.job_harness import JobHarness
 from statekit.testing.on_spark import differs_on_spark
@@ -136,7 +143,13 @@ def _replayed(subject: Subject, history: History, before: set[int]) -> Observed:
 
 
 def _elsewhere(subject: Subject, history: History, _: None) -> Observed:
-    observed: Observed = other_process().call(_run, subject.job, history)
+    try:
+        observed: Observed = other_process().call(_run, subject.job, history)
+    except (TypeError, pickle.PicklingError) as error:
+        raise StateTypeError(
+            f"{subject.name} cannot be sent to another process, as Spark does with it ({error}): "
+            "make such an object inside of the function, or keep it in a module"
+        ) from error
     return observed
 
 
@@ -182,6 +195,18 @@ def _reordered(subject: Subject, history: History, order: str) -> Observed:
             for epoch in history
         ]
     )
+
+
+def _arrival(subject: Subject, history: History, order: str) -> Difference | None:
+    """Compare a history with one in another order. What a window has gathered may be in any order,
+    as long as its result is the same.
+    """
+    only_windows = all(map(_is_window, subject.functions))
+    compare = emitted_in_any_order if only_windows else in_any_order
+    find = _compared(
+        _reordered, lambda order: f"records of epochs {order}", compare, when_late=False
+    )
+    return find(subject, history, order)
 
 
 def _moved(subject: Subject, source: str, records: list[Any], order: str) -> list[Any]:
@@ -246,8 +271,8 @@ def _leftovers(subject: Subject, history: History, _: None) -> Difference | None
     except StatekitError:
         return None
     what = _timers_left(observed) or _values_left(subject, observed)
-    if what is None and len(observed.epochs) >= len(history) + DRAINS_MAX:
-        what = f"timers set others without end: {DRAINS_MAX} epochs after the last record"
+    if observed.is_endless or len(observed.epochs) >= len(history) + DRAINS_MAX:
+        what = "timers set each other without end: each one that fires is followed by another"
     return None if what is None else Difference(what, ("one shard in memory", ""), (observed, None))
 
 
@@ -417,7 +442,12 @@ def _orders() -> SearchStrategy[Any]:
 PROPERTIES: tuple[Property, ...] = (
     Property("errors", "A record like this stops the job", _always, _nothing, _errors),
     Property(
-        "leftovers", "What a key leaves behind is never removed", _always, _nothing, _leftovers
+        "leftovers",
+        "A key without state still has timers, or something stays for ever: delete timers with "
+        "ctx.timers.delete or ctx.timers.replace, and states with clear()",
+        _always,
+        _nothing,
+        _leftovers,
     ),
     Property(
         "repeats",
@@ -432,9 +462,7 @@ PROPERTIES: tuple[Property, ...] = (
         "Results depend on the order in which records arrive",
         _if_ordered,
         _orders,
-        _compared(
-            _reordered, lambda order: f"records of epochs {order}", in_any_order, when_late=False
-        ),
+        _arrival,
         share=4.0,
     ),
     Property(

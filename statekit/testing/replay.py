@@ -28,7 +28,7 @@ from statekit.testing.driver import Backend
 from statekit.testing.job_harness import JobHarness
 from statekit.testing.past_store import checkpoint_after
 from statekit.testing.states import states
-from statekit.testing.written_test import with_imports
+from statekit.testing.written_test import source_of, with_imports
 from statekit.timestamp import instant
 from statekit.watermark import END
 
@@ -135,7 +135,10 @@ class Replay:
         function with timers that are due, in order of time, or of an aggregate.
         """
         name = f"{self.operator.name}_in_epoch_{self.epoch}"
-        body = list(self._calls()) if self._can_be_called() else [self._call_of_replay()]
+        outputs: list[Any] = []
+        body = list(self._calls(outputs)) if self._can_be_called() else []
+        if not body or (outputs and not body[-1].startswith(" ") and outputs != self.run()):
+            body = [self._call_of_replay()]
         return "\n".join(with_imports(name, body, ["replay", "states"]))
 
     def _can_be_called(self) -> bool:
@@ -151,19 +154,25 @@ class Replay:
         kinds = {spec.name: spec.state_class for spec in process.states}
         return all(kinds[name] in _FILLED or not value for name, value in held.items())
 
-    def _calls(self) -> Iterator[str]:
-        """Yield lines that call the function with each record."""
+    def _calls(self, outputs: list[Any]) -> Iterator[str]:
+        """Yield lines that call the function with each record.
+
+        Parameters:
+            outputs: is given what the calls emit.
+        """
         function, given = self._process.name, states(self._process, self.key, at=self.at)
         yield f"given = states({function}, {self.key!r}, at={self.at!r})"
         for spec in self._process.states:
             value = self.before(self.key)[spec.name]
             if value or (value is not None and spec.state_class is ValueState):
                 given[spec.name].update(value)
-                yield f"given[{spec.name!r}].update({value!r})"
+                yield f"given[{spec.name!r}].update({source_of(value)})"
         for record in self.records:
-            call = f"list({function}({record!r}, **given))"
+            call = f"list({function}({source_of(record)}, **given))"
             try:
-                yield f"assert {call} == {list(self._process(record, **given))!r}"
+                emitted = list(self._process(record, **given))
+                outputs += emitted
+                yield f"assert {call} == {source_of(emitted)}"
             except Exception as error:  # noqa: BLE001 - of the user's function
                 yield f"with pytest.raises({type(error).__name__}):  # as it was: say what is right"
                 yield f"    {call}"

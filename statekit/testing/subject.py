@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import datetime as dt
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from statekit.checkpoint.job_file import Clock
 from statekit.codec.annotations import struct_fields
-from statekit.errors import StateTypeError
+from statekit.errors import StatekitError, StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.plan import Operator, Source
@@ -38,8 +38,16 @@ Events = Any
 DRAINS_MAX = 1_000
 """After so many epochs without records, timers are taken to set each other without end."""
 
+_INSTANT = dt.timedelta(microseconds=1)
+
 _EPOCH = dt.timedelta(minutes=10)
 """Processing time between two epochs, for functions that use it."""
+
+_STEPS = [dt.timedelta(hours=1), dt.timedelta(days=1)]
+_JUMPS_MAX = 40
+"""Event time goes on by these steps behind the soonest timer, and then from timer to timer. If
+there are timers after so many jumps, they set each other without end.
+"""
 
 _TIMERS_MAX = 20
 """So many timers fire one after the other after the last record."""
@@ -81,14 +89,21 @@ class Step:
             case "end" | "after":
                 return harness.drain_once(also_ended=self.what == "after") or {}
             case "watermark":
-                return harness.advance_watermark(self.watermark)
+                return harness.advance_watermark(self._reached(harness))
             case _:
                 return harness.send(**self.records)
+
+    def _reached(self, harness: JobHarness) -> dt.datetime:
+        """Return the watermark of the epoch, which is later than that of the epoch before."""
+        before = harness.watermark
+        if before is None or self.watermark > before:
+            return self.watermark
+        return before + _INSTANT
 
     def publish(self, harness: JobHarness, published: dict[str, list[Any]]) -> None:
         """Run the epoch, and publish its records before the commit."""
         harness.set_clock(self.at)
-        watermark = self.watermark if self.what == "watermark" else None
+        watermark = self._reached(harness) if self.what == "watermark" else None
         records = self.records if self.what == "records" else None
         harness.publish(records, published, watermark=watermark)
 
@@ -101,10 +116,12 @@ class Observed:
         epochs: the records of each sink, epoch by epoch. The last epochs are those in which event
             time ends.
         contents: what is stored after each epoch.
+        is_endless: whether timers of event time set each other without end.
     """
 
     epochs: list[dict[str, list[Any]]] = field(default_factory=list)
     contents: list[Contents] = field(default_factory=list)
+    is_endless: bool = False
 
     def add(self, emitted: dict[str, list[Any]], harness: JobHarness) -> None:
         """Add an epoch."""
@@ -225,6 +242,10 @@ class Subject:
             yield Step("records", now, records)
             if self._has_processing_time and not stands:
                 now += _EPOCH
+        if self._has_timers and self.has_event_time:
+            yield from self._while_timers(now, observed)
+            if observed.is_endless:
+                return
         if self._has_ttl("event"):
             for number, _ in enumerate(self.job.operators):  # each follows those before it
                 yield Step("watermark", now, watermark=_FAR_FUTURE + number * _EPOCH)
@@ -238,7 +259,7 @@ class Subject:
                     break
                 now = max(now, soonest)
                 yield Step(what, now)
-            if self._has_ttl("processing") or observed.next_timer("processing") is not None:
+            if observed.next_timer("processing") is None and self._has_ttl("processing"):
                 for step in _LATER:
                     now += step
                     yield Step(what, now)
@@ -246,8 +267,27 @@ class Subject:
     @property
     def _has_processing_time(self) -> bool:
         """Whether results may depend on processing time: by timers, or values that expire."""
+        return self._has_ttl("processing") or self._has_timers
+
+    @property
+    def _has_timers(self) -> bool:
+        """Whether a function of the user has timers."""
         timed = (each for each in self.functions if each.traits.definition is None)
-        return self._has_ttl("processing") or any(each.handles_timers for each in timed)
+        return any(each.handles_timers for each in timed)
+
+    def _while_timers(self, now: dt.datetime, observed: Observed) -> Iterator[Step]:
+        """Yield epochs in which event time goes on, a little at first: at its end, timers that set
+        each other would never stop firing.
+        """
+        for jump in range(_JUMPS_MAX + len(_STEPS)):
+            soonest = observed.next_timer("event")
+            if soonest is None:
+                return
+            step = _STEPS[jump] if jump < len(_STEPS) else dt.timedelta(0)
+            if soonest + step >= _FAR_FUTURE:
+                return
+            yield Step("watermark", now, watermark=soonest + step)
+        observed.is_endless = observed.next_timer("event") is not None
 
     @property
     def expiring_states(self) -> list[tuple[str, str]]:
@@ -289,6 +329,11 @@ class Subject:
         if events is None:
             return {}
         if not isinstance(events, Mapping):
+            if len(names) > 1:
+                raise StateTypeError(
+                    f"events={events!r:.100}: {self.name!r} has the sources {', '.join(names)}: "
+                    f"give a dict, as events={{{names[0]!r}: [...]}}"
+                )
             return {names[0]: events}
         if unknown := [name for name in events if name not in names]:
             raise StateTypeError(
@@ -306,8 +351,27 @@ class Subject:
             return [self._generated(source, record) for record in source.record_type.members]
         records = given[source.name]
         if not isinstance(records, st.SearchStrategy):
-            records = st.sampled_from(list(records))
+            records = st.sampled_from(self._examples(source, records))
         return [Given(records)]
+
+    def _examples(self, source: Source, given: Any) -> list[Any]:
+        """Return examples of records.
+
+        Raises:
+            StateTypeError: they are no list, there are none, or one is not of the source's type.
+        """
+        if not isinstance(given, Sequence | Set) or isinstance(given, str | bytes):
+            raise StateTypeError(f"events={given!r:.100}: give a list of records, as events=[...]")
+        if hasattr(given, "_fields"):
+            raise StateTypeError(f"events={given!r:.100}: give a list of records, also of one")
+        if not given:
+            raise StateTypeError(f"events={given!r}: give at least one record, or leave it out")
+        for record in given:
+            try:
+                source.record_type.coerce(record)
+            except StatekitError as error:
+                raise StateTypeError(f"events= has {record!r:.100}: {error}") from error
+        return list(given)
 
     def _generated(self, source: Source, record: RecordType) -> Generated:
         """Return generated records of a type, with the key and the event time of an operator that

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
@@ -117,6 +118,19 @@ def asleep(timer: sk.Timer, total: sk.ValueState[int]) -> Iterator[int]:
     total.clear()
 
 
+@sk.process(**IN_TIME)
+def without_end(order: Order, ctx: sk.Context, total: sk.ValueState[int]) -> Iterator[int]:
+    total.update((total.get() or 0) + order.cents)
+    ctx.timers.replace(order.at + dt.timedelta(minutes=1))
+    yield total.get() or 0
+
+
+@without_end.on_timer
+def once_more(timer: sk.Timer, ctx: sk.Context, total: sk.ValueState[int]) -> Iterator[int]:
+    yield total.get() or 0
+    ctx.timers.set(timer.at + dt.timedelta(minutes=1))
+
+
 WRONG: list[tuple[Any, str, str]] = [
     (numbered, "repeats", "such as a global variable, a clock or random numbers"),
     (with_mutable_default, "repeats", "What differs: the records of sink 'outputs'"),
@@ -127,6 +141,7 @@ WRONG: list[tuple[Any, str, str]] = [
     (dated, "processes", "the clock or the time zone"),
     (by_local_hour, "processes", "the clock or the time zone"),
     (woken, "leftovers", "clock='processing'"),
+    (without_end, "leftovers", "timers set each other without end"),
 ]
 
 
@@ -161,7 +176,7 @@ def in_time(order: Order, first: sk.ValueState[int]) -> Iterator[int]:
 def test_the_printed_test_runs_the_failure_again() -> None:
     with pytest.raises(AssertionError) as caught:
         check(reminded)
-    lines = str(caught.value).split("This test runs it again:")[1].split("If it may be so")[0]
+    lines = str(caught.value).split("This test runs it again:")[1].split("If this is intended")[0]
     names: dict[str, Any] = {"Order": Order, "reminded": reminded}
     exec(re.sub(r"^    ", "", lines, flags=re.MULTILINE), names)
     with pytest.raises(AssertionError, match="'leftovers' does not hold"):
@@ -206,6 +221,16 @@ def summed() -> sk.Stream[Any]:
     return orders.window(sk.sliding("20 s", "10 s"), **IN_TIME).sum("cents")
 
 
+def largest() -> sk.Stream[Any]:
+    """Gathers a list, whose order does not matter for what it comes to."""
+    orders = sk.Job("shop").source("orders", Order)
+    gathered: sk.Aggregate[Any, list[int], int] = sk.Aggregate(
+        create=list, add=lambda held, order: [*held, order.cents], result=max, merge=list.__add__
+    )
+    windows = orders.window(sk.tumbling("10 s"), **IN_TIME)
+    return windows.aggregate(gathered, accumulator=list[int], result=int, name="largest")
+
+
 def totals() -> sk.Stream[Any]:
     orders = sk.Job("shop").source("orders", Order)
     made: sk.Stream[Any] = orders.aggregate(key="customer", total=sk.Sum("cents"))
@@ -234,6 +259,36 @@ def shop() -> sk.Job:
     small.process(first_of_all).sink("firsts")
     orders.window(sk.tumbling("10 s"), **IN_TIME).count(name="counts").sink("counts")
     return job
+
+
+class Payment(NamedTuple):
+    customer: str
+    amount: decimal.Decimal
+    tags: frozenset[str]
+
+
+@sk.process(key="customer")
+def paid(
+    payment: Payment, total: sk.ValueState[decimal.Decimal], seen: sk.ValueState[set[str]]
+) -> Iterator[tuple[str, frozenset[str]]]:
+    """Decimals and sets have several texts for one value."""
+    total.update((total.get() or decimal.Decimal(0)) + payment.amount)
+    seen.update((seen.get() or set()) | payment.tags)
+    yield str(payment.amount), payment.tags
+
+
+@sk.process(key="customer")
+def beating(order: Order, ctx: sk.Context, total: sk.ValueState[int]) -> Iterator[int]:
+    """Wakes up every five minutes as long as there is state, which is right."""
+    total.update((total.get() or 0) + order.cents)
+    ctx.timers.replace(ctx.processing_time + dt.timedelta(minutes=5), clock="processing")
+    yield total.get() or 0
+
+
+@beating.on_timer
+def beat(timer: sk.Timer, ctx: sk.Context, total: sk.ValueState[int]) -> Iterator[int]:
+    yield total.get() or 0
+    ctx.timers.set(timer.at + dt.timedelta(minutes=5), clock="processing")
 
 
 @sk.process(key=("customer", "cents"))
@@ -269,13 +324,28 @@ def looked_at_again(timer: sk.Timer, last: Last) -> Iterator[tuple[int | None, i
 
 @pytest.mark.parametrize(
     "given",
-    [spent, first_of_all, summed(), totals(), priced, by_two_fields, kept_for_a_while, shop()],
+    [
+        spent,
+        first_of_all,
+        summed(),
+        largest(),
+        totals(),
+        priced,
+        paid,
+        beating,
+        by_two_fields,
+        kept_for_a_while,
+        shop(),
+    ],
     ids=[
         "spent",
         "first_of_all",
         "summed",
+        "largest",
         "totals",
         "priced",
+        "paid",
+        "beating",
         "by_two_fields",
         "kept_for_a_while",
         "shop",

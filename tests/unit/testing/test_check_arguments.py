@@ -1,0 +1,155 @@
+"""What `check` cannot use is refused, and a check that checks nothing is no pass."""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+import enum
+import re
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple
+
+import pydantic
+import pytest
+from hypothesis import strategies as st
+
+import statekit as sk
+from statekit.testing import check
+from statekit.testing.written_test import source_of
+
+
+class Order(NamedTuple):
+    customer: str
+    cents: int
+
+
+@sk.process(key="customer")
+def spent(order: Order, total: sk.ValueState[int]) -> Iterator[int]:
+    total.update((total.get() or 0) + order.cents)
+    yield total.get() or 0
+
+
+def two_sources() -> sk.Job:
+    job = sk.Job("shop")
+    orders, more = job.source("orders", Order), job.source("more", Order)
+    orders.union(more).process(spent).sink("out")
+    return job
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"holds": "errors"}, r"give a list of properties, as holds=\['errors'\]"),
+        ({"holds": 5}, "give a list of properties"),
+        ({"holds": []}, "names no property"),
+        ({"excused": ["repeats"]}, "give a dict with a reason"),
+        ({"excused": {"repeats": None}}, "say why, in a sentence"),
+        ({"depth": ["quick"]}, "use one of quick, normal, deep"),
+        ({"history": 5}, "give a list of epochs"),
+        ({"history": [Order("a", 1)]}, "give a list of epochs"),
+        ({"history": [{"nowhere": []}]}, "names 'nowhere': the sources"),
+        ({"events": []}, "at least one record"),
+        ({"events": 5}, "give a list of records"),
+        ({"events": Order}, "give a list of records"),
+        ({"events": Order("a", 1)}, "give a list of records"),
+        ({"events": [1]}, r"events= has 1: "),
+        ({"events": st.nothing()}, "no records can be drawn"),
+        ({"events": st.integers().filter(lambda n: False)}, "have 0 records together"),
+    ],
+    ids=str,
+)
+def test_arguments_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(sk.StateTypeError, match=message):
+        check(spent, **{"depth": "quick", **options})
+
+
+def test_examples_for_several_sources_are_given_by_name() -> None:
+    with pytest.raises(sk.StateTypeError, match=r"give a dict, as events=\{'orders'"):
+        check(two_sources(), events=[Order("a", 1)])
+
+
+class Strict(pydantic.BaseModel):
+    customer: Annotated[str, pydantic.Field(pattern=r"^C\d{6}$")]
+
+
+@sk.process(key="customer")
+def never_called(record: Strict) -> Iterator[int]:
+    raise ValueError("nobody sees this")
+
+
+def test_a_check_without_records_is_no_pass() -> None:
+    with pytest.raises(sk.StateTypeError, match=r"nothing is checked: the class refuses most"):
+        check(never_called, depth="quick")
+
+
+LOCK = threading.Lock()
+
+
+def test_an_object_that_cannot_be_sent_is_a_difference_between_processes() -> None:
+    @sk.process(key="customer")
+    def locked(order: Order, lock: sk.ValueState[int]) -> Iterator[int]:
+        with held:
+            yield order.cents
+
+    held = LOCK
+    with pytest.raises(AssertionError, match="cannot be sent to another process, as Spark does"):
+        check(locked, holds=["processes"])
+
+
+class Color(enum.Enum):
+    RED = "r"
+
+
+@dataclasses.dataclass
+class Made:
+    color: Color
+    hidden: int = dataclasses.field(default=1, repr=False)
+    derived: int = dataclasses.field(default=2, init=False)
+
+
+class Aliased(pydantic.BaseModel):
+    number: int = pydantic.Field(alias="no")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Order("a", 1),
+        Made(Color.RED, 7),
+        Aliased(no=5),
+        decimal.Decimal("1.50"),
+        uuid.UUID(int=7),
+        {"a": [Color.RED, {1}, frozenset({2}), (3,), set()]},
+        b"bytes",
+        None,
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_are_written_as_python_that_makes_them(value: Any) -> None:
+    names = {**globals(), "decimal": decimal, "uuid": uuid}
+    assert eval(source_of(value), names) == value  # noqa: S307 - that is what is tested
+
+
+class Priced(NamedTuple):
+    customer: str
+    price: decimal.Decimal
+    color: Color
+    id: uuid.UUID
+
+
+def test_a_printed_test_of_decimals_enums_and_uuids_runs() -> None:
+    with pytest.raises(AssertionError, match="too dear") as caught:
+        check(sk.process(key="customer")(_dear))
+    text = str(caught.value).split("This test runs it again:")[1].split("If this is intended")[0]
+    names = {**globals(), "_dear": sk.process(key="customer")(_dear)}
+    exec(re.sub(r"^    ", "", text, flags=re.MULTILINE), names)
+    with pytest.raises(AssertionError, match="'errors' does not hold"):
+        names["test__dear_errors"]()
+
+
+def _dear(order: Priced, seen: sk.ValueState[int]) -> Iterator[int]:
+    if order.price > 3 and order.color is Color.RED:
+        raise ValueError("too dear")
+    yield 1

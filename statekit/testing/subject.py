@@ -49,7 +49,7 @@ _JUMPS_MAX = 40
 there are timers after so many jumps, they set each other without end.
 """
 
-_TIMERS_MAX = 20
+_TIMERS_MAX = 10
 """So many timers fire one after the other after the last record."""
 
 _LATER = [dt.timedelta(days=days) for days in (1, 40, 4_000, 4_000)]

@@ -14,6 +14,7 @@ from statekit.testing.job_harness import JobHarness
 from statekit.testing.laws import check_aggregate, check_migration, check_reducer
 from statekit.testing.redistribution import check_redistribution
 from statekit.testing.replay import Replay, replay
+from statekit.testing.sinks import check_sink
 from statekit.testing.states import states
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "check_migration",
     "check_redistribution",
     "check_reducer",
+    "check_sink",
     "faulty",
     "replay",
     "states",

@@ -24,9 +24,22 @@ def set_default_depth(depth: Depth) -> None:
     _default = depth
 
 
+def chosen_depth(depth: Depth | None) -> Depth:
+    """Return a depth, or the one that was set.
+
+    Raises:
+        StateTypeError: there is no such depth.
+    """
+    depth = depth or _default
+    if depth not in get_args(Depth):
+        raise StateTypeError(f"depth={depth!r}: use one of {', '.join(get_args(Depth))}")
+    return depth
+
+
 _SEED = 0  # the same inputs each time
 
-_EXAMPLES: dict[str, int] = {"quick": 30, "normal": 100, "deep": 2_000}
+INPUTS: dict[Depth, int] = {"quick": 30, "normal": 100, "deep": 2_000}
+"""How many inputs are tried."""
 
 
 def counterexample(
@@ -51,9 +64,7 @@ def counterexample(
     >>> counterexample(st.lists(st.integers()), lambda numbers: sum(numbers) > 10)
     ([11],)
     """
-    depth = depth or _default
-    if depth not in get_args(Depth):
-        raise StateTypeError(f"depth={depth!r}: use one of {', '.join(get_args(Depth))}")
+    inputs_max = max(1, int(INPUTS[chosen_depth(depth)] * share))
     from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
     from hypothesis.errors import Flaky
 
@@ -61,7 +72,7 @@ def counterexample(
 
     @seed(_SEED)
     @settings(
-        max_examples=max(1, int(_EXAMPLES[depth] * share)),
+        max_examples=inputs_max,
         database=None,
         deadline=None,
         phases=[Phase.generate, Phase.shrink],

@@ -2,8 +2,9 @@
 
 `Harness` runs one operator with real epochs, `JobHarness` a whole job. `check` searches for
 histories for which results are other ones than they should be, and `check_…` for values that break
-a law. `strategies` and `histories` are for Hypothesis, and `processors` for processors of Spark.
-`faults` fails on purpose. May import `runtime`, `spark/tws` and whatever those may import.
+a law; `check_sink` for kills after which a sink has an epoch twice. `strategies` and `histories`
+are for Hypothesis, and `processors` for processors of Spark. `faults` fails on purpose. May import
+`runtime`, `spark/tws` and whatever those may import.
 """
 
 from statekit.testing.check import check

@@ -125,7 +125,7 @@ def serve() -> None:
 
 
 def _write(pipe: IO[bytes], message: Any) -> None:
-    data = by_value.dumps(message)
+    data = by_value.dumps(message, keeps_files=True)
     pipe.write(len(data).to_bytes(_HEADER_BYTES, "big") + data)
     pipe.flush()
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
+from types import GenericAlias
 from typing import IO, Any
 
 import pyarrow as pa
@@ -80,7 +81,10 @@ class SinkJob:
 
         classes: list[Any] = list(dict.fromkeys(map(type, self.records)))
         record_type = reduce(operator.or_, classes)
-        unchanged.__annotations__ = {"record": record_type, "return": Iterator[record_type]}
+        unchanged.__annotations__ = {
+            "record": record_type,
+            "return": GenericAlias(Iterator, record_type),
+        }
         job = Job("check_sink")
         source: Any = job.source
         source("records", *classes).process(process()(unchanged)).sink("out")
@@ -89,7 +93,7 @@ class SinkJob:
     def _run_on_spark(self, sink: Sink, points: KillPoints) -> None:
         from statekit.testing.spark_session import quiet_session
 
-        spark = quiet_session(self.home / "spark")
+        spark = quiet_session(self.home / "spark", is_short=True)
         files = self._files()
         schema = spark.read.parquet(str(files)).schema
         reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)

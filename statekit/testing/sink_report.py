@@ -31,6 +31,11 @@ _START = (
     "the job has to start at whatever the killed process has left: allow for files, tables and "
     "rows that are there already, and replace those of the epoch"
 )
+_CORRECT = (
+    "correct this first. A function as a sink gets a list of records: for one that takes a "
+    "DataFrame, return sk.sinks.callback(fn). make() is called by each start and to read, so it "
+    "has to allow for what is there already"
+)
 _READ = (
     "read() has to return the records as they were given: of the same class, or give equal= a "
     "function that compares one that was given with one that was read"
@@ -81,13 +86,12 @@ def explained(name: str, outcome: Outcome, equal: Equal) -> str:
     missing, surplus = differing(outcome.given, outcome.left, equal)
     twice = [each for each in surplus if any(equal(one, each) for one in outcome.given)]
     if outcome.failure is not None:
-        means, advice = "it fails", _START
+        means, advice = "it fails", _START if outcome.kills else _CORRECT
         shown = list(_failure(outcome.failure))
     else:
         means, advice = _meaning(missing=bool(missing), twice=bool(twice), surplus=bool(surplus))
         shown = list(_table(outcome, missing, surplus, equal))
     if not outcome.kills:
-        advice = advice if outcome.failure is None else "correct this first"
         first = f"{name}: without any crash, {means}."
     else:
         first = f"{name}: an epoch that runs again does not leave one copy. After a crash, {means}."

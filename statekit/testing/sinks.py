@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -89,7 +89,8 @@ def check_sink(
         with OtherProcess("runs sinks", serve, {}) as trials.process:
             wrong = trials.first_wrong(records, epochs, kills, equal)
             if wrong is not None and not trials.is_on_spark:
-                wrong = trials.smaller(records, equal) or wrong
+                kills = _SMALL_KILLS if wrong.kills else 0
+                wrong = trials.smaller(records, kills, equal) or wrong
     if wrong is not None:
         raise AssertionError(explained(trials.name, wrong, equal))
 
@@ -179,11 +180,11 @@ class _Trials:
                 return outcome
         return None
 
-    def smaller(self, records: list[Any], equal: Equal) -> Outcome | None:
+    def smaller(self, records: list[Any], kills: int, equal: Equal) -> Outcome | None:
         """Return the same of the fewest records that show it; None if few do not."""
         for count in _SMALL:
             if count < len(records):
-                wrong = self.first_wrong(records[:count], count, _SMALL_KILLS, equal)
+                wrong = self.first_wrong(records[:count], count, kills, equal)
                 if wrong is not None:
                     return wrong
         return None
@@ -207,29 +208,28 @@ class _Trials:
                 if not start.killed:
                     break
                 kills.append(start.reached[-1])
-            left, failure = self._left(home, was_killed=bool(kills))
+            left, failure = self._left(home)
             return Outcome(records, epoch_size, kills, left, failure), start.reached
         finally:
             shutil.rmtree(home, ignore_errors=True)
 
-    def _left(self, home: Path, *, was_killed: bool) -> tuple[list[Any], Failure | None]:
-        """Return the records that are there; or why they cannot be read after a kill."""
+    def _left(self, home: Path) -> tuple[list[Any], Failure | None]:
+        """Return the records that are there; or why they cannot be read."""
         try:
             _, read = self._made(home)
             left = read()
-        except Exception as error:
-            if not was_killed:
-                raise
-            return [], UsersCode(self._make).failure(error)
-        if isinstance(left, str | bytes) or not hasattr(left, "__iter__"):
-            raise StateTypeError(f"read() returned {left!r}: return all records that are there")
-        return list(left), None
+            if isinstance(left, Iterable) and not isinstance(left, str | bytes):
+                return list(left), None
+        except Exception as error:  # noqa: BLE001 - it is a result of the check
+            failure = UsersCode(self._make).failure(error)
+            return [], failure._replace(text=f"{failure.text}, while it is read")
+        raise StateTypeError(f"read() returned {left!r}: return all records that are there")
 
 
 def _chosen(moments: Sequence[KillPoint], count: int) -> Iterator[tuple[int, ...]]:
     """Yield the numbers of the moments at which jobs are killed: once each, then twice.
 
-    Moments between the sink and the commit come first where not all are chosen.
+    Moments between the sink and the commit come first: most faults show there.
 
     Parameters:
         moments: of a job that is not killed.
@@ -239,8 +239,8 @@ def _chosen(moments: Sequence[KillPoint], count: int) -> Iterator[tuple[int, ...
     once = count if count >= len(moments) else count - count // 3
     after = [number for number in numbers if moments[number - 1].moment == "written"]
     others = [number for number in numbers if moments[number - 1].moment != "written"]
-    first = _spread(after, max(1, once // 2))
-    single = sorted([*first, *_spread(others, once - len(first))])
+    first = _spread(after, -(-once // 2))
+    single = [*first, *_spread(others, once - len(first))]
     yield from ((number,) for number in single)
     of_epoch = max(1, len(moments) // (moments[-1].epoch + 1)) if moments else 0
     pairs = range(len(moments) * of_epoch)

@@ -8,12 +8,16 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+# A JVM that lives for seconds on two cores ends before its second compiler pays off.
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
-def quiet_session(directory: Path) -> SparkSession:
+
+def quiet_session(directory: Path, *, is_short: bool = False) -> SparkSession:
     """Return a session with two cores that logs errors only.
 
     Parameters:
         directory: of its temporary files and its tables.
+        is_short: whether it ends after some seconds.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings: dict[str, bool | float | int | str | None] = {
@@ -26,6 +30,8 @@ def quiet_session(directory: Path) -> SparkSession:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
     }
+    if is_short:
+        settings["spark.driver.extraJavaOptions"] = _SHORT_LIVED
     builder = SparkSession.builder.master("local[2]").appName("tests").config(map=settings)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

@@ -31,6 +31,28 @@ _LIMIT_S = 60
 _LIMIT_ON_SPARK_S = 600
 
 
+def job_of(records: list[Any]) -> Job:
+    """Return a job that writes its records unchanged.
+
+    Raises:
+        StateTypeError: they are no records, or cannot be in one source.
+    """
+
+    def unchanged(record: Any) -> Iterator[Any]:
+        yield record
+
+    classes: list[Any] = list(dict.fromkeys(map(type, records)))
+    record_type = reduce(operator.or_, classes)
+    unchanged.__annotations__ = {
+        "record": record_type,
+        "return": GenericAlias(Iterator, record_type),
+    }
+    job = Job("check_sink")
+    source: Any = job.source
+    source("records", *classes).process(process()(unchanged)).sink("out")
+    return job
+
+
 @dataclass(frozen=True)
 class SinkJob:
     """A job whose epochs are written to a sink.
@@ -72,32 +94,25 @@ class SinkJob:
         checkpoint, options = self.home / "checkpoint", RunOptions(parallelism=1)
         inputs, outputs = {"records": given()}, {"out": output}
         run(
-            self._job(), inputs, outputs, checkpoint, options, self.epoch_size, "memory", drain=True
+            job_of(self.records),
+            inputs,
+            outputs,
+            checkpoint,
+            options,
+            self.epoch_size,
+            "memory",
+            drain=True,
         )
-
-    def _job(self) -> Job:
-        def unchanged(record: Any) -> Iterator[Any]:
-            yield record
-
-        classes: list[Any] = list(dict.fromkeys(map(type, self.records)))
-        record_type = reduce(operator.or_, classes)
-        unchanged.__annotations__ = {
-            "record": record_type,
-            "return": GenericAlias(Iterator, record_type),
-        }
-        job = Job("check_sink")
-        source: Any = job.source
-        source("records", *classes).process(process()(unchanged)).sink("out")
-        return job
 
     def _run_on_spark(self, sink: Sink, points: KillPoints) -> None:
         from statekit.testing.spark_session import quiet_session
 
+        os.environ.pop("PYSPARK_GATEWAY_PORT", None)  # of a JVM that is not to be killed
         spark = quiet_session(self.home / "spark", is_short=True)
         files = self._files()
         schema = spark.read.parquet(str(files)).schema
         reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
-        query = self._job().start(
+        query = job_of(self.records).start(
             spark,
             {"records": reader.parquet(str(files))},
             {"out": _KilledSink(sink, points)},

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from statekit.codec.annotations import struct_flavour
 from statekit.errors import StateTypeError
 from statekit.records import by_value
-from statekit.sinks.sink import Sink
+from statekit.sinks.sink import Callback, Sink
 from statekit.testing.counterexamples import (
     INPUTS,
     Depth,
@@ -20,9 +20,9 @@ from statekit.testing.counterexamples import (
     counterexample,
     strategy_of,
 )
-from statekit.testing.kill_points import Failure, KillPoint, UsersCode, function_of
+from statekit.testing.kill_points import Failure, KillPoint, UsersCode
 from statekit.testing.other_process import OtherProcess, serve
-from statekit.testing.sink_job import Make, SinkJob, start_in_fork
+from statekit.testing.sink_job import Make, SinkJob, job_of, start_in_fork
 from statekit.testing.sink_report import Equal, Outcome, explained
 
 T = TypeVar("T")
@@ -125,9 +125,8 @@ class _Trials:
             ) from error
         sink, _ = self._made(self._new_home())
         self.is_on_spark = isinstance(sink, Sink)
-        self.name = getattr(function_of(sink), "__name__", "sink")
-        if self.is_on_spark and self.name == "write":
-            self.name = type(sink).__name__
+        shown = sink.fn if isinstance(sink, Callback) else sink
+        self.name = getattr(shown, "__name__", type(shown).__name__)
 
     def _new_home(self) -> Path:
         """Return a new directory that contains another one of its name, for the sink."""
@@ -229,7 +228,8 @@ class _Trials:
 def _chosen(moments: Sequence[KillPoint], count: int) -> Iterator[tuple[int, ...]]:
     """Yield the numbers of the moments at which jobs are killed: once each, then twice.
 
-    Moments between the sink and the commit come first: most faults show there.
+    Moments between the sink and the commit come first, since most faults show there. A line that
+    runs again is less likely to show another one.
 
     Parameters:
         moments: of a job that is not killed.
@@ -237,14 +237,17 @@ def _chosen(moments: Sequence[KillPoint], count: int) -> Iterator[tuple[int, ...
     """
     numbers = range(1, len(moments) + 1)
     once = count if count >= len(moments) else count - count // 3
-    after = [number for number in numbers if moments[number - 1].moment == "written"]
-    others = [number for number in numbers if moments[number - 1].moment != "written"]
-    first = _spread(after, -(-once // 2))
-    single = [*first, *_spread(others, once - len(first))]
+    written = [number for number in numbers if moments[number - 1].moment == "written"]
+    firsts: dict[KillPoint, int] = {}
+    for number in numbers:
+        firsts.setdefault(moments[number - 1]._replace(epoch=0), number)
+    single: list[int] = []
+    for some, most in ((written, -(-once // 2)), (firsts.values(), once), (numbers, once)):
+        others = [number for number in some if number not in single]
+        single += _spread(others, min(most, once - len(single)))
     yield from ((number,) for number in single)
     of_epoch = max(1, len(moments) // (moments[-1].epoch + 1)) if moments else 0
-    pairs = range(len(moments) * of_epoch)
-    for pair in _spread(pairs, count - len(single)):
+    for pair in _spread(range(len(moments) * of_epoch), count - len(single)):
         number, again = divmod(pair, of_epoch)
         yield number + 1, again + 1
 
@@ -264,7 +267,7 @@ def _records(events: Any, *, on_spark: bool) -> list[Any]:
     """Return the records that a job writes: those that are given, or some of a type.
 
     Raises:
-        StateTypeError: there are none.
+        StateTypeError: there are none, or they are no records.
     """
     if isinstance(events, Sequence) and not isinstance(events, str | bytes):
         records = list(events)
@@ -277,6 +280,7 @@ def _records(events: Any, *, on_spark: bool) -> list[Any]:
             f"events has {records[0]!r}, and Spark needs to know the columns: give records of a "
             "NamedTuple, a dataclass or the like"
         )
+    job_of(records)
     return records
 
 

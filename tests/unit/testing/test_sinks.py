@@ -432,6 +432,9 @@ def test_jobs_are_killed_at_all_moments_or_at_so_many_that_are_spread(
     assert len(set(chosen)) == len(chosen)
     assert all(1 <= number <= len(moments) for number in single)
     assert any(moments[number - 1].moment == "written" for number in single)
+    kinds = {moment._replace(epoch=0) for moment in moments}
+    if len(kinds) + epochs <= count - count // 3:
+        assert {moments[number - 1]._replace(epoch=0) for number in single} == kinds
     if len(moments) <= count:
         assert sorted(single) == list(range(1, len(moments) + 1))
 
@@ -574,6 +577,7 @@ def test_a_make_with_an_open_connection_says_where_to_open_it() -> None:
     ("events", "message"),
     [
         ([], r"events=\[\] has no records: give some, or their type"),
+        ([1, 2], "record type"),
         (bool, "no 6 different records can be made of it: give some, as a list"),
     ],
 )
@@ -622,35 +626,3 @@ def test_a_script_calls_it_at_its_top_level_and_nothing_is_left(tmp_path: Path) 
     )
     assert (done.stdout, done.returncode) == ("passed\n", 0), done.stderr
     assert list((tmp_path / "tmp").iterdir()) == []
-
-
-# -------------------------------------------------------------------------------------- on Spark
-
-
-def parquet(place: Path) -> tuple[Any, Read]:
-    import pyarrow.parquet as pq
-
-    def read() -> list[Order]:
-        files = place.glob("*.parquet")
-        return [Order(**row) for file in files for row in pq.read_table(file).to_pylist()]
-
-    return sk.sinks.parquet(place), read
-
-
-def appending_on_spark(place: Path) -> tuple[Any, Read]:
-    def appended(df: Any, epoch: int) -> None:
-        df.coalesce(1).write.mode("append").parquet(str(place))
-
-    return sk.sinks.callback(appended), parquet(place)[1]
-
-
-@pytest.mark.spark
-def test_parquet_sinks_on_spark_leave_one_copy() -> None:
-    check_sink(parquet, ORDERS, depth="quick")
-
-
-@pytest.mark.spark
-def test_a_callback_on_spark_that_appends_fails() -> None:
-    with pytest.raises(AssertionError, match="appended: an epoch that runs again") as error:
-        check_sink(appending_on_spark, ORDERS, depth="quick")
-    assert "after the sink had returned and before the commit" in str(error.value)

@@ -25,6 +25,7 @@ SLOW = (
     "tests/model/",
     "tests/store/",
     "tests/spark/test_bench_agrees.py",
+    "tests/spark/test_checked_sinks.py",
     "tests/spark/test_cluster.py",
     "tests/spark/test_kills.py",
     "tests/spark/test_nexmark_on_flink.py",

@@ -12,6 +12,7 @@ import contextlib
 import inspect
 import io
 import sys
+import types
 import typing
 from typing import Any
 
@@ -19,21 +20,26 @@ import cloudpickle
 import msgspec
 
 _StructMeta: Any = type(msgspec.Struct)
+_NO_FILE = "<dynamic-code>"
 _CACHE = "__msgspec_cache__"
 
 # What msgspec makes itself when it builds a Struct class.
 _MADE_BY_MSGSPEC = frozenset({"__dict__", "__weakref__", "__match_args__", "__slots__", _CACHE})
 
 
-def dumps(given: object) -> bytes:
+def dumps(given: object, *, keeps_files: bool = False) -> bytes:
     """Pickle an object. `pickle.loads` reads it in any process.
+
+    Parameters:
+        keeps_files: whether code still says which file it is of. cloudpickle leaves it out, so that
+            a function has the same bytes wherever it is defined.
 
     >>> import pickle
     >>> pickle.loads(dumps(lambda number: number + 1))(1)
     2
     """
     buffer = io.BytesIO()
-    _Pickler(buffer).dump(given)
+    (_FilesKept if keeps_files else _Pickler)(buffer).dump(given)
     return buffer.getvalue()
 
 
@@ -47,6 +53,18 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 if isinstance(obj, _StructMeta):
                     return _struct_recipe(obj)
         return super().reducer_override(obj)
+
+
+class _FilesKept(_Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        if not isinstance(obj, types.CodeType):
+            return super().reducer_override(obj)
+        create, arguments, *rest = self.dispatch_table[types.CodeType](obj)
+        is_file = [isinstance(each, str) and each == _NO_FILE for each in arguments]
+        kept = (
+            obj.co_filename if own else each for own, each in zip(is_file, arguments, strict=True)
+        )
+        return create, tuple(kept), *rest
 
 
 def _importable(cls: type) -> bool:

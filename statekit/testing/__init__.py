@@ -2,8 +2,9 @@
 
 `Harness` runs one operator with real epochs, `JobHarness` a whole job. `check` searches for
 histories for which results are other ones than they should be, and `check_…` for values that break
-a law. `models` are states in plain Python. `strategies`, `histories` and `machines` are for
-Hypothesis, and `processors` for processors of Spark. `faults` fails on purpose. May import
+a law; `check_sink` for kills after which a sink has an epoch twice. `models` are states in plain
+Python. `strategies`, `histories` and `machines` are for Hypothesis, and `processors` for processors
+of Spark. `faults` fails on purpose. May import
 `runtime`, `spark/tws` and whatever those may import.
 """
 
@@ -15,6 +16,7 @@ from statekit.testing.job_harness import JobHarness
 from statekit.testing.laws import check_aggregate, check_migration, check_reducer
 from statekit.testing.redistribution import check_redistribution
 from statekit.testing.replay import Replay, replay
+from statekit.testing.sinks import check_sink
 from statekit.testing.states import states
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "check_migration",
     "check_redistribution",
     "check_reducer",
+    "check_sink",
     "faulty",
     "replay",
     "states",

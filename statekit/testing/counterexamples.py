@@ -24,9 +24,22 @@ def set_default_depth(depth: Depth) -> None:
     _default = depth
 
 
+def chosen_depth(depth: Depth | None) -> Depth:
+    """Return a depth, or the one that was set.
+
+    Raises:
+        StateTypeError: there is no such depth.
+    """
+    depth = depth or _default
+    if str(depth) not in get_args(Depth):
+        raise StateTypeError(f"depth={depth!r}: use one of {', '.join(get_args(Depth))}")
+    return depth
+
+
 _SEED = 0  # the same inputs each time
 
-_EXAMPLES: dict[str, int] = {"quick": 30, "normal": 100, "deep": 2_000}
+INPUTS: dict[Depth, int] = {"quick": 30, "normal": 100, "deep": 2_000}
+"""How many inputs are tried."""
 
 
 def examples(depth: Depth | None = None) -> int:
@@ -38,10 +51,7 @@ def examples(depth: Depth | None = None) -> int:
     >>> examples("quick")
     30
     """
-    depth = depth or _default
-    if str(depth) not in _EXAMPLES:
-        raise StateTypeError(f"depth={depth!r}: use one of {', '.join(_EXAMPLES)}")
-    return _EXAMPLES[depth]
+    return INPUTS[chosen_depth(depth)]
 
 
 def counterexample(
@@ -69,7 +79,7 @@ def counterexample(
     >>> counterexample(st.lists(st.integers()), lambda numbers: sum(numbers) > 10)
     ([11],)
     """
-    most = examples(depth)
+    inputs_max = max(1, int(examples(depth) * share))
     from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
     from hypothesis.errors import Flaky, InvalidArgument
 
@@ -77,7 +87,7 @@ def counterexample(
 
     @seed(_SEED)
     @settings(
-        max_examples=max(1, int(most * share)),
+        max_examples=inputs_max,
         database=None,
         deadline=None,
         phases=[Phase.generate, Phase.shrink] if is_shrunk else [Phase.generate],

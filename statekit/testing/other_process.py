@@ -1,7 +1,7 @@
-"""Runs in another process: with other hashes of texts, other random numbers, at another time and in
-another time zone.
+"""Functions are called in another process.
 
-The process is started for the first run, and waits for more until this process ends.
+One such process has other hashes of texts, other random numbers, another time and another time
+zone. It is started by the first call, and waits for more until this process ends.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import IO, Any
+from types import TracebackType
+from typing import IO, Any, Self
 
 from statekit.errors import StatekitError
 from statekit.records import by_value
@@ -24,26 +25,41 @@ _HASH_SEED = "4242"
 _TIME_ZONE = "Asia/Kathmandu"  # 5:45 hours ahead of UTC, which is nobody's default
 _AHEAD = dt.timedelta(days=400, hours=7)
 _HEADER_BYTES = 8
-_SERVE = "from statekit.testing.other_process import serve; serve()"
 
 
 class OtherProcess:
-    """A process that calls functions."""
+    """A process that calls functions, until it is closed or this process ends.
 
-    def __init__(self) -> None:
+    Parameters:
+        purpose: what it does, for errors.
+        serving: the function of this module that it runs.
+        environment: variables that it has besides those of this process.
+    """
+
+    def __init__(
+        self, purpose: str, serving: Callable[[], None], environment: Mapping[str, str]
+    ) -> None:
+        self._purpose = purpose
         self._lock = threading.Lock()
+        name = serving.__name__
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _SERVE],
+            [sys.executable, "-c", f"from {__name__} import {name}; {name}()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={
-                **os.environ,
-                "PYTHONHASHSEED": _HASH_SEED,
-                "TZ": _TIME_ZONE,
-                "PYTHONPATH": os.pathsep.join(sys.path),
-            },
+            env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
         atexit.register(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return what a function returns there, or raise its error.
@@ -57,11 +73,11 @@ class OtherProcess:
         with self._lock:
             try:
                 _write(given, (function, arguments))
-                succeeded, result = _read(taken)
+                succeeded, result = pickle.loads(_read(taken))  # noqa: S301 - of our own process
             except (BrokenPipeError, EOFError) as error:
                 raise StatekitError(
-                    f"the process that runs histories with other hashes has ended ({error}): its "
-                    "standard error may say why"
+                    f"the process that {self._purpose} has ended ({error}): its standard error may "
+                    "say why"
                 ) from error
         if not succeeded:
             raise result
@@ -69,6 +85,7 @@ class OtherProcess:
 
     def close(self) -> None:
         """End the process."""
+        atexit.unregister(self.close)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -78,22 +95,29 @@ class OtherProcess:
 @cache
 def other_process() -> OtherProcess:
     """Return the process, which is started by the first call."""
-    return OtherProcess()
+    environment = {"PYTHONHASHSEED": _HASH_SEED, "TZ": _TIME_ZONE}
+    return OtherProcess("runs histories with other hashes", serve_ahead, environment)
+
+
+def serve_ahead() -> None:
+    """Call functions at another time. See `serve`."""
+    import time_machine
+
+    time_machine.travel(_AHEAD, tick=True).start()
+    serve()
 
 
 def serve() -> None:
     """Call the functions that come from standard input, until it ends."""
-    import time_machine
-
-    time_machine.travel(_AHEAD, tick=True).start()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what functions print is no answer
     while True:
         try:
-            function, arguments = _read(sys.stdin.buffer)
+            message = _read(sys.stdin.buffer)
         except EOFError:
             return
         try:
+            function, arguments = pickle.loads(message)  # noqa: S301 - of our own process
             answer: tuple[bool, Any] = True, function(*arguments)
         except Exception as error:  # noqa: BLE001 - raised where it was called from
             answer = False, error
@@ -101,14 +125,13 @@ def serve() -> None:
 
 
 def _write(pipe: IO[bytes], message: Any) -> None:
-    data = by_value.dumps(message)
+    data = by_value.dumps(message, keeps_files=True)
     pipe.write(len(data).to_bytes(_HEADER_BYTES, "big") + data)
     pipe.flush()
 
 
-def _read(pipe: IO[bytes]) -> Any:
+def _read(pipe: IO[bytes]) -> bytes:
     header = pipe.read(_HEADER_BYTES)
     if len(header) < _HEADER_BYTES:
         raise EOFError("no more messages")
-    content = pipe.read(int.from_bytes(header, "big"))
-    return pickle.loads(content)  # noqa: S301 - of our own process
+    return pipe.read(int.from_bytes(header, "big"))

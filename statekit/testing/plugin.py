@@ -5,8 +5,6 @@ pytest loads it by itself, as `statekit`. It starts no JVM that no test asked fo
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -88,22 +86,8 @@ def checkpoint(tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session with two cores for all tests of the run, which logs errors only."""
-    from pyspark.sql import SparkSession
+    from statekit.testing.spark_session import quiet_session
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    directory = tmp_path_factory.mktemp("spark")
-    settings: dict[str, bool | float | int | str | None] = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.local.dir": str(directory),
-        "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
-    }
-    builder = SparkSession.builder.master("local[2]").appName("tests").config(map=settings)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+    session = quiet_session(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()

@@ -73,6 +73,7 @@ DOORS = {
         "testing/plugin.py",
         "testing/processors.py",
         "testing/on_spark.py",
+        "testing/spark_session.py",
     },
     "py4j": {"spark"},
     "hypothesis": {"testing"},

@@ -95,6 +95,7 @@ TESTING = [
     "check_migration",
     "check_redistribution",
     "check_reducer",
+    "check_sink",
     "faulty",
     "replay",
     "states",

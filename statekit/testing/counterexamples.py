@@ -31,8 +31,8 @@ def chosen_depth(depth: Depth | None) -> Depth:
         StateTypeError: there is no such depth.
     """
     depth = depth or _default
-    if str(depth) not in get_args(Depth):
-        raise StateTypeError(f"depth={depth!r}: use one of {', '.join(get_args(Depth))}")
+    if str(depth) not in INPUTS:
+        raise StateTypeError(f"depth={depth!r}: use one of {', '.join(INPUTS)}")
     return depth
 
 

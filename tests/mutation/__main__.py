@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,11 +102,13 @@ def main() -> None:
     by_name["none"] = None
     outcomes: list[Outcome] = []
     with ThreadPoolExecutor(given.at_once) as threads:
-        for outcome in threads.map(outcome_of, map(by_name.__getitem__, chosen)):
+        running = [threads.submit(outcome_of, by_name[name]) for name in chosen]
+        for ended in as_completed(running):
+            outcome = ended.result()
             outcomes.append(outcome)
             print(f"{outcome.name}: {outcome.found_by} ({outcome.seconds:.0f} s)", flush=True)
-    if given.into is not None:
-        given.into.write_text(_with_table(given.into.read_text(), outcomes))
+            if given.into is not None:
+                given.into.write_text(_with_table(given.into.read_text(), [outcome]))
     table = Table("fault", "found by", "seconds")
     for outcome in outcomes:
         table.add_row(outcome.what, outcome.found_by or "NOTHING", f"{outcome.seconds:.0f}")
@@ -114,13 +116,15 @@ def main() -> None:
 
 
 def _with_table(page: str, outcomes: Iterable[Outcome]) -> str:
-    """Return a page with the table of outcomes in its place."""
+    """Return a page with these outcomes in its table. Those of other faults stay."""
     before, _, rest = page.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    rows = [
-        f"| {each.what} | {each.found_by or 'nothing'} | {each.seconds:.0f} |" for each in outcomes
-    ]
-    table = "\n".join(["| fault | found by | seconds |", "|---|---|---|", *rows])
+    there, _, after = rest.partition(_END)
+    rows = {line.split("|")[1].strip(): line for line in there.splitlines() if line[:2] == "| "}
+    for each in outcomes:
+        found_by = each.found_by or "nothing"
+        rows[each.what] = f"| {each.what} | {found_by} | {each.seconds:.0f} |"
+    ordered = [rows[each.what] for each in MUTANTS if each.what in rows]
+    table = "\n".join(["| fault | found by | seconds |", "|---|---|---|", *ordered])
     return f"{before}{_BEGIN}\n{table}\n{_END}{after}"
 
 

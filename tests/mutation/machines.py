@@ -1,26 +1,62 @@
-"""The state machine of the protocol, as a finder of faults."""
+"""State machines as finders of faults: those of the kit, of a state of each kind, and then that of
+the protocol.
+"""
 
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
+import statekit as sk
+from statekit.testing.machines import (
+    AggregatingStateMachine,
+    ListStateMachine,
+    MapStateMachine,
+    ReducingStateMachine,
+    ValueStateMachine,
+)
 from tests.model.test_protocol_fuzz import HISTORIES, Protocol
+from tests.mutation.subjects import Mean
 
-EXAMPLES = 60
+HISTORIES_OF_PROTOCOL = 60
+
+
+class Values(ValueStateMachine):
+    state = Annotated[sk.ValueState[int], sk.Default(7), sk.TTL("8 hours", refresh="read")]
+
+
+class Lists(ListStateMachine):
+    state = sk.ListState[int]
+
+
+class Maps(MapStateMachine):
+    state = Annotated[sk.MapState[str, int], sk.TTL("8 hours", clock="event")]
+
+
+class Reduced(ReducingStateMachine):
+    state = Annotated[sk.ReducingState[int], sk.Reduce(lambda a, b: (3 * a + b) % 1000)]
+
+
+class Means(AggregatingStateMachine):
+    state = Annotated[sk.AggregatingState[int, tuple[int, int], float], Mean]
 
 
 def main() -> None:
-    """Run histories of the protocol until one fails."""
+    """Run machines until one fails, and say which and how."""
+    for machine in (Values, Lists, Maps, Reduced, Means):
+        _run(machine, settings(machine.TestCase.settings, derandomize=True, database=None))
+    _run(Protocol, settings(HISTORIES, max_examples=HISTORIES_OF_PROTOCOL, database=None))
+
+
+def _run(machine: type[RuleBasedStateMachine], given: settings) -> None:
     try:
-        run_state_machine_as_test(
-            Protocol, settings=settings(HISTORIES, max_examples=EXAMPLES, database=None)
-        )
+        run_state_machine_as_test(machine, settings=given)
     except Exception as error:  # noqa: BLE001 - whatever it is, it was found
-        reason = str(error).splitlines()[0] if str(error) else "an assertion of the model"
-        print(f"state machine: {type(error).__name__}: {reason[:100]}")
+        kind = type(error).__name__
+        print(f"state machine {machine.__name__}: {kind}")
         sys.exit(1)
 
 

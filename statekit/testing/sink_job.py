@@ -19,9 +19,7 @@ import pyarrow.parquet as pq
 
 from statekit.functions.process import process
 from statekit.job.job import Job
-from statekit.job.options import RunOptions
 from statekit.records.output_type import OutputType
-from statekit.runtime.local import run
 from statekit.sinks.sink import Attempt, Sink
 from statekit.testing.kill_points import Failure, KillPoints, Start, UsersCode
 
@@ -91,17 +89,12 @@ class SinkJob:
                 yield record
             points.next_epoch()
 
-        checkpoint, options = self.home / "checkpoint", RunOptions(parallelism=1)
-        inputs, outputs = {"records": given()}, {"out": output}
-        run(
-            job_of(self.records),
-            inputs,
-            outputs,
-            checkpoint,
-            options,
-            self.epoch_size,
-            "memory",
-            drain=True,
+        job_of(self.records).run(
+            {"records": given()},
+            outputs={"out": output},
+            checkpoint=self.home / "checkpoint",
+            parallelism=1,
+            epoch_size=self.epoch_size,
         )
 
     def _run_on_spark(self, sink: Sink, points: KillPoints) -> None:

@@ -25,6 +25,7 @@ SLOW = (
     "tests/model/",
     "tests/store/",
     "tests/spark/test_bench_agrees.py",
+    "tests/spark/test_check_on_spark.py",
     "tests/spark/test_checked_sinks.py",
     "tests/spark/test_cluster.py",
     "tests/spark/test_kills.py",
@@ -36,6 +37,9 @@ SLOW = (
     "tests/spark/tws/test_processors_in_harness.py",
     "tests/spark/tws/test_processors_on_spark.py",
     "tests/spark/tws/test_values.py",
+    "tests/unit/testing/test_processors.py::test_processors_run_where_there_is_no_java",
+    "tests/unit/testing/test_processors.py::test_rows_of_all_types_are_made",
+    "tests/unit/testing/test_sinks.py",
 )
 """Tests that kill, fuzz and compare engines: `make test-slow` runs them."""
 

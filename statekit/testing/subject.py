@@ -136,6 +136,11 @@ class Observed:
         return min((each.at for each in chain(*of_keys) if each.clock == clock), default=None)
 
     @property
+    def has_come_to_rest(self) -> bool:
+        """Whether no timer was left to fire, so that time went on until all values had expired."""
+        return not self.is_endless and self.next_timer("processing") is None
+
+    @property
     def late(self) -> int:
         """How many records were late."""
         return self.contents[-1].late if self.contents else 0
@@ -242,11 +247,11 @@ class Subject:
             yield Step("records", now, records)
             if self._has_processing_time and not stands:
                 now += _EPOCH
-        if self._has_timers and self.has_event_time:
+        if self._has_timers and self._has_watermark:
             yield from self._while_timers(now, observed)
             if observed.is_endless:
                 return
-        if self._has_ttl("event"):
+        if self._has_ttl("event") and self._has_watermark:
             for number, _ in enumerate(self.job.operators):  # each follows those before it
                 yield Step("watermark", now, watermark=_FAR_FUTURE + number * _EPOCH)
         if self.has_event_time:
@@ -268,6 +273,15 @@ class Subject:
     def _has_processing_time(self) -> bool:
         """Whether results may depend on processing time: by timers, or values that expire."""
         return self._has_ttl("processing") or self._has_timers
+
+    @property
+    def _has_watermark(self) -> bool:
+        """Whether an operator that reads a source has event time, so that it can be advanced."""
+        return any(
+            operator.declared.event_time is not None
+            and all(self.job.is_source(self.job.origin_of(name)) for name in operator.inputs)
+            for operator in self.job.operators
+        )
 
     @property
     def _has_timers(self) -> bool:

@@ -277,8 +277,11 @@ def paid(
     yield str(payment.amount), payment.tags
 
 
+ForAnHour = Annotated[sk.ValueState[int], sk.TTL("1 hour", refresh="read")]
+
+
 @sk.process(key="customer")
-def beating(order: Order, ctx: sk.Context, total: sk.ValueState[int]) -> Iterator[int]:
+def beating(order: Order, ctx: sk.Context, total: ForAnHour) -> Iterator[int]:
     """Wakes up every five minutes as long as there is state, which is right."""
     total.update((total.get() or 0) + order.cents)
     ctx.timers.replace(ctx.processing_time + dt.timedelta(minutes=5), clock="processing")
@@ -286,7 +289,7 @@ def beating(order: Order, ctx: sk.Context, total: sk.ValueState[int]) -> Iterato
 
 
 @beating.on_timer
-def beat(timer: sk.Timer, ctx: sk.Context, total: sk.ValueState[int]) -> Iterator[int]:
+def beat(timer: sk.Timer, ctx: sk.Context, total: ForAnHour) -> Iterator[int]:
     yield total.get() or 0
     ctx.timers.set(timer.at + dt.timedelta(minutes=5), clock="processing")
 

@@ -124,9 +124,10 @@ class Observed:
     is_endless: bool = False
 
     def add(self, emitted: dict[str, list[Any]], harness: JobHarness) -> None:
-        """Add an epoch."""
+        """Add an epoch, or nothing if what is stored cannot be read."""
+        contents = harness.contents()
         self.epochs.append(emitted)
-        self.contents.append(harness.contents())
+        self.contents.append(contents)
 
     def next_timer(self, clock: Clock) -> dt.datetime | None:
         """The time of the soonest timer by a clock; None if there is none."""

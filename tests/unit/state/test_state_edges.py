@@ -262,5 +262,6 @@ def test_map_entries_come_in_the_order_of_the_key_type(annotation: Any, keys: li
     ids=lambda kind: kind.__origin__.__name__,
 )
 def test_a_state_that_is_made_by_hand_says_where_to_declare_it(made: Any) -> None:
-    with pytest.raises(sk.StateTypeError, match=r"parameter of a process function.*testing\.states"):
+    message = r"parameter of a process function.*testing\.states"
+    with pytest.raises(sk.StateTypeError, match=message):
         made()

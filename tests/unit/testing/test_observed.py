@@ -33,9 +33,11 @@ def test_an_epoch_whose_contents_cannot_be_read_is_not_added(
     def unreadable() -> Contents:
         raise sk.StorageError("the disk is gone")
 
-    with monkeypatch.context() as patched, pytest.raises(sk.StorageError):
+    with monkeypatch.context() as patched:
         patched.setattr(harness, "contents", unreadable)
-        observed.add(emitted, harness)
-    assert observed.epochs == observed.contents == []
+        with pytest.raises(sk.StorageError):
+            observed.add(emitted, harness)
+    assert not observed.epochs
+    assert not observed.contents
     observed.add(emitted, harness)
     assert observed.epochs == [{"outputs": [1]}]

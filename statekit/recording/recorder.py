@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,3 +68,23 @@ class Recorder:
         if self.shards is not None and shard not in self.shards:
             return False
         return xxhash.xxh3_64_intdigest(b"%d" % epoch) % _SHARES < self.sample * _SHARES
+
+
+def check_recorder(given: object, operators: Sequence[str]) -> None:
+    """Check a recorder of a job.
+
+    Parameters:
+        operators: of the job.
+
+    Raises:
+        StateTypeError: it is none, or names an operator that the job does not have.
+    """
+    if not isinstance(given, Recorder):
+        raise StateTypeError(
+            f"record={given!r:.100}: give a recorder, as sk.Recorder({given!r:.100})"
+        )
+    if unknown := [name for name in given.operators or () if name not in operators]:
+        raise StateTypeError(
+            f"Recorder(operators={list(given.operators or ())}): the job has no {unknown[0]!r}, it has "
+            f"{', '.join(operators)}"
+        )

@@ -35,6 +35,7 @@ from statekit.job.plan import Operator
 from statekit.keygroup import DEFAULT_GROUPS, check_parallelism
 from statekit.metrics.run_metrics import RunMetrics
 from statekit.recording.kept_recordings import KeptRecordings
+from statekit.recording.recorder import check_recorder
 from statekit.runtime.shard_reports import OperatorReports
 from statekit.state.redistribution import redistributed
 from statekit.watermark import BEGINNING, END, advanced
@@ -130,6 +131,8 @@ class Coordinator:
             )
         options = options or RunOptions()
         check_retention(options.retention)
+        if options.record is not None:
+            check_recorder(options.record, [operator.name for operator in job.operators])
         coordinator = cls(job, repository, open_checkpoint(job, repository, options), options)
         coordinator.note = repository.read_note(coordinator.epoch)
         return coordinator

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from statekit.codec.value_codec import shortened
 from statekit.testing.driver import Contents
 from statekit.testing.subject import Observed
 
@@ -72,8 +73,10 @@ def _in_contents(one: Observed, other: Observed, number: int) -> str | None:
     after = "at the end" if number < 0 else f"after epoch {number}"
     for (operator, name), values in first.states.items():
         for key in _keys(values, second.states[operator, name]):
-            if not is_same(values.get(key), second.states[operator, name].get(key)):
-                return f"state {name!r} of {operator} at the key {key!r} {after}"
+            value, again = values.get(key), second.states[operator, name].get(key)
+            if not is_same(value, again):
+                where = f"state {name!r} of {operator} at the key {key!r} {after}"
+                return f"{where}: {shortened(value)} and {shortened(again)}"
     for operator, timers in first.timers.items():
         for key in _keys(timers, second.timers[operator]):
             if timers.get(key) != second.timers[operator].get(key):

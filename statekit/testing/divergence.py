@@ -30,7 +30,11 @@ def explained(
     """
     lines = [f"{subject.name}: {checked.name!r} does not hold. {checked.means}.", ""]
     if difference is None:
-        lines += ["It depends on chance: the runs differed, and did not when run once more.", ""]
+        lines += [
+            "The runs differed, and did not when they were run once more: the function keeps something "
+            "between runs, such as a global variable, or depends on chance.",
+            "",
+        ]
     else:
         lines += [f"What differs: {difference.what}", "", *_side_by_side(difference), ""]
     body = _body(subject, checked, history, argument)

@@ -12,7 +12,7 @@ from statekit.checkpoint.manifest import ShardPlan
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.shard_layout import standing
 from statekit.checkpoint.store import Store
-from statekit.errors import QueryError, StateTypeError
+from statekit.errors import QueryError, RestoreError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.keygroup import key_group
@@ -72,13 +72,23 @@ class Replay:
         shard: int | None = None,
         backend: Backend = "memory",
     ) -> None:
+        if not isinstance(job, Job):
+            raise StateTypeError(f"Replay() takes the job that recorded, not {job!r:.100}")
+        if type(epoch) is not int:
+            raise StateTypeError(f"epoch={epoch!r}: give the number of an epoch")
         self.operator = operator_of(job, operator)
         self.epoch, self.key = epoch, key
         self._repository = _kept(Repository.of(checkpoint), epoch)
         self._recorded_at = str(
             recorded_at.path if isinstance(recorded_at, Recorder) else recorded_at
         )
-        store = Store(self._recorded_at, create=False)
+        try:
+            store = Store(self._recorded_at, create=False)
+        except RestoreError:
+            raise QueryError(
+                f"there are no records at {self._recorded_at}: give the path of the Recorder, as "
+                "recorded_at= or --recorded-at"
+            ) from None
         attempts = recorded(store, self._process, self.operator.name, epoch)
         self._attempts = [each for each in attempts if shard in (None, each.shard)]
         if not self._attempts:

@@ -284,7 +284,7 @@ def test_a_recorder_keeps_the_chosen_operators_and_shards(tmp_path: Path) -> Non
     assert len(shards) > 1
     failed(some, record=Recorder(some / "records", shards=shards[:1]))
     assert {shard_of(name) for name in kept(some)} == {shards[0]}
-    failed(none, record=Recorder(none / "records", operators=["nothing"]))
+    failed(none, record=Recorder(none / "records", operators=["spent"], shards=[99]))
     assert not kept(none)
 
 
@@ -362,8 +362,20 @@ def test_other_names_are_refused(tmp_path: Path) -> None:
         replay(JOBS["spent"], checkpoint, epoch=1, recorded_at=records, operator="spend")
     with pytest.raises(sk.QueryError, match="no records of shard 7"):
         replay(JOBS["spent"], checkpoint, epoch=1, recorded_at=records, shard=7)
-    with pytest.raises(sk.RestoreError, match="check the path"):
+    with pytest.raises(sk.QueryError, match="there are no records at .*elsewhere"):
         replay(JOBS["spent"], checkpoint, epoch=1, recorded_at=tmp_path / "elsewhere")
+    with pytest.raises(sk.StateTypeError, match="give the number of an epoch"):
+        replay(JOBS["spent"], checkpoint, epoch="1", recorded_at=records)  # type: ignore[arg-type]
+    with pytest.raises(sk.StateTypeError, match="takes the job that recorded"):
+        replay(spent, checkpoint, epoch=1, recorded_at=records)  # type: ignore[arg-type]
+
+
+def test_a_recorder_that_is_none_or_names_other_operators_is_refused(tmp_path: Path) -> None:
+    run = JOBS["spent"].run
+    with pytest.raises(sk.StateTypeError, match="give a recorder, as sk.Recorder"):
+        run({"orders": ORDERS}, record=str(tmp_path))  # type: ignore[arg-type]
+    with pytest.raises(sk.StateTypeError, match="the job has no 'spend', it has spent"):
+        run({"orders": ORDERS}, record=Recorder(tmp_path, operators=["spend"]))
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "text"])

@@ -80,11 +80,9 @@ def check_recorder(given: object, operators: Sequence[str]) -> None:
         StateTypeError: it is none, or names an operator that the job does not have.
     """
     if not isinstance(given, Recorder):
-        raise StateTypeError(
-            f"record={given!r:.100}: give a recorder, as sk.Recorder({given!r:.100})"
-        )
+        raise StateTypeError(f"record={given!r:.100}: give a recorder, as sk.Recorder(path)")
     if unknown := [name for name in given.operators or () if name not in operators]:
         raise StateTypeError(
-            f"Recorder(operators={list(given.operators or ())}): the job has no {unknown[0]!r}, it has "
-            f"{', '.join(operators)}"
+            f"Recorder(operators={list(given.operators or ())}): the job has no {unknown[0]!r}, it "
+            f"has {', '.join(operators)}"
         )

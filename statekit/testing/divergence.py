@@ -31,8 +31,8 @@ def explained(
     lines = [f"{subject.name}: {checked.name!r} does not hold. {checked.means}.", ""]
     if difference is None:
         lines += [
-            "The runs differed, and did not when they were run once more: the function keeps something "
-            "between runs, such as a global variable, or depends on chance.",
+            "The runs differed, and did not when they were run once more: the function keeps "
+            "something between runs, such as a global variable, or depends on chance.",
             "",
         ]
     else:

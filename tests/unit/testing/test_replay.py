@@ -362,7 +362,7 @@ def test_other_names_are_refused(tmp_path: Path) -> None:
         replay(JOBS["spent"], checkpoint, epoch=1, recorded_at=records, operator="spend")
     with pytest.raises(sk.QueryError, match="no records of shard 7"):
         replay(JOBS["spent"], checkpoint, epoch=1, recorded_at=records, shard=7)
-    with pytest.raises(sk.QueryError, match="there are no records at .*elsewhere"):
+    with pytest.raises(sk.QueryError, match=r"there are no records at .*elsewhere"):
         replay(JOBS["spent"], checkpoint, epoch=1, recorded_at=tmp_path / "elsewhere")
     with pytest.raises(sk.StateTypeError, match="give the number of an epoch"):
         replay(JOBS["spent"], checkpoint, epoch="1", recorded_at=records)  # type: ignore[arg-type]
@@ -372,7 +372,7 @@ def test_other_names_are_refused(tmp_path: Path) -> None:
 
 def test_a_recorder_that_is_none_or_names_other_operators_is_refused(tmp_path: Path) -> None:
     run = JOBS["spent"].run
-    with pytest.raises(sk.StateTypeError, match="give a recorder, as sk.Recorder"):
+    with pytest.raises(sk.StateTypeError, match=r"give a recorder, as sk\.Recorder"):
         run({"orders": ORDERS}, record=str(tmp_path))  # type: ignore[arg-type]
     with pytest.raises(sk.StateTypeError, match="the job has no 'spend', it has spent"):
         run({"orders": ORDERS}, record=Recorder(tmp_path, operators=["spend"]))

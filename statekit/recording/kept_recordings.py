@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import re
 
 from statekit.checkpoint.store import Store
 from statekit.errors import StorageError
 from statekit.recording.recorder import Recorder
+from statekit.recording.recording import epoch_of, folder_of
 
 _LOG = logging.getLogger("statekit.recorder")
-_FOLDER = re.compile(r"([0-9]{20})/")
 
 
 class KeptRecordings:
@@ -37,10 +36,10 @@ class KeptRecordings:
             if self._bytes is None:
                 self._bytes = self._listed("")
             else:
-                self._bytes |= self._listed(f"{epoch:020d}")
+                self._bytes |= self._listed(folder_of(epoch))
             while sum(self._bytes.values()) > self._limit_bytes and len(self._bytes) > 1:
                 oldest = min(self._bytes)
-                self._store.collect(self._store.tree(f"{oldest:020d}"))
+                self._store.collect(self._store.tree(folder_of(oldest)))
                 del self._bytes[oldest]
         except StorageError as error:
             _LOG.warning("old recordings are not removed: %s", error)
@@ -49,7 +48,6 @@ class KeptRecordings:
         """Return the bytes of the epochs in a folder."""
         found: dict[int, int] = {}
         for file in self._store.listed(under):
-            match = _FOLDER.match(file.path)
-            if match is not None:
-                found[int(match[1])] = found.get(int(match[1]), 0) + file.size
+            if (epoch := epoch_of(file.path)) is not None:
+                found[epoch] = found.get(epoch, 0) + file.size
         return found

@@ -34,10 +34,28 @@ _VERSION = 1
 _PART_BYTES = 64 * 1024
 """Smaller batches wait for the next one; all but the first, which may be the one that kills."""
 
+_BYTES_OF_A_RECORD = 40  # an estimate, to decide when a part is large enough
+
+_FOLDER = re.compile(r"([0-9]{20})/")
 _NAME = re.compile(r"([0-9]{20})/([^/]+)/([0-9]+)-([0-9a-f]{32})\.([0-9]{6})")
 
 _Part = tuple[str, int, Any]
 """What it is, the number of a broadcast input, and the records or batch."""
+
+
+def folder_of(epoch: int) -> str:
+    """Return the folder of the records of an epoch."""
+    return f"{epoch:020d}"
+
+
+def epoch_of(path: str) -> int | None:
+    """Return the epoch in whose folder a file is; None if it is in no such folder.
+
+    >>> epoch_of(f"{folder_of(12)}/count/0-{'a' * 32}.000001"), epoch_of("tmp/draft")
+    (12, None)
+    """
+    match = _FOLDER.match(path)
+    return None if match is None else int(match[1])
 
 
 class RecordForm:
@@ -107,7 +125,7 @@ class Recording:
         self._plan = plan
         self._shards = shards
         self._left_bytes = limit_bytes
-        self._path = f"{plan.epoch:020d}/{plan.operator}/{plan.shard}-{unique_id()}"
+        self._path = f"{folder_of(plan.epoch)}/{plan.operator}/{plan.shard}-{unique_id()}"
         columns = process.traits.takes_columns
         self._form = RecordForm(None if columns else process.taken)
         self._broadcast_form = RecordForm(process.handlers.record_type)
@@ -130,7 +148,8 @@ class Recording:
         if self._state != "open":
             return
         self._waiting.append(part)
-        self._waiting_bytes += 40 * len(part[2][0] if part[0] == "batch" else part[2])
+        records = part[2][0] if part[0] == "batch" else part[2]
+        self._waiting_bytes += _BYTES_OF_A_RECORD * len(records)
         if self._parts == 0 or self._waiting_bytes >= _PART_BYTES:
             self._write("open")
 
@@ -228,7 +247,7 @@ def recorded(
         CorruptCheckpointError: a part is damaged or missing.
     """
     attempts: dict[tuple[int, str], dict[int, str]] = {}
-    for path in store.tree(f"{epoch:020d}"):
+    for path in store.tree(folder_of(epoch)):
         match = _NAME.fullmatch(path)
         if match is not None and match[2] == name:
             attempts.setdefault((int(match[3]), match[4]), {})[int(match[5])] = path

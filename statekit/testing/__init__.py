@@ -4,8 +4,9 @@
 histories for which results are other ones than they should be, and `check_…` for values that break
 a law; `check_sink` for kills after which a sink has an epoch twice. `models` are states in plain
 Python. `strategies`, `histories` and `machines` are for Hypothesis, and `processors` for processors
-of Spark. `faults` fails on purpose. May import
-`runtime`, `spark/tws` and whatever those may import.
+of Spark. `faults` fails on purpose.
+
+May import `runtime`, `spark/tws` and whatever those may import.
 """
 
 from statekit.testing.check import check

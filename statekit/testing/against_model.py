@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from statekit.errors import StateTypeError
 from statekit.runtime.local import SourceForm
-from statekit.testing.comparison import is_same, text_of
+from statekit.testing.comparison import counted, is_same
 from statekit.testing.job_harness import JobHarness
 from statekit.testing.process_model import ProcessModel
 from statekit.testing.subject import History, Observed, Step, Subject
@@ -38,7 +36,7 @@ def differs_from_model(
         theirs.epochs.append(_emitted(model, step, form))
         for sink, records in ours.epochs[-1].items():
             again = theirs.epochs[-1].get(sink, [])
-            if Counter(map(text_of, records)) != Counter(map(text_of, again)):
+            if counted(records) != counted(again):
                 return f"the records of sink {sink!r} in epoch {number}", ours, theirs
         for (operator, name), values in ours.contents[-1].states.items():
             for key, value in values.items():

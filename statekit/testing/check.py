@@ -72,7 +72,7 @@ def check(
             raise AssertionError(explained(subject, each, shown, argument, difference))
 
 
-def _check_arguments(subject: Subject, holds: object, excused: object, history: object) -> None:
+def _check_arguments(subject: Subject, holds: object, excused: object, history: Any) -> None:
     """Check the forms of what `check` is given.
 
     Raises:
@@ -90,20 +90,14 @@ def _check_arguments(subject: Subject, holds: object, excused: object, history: 
     if history is None:
         return
     is_list = isinstance(history, Sequence) and not isinstance(history, str)
-    if not is_list or any(not _is_epoch(epoch) for epoch in history):  # type: ignore[attr-defined]
+    if not is_list or not all(map(_is_epoch, history)):
         raise StateTypeError(
             f"history={history!r:.100}: give a list of epochs, each a list of records, as "
             "history=[[...], [...]]; of several sources, each a dict of such lists"
         )
-    names = [source.name for source in subject.job.sources]
-    for epoch in history:  # type: ignore[attr-defined]
-        if isinstance(epoch, Mapping) and (
-            unknown := [name for name in epoch if name not in names]
-        ):
-            raise StateTypeError(
-                f"history= names {unknown[0]!r}: the sources of {subject.name!r} are "
-                f"{', '.join(names)}"
-            )
+    for epoch in history:
+        if isinstance(epoch, Mapping):
+            subject.check_sources("history", epoch)
 
 
 def _is_epoch(epoch: object) -> bool:

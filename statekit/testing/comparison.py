@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from statekit.codec.value_codec import shortened
-from statekit.testing.driver import Contents
 from statekit.testing.subject import Observed
 
 Compare = Callable[[Observed, Observed], str | None]
@@ -18,31 +17,30 @@ Compare = Callable[[Observed, Observed], str | None]
 
 def exactly(one: Observed, other: Observed) -> str | None:
     """Compare all records in order, states, operator states and timers, after each epoch."""
-    return _by_epoch(one, other, is_same, _in_operator_states)
+    return _by_epoch(one, other, is_same, _in_contents, _in_operator_states)
 
 
 def in_any_order(one: Observed, other: Observed) -> str | None:
     """Compare the records of each epoch in any order, states and timers."""
-    return _by_epoch(one, other, lambda records, again: _counted(records) == _counted(again))
+    return _by_epoch(one, other, _have_the_same, _in_contents)
 
 
 def emitted_in_any_order(one: Observed, other: Observed) -> str | None:
     """Compare the records of each epoch in any order, and nothing that is stored."""
-    bare = [Observed(each.epochs, [Contents.empty() for _ in each.epochs]) for each in (one, other)]
-    return in_any_order(*bare)
+    return _by_epoch(one, other, _have_the_same)
 
 
 def _by_epoch(
     one: Observed,
     other: Observed,
     agree: Callable[[list[Any], list[Any]], bool],
-    *more: Callable[[Observed, Observed, int], str | None],
+    *stored: Callable[[Observed, Observed, int], str | None],
 ) -> str | None:
-    """Compare the records of each sink, states and timers, epoch by epoch.
+    """Compare the records of each sink, and what is stored, epoch by epoch.
 
     Parameters:
         agree: compares the records of a sink.
-        more: what else is compared after an epoch.
+        stored: compare what is stored after an epoch.
     """
     if len(one.epochs) != len(other.epochs):
         return f"the number of epochs: {len(one.epochs)} and {len(other.epochs)}"
@@ -50,7 +48,7 @@ def _by_epoch(
         for sink, records in emitted.items():
             if not agree(records, again[sink]):
                 return f"the records of sink {sink!r} in epoch {number}"
-        for compare in (_in_contents, *more):
+        for compare in stored:
             if (what := compare(one, other, number)) is not None:
                 return what
     return None
@@ -62,7 +60,7 @@ def in_total(one: Observed, other: Observed) -> str | None:
         records, again = (
             [record for epoch in each.epochs for record in epoch[sink]] for each in (one, other)
         )
-        if _counted(records) != _counted(again):
+        if not _have_the_same(records, again):
             return f"all records of sink {sink!r} together"
     return _in_contents(one, other, -1) if one.contents and other.contents else None
 
@@ -102,7 +100,12 @@ def is_same(one: Any, other: Any) -> bool:
     return bool(one == other) or text_of(one) == text_of(other)  # NaN is not equal to itself
 
 
-def _counted(records: Sequence[Any]) -> Counter[str]:
+def _have_the_same(records: Sequence[Any], again: Sequence[Any]) -> bool:
+    return counted(records) == counted(again)
+
+
+def counted(records: Sequence[Any]) -> Counter[str]:
+    """Return how often each record is there, by its text."""
     return Counter(map(text_of, records))
 
 

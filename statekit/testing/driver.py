@@ -60,11 +60,6 @@ class Contents:
     rows: dict[tuple[str, str], int]
     late: int
 
-    @classmethod
-    def empty(cls) -> Contents:
-        """Return what is stored before the first epoch."""
-        return cls({}, {}, {}, {}, 0)
-
 
 class JobDriver:
     """Runs epochs of a job. Base of the harnesses.

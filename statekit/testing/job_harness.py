@@ -112,7 +112,7 @@ class JobHarness(JobDriver):
         """
         outputs = self._callbacks(published)
         if watermark is not None:
-            self._epoch_at_watermark(watermark, self._first_operators(), outputs=outputs)
+            self._epoch_at_watermark(watermark, self._timed_readers(), outputs=outputs)
         else:
             what = "drain" if records is None else "records"
             self._epoch(records, outputs=outputs, what=what)
@@ -161,20 +161,21 @@ class JobHarness(JobDriver):
         Raises:
             StateTypeError: no operator has event time, or `to` is not later than a watermark.
         """
-        return self._taken(self._epoch_at_watermark(to, self._first_operators()))
+        return self._taken(self._epoch_at_watermark(to, self._timed_readers()))
 
-    def _first_operators(self) -> list[str]:
+    def _timed_readers(self) -> list[str]:
         """Return the operators with event time that read sources.
 
         Raises:
             StateTypeError: there are none.
         """
-        if not self.has_watermark:
+        readers = timed_readers(self.job)
+        if not readers:
             raise StateTypeError(
                 f"no operator of job {self.job.name!r} that reads a source has a watermark: "
                 "declare @process(event_time=...)"
             )
-        return self._readers_of_event_time
+        return readers
 
     def advance_processing_time(self, to: dt.datetime) -> dict[str, list[Any]]:
         """Run an epoch without records at `to`, and return the records of each sink.
@@ -223,7 +224,7 @@ class JobHarness(JobDriver):
     @property
     def has_watermark(self) -> bool:
         """Whether an operator that reads a source has event time."""
-        return bool(self._readers_of_event_time)
+        return bool(timed_readers(self.job))
 
     @property
     def watermark(self) -> dt.datetime | None:
@@ -232,7 +233,7 @@ class JobHarness(JobDriver):
         """
         coordinator = self._runner.coordinator
         coordinator.begin(at_us=self._now_us)  # records of the last epoch advance the next one's
-        reached = [coordinator.watermarks_us[name] for name in self._readers_of_event_time]
+        reached = [coordinator.watermarks_us[name] for name in timed_readers(self.job)]
         latest = max(reached, default=BEGINNING)
         return None if latest == BEGINNING else instant(latest)
 
@@ -268,16 +269,6 @@ class JobHarness(JobDriver):
         """
         return misread(self.job, self._repository, self._contents())
 
-    @property
-    def _readers_of_event_time(self) -> list[str]:
-        """The names of the operators that read sources and have event time."""
-        return [
-            operator.name
-            for operator in self.job.operators
-            if operator.declared.event_time is not None
-            and all(self.job.is_source(self.job.origin_of(name)) for name in operator.inputs)
-        ]
-
     def _operator(self, name: str) -> Operator:
         for each in self.job.operators:
             if each.name == name:
@@ -292,6 +283,16 @@ class JobHarness(JobDriver):
         for name, records in emitted.items():
             self.outputs[name] += records
         return emitted
+
+
+def timed_readers(job: Job) -> list[str]:
+    """Return the names of the operators that read sources and have event time."""
+    return [
+        operator.name
+        for operator in job.operators
+        if operator.declared.event_time is not None
+        and all(job.is_source(job.origin_of(name)) for name in operator.inputs)
+    ]
 
 
 def _put(published: dict[str, list[Any]], sink: str, records: list[Any], _: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from statekit.job.plan import Source
 from statekit.query.reader import CheckpointReader
 from statekit.records.output_type import OutputType
 from statekit.testing.job_harness import JobHarness
+from statekit.testing.read_back import read_values
 from statekit.timestamp import datetime_to_micros
 
 _AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -62,7 +62,7 @@ def differs_on_spark(job: Job, history: list[dict[str, list[Any]]]) -> str | Non
                     f"sink {sink.name!r}: only in process {', '.join(missing[:3]) or 'nothing'}; "
                     f"only on Spark {', '.join(more[:3]) or 'nothing'}"
                 )
-        return _states_differ(job, here, there, Path(place))
+        return _states_differ(job, here, there)
 
 
 def _active_session() -> Any:
@@ -128,26 +128,19 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _states_differ(job: Job, here: Path, there: Path, place: Path) -> str | None:
+def _states_differ(job: Job, here: Path, there: Path) -> str | None:
     """Return which state differs in two checkpoints."""
+    readers = [CheckpointReader(checkpoint, allow_pickle=True) for checkpoint in (here, there)]
     for operator in job.operators:
         for spec in operator.declared.states:
             if spec.kind.is_local:
                 continue
-            held = []
-            for number, checkpoint in enumerate((here, there)):
-                directory = place / f"{operator.name}-{spec.name}-{number}"
-                reader = CheckpointReader(checkpoint, allow_pickle=True)
-                held.append(_by_key(reader.rows(operator.name, spec.name, directory)))
+            held = [read_values(reader, operator.name, spec.name) for reader in readers]
             for key in dict.fromkeys([*held[0], *held[1]]):
-                one, other = (each.get(key) for each in held)
+                one, other = (repr(each[key]) if key in each else None for each in held)
                 if one != other:
                     return (
                         f"state {spec.name!r} of {operator.name} at the key {key}: {one} in "
                         f"process, and {other} on Spark"
                     )
     return None
-
-
-def _by_key(rows: Iterable[tuple[Any, Any]]) -> dict[str, str]:
-    return {repr(key): repr(value) for key, value in rows}

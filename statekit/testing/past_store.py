@@ -49,7 +49,7 @@ class _PastObjects:
         self._own.put(path, data)
 
     def create(self, path: str, data: bytes) -> None:
-        if self._is_there(path):
+        if not self._is_hidden(path) and _has(self._inner, path):
             raise FileExistsError(path)
         self._own.create(path, data)
 
@@ -74,24 +74,18 @@ class _PastObjects:
 
     def _of(self, path: str) -> Objects:
         """Return the objects that a file is read from."""
-        if self._is_hidden(path):
-            return self._own
-        try:
-            self._own.head(path)
-        except FileNotFoundError:
-            return self._inner
-        return self._own
-
-    def _is_there(self, path: str) -> bool:
-        if self._is_hidden(path):
-            return False
-        try:
-            self._inner.head(path)
-        except FileNotFoundError:
-            return False
-        return True
+        return self._own if self._is_hidden(path) or _has(self._own, path) else self._inner
 
     def _is_hidden(self, path: str) -> bool:
         """Return whether a file belongs to a later epoch."""
         match = _EPOCH.fullmatch(path)
         return match is not None and int(match[1]) > self._epoch
+
+
+def _has(objects: Objects, path: str) -> bool:
+    """Return whether there is a file."""
+    try:
+        objects.head(path)
+    except FileNotFoundError:
+        return False
+    return True

@@ -261,8 +261,13 @@ def _errors(subject: Subject, history: History, _: None) -> Difference | None:
     try:
         subject.run(history)
     except StatekitError as error:
-        return Difference(f"an error: {error}", ("one shard in memory", ""), (Observed(), None))
+        return _alone(f"an error: {error}", Observed())
     return None
+
+
+def _alone(what: str | None, observed: Observed) -> Difference | None:
+    """Return what is wrong with a run that is compared with no other; None if nothing is."""
+    return None if what is None else Difference(what, ("one shard in memory", ""), (observed, None))
 
 
 def _leftovers(subject: Subject, history: History, _: None) -> Difference | None:
@@ -275,7 +280,7 @@ def _leftovers(subject: Subject, history: History, _: None) -> Difference | None
         what = _values_left(subject, observed)
     if observed.is_endless or len(observed.epochs) >= len(history) + DRAINS_MAX:
         what = "timers set each other without end: each one that fires is followed by another"
-    return None if what is None else Difference(what, ("one shard in memory", ""), (observed, None))
+    return _alone(what, observed)
 
 
 def _queries(subject: Subject, history: History, _: None) -> Difference | None:
@@ -284,9 +289,7 @@ def _queries(subject: Subject, history: History, _: None) -> Difference | None:
         observed = subject.run(history, harness=harness)
     except StatekitError:
         return None
-    what = harness.misread() if observed.epochs else None
-    titles = "one shard in memory", ""
-    return None if what is None else Difference(what, titles, (observed, None))
+    return _alone(harness.misread() if observed.epochs else None, observed)
 
 
 def _spark(subject: Subject, history: History, _: None) -> Difference | None:

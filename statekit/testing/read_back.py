@@ -5,7 +5,7 @@ functions see.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from statekit.checkpoint.repository import Repository
@@ -33,12 +33,12 @@ def misread(job: Job, repository: Repository, contents: Contents) -> str | None:
         for spec in operator.declared.states:
             if spec.kind.is_local or spec.aggregate is not None:  # what is stored is not the result
                 continue
-            with tempfile.TemporaryDirectory() as directory:
-                rows = list(reader.rows(operator.name, spec.name, directory))
-            found = {repr(key): _values(spec, value) for key, value in rows}
+            values = read_values(reader, operator.name, spec.name)
+            found = {key: _values(spec, value) for key, value in values.items()}
             held = _shown(operator.declared, spec, contents.states[operator.name, spec.name])
+            default = None if spec.default is None else _shows(spec)(spec.default)
             for key in dict.fromkeys([*held, *found]):
-                if key not in found and held[key] == _default(spec):
+                if key not in found and held[key] == default:
                     continue
                 if repr(held.get(key)) != repr(found.get(key)):
                     return (
@@ -48,16 +48,17 @@ def misread(job: Job, repository: Repository, contents: Contents) -> str | None:
     return None
 
 
+def read_values(reader: CheckpointReader, operator: str, state: str) -> dict[str, Any]:
+    """Return what a reader shows of a state, by the texts of its keys."""
+    with tempfile.TemporaryDirectory() as directory:
+        return {repr(key): value for key, value in reader.rows(operator, state, directory)}
+
+
 def _shown(
     process: Process[Any, Any, Any], spec: StateSpec, values: Mapping[Any, Any]
 ) -> dict[str, Any]:
     """Return the values of keys as a reader shows them, by the texts of its keys."""
-    shown = generic_decoder(spec.codec.schema, spec.codec.name, allow_pickle=True)
-    key_shown = generic_key_decoder(process.key_codec.schema)
-
-    def of(value: Any) -> Any:
-        return shown(spec.codec.encode(value))
-
+    of, key_shown = _shows(spec), generic_key_decoder(process.key_codec.schema)
     found: dict[str, Any] = {}
     for key, value in values.items():
         match spec.kind.shape:
@@ -78,9 +79,7 @@ def _values(spec: StateSpec, read: Any) -> Any:
     return list(read.values()) if isinstance(read, dict) else [value for _, value in read]
 
 
-def _default(spec: StateSpec) -> Any:
-    """Return the default of a state, as a reader shows it."""
-    if spec.default is None:
-        return None
+def _shows(spec: StateSpec) -> Callable[[Any], Any]:
+    """Return a function that returns a value of a state as a reader shows it."""
     shown = generic_decoder(spec.codec.schema, spec.codec.name, allow_pickle=True)
-    return shown(spec.codec.encode(spec.default))
+    return lambda value: shown(spec.codec.encode(value))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -146,34 +146,39 @@ class Replay:
         """
         name = f"{self.operator.name}_in_epoch_{self.epoch}"
         outputs: list[Any] = []
-        body = list(self._calls(outputs)) if self._can_be_called() else []
+        held = self._held_for_calls()
+        body = [] if held is None else list(self._calls(held, outputs))
         if not body or (outputs and not body[-1].startswith(" ") and outputs != self.run()):
             body = [self._call_of_replay()]
         return "\n".join(with_imports(name, body, ["replay", "states"]))
 
-    def _can_be_called(self) -> bool:
-        """Return whether calls of the function with the records do what the epoch did."""
+    def _held_for_calls(self) -> Mapping[str, Any] | None:
+        """Return the states of the key before; None if calls of the function with the records do
+        not do what the epoch did.
+        """
         process, key = self._process, self.key
         if key is None or process.takes_runs or process.ordered is not None:
-            return False
+            return None
         if process.traits.combiner is not None or process.traits.fires is not None:
-            return False
+            return None
         if any(spec.kind.is_local for spec in process.states):
-            return False
+            return None
         held = self.before(key)
         kinds = {spec.name: spec.state_class for spec in process.states}
-        return all(kinds[name] in _FILLED or not value for name, value in held.items())
+        can_fill = all(kinds[name] in _FILLED or not value for name, value in held.items())
+        return held if can_fill else None
 
-    def _calls(self, outputs: list[Any]) -> Iterator[str]:
+    def _calls(self, held: Mapping[str, Any], outputs: list[Any]) -> Iterator[str]:
         """Yield lines that call the function with each record.
 
         Parameters:
+            held: the states of the key before.
             outputs: is given what the calls emit.
         """
         function, given = self._process.name, states(self._process, self.key, at=self.at)
         yield f"given = states({function}, {self.key!r}, at={self.at!r})"
         for spec in self._process.states:
-            value = self.before(self.key)[spec.name]
+            value = held[spec.name]
             if value or (value is not None and spec.state_class is ValueState):
                 given[spec.name].update(value)
                 yield f"given[{spec.name!r}].update({source_of(value)})"

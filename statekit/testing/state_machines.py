@@ -271,6 +271,11 @@ class StateMachine(RuleBasedStateMachine):
         """The model of the state at the current key."""
         return self._models[self._driver.scope.key]
 
+    @rule()
+    def clear(self) -> None:
+        """Remove all that the state has at the current key."""
+        self.both(lambda state: state.clear())
+
     def both(self, call: Callable[[Any], Any], *arguments: Any) -> None:
         """Call the model and the state, and compare what they return or raise.
 
@@ -324,7 +329,16 @@ def _spoil(value: Any) -> None:
 # ----------------------------------------------------------------------------------- one value
 
 
-class ValueStateMachine(StateMachine):
+class _OneRowStateMachine(StateMachine):
+    """Base for states that have one row of each key."""
+
+    @rule()
+    def exists(self) -> None:
+        """Look whether there is a value, which restarts no TTL."""
+        self.both(lambda state: state.exists())
+
+
+class ValueStateMachine(_OneRowStateMachine):
     """Compares a `ValueState` with its model.
 
     >>> from hypothesis.stateful import run_state_machine_as_test
@@ -345,16 +359,6 @@ class ValueStateMachine(StateMachine):
             self.both(lambda state: state.update(value), value)
 
     @rule()
-    def clear(self) -> None:
-        """Remove the value."""
-        self.both(lambda state: state.clear())
-
-    @rule()
-    def exists(self) -> None:
-        """Look whether there is a value, which restarts no TTL."""
-        self.both(lambda state: state.exists())
-
-    @rule()
     def check(self) -> None:
         """Read the value in all ways."""
         self.both(lambda state: state.exists())
@@ -368,23 +372,13 @@ class ValueStateMachine(StateMachine):
         self.refuses(lambda state: state.update(_Wrong()))
 
 
-class _AddingStateMachine(StateMachine):
+class _AddingStateMachine(_OneRowStateMachine):
     """Base for states that add up values."""
 
     @rule(value=_VALUES)
     def add(self, value: Any) -> None:
         """Add a value."""
         self.both(lambda state: state.add(value), value)
-
-    @rule()
-    def clear(self) -> None:
-        """Remove what was added."""
-        self.both(lambda state: state.clear())
-
-    @rule()
-    def exists(self) -> None:
-        """Look whether something was added, which restarts no TTL."""
-        self.both(lambda state: state.exists())
 
     @rule()
     def check(self) -> None:
@@ -472,11 +466,6 @@ class ListStateMachine(StateMachine):
     def update_from_itself(self) -> None:
         """Replace the list while it is read."""
         self.both(lambda state: state.update(reversed(state)))
-
-    @rule()
-    def clear(self) -> None:
-        """Remove all elements."""
-        self.both(lambda state: state.clear())
 
     @rule()
     def check(self) -> None:
@@ -602,11 +591,6 @@ class MapStateMachine(StateMachine):
     def popitem(self) -> None:
         """Remove the entry with the smallest key."""
         self.both(lambda state: state.popitem())
-
-    @rule()
-    def clear(self) -> None:
-        """Remove all entries."""
-        self.both(lambda state: state.clear())
 
     @rule(key=_MAP_KEYS)
     def read_one(self, key: Any) -> None:

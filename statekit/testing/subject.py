@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,7 +22,7 @@ from statekit.records.record_type import RecordType
 from statekit.state.base import StateSpec
 from statekit.testing.driver import Contents
 from statekit.testing.harness import job_of, process_of
-from statekit.testing.job_harness import JobHarness
+from statekit.testing.job_harness import JobHarness, timed_readers
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -248,11 +248,12 @@ class Subject:
             yield Step("records", now, records)
             if self._has_processing_time and not stands:
                 now += _EPOCH
-        if self._has_timers and self._has_watermark:
+        can_advance = bool(timed_readers(self.job))
+        if self._has_timers and can_advance:
             yield from self._while_timers(now, observed)
             if observed.is_endless:
                 return
-        if self._has_ttl("event") and self._has_watermark:
+        if self._has_ttl("event") and can_advance:
             for number, _ in enumerate(self.job.operators):  # each follows those before it
                 yield Step("watermark", now, watermark=_FAR_FUTURE + number * _EPOCH)
         if self.has_event_time:
@@ -274,15 +275,6 @@ class Subject:
     def _has_processing_time(self) -> bool:
         """Whether results may depend on processing time: by timers, or values that expire."""
         return self._has_ttl("processing") or self._has_timers
-
-    @property
-    def _has_watermark(self) -> bool:
-        """Whether an operator that reads a source has event time, so that it can be advanced."""
-        return any(
-            operator.declared.event_time is not None
-            and all(self.job.is_source(self.job.origin_of(name)) for name in operator.inputs)
-            for operator in self.job.operators
-        )
 
     @property
     def _has_timers(self) -> bool:
@@ -350,11 +342,24 @@ class Subject:
                     f"give a dict, as events={{{names[0]!r}: [...]}}"
                 )
             return {names[0]: events}
-        if unknown := [name for name in events if name not in names]:
-            raise StateTypeError(
-                f"events= names {unknown[0]!r}: the sources of {self.name!r} are {', '.join(names)}"
-            )
+        self.check_sources("events", events)
         return dict(events)
+
+    def check_sources(self, argument: str, given: Iterable[str]) -> None:
+        """Check that names are those of sources.
+
+        Parameters:
+            argument: that has the names.
+
+        Raises:
+            StateTypeError: there is no such source.
+        """
+        names = [source.name for source in self.job.sources]
+        if unknown := [name for name in given if name not in names]:
+            raise StateTypeError(
+                f"{argument}= names {unknown[0]!r}: the sources of {self.name!r} are "
+                f"{', '.join(names)}"
+            )
 
     def _members(self, source: Source, given: Mapping[str, Any]) -> Sequence[Generated | Given]:
         """Return the records of a source, of each of its types."""

@@ -95,7 +95,7 @@ class Engines:
         return self.spark.createDataFrame(rows, schema).groupBy(*keys)
 
     def of_spark(self, case: Case) -> Batches:
-        """What Spark puts out for all there is."""
+        """What Spark emits for all there is."""
         df, step, initial = self.rows(case), case, self.initial(case)
         while True:
             grouped = df.groupBy(*step.keys)
@@ -139,7 +139,7 @@ class Engines:
         return progress is not None and progress["batchId"] >= self._files - 1
 
     def of_statekit(self, case: Case, parallelism: int = 2) -> Batches:
-        """What statekit puts out for all there is."""
+        """What statekit emits for all there is."""
         made = transform_with_state(
             self.rows(case),
             case.keys,
@@ -180,7 +180,7 @@ class Engines:
         return by_batch(found)
 
     def of_harness(self, case: Case, parallelism: int = 2) -> Batches:
-        """What a harness puts out for all there is, without Spark."""
+        """What a harness emits for all there is, without Spark."""
         initial = None
         if case.initial is not None:
             rows, schema, keys = case.initial

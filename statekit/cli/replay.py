@@ -70,7 +70,8 @@ def replay(
         except QueryError:
             if number == len(keys):
                 raise
-    say(f"{len(replayed.records)} records of {replayed.operator.name} in epoch {epoch}")
+    records = "1 record" if len(replayed.records) == 1 else f"{len(replayed.records)} records"
+    say(f"{records} of {replayed.operator.name} in epoch {epoch}")
     try:
         for emitted in replayed.run():
             out.print(repr(emitted), markup=False, highlight=False, soft_wrap=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 from statekit.errors import StateTypeError
 from statekit.runtime.local import SourceForm
 from statekit.testing.comparison import counted, is_same
@@ -32,8 +34,9 @@ def differs_from_model(
     for number, step in enumerate(subject.steps(history, ours)):
         if step.what in ("end", "after"):
             break
+        watermark = step.reached(harness) if step.what == "watermark" else None
         ours.add(step.run(harness), harness)
-        theirs.epochs.append(_emitted(model, step, form))
+        theirs.epochs.append(_emitted(model, step, watermark, form))
         for sink, records in ours.epochs[-1].items():
             again = theirs.epochs[-1].get(sink, [])
             if counted(records) != counted(again):
@@ -46,10 +49,16 @@ def differs_from_model(
     return None
 
 
-def _emitted(model: ProcessModel, step: Step, form: SourceForm) -> dict[str, list[object]]:
-    """Run an epoch of the model, over the records that the function of a job gets."""
+def _emitted(
+    model: ProcessModel, step: Step, watermark: dt.datetime | None, form: SourceForm
+) -> dict[str, list[object]]:
+    """Run an epoch of the model, over the records that the function of a job gets.
+
+    Parameters:
+        watermark: to which event time is advanced; None if the epoch has records.
+    """
     model.processing_time = step.at
-    if step.what == "watermark":
-        return model.advance_watermark(step.watermark)
+    if watermark is not None:
+        return model.advance_watermark(watermark)
     received = {name: form.received(form.taken(some)) for name, some in step.records.items()}
     return model.send(**received)

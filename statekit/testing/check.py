@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
@@ -82,6 +84,8 @@ def _check_arguments(subject: Subject, holds: object, excused: object, history: 
         raise StateTypeError(f"holds={holds!r}: give a list of properties, as holds=['errors']")
     if holds is not None and not holds:
         raise StateTypeError(f"holds={holds!r} names no property: leave it out to check all")
+    if isinstance(holds, Mapping):
+        _check_disturbances(holds)
     if not isinstance(excused, Mapping | None):
         raise StateTypeError(
             f"excused={excused!r}: give a dict with a reason for each property, as "
@@ -98,6 +102,24 @@ def _check_arguments(subject: Subject, holds: object, excused: object, history: 
     for epoch in history:
         if isinstance(epoch, Mapping):
             subject.check_sources("history", epoch)
+
+
+def _check_disturbances(holds: Mapping[Any, Any]) -> None:
+    """Check how runs are disturbed.
+
+    Raises:
+        StateTypeError: a run cannot be disturbed in such a way.
+    """
+    for each in PROPERTIES:
+        if each.name in holds:
+            try:
+                TypeAdapter(each.takes).validate_python(holds[each.name], strict=True)
+            except ValidationError as error:
+                reason = error.errors()[0]["msg"]
+                raise StateTypeError(
+                    f"holds={{{each.name!r}: {holds[each.name]!r:.100}}}: {reason}. Give what a "
+                    f"failed check printed, or holds=[{each.name!r}] to try all ways"
+                ) from None
 
 
 def _is_epoch(epoch: object) -> bool:

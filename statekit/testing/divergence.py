@@ -9,7 +9,7 @@ from typing import Any
 
 from statekit.testing.properties import Difference, Property
 from statekit.testing.subject import History, Observed, Subject
-from statekit.testing.written_test import source_of, with_imports
+from statekit.testing.written_test import Writer
 
 _WIDTH = 44  # of a column
 _EPOCHS_MAX = 12  # that are shown
@@ -37,8 +37,9 @@ def explained(
         ]
     else:
         lines += [f"What differs: {difference.what}", "", *_side_by_side(difference), ""]
-    body = _body(subject, checked, history, argument)
-    test = "\n".join(with_imports(f"{subject.name}_{checked.name}", body, ["Fault", "check"]))
+    writer = Writer()
+    body = _body(writer, subject, checked, history, argument)
+    test = "\n".join(writer.test(f"{subject.name}_{checked.name}", body, ["Fault", "check"]))
     lines += ["This test runs it again:", "", indent(test, "    ")]
     lines += [
         "",
@@ -81,27 +82,34 @@ def _text(epoch: dict[str, list[Any]]) -> str:
     return "; ".join(shown) or "nothing"
 
 
-def _body(subject: Subject, checked: Property, history: History, argument: Any) -> Iterator[str]:
+def _body(
+    writer: Writer, subject: Subject, checked: Property, history: History, argument: Any
+) -> Iterator[str]:
     yield "history = ["
     for epoch in history:
         if len(subject.job.sources) == 1:
-            yield from _indented(_listed("", [each for some in epoch.values() for each in some]))
+            yield from _indented(
+                _listed(writer, "", [each for some in epoch.values() for each in some])
+            )
         else:
             yield "    {"
             for name, records in epoch.items():
-                yield from _indented(_indented(_listed(f"{name!r}: ", records)))
+                yield from _indented(_indented(_listed(writer, f"{name!r}: ", records)))
             yield "    },"
     yield "]"
-    yield f"check({subject.variable}, history=history, holds={{{checked.name!r}: {argument!r}}})"
+    checked_as, process = subject.variable, subject.functions[0]
+    if checked_as == process.name:
+        checked_as = writer.name_of(process, process.fn)
+    yield f"check({checked_as}, history=history, holds={{{checked.name!r}: {argument!r}}})"
 
 
-def _listed(title: str, records: list[Any]) -> Iterator[str]:
+def _listed(writer: Writer, title: str, records: list[Any]) -> Iterator[str]:
     """Yield the lines of a list of records, each in a line of its own if there are several."""
     if len(records) < 2:
-        yield f"{title}{source_of(records)},"
+        yield f"{title}{writer.source_of(records)},"
         return
     yield f"{title}["
-    yield from _indented(f"{source_of(record)}," for record in records)
+    yield from _indented(f"{writer.source_of(record)}," for record in records)
     yield "],"
 
 

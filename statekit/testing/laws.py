@@ -25,10 +25,12 @@ class _Broken(NamedTuple):
     Parameters:
         what: how it shows, with the values.
         means: what comes of it in a job.
+        error: that the function raised, if it did.
     """
 
     what: str
     means: str
+    error: Exception | None = None
 
 
 Law = Callable[[list[Any]], _Broken | None]
@@ -101,7 +103,7 @@ reduce(0, reduce(0, 1)) is 1. A value depends on how records are combined
         )
 
     laws: list[Law] = [unchanged, associative, *([in_any_order] if commutative else [])]
-    _check(laws, values, (3, 3), depth)
+    _check("the reducer", laws, values, (3, 3), depth)
 
 
 def check_aggregate(
@@ -139,7 +141,7 @@ and add makes 1. A window that two sessions were merged into has a wrong result
     ]
     if aggregate.merge is not None:
         laws.append(_Accumulators(aggregate, equal).can_be_merged)
-    _check(laws, values, (0, 4), depth)
+    _check("the aggregate", laws, values, (0, 4), depth)
 
 
 def check_migration(
@@ -189,7 +191,7 @@ with such values cannot be read
         return None
 
     stored = strategy_of(old if values is None else values).filter(of_old.accepts)
-    _check([converted], stored, (1, 1), depth)
+    _check("migrate", [converted], stored, (1, 1), depth)
 
 
 class _Accumulators:
@@ -256,26 +258,38 @@ class _Accumulators:
 
 
 def _check(
+    name: str,
     laws: Iterable[Law],
     values: SearchStrategy[Any] | Any,
     size: tuple[int, int],
     depth: Depth | None,
 ) -> None:
-    """Raise an AssertionError for the first law that is broken for some values."""
+    """Raise an AssertionError for the first law that is broken for some values.
+
+    Parameters:
+        name: what the functions are called, if one raises an error.
+        size: how many values there are at least and at most.
+    """
     from hypothesis import strategies as st
+
+    def broken_by(law: Law, given: list[Any]) -> _Broken | None:
+        try:
+            return law(given)
+        except Exception as error:  # noqa: BLE001 - of the user's function
+            what = f"{name} raises {type(error).__name__} with the values {given!r}: {error}"
+            return _Broken(what, "A record like this stops the job", error)
+
+    def is_broken(law: Law, given: list[Any]) -> bool:
+        return broken_by(law, given) is not None
 
     least, most = size
     some = st.lists(strategy_of(values), min_size=least, max_size=most)
     for law in laws:
-        found = counterexample(some, partial(_is_broken, law), depth)
+        found = counterexample(some, partial(is_broken, law), depth)
         if found is not None:
-            broken = law(*found)
+            broken = broken_by(law, *found)
             assert broken is not None, f"{found!r} failed, and then did not: it depends on chance"
-            raise AssertionError(f"{broken.what}. {broken.means}")
-
-
-def _is_broken(law: Law, values: list[Any]) -> bool:
-    return law(values) is not None
+            raise AssertionError(f"{broken.what}. {broken.means}") from broken.error
 
 
 def _copies(*values: Any) -> list[Any]:

@@ -1,7 +1,7 @@
-"""Functions are called in another process.
+"""Functions are called in other processes.
 
-One such process has other hashes of texts, other random numbers, another time and another time
-zone. It is started by the first call, and waits for more until this process ends.
+Some have other hashes of texts, other random numbers, another time and another time zone. They are
+started by the first call, and wait for more until this process ends.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import TracebackType
 from typing import IO, Any, Self
@@ -21,8 +21,14 @@ from typing import IO, Any, Self
 from statekit.errors import StatekitError
 from statekit.records import by_value
 
-_HASH_SEED = "4242"
-_TIME_ZONE = "Asia/Kathmandu"  # 5:45 hours ahead of UTC, which is nobody's default
+_ELSEWHERE = (
+    {"PYTHONHASHSEED": "4242", "TZ": "Asia/Kathmandu"},
+    {"PYTHONHASHSEED": "7", "TZ": "Pacific/Marquesas"},
+)
+"""Two processes, since a small set may have the same order in one of them; with time zones that are
+nobody's default, 5:45 hours ahead of UTC and 9:30 behind.
+"""
+
 _AHEAD = dt.timedelta(days=400, hours=7)
 _HEADER_BYTES = 8
 
@@ -93,10 +99,12 @@ class OtherProcess:
 
 
 @cache
-def other_process() -> OtherProcess:
-    """Return the process, which is started by the first call."""
-    environment = {"PYTHONHASHSEED": _HASH_SEED, "TZ": _TIME_ZONE}
-    return OtherProcess("runs histories with other hashes", serve_ahead, environment)
+def other_processes() -> Sequence[OtherProcess]:
+    """Return the processes, which are started by the first call."""
+    return [
+        OtherProcess("runs histories with other hashes", serve_ahead, environment)
+        for environment in _ELSEWHERE
+    ]
 
 
 def serve_ahead() -> None:

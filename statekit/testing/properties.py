@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, groupby, islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+from pydantic import NonNegativeInt, PositiveInt
 
 from statekit.checkpoint.repository import Repository
 from statekit.errors import StatekitError, StateTypeError
@@ -28,7 +30,7 @@ from statekit.testing.comparison import (
 from statekit.testing.faults import Fault, Faults, faulty, safe_faults
 from statekit.testing.job_harness import JobHarness
 from statekit.testing.on_spark import differs_on_spark
-from statekit.testing.other_process import other_process
+from statekit.testing.other_process import OtherProcess, other_processes
 from statekit.testing.subject import DRAINS_MAX, History, Observed, Step, Subject
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ class Property:
         applies: returns why it is not checked for a subject; None if it is.
         arguments: returns a strategy of how a run is disturbed.
         find: returns the difference for a history and an argument; None if there is none.
+        takes: the annotation of the argument.
         share: of the histories that others are given: some take longer.
         is_shrunk: whether a history that fails is made smaller.
     """
@@ -71,6 +74,7 @@ class Property:
     applies: Callable[[Subject], str | None]
     arguments: Callable[[], SearchStrategy[Any]]
     find: Callable[[Subject, History, Any], Difference | None]
+    takes: Any = None
     share: float = 1.0
     is_shrunk: bool = True
 
@@ -142,9 +146,17 @@ def _replayed(subject: Subject, history: History, before: set[int]) -> Observed:
     return observed
 
 
-def _elsewhere(subject: Subject, history: History, _: None) -> Observed:
+def _processes(subject: Subject, history: History, _: None) -> Difference | None:
+    for process in other_processes():
+        find = _compared(partial(_elsewhere, process), lambda _: "another process")
+        if (found := find(subject, history, None)) is not None:
+            return found
+    return None
+
+
+def _elsewhere(process: OtherProcess, subject: Subject, history: History, _: None) -> Observed:
     try:
-        observed: Observed = other_process().call(_run, subject.job, history)
+        observed: Observed = process.call(_run, subject.job, history)
     except (TypeError, pickle.PicklingError) as error:
         raise StateTypeError(
             f"{subject.name} cannot be sent to another process, as Spark does with it ({error}): "
@@ -213,7 +225,7 @@ def _moved(subject: Subject, source: str, records: list[Any], order: str) -> lis
     """Return the records of a source in another order."""
     time_of = subject.times_of(source)
     by_time = sorted(records, key=time_of)
-    if order == _BY_TIME:
+    if order == "by time":
         return by_time
     found: list[Any] = []
     for _, same in groupby(by_time, time_of):
@@ -435,13 +447,13 @@ def _sizes() -> SearchStrategy[Any]:
     return st.lists(st.integers(0, 5), max_size=8)
 
 
-_BY_TIME = "by time"
+Order = Literal["by time", "by time, backwards"]
 
 
 def _orders() -> SearchStrategy[Any]:
     from hypothesis import strategies as st
 
-    return st.sampled_from([_BY_TIME, "by time, backwards"])
+    return st.sampled_from(get_args(Order))
 
 
 PROPERTIES: tuple[Property, ...] = (
@@ -468,6 +480,7 @@ PROPERTIES: tuple[Property, ...] = (
         _if_ordered,
         _orders,
         _arrival,
+        takes=Order,
         share=4.0,
     ),
     Property(
@@ -482,6 +495,7 @@ PROPERTIES: tuple[Property, ...] = (
             when_late=False,
             stands=True,
         ),
+        takes=list[NonNegativeInt],
         share=2.0,
     ),
     Property(
@@ -491,6 +505,7 @@ PROPERTIES: tuple[Property, ...] = (
         _always,
         _epochs,
         _compared(_crashed, lambda before: f"crashes before the epochs {sorted(before)}"),
+        takes=set[NonNegativeInt],
     ),
     Property(
         "replays",
@@ -499,6 +514,7 @@ PROPERTIES: tuple[Property, ...] = (
         _always,
         _epochs,
         _compared(_replayed, lambda before: f"crashes at the end of the epochs {sorted(before)}"),
+        takes=set[NonNegativeInt],
     ),
     Property(
         "parallelism",
@@ -506,6 +522,7 @@ PROPERTIES: tuple[Property, ...] = (
         _always,
         _shards,
         _compared(_sharded, lambda shards: f"{shards} shards", in_any_order),
+        takes=PositiveInt,
     ),
     Property(
         "rescaling",
@@ -513,6 +530,7 @@ PROPERTIES: tuple[Property, ...] = (
         _if_divisible,
         _shards_by_epoch,
         _compared(_rescaled, lambda shards: f"shards by epoch: {shards}", in_any_order),
+        takes=list[PositiveInt],
     ),
     Property(
         "faults",
@@ -520,6 +538,7 @@ PROPERTIES: tuple[Property, ...] = (
         _always,
         partial(safe_faults, most=3, until=60),
         _compared(_with_faults, lambda planned: f"a store with the faults {planned}"),
+        takes=list[Fault],
         share=0.5,
     ),
     Property(
@@ -528,7 +547,7 @@ PROPERTIES: tuple[Property, ...] = (
         "time zone of the computer, hash(), or the order of a set",
         _always,
         _nothing,
-        _compared(_elsewhere, lambda _: "another process"),
+        _processes,
         share=0.4,
     ),
     Property(

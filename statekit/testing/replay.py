@@ -28,7 +28,7 @@ from statekit.testing.driver import Backend
 from statekit.testing.job_harness import JobHarness
 from statekit.testing.past_store import checkpoint_after
 from statekit.testing.states import states
-from statekit.testing.written_test import source_of, with_imports
+from statekit.testing.written_test import Writer
 from statekit.timestamp import instant
 from statekit.watermark import END
 
@@ -146,11 +146,11 @@ class Replay:
         """
         name = f"{self.operator.name}_in_epoch_{self.epoch}"
         outputs: list[Any] = []
-        held = self._held_for_calls()
-        body = [] if held is None else list(self._calls(held, outputs))
+        held, writer = self._held_for_calls(), Writer()
+        body = [] if held is None else list(self._calls(writer, held, outputs))
         if not body or (outputs and not body[-1].startswith(" ") and outputs != self.run()):
-            body = [self._call_of_replay()]
-        return "\n".join(with_imports(name, body, ["replay", "states"]))
+            writer, body = Writer(), [self._call_of_replay()]
+        return "\n".join(writer.test(name, body, ["replay", "states"]))
 
     def _held_for_calls(self) -> Mapping[str, Any] | None:
         """Return the states of the key before; None if calls of the function with the records do
@@ -168,28 +168,31 @@ class Replay:
         can_fill = all(kinds[name] in _FILLED or not value for name, value in held.items())
         return held if can_fill else None
 
-    def _calls(self, held: Mapping[str, Any], outputs: list[Any]) -> Iterator[str]:
+    def _calls(self, writer: Writer, held: Mapping[str, Any], outputs: list[Any]) -> Iterator[str]:
         """Yield lines that call the function with each record.
 
         Parameters:
+            writer: of the test.
             held: the states of the key before.
             outputs: is given what the calls emit.
         """
-        function, given = self._process.name, states(self._process, self.key, at=self.at)
+        process, given = self._process, states(self._process, self.key, at=self.at)
+        function = writer.name_of(process, process.fn)
         yield f"given = states({function}, {self.key!r}, at={self.at!r})"
         for spec in self._process.states:
             value = held[spec.name]
             if value or (value is not None and spec.state_class is ValueState):
                 given[spec.name].update(value)
-                yield f"given[{spec.name!r}].update({source_of(value)})"
+                yield f"given[{spec.name!r}].update({writer.source_of(value)})"
         for record in self.records:
-            call = f"list({function}({source_of(record)}, **given))"
+            call = f"list({function}({writer.source_of(record)}, **given))"
             try:
                 emitted = list(self._process(record, **given))
                 outputs += emitted
-                yield f"assert {call} == {source_of(emitted)}"
+                yield f"assert {call} == {writer.source_of(emitted)}"
             except Exception as error:  # noqa: BLE001 - of the user's function
-                yield f"with pytest.raises({type(error).__name__}):  # as it was: say what is right"
+                raised = writer.name_of(type(error))
+                yield f"with pytest.raises({raised}):  # as it was: say what is right"
                 yield f"    {call}"
                 return
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import enum
+import re
 import typing
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 
 import pydantic
 from hypothesis import strategies as st
+from hypothesis.errors import InvalidArgument
 
 from statekit.codec.annotations import struct_fields, struct_flavour, union_members, with_metadata
 from statekit.codec.value_check import INT_MAX, INT_MIN
@@ -27,7 +29,8 @@ _SIZE_MAX = 4
 
 _FIRST, _LAST = dt.datetime(1970, 1, 1), dt.datetime(2100, 1, 1)
 _LARGE = 10**9  # sums of some of these fit a state
-_TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)  # valid UTF-8
+_CHARACTERS = st.characters(exclude_categories=["Cs"])  # so that texts are valid UTF-8
+_TEXTS = st.text(_CHARACTERS, max_size=8)
 _SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     None: st.none(),
     type(None): st.none(),
@@ -169,7 +172,7 @@ def is_made(made: Any) -> bool:
 
 _LIMITS = (
     *("ge", "gt", "le", "lt", "multiple_of"),
-    *("min_length", "max_length", "max_digits", "decimal_places"),
+    *("min_length", "max_length", "max_digits", "decimal_places", "pattern"),
 )
 """What annotated_types, pydantic, msgspec and statekit call them."""
 
@@ -203,9 +206,10 @@ class _Limits:
         """
         if not self._known:
             return strategy
-        if kind in (str, bytes):
-            sizes = self.sizes()
-            return st.binary(**sizes) if kind is bytes else st.text("ab☃", **sizes)
+        if kind is bytes:
+            return st.binary(**self.sizes())
+        if kind is str:
+            return self._texts()
         least = self._known.get("ge", self._known.get("gt"))
         most = self._known.get("le", self._known.get("lt"))
         if kind is int:
@@ -215,6 +219,26 @@ class _Limits:
         elif kind is decimal.Decimal:
             strategy = self._decimals(least, most)
         return strategy.filter(self._holds)
+
+    def _texts(self) -> st.SearchStrategy[str]:
+        """Return a strategy of texts of such lengths, or that match a pattern."""
+        if "pattern" not in self._known:
+            return st.text("ab☃", **self.sizes())
+        pattern = self._known["pattern"]
+        try:
+            matching = st.from_regex(pattern, alphabet=_CHARACTERS)
+            matching.validate()
+        except (re.error, InvalidArgument) as error:
+            raise StateTypeError(
+                f"there are no values of the pattern {pattern!r} ({error}): pass a strategy of "
+                "your own for it"
+            ) from None
+        # Python's $ also matches before a line break at the end, that of pydantic does not
+        return matching.filter(lambda text: self._is_so_long(text) and text[-1:] != "\n")
+
+    def _is_so_long(self, text: str) -> bool:
+        least, most = self._known.get("min_length", 0), self._known.get("max_length", len(text))
+        return bool(least <= len(text) <= most)
 
     def _ints(self, least: int | None, most: int | None) -> st.SearchStrategy[int]:
         """Return a strategy of ints, often near the least or the largest one, or near 0."""

@@ -8,6 +8,7 @@ import datetime as dt
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -89,12 +90,14 @@ class Step:
             case "end" | "after":
                 return harness.drain_once(also_ended=self.what == "after") or {}
             case "watermark":
-                return harness.advance_watermark(self._reached(harness))
+                return harness.advance_watermark(self.reached(harness))
             case _:
                 return harness.send(**self.records)
 
-    def _reached(self, harness: JobHarness) -> dt.datetime:
-        """Return the watermark of the epoch, which is later than that of the epoch before."""
+    def reached(self, harness: JobHarness) -> dt.datetime:
+        """Return the watermark of the epoch, before it is run. It is later than that to which the
+        records before it have led.
+        """
         before = harness.watermark
         if before is None or self.watermark > before:
             return self.watermark
@@ -103,7 +106,7 @@ class Step:
     def publish(self, harness: JobHarness, published: dict[str, list[Any]]) -> None:
         """Run the epoch, and publish its records before the commit."""
         harness.set_clock(self.at)
-        watermark = self._reached(harness) if self.what == "watermark" else None
+        watermark = self.reached(harness) if self.what == "watermark" else None
         records = self.records if self.what == "records" else None
         harness.publish(records, published, watermark=watermark)
 
@@ -370,9 +373,9 @@ class Subject:
         if source.name not in given:
             return [self._generated(source, record) for record in source.record_type.members]
         records = given[source.name]
-        if not isinstance(records, st.SearchStrategy):
-            records = st.sampled_from(self._examples(source, records))
-        return [Given(records)]
+        if isinstance(records, st.SearchStrategy):
+            return [Given(records.map(partial(_record_of, source)))]
+        return [Given(st.sampled_from(self._examples(source, records)))]
 
     def _examples(self, source: Source, given: Any) -> list[Any]:
         """Return examples of records.
@@ -386,12 +389,7 @@ class Subject:
             raise StateTypeError(f"events={given!r:.100}: give a list of records, also of one")
         if not given:
             raise StateTypeError(f"events={given!r}: give at least one record, or leave it out")
-        for record in given:
-            try:
-                source.record_type.coerce(record)
-            except StatekitError as error:
-                raise StateTypeError(f"events= has {record!r:.100}: {error}") from error
-        return list(given)
+        return [_record_of(source, record) for record in given]
 
     def _generated(self, source: Source, record: RecordType) -> Generated:
         """Return generated records of a type, with the key and the event time of an operator that
@@ -425,3 +423,16 @@ class Subject:
             for operator in self.job.operators
             if any(self.job.origin_of(stream) == source.name for stream in operator.streams)
         ]
+
+
+def _record_of(source: Source, given: Any) -> Any:
+    """Return what `events=` has for a source, after checking that it is a record of it.
+
+    Raises:
+        StateTypeError: it is none.
+    """
+    try:
+        source.record_type.coerce(given)
+    except StatekitError as error:
+        raise StateTypeError(f"events= has {given!r:.100}: {error}") from error
+    return given

@@ -1,4 +1,4 @@
-"""Tests that are written for the user: the lines that all of them need."""
+"""Tests that are written for the user: values as Python, and the lines that all of them need."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import decimal
 import enum
 import re
+import sys
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -15,33 +16,85 @@ import pydantic
 _MODULES = ("datetime", "decimal", "uuid", "pytest")
 
 
-def source_of(value: Any) -> str:
-    """Return Python that makes an equal value. Classes of the user have their names.
+class Writer:
+    """Writes a test, and knows which names of the user it has to import.
 
     >>> import decimal, uuid
-    >>> source_of([decimal.Decimal("1.50"), {"id": uuid.UUID(int=1)}])
+    >>> Writer().source_of([decimal.Decimal("1.50"), {"id": uuid.UUID(int=1)}])
     "[decimal.Decimal('1.50'), {'id': uuid.UUID('00000000-0000-0000-0000-000000000001')}]"
     """
-    cls = type(value)
-    match value:
-        case enum.Enum():
-            return f"{cls.__name__}.{value.name}"
-        case decimal.Decimal() | uuid.UUID():
-            return f"{cls.__module__}.{value!r}"
-        case dict():
-            parts = (f"{source_of(key)}: {source_of(part)}" for key, part in value.items())
-            return f"{{{', '.join(parts)}}}"
-        case list():
-            return f"[{', '.join(map(source_of, value))}]"
-        case set() | frozenset() if value:
-            members = f"{{{', '.join(map(source_of, value))}}}"
-            return members if cls is set else f"frozenset({members})"
-        case tuple() if not hasattr(value, "_fields"):
-            return f"({', '.join(map(source_of, value))}{',' if len(value) == 1 else ''})"
-    fields = _fields_of(value)
-    if fields is None:
-        return repr(value)
-    return f"{cls.__name__}({', '.join(f'{name}={source_of(of)}' for name, of in fields.items())})"
+
+    def __init__(self) -> None:
+        self._names: dict[str, set[str]] = {}
+
+    def source_of(self, value: Any) -> str:
+        """Return Python that makes an equal value. Classes of the user have their names."""
+        cls = type(value)
+        match value:
+            case enum.Enum():
+                return f"{self.name_of(cls)}.{value.name}"
+            case decimal.Decimal() | uuid.UUID():
+                return f"{cls.__module__}.{value!r}"
+            case dict():
+                parts = (
+                    f"{self.source_of(key)}: {self.source_of(part)}" for key, part in value.items()
+                )
+                return f"{{{', '.join(parts)}}}"
+            case list():
+                return f"[{self._joined(value)}]"
+            case set() | frozenset() if value:
+                members = f"{{{self._joined(value)}}}"
+                return members if cls is set else f"frozenset({members})"
+            case tuple() if not hasattr(value, "_fields"):
+                return f"({self._joined(value)}{',' if len(value) == 1 else ''})"
+        fields = _fields_of(value)
+        if fields is None:
+            return repr(value)
+        arguments = ", ".join(f"{name}={self.source_of(of)}" for name, of in fields.items())
+        return f"{self.name_of(cls)}({arguments})"
+
+    def _joined(self, values: Iterable[Any]) -> str:
+        return ", ".join(map(self.source_of, values))
+
+    def name_of(self, named: Any, defined: Any = None) -> str:
+        """Return the name of something of the user, which is imported if it can be.
+
+        Parameters:
+            named: a class or a process function.
+            defined: what was defined under the name, if it was decorated.
+        """
+        defined = named if defined is None else defined
+        name = str(defined.__qualname__).rpartition("<locals>.")[-1]
+        module = defined.__module__
+        if not _has_its_names(module):
+            found: Any = sys.modules.get(module)
+            for part in name.split("."):
+                found = getattr(found, part, None)
+            if found is named:
+                self._names.setdefault(module, set()).add(name.partition(".")[0])
+        return name
+
+    def test(self, name: str, body: Iterable[str], kit: Iterable[str]) -> Iterator[str]:
+        """Yield the lines of a test, with what it imports.
+
+        Parameters:
+            name: of what is tested; any text.
+            body: the lines of the function.
+            kit: names of `statekit.testing` that it may use.
+        """
+        lines = list(body)
+        text = "\n".join(lines)
+        for module in _MODULES:
+            if re.search(rf"\b{module}\.", text):
+                yield f"import {module}"
+        for module, names in sorted(self._names.items()):
+            yield f"from {module} import {', '.join(sorted(names))}"
+        used = sorted(each for each in kit if re.search(rf"\b{each}\(", text))
+        yield f"from statekit.testing import {', '.join(used)}"
+        words = re.sub(r"\W+", "_", name)
+        yield ""
+        yield f"def test_{words}() -> None:"
+        yield from (f"    {line}" for line in lines)
 
 
 def _fields_of(value: Any) -> dict[str, Any] | None:
@@ -59,22 +112,9 @@ def _fields_of(value: Any) -> dict[str, Any] | None:
     return None
 
 
-def with_imports(name: str, body: Iterable[str], kit: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a test, with what it imports besides the user's own names.
-
-    Parameters:
-        name: of what is tested; any text.
-        body: the lines of the function.
-        kit: names of `statekit.testing` that it may use.
+def _has_its_names(module: str) -> bool:
+    """Return whether a test has the names of a module without an import: everything has them, or
+    it can be put into the module.
     """
-    lines = list(body)
-    text = "\n".join(lines)
-    for module in _MODULES:
-        if re.search(rf"\b{module}\.", text):
-            yield f"import {module}"
-    used = sorted(each for each in kit if re.search(rf"\b{each}\(", text))
-    yield f"from statekit.testing import {', '.join(used)}"
-    words = re.sub(r"\W+", "_", name)
-    yield ""
-    yield f"def test_{words}() -> None:"
-    yield from (f"    {line}" for line in lines)
+    name = module.rpartition(".")[-1]
+    return name in ("builtins", "__main__", "conftest") or bool(re.match(r"test_|\w+_test$", name))

@@ -358,6 +358,11 @@ def test_what_is_right_passes(given: Process[Any, Any, Any] | sk.Stream[Any] | s
     check(given, depth="quick")
 
 
+def test_timers_are_compared_also_if_the_last_records_advance_event_time_beyond_the_first() -> None:
+    history = [[Order("ada", at(hours * 3_600), 5) for hours in (0, 2, 5)]]
+    check(reminded, history=history, holds={"plain Python": None})
+
+
 def test_a_property_may_be_excused() -> None:
     check(per_call, depth="quick")
     others = [each.name for each in PROPERTIES if each.name not in ("errors", "leftovers")]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import decimal
 import enum
+import importlib
 import re
 import threading
 import uuid
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pydantic
 import pytest
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.testing import check
-from statekit.testing.written_test import source_of
+from statekit.testing.written_test import Writer
 
 
 class Order(NamedTuple):
@@ -44,6 +46,13 @@ def two_sources() -> sk.Job:
         ({"holds": "errors"}, r"give a list of properties, as holds=\['errors'\]"),
         ({"holds": 5}, "give a list of properties"),
         ({"holds": []}, "names no property"),
+        (
+            {"holds": {"restarts": 3}},
+            r"'restarts': 3}: Input should be a valid set. Give what a fai",
+        ),
+        ({"holds": {"parallelism": 0}}, r"greater than 0. Give .* or holds=\['parallelism'\]"),
+        ({"holds": {"epochs": [-1]}}, "greater than or equal to 0"),
+        ({"holds": {"faults": ["fail"]}}, "instance of Fault"),
         ({"excused": ["repeats"]}, "give a dict with a reason"),
         ({"excused": {"repeats": None}}, "say why, in a sentence"),
         ({"depth": ["quick"]}, "use one of quick, normal, deep"),
@@ -55,6 +64,7 @@ def two_sources() -> sk.Job:
         ({"events": Order}, "give a list of records"),
         ({"events": Order("a", 1)}, "give a list of records"),
         ({"events": [1]}, r"events= has 1: "),
+        ({"events": st.integers()}, r"events= has 0: "),
         ({"events": st.nothing()}, "no records can be drawn"),
         ({"events": st.integers().filter(lambda n: False)}, "have 0 records together"),
     ],
@@ -71,7 +81,14 @@ def test_examples_for_several_sources_are_given_by_name() -> None:
 
 
 class Strict(pydantic.BaseModel):
-    customer: Annotated[str, pydantic.Field(pattern=r"^C\d{6}$")]
+    customer: str
+
+    @pydantic.field_validator("customer")
+    @classmethod
+    def is_known(cls, customer: str) -> str:
+        if customer != "ada lovelace":
+            raise ValueError("who is that?")
+        return customer
 
 
 @sk.process(key="customer")
@@ -129,7 +146,7 @@ class Aliased(pydantic.BaseModel):
 )
 def test_values_are_written_as_python_that_makes_them(value: Any) -> None:
     names = {**globals(), "decimal": decimal, "uuid": uuid}
-    assert eval(source_of(value), names) == value  # noqa: S307 - that is what is tested
+    assert eval(Writer().source_of(value), names) == value  # noqa: S307 - that is what is tested
 
 
 class Priced(NamedTuple):
@@ -153,3 +170,38 @@ def _dear(order: Priced, seen: sk.ValueState[int]) -> Iterator[int]:
     if order.price > 3 and order.color is Color.RED:
         raise ValueError("too dear")
     yield 1
+
+
+SHOP = """
+import enum
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+import statekit as sk
+
+class Order(NamedTuple):
+    class Color(enum.Enum):
+        RED = 1
+    customer: str
+    color: Color
+
+@sk.process(key="customer")
+def refused(order: Order) -> Iterator[int]:
+    raise ValueError("never")
+"""
+
+
+def test_a_printed_test_imports_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "some_shop.py").write_text(SHOP)
+    monkeypatch.syspath_prepend(tmp_path)
+    shop = importlib.import_module("some_shop")
+    with pytest.raises(AssertionError, match="never") as caught:
+        check(shop.refused, events=[shop.Order("ada", shop.Order.Color.RED)])
+    assert "from some_shop import Order, refused\n" in str(caught.value)
+    text = str(caught.value).split("This test runs it again:")[1].split("If this is intended")[0]
+    names: dict[str, Any] = {}
+    exec(re.sub(r"^    ", "", text, flags=re.MULTILINE), names)
+    with pytest.raises(AssertionError, match="'errors' does not hold"):
+        names["test_refused_errors"]()

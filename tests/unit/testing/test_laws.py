@@ -68,6 +68,19 @@ def test_what_breaks_a_law_of_reducers_is_shown(reducer: Any, values: Any, messa
         check_reducer(reducer, values, commutative=True)
 
 
+def test_functions_that_raise_are_shown_with_the_values() -> None:
+    with pytest.raises(AssertionError, match=r"the reducer raises ZeroDivisionError with the val"):
+        check_reducer(operator.floordiv, int)
+    average: sk.Aggregate[int, list[int], float] = sk.Aggregate(
+        create=list, add=list_kept, result=lambda held: sum(held) / len(held)
+    )
+    with pytest.raises(
+        AssertionError, match=r"with the values \[\]: division by zero. A record"
+    ) as e:
+        check_aggregate(average, int)
+    assert isinstance(e.value.__cause__, ZeroDivisionError)
+
+
 def test_floats_may_be_compared_roughly() -> None:
     floats = st.floats(-1e6, 1e6)
     with pytest.raises(AssertionError, match="not associative"):

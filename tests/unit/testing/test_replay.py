@@ -488,7 +488,7 @@ def command(*arguments: str, given: str = "") -> tuple[int, str]:
 def test_the_command_replays_what_a_script_recorded_with_classes_of_its_own(script: Path) -> None:
     status, shown = command("--epoch", "1", "--app", "shop_script:job", "--key", "ada")
     assert status == 0, shown
-    assert "1 records of spent in epoch 1" in shown
+    assert "1 record of spent in epoch 1" in shown
     assert "\n45\n" in shown
     assert "given['total'].update(20)" in shown
 

@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import re
 import subprocess
 import sys
 import uuid
@@ -97,6 +98,10 @@ def test_values_of_an_annotation_can_be_stored(annotation: Any, data: st.DataObj
         (Annotated[int, annotated_types.Interval(gt=1, lt=4)], lambda value: value in (2, 3)),
         (Annotated[int, msgspec.Meta(multiple_of=7)], lambda value: value % 7 == 0),
         (Annotated[float, pydantic.Field(le=1.5)], lambda value: value <= 1.5),
+        (
+            Annotated[str, pydantic.Field(pattern=r"^C\d+$", max_length=5)],
+            lambda value: re.fullmatch(r"C\d{1,4}", value),
+        ),
         (Annotated[str, annotated_types.Len(2, 3)], lambda value: 2 <= len(value) <= 3),
         (Annotated[bytes, msgspec.Meta(max_length=1)], lambda value: len(value) <= 1),
         (Annotated[list[int], annotated_types.MinLen(2)], lambda value: len(value) >= 2),
@@ -105,7 +110,7 @@ def test_values_of_an_annotation_can_be_stored(annotation: Any, data: st.DataObj
             lambda value: abs(value) < 1000 and value * 10 == int(value * 10),
         ),
     ],
-    ids=["ge", "interval", "multiple", "le", "text", "bytes", "list", "decimal"],
+    ids=["ge", "interval", "multiple", "le", "pattern", "text", "bytes", "list", "decimal"],
 )
 @given(data=st.data())
 def test_limits_are_kept(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 # As in an environment that was activated: PySpark starts `python3` for frames made of Python rows.
 os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+
+# Other programs run beside tests: how long an example takes says nothing.
+settings.register_profile("statekit", deadline=None)
+settings.load_profile("statekit")
 
 SLOW = (
     "tests/crash/",

@@ -17,7 +17,7 @@ from statekit.errors import StateTypeError
 from statekit.testing.strategies import check_fields, fields_of, instance, is_made, values
 from statekit.timestamp import duration_to_micros
 
-__all__ = ["NOON", "Epochs", "Generated", "Given", "Scene", "histories", "histories_of"]
+__all__ = ["NOON", "Epochs", "Generated", "Given", "Reached", "Scene", "histories", "histories_of"]
 
 T = TypeVar("T")
 Key = tuple[Any, ...]
@@ -67,16 +67,29 @@ class Generated:
         others = fields_of(self.cls, dict.fromkeys([*self.key, *self._times]) | dict(self.fields))
         return st.tuples(_PLACES, others, _OFFSETS)
 
-    def made(self, drawn: Any, keys: Sequence[Key], begin: dt.datetime, unit: dt.timedelta) -> Any:
+    def time_of(self, drawn: Any, reached: Reached, unit: dt.timedelta) -> dt.datetime:
+        """Return the event time of a record.
+
+        Parameters:
+            reached: before its epoch, whose begin is known.
+            unit: of event times.
+        """
+        units: int
+        behind: int
+        _, _, (units, behind) = drawn
+        if behind < _AT_THE_WATERMARK:
+            return reached.begin + units * unit - behind * self.lateness / 4
+        latest = reached.begin if reached.latest is None else reached.latest
+        return latest - self.lateness + (behind - _AT_THE_WATERMARK) * _INSTANT
+
+    def made(self, drawn: Any, keys: Sequence[Key], at: dt.datetime) -> Any:
         """Return a record; None if the class refuses its fields.
 
         Parameters:
             keys: the key is one of these.
-            begin: of its epoch, in event time.
-            unit: of event times.
+            at: the event time.
         """
-        place, own, (units, behind) = drawn
-        at = begin + units * unit - behind * self.lateness / 4
+        place, own, _ = drawn
         of_key = dict(zip(self.key, keys[place % len(keys)], strict=True))
         return instance(self.cls, own | of_key | dict.fromkeys(self._times, at))
 
@@ -91,6 +104,10 @@ class Given:
     def drawn(self) -> st.SearchStrategy[Any]:
         """Return the strategy."""
         return self.records
+
+    def time_of(self, drawn: Any, reached: Reached, unit: dt.timedelta) -> dt.datetime:
+        """Return when its epoch begins: the record has a time of its own, if any."""
+        return reached.begin
 
     def made(self, drawn: Any, *_: object) -> Any:
         """Return the record."""
@@ -158,9 +175,9 @@ def histories_of(
 
     def assembled(drawn: tuple[Scene, list[Any]]) -> list[dict[str, list[Any]]]:
         scene, of_epochs = drawn
-        made, begin = [], NOON
+        made, reached = [], Reached()
         for each in of_epochs:
-            begin, records = of.assembled(scene, begin, each)
+            reached, records = of.assembled(scene, reached, each)
             made.append(records)
         return made
 
@@ -177,6 +194,18 @@ class Scene(NamedTuple):
 
     unit: dt.timedelta
     keys: dict[str, list[Key]]
+
+
+class Reached(NamedTuple):
+    """How far event time has come in a history.
+
+    Parameters:
+        begin: of the last epoch.
+        latest: the latest time of all records; None if there are none.
+    """
+
+    begin: dt.datetime = NOON
+    latest: dt.datetime | None = None
 
 
 class Epochs:
@@ -211,24 +240,26 @@ class Epochs:
         self.drawn = st.tuples(st.integers(0, 30), st.fixed_dictionaries(of_sources))
 
     def assembled(
-        self, scene: Scene, begin: dt.datetime, drawn: Any
-    ) -> tuple[dt.datetime, dict[str, list[Any]]]:
-        """Return when an epoch begins in event time, and the records of each source.
+        self, scene: Scene, reached: Reached, drawn: Any
+    ) -> tuple[Reached, dict[str, list[Any]]]:
+        """Return how far event time is after an epoch, and the records of each source.
 
         Parameters:
-            begin: of the epoch before.
+            reached: before it.
         """
         steps, epoch = drawn
-        begin += steps * scene.unit
-        records: dict[str, list[Any]] = {}
+        reached = reached._replace(begin=reached.begin + steps * scene.unit)
+        latest, records = reached.latest, dict[str, list[Any]]()
         for name, of_source in epoch.items():
-            made = []
+            records[name] = []
             for n, own in of_source:
                 member = self._members[name, n]
-                keys = scene.keys[repr(member.key_types)]
-                made.append(member.made(own, keys, begin, scene.unit))
-            records[name] = list(filter(is_made, made))
-        return begin, records
+                at = member.time_of(own, reached, scene.unit)
+                record = member.made(own, scene.keys[repr(member.key_types)], at)
+                if is_made(record):
+                    records[name].append(record)
+                    latest = at if latest is None else max(latest, at)
+        return reached._replace(latest=latest), records
 
 
 def _keys(types: tuple[Any, ...], keys: int | Sequence[Any]) -> st.SearchStrategy[list[Key]]:
@@ -248,14 +279,15 @@ _PLACES = st.just(0) | st.just(0) | st.integers(0, 11)
 
 _INSTANT = dt.timedelta(microseconds=1)
 
-_UNITS = st.sampled_from([_SECOND, _SECOND, 60 * _SECOND, 3_600 * _SECOND, _INSTANT])
-"""What times are multiples of in a history: jobs wait for seconds, or for hours; in some,
-records are an instant before and behind the watermark.
-"""
+_UNITS = st.sampled_from([_SECOND, _SECOND, 60 * _SECOND, 3_600 * _SECOND])
+"""What times are multiples of in a history: jobs wait for seconds, or for hours."""
+
+_AT_THE_WATERMARK = 9
 
 _OFFSETS = st.tuples(
-    st.sampled_from([0, 1, 5, 12, 30]) | st.integers(-10, 40), st.just(0) | st.integers(0, 8)
+    st.sampled_from([0, 1, 5, 12, 30]) | st.integers(-10, 40),
+    st.just(0) | st.integers(0, _AT_THE_WATERMARK + 1),
 )
 """The event time of a record from the begin of its epoch on: in units, and how far behind, in
-quarters of the lateness.
+quarters of the lateness; or exactly at the watermark, or an instant later.
 """

@@ -17,15 +17,15 @@ from statekit.job.job import Job
 from statekit.job.stream import Stream
 from statekit.testing.comparison import is_same
 from statekit.testing.driver import Backend
-from statekit.testing.histories import NOON, Epochs, Scene
+from statekit.testing.histories import Epochs, Reached, Scene
 from statekit.testing.job_harness import JobHarness
 from statekit.testing.state_machines import machine_settings
 from statekit.testing.subject import Subject
 
 __all__ = ["JobMachine", "JobModel"]
 
-Epoch = tuple[dt.datetime, dict[str, list[Any]]]
-"""When an epoch begins in event time, and the records of each source."""
+Epoch = tuple[Reached, dict[str, list[Any]]]
+"""How far event time is after an epoch, and the records of each source."""
 
 
 _SHARDS = st.integers(1, 5)
@@ -36,7 +36,7 @@ _STEPS = st.integers(1, 30)
 def _epochs(draw: st.DrawFn) -> Epoch:
     """Draw the next epoch of a machine."""
     machine: JobMachine = draw(st.runner())
-    return machine.epochs.assembled(machine.scene, machine.begin, draw(machine.epochs.drawn))
+    return machine.epochs.assembled(machine.scene, machine.reached, draw(machine.epochs.drawn))
 
 
 _SCENES = st.runner().flatmap(lambda machine: machine.epochs.scenes)
@@ -74,7 +74,7 @@ class JobMachine(RuleBasedStateMachine):
         model: what it is compared with.
         outputs: the records of each sink so far.
         now: the processing time.
-        begin: when the last epoch with records began, in event time.
+        reached: how far event time has come in the records.
         scene: the keys and the unit of time of all epochs.
 
     >>> from collections.abc import Iterator
@@ -149,7 +149,7 @@ class JobMachine(RuleBasedStateMachine):
             scene: what all epochs share.
         """
         self.scene = scene if self.unit is None else scene._replace(unit=self.unit)
-        self.begin = NOON
+        self.reached = Reached()
         self.now = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
         self.harness = JobHarness(self.subject.job, shards, self.backend)
         self.model = self.make_model()
@@ -158,13 +158,13 @@ class JobMachine(RuleBasedStateMachine):
     @rule(epoch=_epochs())
     def send(self, epoch: Epoch) -> None:
         """Send the records of an epoch."""
-        self.begin, records = epoch
+        self.reached, records = epoch
         self._compare(self.model.send(**records), self.harness.send(**records))
 
     @rule(epoch=_epochs())
     def send_and_crash_before_the_commit(self, epoch: Epoch) -> None:
         """Send the records of an epoch, crash after records were published, and send them again."""
-        self.begin, records = epoch
+        self.reached, records = epoch
         expected = self.model.send(**records)
         self.check(self.harness.attempt(records), expected)
         self._compare(expected, self.harness.send(**records))
@@ -193,8 +193,9 @@ class JobMachine(RuleBasedStateMachine):
     @rule(steps=_STEPS)
     def advance_watermark(self, steps: int) -> None:
         """Advance the watermark in an epoch without records."""
-        to = (self.harness.watermark or self.begin) + steps * self.scene.unit
-        self.begin = max(self.begin, to)
+        begin = self.reached.begin
+        to = (self.harness.watermark or begin) + steps * self.scene.unit
+        self.reached = self.reached._replace(begin=max(begin, to))
         self._compare(self.model.advance_watermark(to), self.harness.advance_watermark(to))
 
     @rule(steps=_STEPS)

@@ -79,7 +79,7 @@ class ExpiryMachine(JobMachine):
     def teardown(self) -> None:
         if not hasattr(self, "harness") or self.harness.epoch is None:
             return
-        begin = self.harness.watermark or self.begin
+        begin = self.harness.watermark or self.reached.begin
         for hours in (1, 2):
             self.harness.advance_watermark(begin + hours * HOUR)
             self.harness.advance_processing_time(self.now + hours * HOUR)

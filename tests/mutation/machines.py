@@ -1,5 +1,5 @@
-"""State machines as finders of faults: those of the kit, of a state of each kind, and then that of
-the protocol.
+"""State machines as finders of faults: those of the kit, of a job and of a state of each kind, and
+then that of the protocol.
 """
 
 from __future__ import annotations
@@ -13,15 +13,26 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 import statekit as sk
 from statekit.testing.machines import (
     AggregatingStateMachine,
+    JobMachine,
     ListStateMachine,
     MapStateMachine,
     ReducingStateMachine,
     ValueStateMachine,
 )
+from statekit.testing.process_model import ProcessModel
 from tests.model.test_protocol_fuzz import HISTORIES, Protocol
-from tests.mutation.subjects import Mean
+from tests.mutation.subjects import Mean, alarmed
 
 HISTORIES_OF_PROTOCOL = 60
+
+
+class Alarms(JobMachine):
+    """Also advances the watermark between records."""
+
+    job = alarmed
+
+    def make_model(self) -> ProcessModel:
+        return ProcessModel(alarmed)
 
 
 class Values(ValueStateMachine):
@@ -46,7 +57,7 @@ class Means(AggregatingStateMachine):
 
 def main() -> None:
     """Run machines until one fails, and say which and how."""
-    for machine in (Values, Lists, Maps, Reduced, Means):
+    for machine in (Alarms, Values, Lists, Maps, Reduced, Means):
         _run(machine, settings(machine.TestCase.settings, derandomize=True, database=None))
     _run(Protocol, settings(HISTORIES, max_examples=HISTORIES_OF_PROTOCOL, database=None))
 

@@ -486,7 +486,7 @@ EVENT_TIME = [
     ),
     Mutant(
         "ties-by-arrival",
-        "records of one time are handled in the order of arrival",
+        "records of one time are handled in the order of their bytes, and not by `order_by`",
         "state/event_time_buffer.py",
         """
             records += ties if len(ties) < 2 else self.tie_order(ties)

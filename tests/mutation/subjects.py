@@ -115,9 +115,16 @@ def rang_again(
     yield ctx.key, timer.name, timer.clock, timer.at, rung.get()
 
 
-@sk.process(**IN_TIME, ordered=True)
-def in_order(order: Order, ctx: sk.Context, seen: sk.ListState[int]) -> Iterator[Seen]:
-    """Takes records in order of time, with timers between them."""
+class Ranked(NamedTuple):
+    key: str
+    at: dt.datetime
+    number: Small
+    rank: Small
+
+
+@sk.process(**IN_TIME, ordered=True, order_by="rank")
+def in_order(order: Ranked, ctx: sk.Context, seen: sk.ListState[int]) -> Iterator[Seen]:
+    """Takes records in order of time and rank, with timers between them."""
     seen.append(order.number)
     ctx.timers.set(order.at + dt.timedelta(seconds=10 * order.number))
     yield Seen(order.key, order.at, seen.get())
@@ -177,7 +184,7 @@ def counted(
 def windows() -> sk.Job:
     """Windows of built-in aggregates and of others, and two operators in a row."""
     job = sk.Job("windows")
-    orders = job.source("orders", Order)
+    orders = job.source("orders", Ranked)
     orders.window(sk.tumbling("30 seconds"), **IN_TIME).sum("number", name="sums").sink("sums")
     sessions = orders.window(sk.session("10 seconds"), **IN_TIME)
     sessions.collect("number", name="sessions").sink("sessions")

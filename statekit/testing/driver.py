@@ -67,7 +67,7 @@ class JobDriver:
     Parameters:
         job: the job.
         parallelism: shards per operator.
-        backend: where rows are kept between epochs.
+        backend: where rows are kept between epochs; or working copies, which stay after a crash.
         checkpoint: to commit to, and to continue from; None keeps everything in memory.
         allow_dropped_state: continue although the code no longer declares a stored state.
     """
@@ -76,12 +76,12 @@ class JobDriver:
         self,
         job: Job,
         parallelism: int | None,
-        backend: Backend,
+        backend: Backend | WorkingCopies,
         checkpoint: str | Path | Repository | None,
         *,
         allow_dropped_state: bool,
     ) -> None:
-        if backend not in ("memory", "rocksdb"):
+        if isinstance(backend, str) and backend not in ("memory", "rocksdb"):
             raise StateTypeError(f'backend={backend!r}: use "memory" or "rocksdb"')
         self._job = job
         self._repository = (
@@ -95,7 +95,9 @@ class JobDriver:
 
     def _start(self, parallelism: int | None) -> LocalRunner:
         copies: WorkingCopies = MemoryCopies()
-        if self._backend == "rocksdb":
+        if not isinstance(self._backend, str):
+            copies = self._backend
+        elif self._backend == "rocksdb":
             if self._directory is None:
                 self._directory = tempfile.mkdtemp(prefix="statekit-harness-")
                 weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)

@@ -17,6 +17,7 @@ from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 from statekit.state.timers import Timer
 from statekit.testing.driver import Backend, JobDriver, stored_epochs
+from statekit.working_copy.copies import WorkingCopies
 
 _DRIVES = "a Harness drives"
 
@@ -29,7 +30,8 @@ class Harness(JobDriver):
             `stream.window(...).sum(...)`.
         parallelism: shards.
         key_groups: of the checkpoint.
-        backend: where rows are kept between epochs: "memory" or "rocksdb".
+        backend: where rows are kept between epochs: "memory" or "rocksdb"; or working copies, which
+            stay after a crash, such as `FaultyCopies`.
         checkpoint: a directory or an open repository to commit to, and to continue from if it has
             epochs; None keeps everything in memory.
         allow_dropped_state: continue although the code no longer declares a stored state.
@@ -52,7 +54,7 @@ class Harness(JobDriver):
         process: Process[Any, Any, Any] | Stream[Any],
         parallelism: int | None = None,
         key_groups: int | None = None,
-        backend: Backend = "memory",
+        backend: Backend | WorkingCopies = "memory",
         checkpoint: str | Path | Repository | None = None,
         *,
         allow_dropped_state: bool = False,
@@ -160,7 +162,7 @@ class Harness(JobDriver):
         path: str | Path,
         parallelism: int | None = None,
         key_groups: int | None = None,
-        backend: Backend = "memory",
+        backend: Backend | WorkingCopies = "memory",
         *,
         allow_dropped_state: bool = False,
     ) -> Harness:

@@ -19,6 +19,7 @@ from statekit.testing.driver import Backend, Contents, JobDriver, stored_epochs
 from statekit.testing.read_back import misread
 from statekit.timestamp import instant
 from statekit.watermark import BEGINNING
+from statekit.working_copy.copies import WorkingCopies
 
 
 class _Ended(Exception):  # noqa: N818 - it is no error
@@ -31,7 +32,8 @@ class JobHarness(JobDriver):
     Parameters:
         job: the job, with a sink for each stream whose records you want to see.
         parallelism: shards per operator.
-        backend: where rows are kept between epochs: "memory" or "rocksdb".
+        backend: where rows are kept between epochs: "memory" or "rocksdb"; or working copies, which
+            stay after a crash, such as `FaultyCopies`.
         checkpoint: a directory or an open repository to commit to, and to continue from if it has
             epochs; None keeps everything in memory.
         allow_dropped_state: continue although the code no longer declares a stored state.
@@ -62,7 +64,7 @@ class JobHarness(JobDriver):
         self,
         job: Job,
         parallelism: int | None = None,
-        backend: Backend = "memory",
+        backend: Backend | WorkingCopies = "memory",
         checkpoint: str | Path | Repository | None = None,
         *,
         allow_dropped_state: bool = False,
@@ -248,7 +250,7 @@ class JobHarness(JobDriver):
         job: Job,
         path: str | Path,
         parallelism: int | None = None,
-        backend: Backend = "memory",
+        backend: Backend | WorkingCopies = "memory",
         *,
         allow_dropped_state: bool = False,
     ) -> JobHarness:

@@ -27,11 +27,12 @@ from statekit.testing.comparison import (
     in_any_order,
     in_total,
 )
-from statekit.testing.faults import Fault, Faults, faulty, safe_faults
+from statekit.testing.faults import Fault, Faults, FaultyCopies, faulty, safe_faults
 from statekit.testing.job_harness import JobHarness
 from statekit.testing.on_spark import differs_on_spark
 from statekit.testing.other_process import OtherProcess, other_processes
 from statekit.testing.subject import DRAINS_MAX, History, Observed, Step, Subject
+from statekit.working_copy.copies import MemoryCopies
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -234,24 +235,30 @@ def _moved(subject: Subject, source: str, records: list[Any], order: str) -> lis
 
 
 def _with_faults(subject: Subject, history: History, planned: list[Fault]) -> Observed:
-    """Run on a store that fails, and start again after each error."""
-    store = faulty(Repository.in_memory(), Faults(*planned, lasting=True))
-    observed = Observed()
+    """Run on a store and on working copies that fail."""
+    faults, observed = Faults(*planned, lasting=True), Observed()
+    store = faulty(Repository.in_memory(), faults)
+
+    def started() -> JobHarness:
+        return JobHarness(subject.job, 1, FaultyCopies(MemoryCopies(), faults), store)
+
     harness: JobHarness | None = None
     for step in subject.steps(history, observed):
-        harness = _with_restarts(subject, step, store, harness, observed)
+        harness = _with_restarts(step, started, harness, observed)
     return observed
 
 
 def _with_restarts(
-    subject: Subject, step: Step, store: Repository, harness: JobHarness | None, observed: Observed
+    step: Step, started: Callable[[], JobHarness], harness: JobHarness | None, observed: Observed
 ) -> JobHarness:
-    """Run an epoch until it is committed: start again after each error."""
+    """Run an epoch until it is committed. After an error the process goes on, with its working
+    copies; after another one the job is started again.
+    """
     number, published = len(observed.epochs), dict[str, list[Any]]()
     for attempt in count(1):
         try:
             if harness is None:
-                harness = JobHarness(subject.job, 1, checkpoint=store)
+                harness = started()
             if harness.epoch is None or harness.epoch < number:
                 if step.has_nothing_to_do(harness):
                     break
@@ -261,7 +268,8 @@ def _with_restarts(
         except StatekitError:
             if attempt > ATTEMPTS_MAX:
                 raise
-            harness = None
+            if attempt % 2 == 0:
+                harness = None
     assert harness is not None
     return harness
 
@@ -534,12 +542,11 @@ PROPERTIES: tuple[Property, ...] = (
     ),
     Property(
         "faults",
-        "After errors of the store, results are other ones",
+        "After errors of the store or of a disk, results are other ones",
         _always,
         partial(safe_faults, most=3, until=60),
-        _compared(_with_faults, lambda planned: f"a store with the faults {planned}"),
+        _compared(_with_faults, lambda planned: f"a store and a disk with the faults {planned}"),
         takes=list[Fault],
-        share=0.5,
     ),
     Property(
         "processes",

@@ -87,7 +87,7 @@ def _found(module: str, site: Path) -> str | None:
     if ran.returncode == 0:
         return None
     if ran.stdout.strip():
-        return ran.stdout.splitlines()[0]
+        return ran.stdout.splitlines()[-1]
     raised = re.findall(r"^(?:\w+\.)*(\w+Error)\b", ran.stderr, re.MULTILINE)
     return f"an error, {raised[-1]}" if raised else "the process ends"
 

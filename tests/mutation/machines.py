@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 import statekit as sk
@@ -58,13 +58,14 @@ class Means(AggregatingStateMachine):
 def main() -> None:
     """Run machines until one fails, and say which and how."""
     for machine in (Alarms, Values, Lists, Maps, Reduced, Means):
-        _run(machine, settings(machine.TestCase.settings, derandomize=True, database=None))
-    _run(Protocol, settings(HISTORIES, max_examples=HISTORIES_OF_PROTOCOL, database=None))
+        _run(machine, settings(machine.TestCase.settings, derandomize=True))
+    _run(Protocol, settings(HISTORIES, max_examples=HISTORIES_OF_PROTOCOL))
 
 
 def _run(machine: type[RuleBasedStateMachine], given: settings) -> None:
+    unshrunk = settings(given, database=None, phases=[Phase.generate])
     try:
-        run_state_machine_as_test(machine, settings=given)
+        run_state_machine_as_test(machine, settings=unshrunk)
     except Exception as error:  # noqa: BLE001 - whatever it is, it was found
         kind = type(error).__name__
         print(f"state machine {machine.__name__}: {kind}")

@@ -595,18 +595,6 @@ COPIES = [
 """,
     ),
     Mutant(
-        "mark-stays",
-        "a working copy on disk stays trusted while it is written",
-        "working_copy/copies.py",
-        """
-            self._written = True
-            self._lease.clear_mark()
-""",
-        """
-            self._written = True
-""",
-    ),
-    Mutant(
         "base-too-early",
         "a base is adopted that does not lead to the rows of the shard",
         "checkpoint/retention.py",

@@ -13,11 +13,17 @@ from statekit.testing.subject import History, Observed, Step, Subject
 
 
 def modelled(subject: Subject) -> ProcessModel | None:
-    """Return a model of the function that is checked; None if it is a job that has none."""
-    if len(subject.functions) != 1 or len(subject.job.sources) != 1:
+    """Return a model of the function that is checked; None if it has none: a job of several
+    operators, with transforms before the function, or a window.
+    """
+    job = subject.job
+    if len(job.operators) != 1 or len(job.sources) != 1:
+        return None
+    (operator,), (source,) = job.operators, job.sources
+    if operator.streams != (source.name,) or operator.declared.traits.definition is not None:
         return None
     try:
-        return ProcessModel(subject.functions[0])
+        return ProcessModel(operator.declared)
     except StateTypeError:
         return None
 
@@ -29,6 +35,9 @@ def differs_from_model(
 
     The end of event time is left out: it fires everything, whatever was kept before.
     """
+    (operator,) = subject.job.operators
+    emits = {operator.name: "outputs", operator.late: "late"}
+    sinks = {each.name: emits[each.stream] for each in subject.job.sinks if each.stream in emits}
     harness, ours, theirs = JobHarness(subject.job, 1), Observed(), Observed()
     form = SourceForm(subject.job.sources[0].record_type)
     for number, step in enumerate(subject.steps(history, ours)):
@@ -36,15 +45,17 @@ def differs_from_model(
             break
         watermark = step.reached(harness) if step.what == "watermark" else None
         ours.add(step.run(harness), harness)
-        theirs.epochs.append(_emitted(model, step, watermark, form))
-        for sink, records in ours.epochs[-1].items():
-            again = theirs.epochs[-1].get(sink, [])
-            if counted(records) != counted(again):
+        emitted = _emitted(model, step, watermark, form)
+        theirs.epochs.append({sink: emitted[of] for sink, of in sinks.items()})
+        for sink, again in theirs.epochs[-1].items():
+            if counted(ours.epochs[-1][sink]) != counted(again):
                 return f"the records of sink {sink!r} in epoch {number}", ours, theirs
-        for (operator, name), values in ours.contents[-1].states.items():
+        for (_, name), values in ours.contents[-1].states.items():
             for key, value in values.items():
                 if not is_same(model.state(name, key), value):
-                    what = f"state {name!r} of {operator} at the key {key!r} after epoch {number}"
+                    what = (
+                        f"state {name!r} of {operator.name} at the key {key!r} after epoch {number}"
+                    )
                     return what, ours, theirs
     return None
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import pickle
+import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +20,7 @@ from statekit.testing.divergence import explained
 from statekit.testing.properties import PROPERTIES, Property
 from statekit.testing.subject import Events, History, Subject
 
-_HISTORIES_MIN = 10
+_HISTORIES_MIN = 30
 """Of so many histories, most have records."""
 
 
@@ -65,13 +69,31 @@ def check(
     """
     __tracebackhide__ = True  # what pytest shows is the message, and not this function
     subject = Subject(given)
+    subject.variable = _name_of(given, inspect.currentframe()) or subject.variable
     _check_arguments(subject, holds, excused, history)
-    for each in _chosen(subject, holds, dict(excused or {})):
+    with contextlib.suppress(TypeError, AttributeError, pickle.PicklingError):
+        _ = subject.pickled  # the property that needs it says what is wrong
+    chosen = _chosen(subject, holds, dict(excused or {}))
+    may_fail = any(each.name == "errors" for each in chosen)
+    for each in chosen:
         found = _found(subject, each, events, depth, history, holds)
-        if found is not None:
+        if found is None and not may_fail:
+            _check_that_most_run(subject, each)
+        elif found is not None:
             shown, argument = found
             difference = each.find(subject, shown, argument)
             raise AssertionError(explained(subject, each, shown, argument, difference))
+
+
+def _name_of(given: object, frame: types.FrameType | None) -> str | None:
+    """Return what the caller of a function calls an object; None if it has no name there."""
+    caller = None if frame is None else frame.f_back
+    if caller is None:
+        return None
+    # Parameters of a test have other names than what they are given.
+    is_function = isinstance(given, Process)
+    named = caller.f_globals if is_function else {**caller.f_locals, **caller.f_globals}
+    return next((name for name, value in named.items() if value is given), None)
 
 
 def _check_arguments(subject: Subject, holds: object, excused: object, history: Any) -> None:
@@ -102,6 +124,8 @@ def _check_arguments(subject: Subject, holds: object, excused: object, history: 
     for epoch in history:
         if isinstance(epoch, Mapping):
             subject.check_sources("history", epoch)
+    for epoch in _by_source(subject, history):
+        subject.check_records("history", epoch)
 
 
 def _check_disturbances(holds: Mapping[Any, Any]) -> None:
@@ -168,11 +192,14 @@ def _found(
     arguments = st.just(holds[wanted.name]) if isinstance(holds, Mapping) else wanted.arguments()
 
     made: list[int] = []
+    subject.runs, subject.failed = 0, []
 
     def fails(drawn: tuple[Any, History]) -> bool:
         argument, tried = drawn
         made.append(sum(len(records) for epoch in tried for records in epoch.values()))
-        return wanted.find(subject, tried, argument) is not None
+        difference = wanted.find(subject, tried, argument)
+        subject.is_cut_short = subject.has_no_end  # not during it: runs are compared
+        return difference is not None
 
     found = counterexample(
         st.tuples(arguments, histories),
@@ -193,6 +220,19 @@ def _found(
     if not wanted.is_shrunk:
         return failed, argument
     return _without_others(failed, lambda tried: fails((argument, tried))), argument
+
+
+def _check_that_most_run(subject: Subject, checked: Property) -> None:
+    """Check that most runs end: a failed one is compared with nothing.
+
+    Raises:
+        StateTypeError: most fail.
+    """
+    if 2 * len(subject.failed) > subject.runs:
+        raise StateTypeError(
+            f"{checked.name!r} checks nothing: {len(subject.failed)} of {subject.runs} runs of "
+            f"{subject.name!r} fail. The first error: {subject.failed[0]}"
+        )
 
 
 def _without_others(history: History, fails: Callable[[History], bool]) -> History:

@@ -124,7 +124,15 @@ def text_of(value: Any) -> str:
         return f"{{{', '.join(pairs)}}}"
     if isinstance(value, list | tuple):
         return f"{type(value).__name__}({', '.join(map(text_of, value))})"
-    fields = getattr(value, "__dict__", None)
-    if isinstance(fields, dict) and fields and not isinstance(value, type | enum.Enum):
+    if not isinstance(value, type | enum.Enum) and (fields := _fields_of(value)):
         return f"{type(value).__name__}{text_of(fields)}"
     return repr(value)
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    """Return the fields of an object by name, also of one without a `__dict__`."""
+    cls = type(value)
+    names = getattr(cls, "__struct_fields__", None) or getattr(cls, "__dataclass_fields__", None)
+    if names is not None:
+        return {name: getattr(value, name, None) for name in names}
+    return dict(getattr(value, "__dict__", {}))

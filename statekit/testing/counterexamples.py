@@ -105,6 +105,8 @@ def counterexample(
         search()
     except _FailedError:
         return (failed[-1],)  # the smallest one is run last
+    except StateTypeError as error:
+        raise type(error)(*error.args) from error.__cause__  # without notes of Hypothesis
     except InvalidArgument as error:
         raise StateTypeError(f"no records can be drawn from what was given: {error}") from error
     except Flaky:  # it depends on chance whether an input fails

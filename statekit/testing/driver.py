@@ -83,6 +83,8 @@ class JobDriver:
     ) -> None:
         if isinstance(backend, str) and backend not in ("memory", "rocksdb"):
             raise StateTypeError(f'backend={backend!r}: use "memory" or "rocksdb"')
+        if not isinstance(checkpoint, str | Path | Repository | None):
+            raise StateTypeError(f"checkpoint={checkpoint!r}: give a path or an open repository")
         self._job = job
         self._repository = (
             Repository.in_memory() if checkpoint is None else Repository.of(checkpoint)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.stream import Stream
@@ -109,6 +110,13 @@ class JobMachine(RuleBasedStateMachine):
         if vars(cls).keys() & {"job", "events"} and "epochs" not in vars(cls):
             cls.epochs = Epochs(cls.subject.records(cls.events))
         cls.TestCase.settings = machine_settings()
+
+    def __init__(self) -> None:
+        if not hasattr(type(self), "subject"):
+            raise StateTypeError(
+                f"{type(self).__name__} has no job: name it in the class, as job = spent"
+            )
+        super().__init__()
 
     def make_model(self) -> JobModel:
         """Return the model that the job is compared with.

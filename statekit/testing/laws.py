@@ -102,7 +102,19 @@ reduce(0, reduce(0, 1)) is 1. A value depends on how records are combined
             "The record that it is a part of changes, too",
         )
 
-    laws: list[Law] = [unchanged, associative, *([in_any_order] if commutative else [])]
+    def kept(given: list[Any]) -> _Broken | None:
+        a, b = given[:2]
+        result = combine(*_copies(a, b))
+        if codec is None or codec.accepts(result):
+            return None
+        return _Broken(
+            f"reduce({a!r}, {b!r}) is {result!r}, which is no {codec.schema.brief}: "
+            f"{codec.reason(result)}",
+            "A record like this stops the job",
+        )
+
+    codec = None if _is_strategy(values) else value_codec(values)
+    laws: list[Law] = [kept, unchanged, associative, *([in_any_order] if commutative else [])]
     _check("the reducer", laws, values, (3, 3), depth)
 
 
@@ -141,7 +153,7 @@ and add makes 1. A window that two sessions were merged into has a wrong result
     ]
     if aggregate.merge is not None:
         laws.append(_Accumulators(aggregate, equal).can_be_merged)
-    _check("the aggregate", laws, values, (0, 4), depth)
+    _check("the aggregate", laws, values, (1, 4), depth)
 
 
 def check_migration(
@@ -290,6 +302,12 @@ def _check(
             broken = broken_by(law, *found)
             assert broken is not None, f"{found!r} failed, and then did not: it depends on chance"
             raise AssertionError(f"{broken.what}. {broken.means}") from broken.error
+
+
+def _is_strategy(given: object) -> bool:
+    from hypothesis.strategies import SearchStrategy
+
+    return isinstance(given, SearchStrategy)
 
 
 def _copies(*values: Any) -> list[Any]:

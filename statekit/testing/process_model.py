@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -242,10 +243,10 @@ class _Key:
 
 
 def _called(bound: Bound, argument: Any) -> Iterator[Any]:
-    """Call a bound function, and return its outputs."""
+    """Call a bound function, and yield its outputs as they are then: it may change them later."""
     function, arguments = bound
     emitted = function(argument, *arguments)
-    return iter(()) if emitted is None else iter(emitted)
+    return iter(()) if emitted is None else map(copy.deepcopy, emitted)
 
 
 def _later(one: dt.datetime | None, other: dt.datetime | None) -> dt.datetime | None:

@@ -31,6 +31,7 @@ from statekit.testing.faults import Fault, Faults, FaultyCopies, faulty, safe_fa
 from statekit.testing.job_harness import JobHarness
 from statekit.testing.on_spark import differs_on_spark
 from statekit.testing.other_process import OtherProcess, other_processes
+from statekit.testing.redistribution import check_redistribution
 from statekit.testing.subject import DRAINS_MAX, History, Observed, Step, Subject
 from statekit.working_copy.copies import MemoryCopies
 
@@ -100,9 +101,8 @@ def _compared(
     """
 
     def find(subject: Subject, history: History, argument: Any) -> Difference | None:
-        try:
-            one = subject.run(history, stands=stands)
-        except StatekitError:
+        one = subject.plain_run(history, stands=stands)
+        if one is None:
             return None  # for the property that there are no errors
         titles = "one shard in memory", title(argument)
         try:
@@ -157,13 +157,21 @@ def _processes(subject: Subject, history: History, _: None) -> Difference | None
 
 def _elsewhere(process: OtherProcess, subject: Subject, history: History, _: None) -> Observed:
     try:
-        observed: Observed = process.call(_run, subject.job, history)
-    except (TypeError, pickle.PicklingError) as error:
+        try:
+            observed: Observed = process.call(_run_as_it_was, subject.pickled, history)
+        except StatekitError:
+            # A Struct of a script is another class there than the one that the job had before.
+            observed = process.call(_run, subject.job, history)
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
         raise StateTypeError(
             f"{subject.name} cannot be sent to another process, as Spark does with it ({error}): "
             "make such an object inside of the function, or keep it in a module"
         ) from error
     return observed
+
+
+def _run_as_it_was(pickled: bytes, history: History) -> Observed:
+    return _run(pickle.loads(pickled), history)  # noqa: S301 - of our own process
 
 
 def _run(job: Job, history: History) -> Observed:
@@ -185,6 +193,29 @@ def _rescaled(subject: Subject, history: History, shards: list[int]) -> Observed
         return harness
 
     return subject.run(history, disturb)
+
+
+def _rescaling(subject: Subject, history: History, shards: list[int]) -> Difference | None:
+    """Compare a history with one that is rescaled between epochs. Operator states of other shards
+    are other ones; those of one shard have to survive that they are split and merged.
+    """
+    find = _compared(_rescaled, lambda shards: f"shards by epoch: {shards}", in_any_order)
+    found = find(subject, history, shards)
+    if found is not None:
+        return found
+    observed = subject.plain_run(history)
+    for operator, spec in subject.redistributed if observed is not None else ():
+        assert observed is not None
+        values = [each.operator_states[operator, spec.name][0] for each in observed.contents]
+        held = [value for value in values if value is not None]
+        into = [each for each in shards if each > 1]
+        if spec.redistribute is None or not held or not into:
+            continue
+        try:
+            check_redistribution(spec.redistribute, held, into)
+        except AssertionError as error:
+            return _alone(f"operator state {spec.name!r} of {operator}: {error}", observed)
+    return None
 
 
 def _recut(subject: Subject, history: History, sizes: list[int]) -> Observed:
@@ -291,32 +322,32 @@ def _alone(what: str | None, observed: Observed) -> Difference | None:
 
 
 def _leftovers(subject: Subject, history: History, _: None) -> Difference | None:
-    try:
-        observed = subject.run(history)
-    except StatekitError:
+    subject.is_cut_short = False
+    observed = subject.plain_run(history)
+    if observed is None:
         return None
     what = _timers_left(observed)
     if what is None and observed.has_come_to_rest:
         what = _values_left(subject, observed)
     if observed.is_endless or len(observed.epochs) >= len(history) + DRAINS_MAX:
-        what = "timers set each other without end: each one that fires is followed by another"
+        what = (
+            "timers set each other without end: after more than a thousand, each one that fires is "
+            "still followed by another"
+        )
     return _alone(what, observed)
 
 
 def _queries(subject: Subject, history: History, _: None) -> Difference | None:
     harness = JobHarness(subject.job, 1)
-    try:
-        observed = subject.run(history, harness=harness)
-    except StatekitError:
+    observed = subject.plain_run(history, harness=harness)
+    if observed is None:
         return None
     return _alone(harness.misread() if observed.epochs else None, observed)
 
 
 def _spark(subject: Subject, history: History, _: None) -> Difference | None:
-    try:
-        subject.run(history)
-    except StatekitError:
-        return None  # for the property that there are no errors
+    if subject.plain_run(history) is None:
+        return None
     try:
         what = differs_on_spark(subject.job, history)
     except StateTypeError:
@@ -332,10 +363,9 @@ def _plain(subject: Subject, history: History, _: None) -> Difference | None:
         raise StateTypeError(
             f"{subject.name} {_if_modelled(subject)}: leave 'plain Python' out of holds="
         )
-    try:
-        found = differs_from_model(subject, model, history)
-    except Exception:  # noqa: BLE001 - for the property that there are no errors
+    if subject.plain_run(history) is None:
         return None
+    found = differs_from_model(subject, model, history)
     if found is None:
         return None
     what, ours, theirs = found
@@ -465,6 +495,14 @@ def _orders() -> SearchStrategy[Any]:
 
 
 PROPERTIES: tuple[Property, ...] = (
+    Property(
+        "repeats",
+        "After a crash, records that were published before are emitted differently: something "
+        "outside of the states is used, such as a global variable, a clock or random numbers",
+        _always,
+        _nothing,
+        _compared(_again, lambda _: "the same once more"),
+    ),
     Property("errors", "A record like this stops the job", _always, _nothing, _errors),
     Property(
         "leftovers",
@@ -473,14 +511,6 @@ PROPERTIES: tuple[Property, ...] = (
         _always,
         _nothing,
         _leftovers,
-    ),
-    Property(
-        "repeats",
-        "After a crash, records that were published before are emitted differently: something "
-        "outside of the states is used, such as a global variable, a clock or random numbers",
-        _always,
-        _nothing,
-        _compared(_again, lambda _: "the same once more"),
     ),
     Property(
         "arrival order",
@@ -537,7 +567,7 @@ PROPERTIES: tuple[Property, ...] = (
         "Results change when the job is rescaled",
         _if_divisible,
         _shards_by_epoch,
-        _compared(_rescaled, lambda shards: f"shards by epoch: {shards}", in_any_order),
+        _rescaling,
         takes=list[PositiveInt],
     ),
     Property(
@@ -591,4 +621,6 @@ PROPERTIES: tuple[Property, ...] = (
         is_shrunk=False,
     ),
 )
-"""Those that find most come first."""
+"""Those that find most come first: `repeats`, which finds what is kept outside of states, before
+other runs have filled it.
+"""

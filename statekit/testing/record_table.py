@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from typing import Any
 
 from statekit.codec.annotations import struct_fields, struct_flavour
@@ -49,7 +49,7 @@ def differing_rows(
             rows.append(["…"])
             break
         cells = zip(_cells(one, names), _cells(other, names), strict=True)
-        rows.append([label, *(a if a == b else f"{a} | {b}" for a, b in cells)])
+        rows.append([label, *(_beside(a, b) for a, b in cells)])
     title = "records differ (left of | is the first list)"
     if by_key:
         title = "states differ (left of | is the first one)"
@@ -82,15 +82,33 @@ def _columns(records: Sequence[Any]) -> list[str] | None:
     return [field.name for field in struct_fields(cls)]
 
 
-def _cells(record: Any, names: Sequence[str]) -> list[str]:
-    if record is _NONE:
-        return [_ABSENT] * len(names)
-    return [_short(getattr(record, name)) for name in names]
+def _cells(record: Any, names: Sequence[str]) -> list[Any]:
+    return [_NONE if record is _NONE else getattr(record, name) for name in names]
 
 
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= _CELL_MAX else f"{text[:_CELL_MAX]}…"
+def _beside(one: Any, other: Any) -> str:
+    """Return the text of two values; of long ones the part in which they differ."""
+    shown = _text(one), _text(other)
+    if one is not _NONE and other is not _NONE and one != other and shown[0] == shown[1]:
+        shown = repr(one), repr(other)  # such as 1 and "1"
+    if shown[0] == shown[1]:
+        return _short(shown[0], 0)
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*shown, strict=False)))
+    begin = max(0, same - _CELL_MAX // 2) if max(map(len, shown)) > _CELL_MAX else 0
+    return " | ".join(_short(text, begin) for text in shown)
+
+
+def _text(value: Any) -> str:
+    if value is _NONE:
+        return _ABSENT
+    return value if isinstance(value, str) else repr(value)
+
+
+def _short(text: str, begin: int) -> str:
+    """Return a text from a place on, and where it was cut."""
+    left = "…" if begin else ""
+    right = "…" if len(text) > begin + _CELL_MAX else ""
+    return f"{left}{text[begin : begin + _CELL_MAX]}{right}"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

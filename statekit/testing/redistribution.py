@@ -23,8 +23,9 @@ def check_redistribution(
 
     Raises:
         AssertionError: split returned another number of states, the merged state differs, or a
-            function changed its argument. The message names the state and the number.
-        StateTypeError: there are no functions to check.
+            function raised an error or changed its argument. The message names the state and the
+            number.
+        StateTypeError: there are no functions, states or numbers of shards to check.
 
     >>> def share(total: int, n: int) -> list[int]:
     ...     return [total // n] * n
@@ -34,21 +35,42 @@ def check_redistribution(
     AssertionError: merge(split(7, 2)) is 6: split returned [3, 3]
     """
     split, merge = _functions(hooks)
-    for state in states:
-        for n in shards:
+    given_states, numbers = _listed("states", states), _listed("shards", shards)
+    for state in given_states:
+        for n in numbers:
             given = copy.deepcopy(state)
-            parts = split(given, n)
             call = f"split({state!r}, {n})"
+            parts = _called(call, split, given, n)
             _check(given == state, f"{call} changed what it was given to {given!r}")
             is_list = isinstance(parts, list | tuple) and len(parts) == n
             _check(is_list, f"{call} returned {parts!r}, and not a list of {n} states")
             originals = copy.deepcopy(list(parts))
-            merged = merge(list(parts))
+            merged = _called(f"merge({parts!r})", merge, list(parts))
             _check(
                 list(parts) == originals,
                 f"merge changed what it was given: {originals!r} to {parts!r}",
             )
             _check(merged == state, f"merge({call}) is {merged!r}: split returned {originals!r}")
+
+
+def _listed(name: str, given: Any) -> list[Any]:
+    """Return the elements of an argument.
+
+    Raises:
+        StateTypeError: there are none.
+    """
+    elements = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
+    if not elements:
+        raise StateTypeError(f"{name}={given!r:.100}: give a list with at least one of them")
+    return elements
+
+
+def _called(call: str, function: Any, *arguments: Any) -> Any:
+    """Return what a function of the user returns."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise AssertionError(f"{call} raises {type(error).__name__}: {error}") from error
 
 
 def _check(holds: bool, message: str) -> None:

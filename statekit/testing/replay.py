@@ -100,10 +100,10 @@ class Replay:
         if key is not None:
             self._harness.shard_of(self.operator.name, key)  # checks it
         self.records = [record for each in self._attempts for record in self._records_of(each)]
-        if key is not None and not self.records:
+        if key is not None and not (self.records or self._harness.timers(self.operator.name, key)):
             raise QueryError(
-                f"no record of {self.operator.name} in epoch {epoch} has the key {key!r}: its "
-                "records may be in a shard that is not recorded"
+                f"no record of {self.operator.name} in epoch {epoch} has the key {key!r}, and it "
+                "has no timers: its records may be in a shard that is not recorded"
             )
 
     @property
@@ -157,7 +157,7 @@ class Replay:
         not do what the epoch did.
         """
         process, key = self._process, self.key
-        if key is None or process.takes_runs or process.ordered is not None:
+        if key is None or process.takes_runs or process.ordered is not None or not self.records:
             return None
         if process.traits.combiner is not None or process.traits.fires is not None:
             return None

@@ -107,6 +107,16 @@ class StateMachine(RuleBasedStateMachine):
             cls._declare(cls.state)
         cls.TestCase.settings = machine_settings()
 
+    def __init__(self) -> None:
+        if not hasattr(type(self), "spec"):
+            raise StateTypeError(
+                f"{type(self).__name__} has no state: declare it in the class, as "
+                "state = sk.ValueState[int]"
+            )
+        if self.backend not in ("memory", "rocksdb"):
+            raise StateTypeError(f'backend={self.backend!r}: use "memory" or "rocksdb"')
+        super().__init__()
+
     @classmethod
     def _declare(cls, annotation: Any) -> None:
         """Read the declaration of the state, and make the strategies of its types."""

@@ -5,20 +5,27 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import enum
+import math
 import re
+import sys
 import typing
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-import pydantic
 from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
-from statekit.codec.annotations import struct_fields, struct_flavour, union_members, with_metadata
-from statekit.codec.value_check import INT_MAX, INT_MIN
+from statekit.codec.annotations import (
+    Field,
+    struct_fields,
+    struct_flavour,
+    union_members,
+    with_metadata,
+)
 from statekit.errors import StateTypeError
 from statekit.records.record_type import RecordType
+from statekit.testing.written_test import alias_of
 
 __all__ = ["check_fields", "fields_of", "instance", "is_made", "records", "values"]
 
@@ -29,14 +36,17 @@ _SIZE_MAX = 4
 
 _FIRST, _LAST = dt.datetime(1970, 1, 1), dt.datetime(2100, 1, 1)
 _LARGE = 10**9  # sums of some of these fit a state
+_STEP = 0.25  # of floats: sums and means of multiples are the same in any order
 _CHARACTERS = st.characters(exclude_categories=["Cs"])  # so that texts are valid UTF-8
 _TEXTS = st.text(_CHARACTERS, max_size=8)
+_INSTEAD = "give examples of records with events=[...], or a strategy of Hypothesis"
+_FLOATS_MIN = 64  # so many floats are within limits at least
 _SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     None: st.none(),
     type(None): st.none(),
     bool: st.booleans(),
     int: st.integers(-5, 5) | st.integers(-_LARGE, _LARGE),
-    float: st.integers(-5, 5).map(float) | st.floats(-_LARGE, _LARGE),
+    float: (st.integers(-5, 5) | st.integers(-_LARGE, _LARGE)).map(lambda number: number * _STEP),
     str: st.sampled_from(["a", "b", ""]) | _TEXTS,
     bytes: st.binary(max_size=8),
     dt.date: st.dates(_FIRST.date(), _LAST.date()),
@@ -99,9 +109,7 @@ class _Values:
         try:
             scalar = _SCALARS[bare]
         except (KeyError, TypeError):
-            raise StateTypeError(
-                f"there are no values of {annotation!r}: pass a strategy of your own for it"
-            ) from None
+            raise StateTypeError(f"no values of {annotation!r} can be made: {_INSTEAD}") from None
         return _Limits(metadata).kept(bare, scalar)
 
     def _container(
@@ -110,6 +118,16 @@ class _Values:
         if origin is tuple and arguments[-1:] != (...,):
             return st.tuples(*map(self.of, arguments))
         sizes = limits.sizes()
+        if sizes["min_size"] == 0 and any(argument in self.open for argument in arguments):
+            # A class that contains itself: most of its containers are empty, so that it ends.
+            few = [{"max_size": most} for most in (0, 0, 1, 2)]
+            return st.one_of(*(self._filled(annotation, origin, arguments, each) for each in few))
+        return self._filled(annotation, origin, arguments, sizes)
+
+    def _filled(
+        self, annotation: Any, origin: Any, arguments: tuple[Any, ...], sizes: dict[str, Any]
+    ) -> st.SearchStrategy[Any]:
+        """Return a strategy of containers of such sizes."""
         if origin is tuple:
             return st.lists(self.of(arguments[0]), **sizes).map(tuple)
         if origin in (dict, Mapping):
@@ -118,9 +136,7 @@ class _Values:
             return st.lists(self.of(arguments[0]), **sizes)
         if origin in (set, frozenset):
             return (st.sets if origin is set else st.frozensets)(self.of(arguments[0]), **sizes)
-        raise StateTypeError(
-            f"there are no values of {annotation!r}: pass a strategy of your own for it"
-        )
+        raise StateTypeError(f"no values of {annotation!r} can be made: {_INSTEAD}")
 
     def _struct(self, cls: Any) -> st.SearchStrategy[Any]:
         """Return a strategy of the instances of a class."""
@@ -147,8 +163,15 @@ class _Values:
             may_lack = struct_flavour(cls) == "typeddict" and not field.required
             place = optional if may_lack and field.name not in given else required
             own = given.get(field.name)
-            place[field.name] = self.of(field.annotation) if own is None else own
+            place[field.name] = self._field(cls, field) if own is None else own
         return st.fixed_dictionaries(required, optional=optional)
+
+    def _field(self, cls: Any, field: Field) -> st.SearchStrategy[Any]:
+        """Return a strategy of the values of a field."""
+        try:
+            return self.of(field.annotation)
+        except StateTypeError as error:
+            raise StateTypeError(f"{cls.__name__}.{field.name}: {error}") from error
 
 
 def instance(cls: Any, fields: dict[str, Any]) -> Any:
@@ -156,12 +179,12 @@ def instance(cls: Any, fields: dict[str, Any]) -> Any:
     if struct_flavour(cls) == "typeddict":
         names = [field.name for field in struct_fields(cls)]
         return {name: fields[name] for name in names if name in fields}  # in their order
-    if struct_flavour(cls) != "pydantic":
-        return cls(**fields)
-    aliases = {name: info.alias or name for name, info in cls.model_fields.items()}
     try:
-        return cls.model_validate({aliases[name]: value for name, value in fields.items()})
-    except pydantic.ValidationError:
+        if struct_flavour(cls) != "pydantic":
+            return cls(**fields)
+        named = {alias_of(cls.model_fields[name]) or name: fields[name] for name in fields}
+        return cls.model_validate(named)
+    except Exception:  # noqa: BLE001 - whatever a validator of the user raises
         return None
 
 
@@ -215,7 +238,7 @@ class _Limits:
         if kind is int:
             strategy = self._ints(least, most)
         elif kind is float:
-            strategy = st.floats(least, most, allow_nan=False, allow_infinity=False)
+            strategy = self._floats(least, most)
         elif kind is decimal.Decimal:
             strategy = self._decimals(least, most)
         return strategy.filter(self._holds)
@@ -230,8 +253,7 @@ class _Limits:
             matching.validate()
         except (re.error, InvalidArgument) as error:
             raise StateTypeError(
-                f"there are no values of the pattern {pattern!r} ({error}): pass a strategy of "
-                "your own for it"
+                f"no values of the pattern {pattern!r} can be made ({error}): {_INSTEAD}"
             ) from None
         # Python's $ also matches before a line break at the end, that of pydantic does not
         return matching.filter(lambda text: self._is_so_long(text) and text[-1:] != "\n")
@@ -242,12 +264,24 @@ class _Limits:
 
     def _ints(self, least: int | None, most: int | None) -> st.SearchStrategy[int]:
         """Return a strategy of ints, often near the least or the largest one, or near 0."""
-        low = INT_MIN if least is None else int(least)
-        high = INT_MAX if most is None else int(most)
+        low, high = map(int, _range(least, most))
         step = self._known.get("multiple_of", 1)
         near = min(max(low, 0), high)
         first, last = -(-low // step), high // step
         close = st.integers(max(near // step - 5, first), min(near // step + 5, last))
+        return (close | st.integers(first, last)).map(lambda number: number * step)
+
+    def _floats(self, least: float | None, most: float | None) -> st.SearchStrategy[float]:
+        """Return a strategy of floats, as multiples of a step that is a power of two."""
+        low, high = _range(least, most)
+        step = _STEP
+        while high > low and (high - low) / step < _FLOATS_MIN:
+            step /= 2
+        if step * _FLOATS_MIN < min(abs(low), abs(high)) * sys.float_info.epsilon or low == high:
+            return st.floats(low, high)
+        near = min(max(low, 0), high) // step
+        first, last = math.ceil(low / step), math.floor(high / step)
+        close = st.integers(max(int(near) - 5, first), min(int(near) + 5, last))
         return (close | st.integers(first, last)).map(lambda number: number * step)
 
     def _decimals(self, least: Any, most: Any) -> st.SearchStrategy[decimal.Decimal]:
@@ -268,6 +302,13 @@ class _Limits:
             "multiple_of": lambda limit: value % limit == 0,
         }
         return all(checks[name](of) for name, of in self._known.items() if name in checks)
+
+
+def _range(least: Any, most: Any) -> tuple[Any, Any]:
+    """Return the limits of numbers. Where one is missing, sums of some still fit a state."""
+    if least is None:
+        least = -_LARGE if most is None else min(-_LARGE, most - _LARGE)
+    return least, max(_LARGE, least + _LARGE) if most is None else most
 
 
 def _flat(metadata: Iterable[Any]) -> Iterator[Any]:

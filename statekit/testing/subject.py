@@ -8,7 +8,7 @@ import datetime as dt
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +19,7 @@ from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.plan import Operator, Source
 from statekit.job.stream import Stream
+from statekit.records import by_value
 from statekit.records.record_type import RecordType
 from statekit.state.base import StateSpec
 from statekit.testing.driver import Contents
@@ -45,10 +46,14 @@ _EPOCH = dt.timedelta(minutes=10)
 """Processing time between two epochs, for functions that use it."""
 
 _STEPS = [dt.timedelta(hours=1), dt.timedelta(days=1)]
-_JUMPS_MAX = 40
-"""Event time goes on by these steps behind the soonest timer, and then from timer to timer. If
-there are timers after so many jumps, they set each other without end.
+_JUMPS_MAX, _LEAPS_MAX, _PART = 40, 60, 16
+"""Event time goes on by these steps behind the soonest timer, and then from timer to timer. After
+so many jumps it goes further each time, by a part of the time since the first of them. If there
+are timers after so many leaps, which is some 1,500 timers later, they set each other without end.
 """
+
+_FEW_JUMPS = 5
+"""So many, if there is no end anyway."""
 
 _TIMERS_MAX = 10
 """So many timers fire one after the other after the last record."""
@@ -163,11 +168,21 @@ class Subject:
     Attributes:
         job: the job.
         variable: what a test calls the subject.
+        has_no_end: whether timers set each other without end in a run.
+        is_cut_short: whether runs without end are stopped soon: it is known that there are some.
+        runs: how many plain runs there were.
+        failed: their errors.
     """
 
     def __init__(self, given: Process[Any, Any, Any] | Stream[Any] | Job) -> None:
+        self.has_no_end = self.is_cut_short = False
+        self.runs, self.failed = 0, list[StatekitError]()
         if isinstance(given, Job):
             self.job, self.variable = given, "job"
+            if not given.operators:
+                raise StateTypeError(
+                    f"job {given.name!r} has no operator: there is nothing to check"
+                )
         else:
             process = process_of(given, "check() takes a job,")
             self.job = job_of(process)
@@ -199,6 +214,13 @@ class Subject:
                 if spec.kind.is_local and not is_broadcast and spec.redistribute is None:
                     return f"no rule redistributes operator state {spec.name!r} of {declared.name}"
         return None
+
+    @cached_property
+    def pickled(self) -> bytes:
+        """The job as other processes get it. If it is taken before the first run, what functions
+        keep outside of the states is not in it.
+        """
+        return by_value.dumps(self.job, keeps_files=True)
 
     def times_of(self, source: str) -> Callable[[Any], Any]:
         """Return a function from a record of a source to its event time; to 0 without."""
@@ -234,6 +256,17 @@ class Subject:
                 harness = disturb(harness, len(observed.epochs))
             observed.add(step.run(harness), harness)
         return observed
+
+    def plain_run(
+        self, history: History, *, harness: JobHarness | None = None, stands: bool = False
+    ) -> Observed | None:
+        """Return what comes of a run that is not disturbed; None if it fails, which is noted."""
+        self.runs += any(any(records) for records in map(dict.values, history))
+        try:
+            return self.run(history, harness=harness, stands=stands)
+        except StatekitError as error:
+            self.failed.append(error)
+            return None
 
     def steps(
         self, history: History, observed: Observed, *, stands: bool = False
@@ -289,15 +322,32 @@ class Subject:
         """Yield epochs in which event time goes on, a little at first: at its end, timers that set
         each other would never stop firing.
         """
-        for jump in range(_JUMPS_MAX + len(_STEPS)):
+        first: dt.datetime | None = None  # of those that are jumped to
+        most = _FEW_JUMPS if self.is_cut_short else _JUMPS_MAX + _LEAPS_MAX
+        for jump in range(-len(_STEPS), most):
             soonest = observed.next_timer("event")
             if soonest is None:
                 return
-            step = _STEPS[jump] if jump < len(_STEPS) else dt.timedelta(0)
+            step = dt.timedelta(0)
+            if jump < 0:
+                step = _STEPS[jump]
+            elif first is None:
+                first = soonest
+            elif jump > _JUMPS_MAX:
+                step = (soonest - first) / _PART
             if soonest + step >= _FAR_FUTURE:
                 return
             yield Step("watermark", now, watermark=soonest + step)
         observed.is_endless = observed.next_timer("event") is not None
+        self.has_no_end |= observed.is_endless
+
+    @property
+    def redistributed(self) -> Iterator[tuple[str, StateSpec]]:
+        """The operator states that functions of the user split and merge, by operator."""
+        for operator in self.job.operators:
+            for spec in operator.declared.states:
+                if spec.redistribute is not None and spec.redistribute.split is not None:
+                    yield operator.name, spec
 
     @property
     def expiring_states(self) -> list[tuple[str, str]]:
@@ -364,6 +414,19 @@ class Subject:
                 f"{', '.join(names)}"
             )
 
+    def check_records(self, argument: str, epoch: Mapping[str, Iterable[Any]]) -> None:
+        """Check that the records of an epoch are those of the sources.
+
+        Parameters:
+            argument: that has them.
+
+        Raises:
+            StateTypeError: one is not of the type of its source.
+        """
+        for source in self.job.sources:
+            for record in epoch.get(source.name, ()):
+                _record_of(argument, source, record)
+
     def _members(self, source: Source, given: Mapping[str, Any]) -> Sequence[Generated | Given]:
         """Return the records of a source, of each of its types."""
         from hypothesis import strategies as st
@@ -374,7 +437,7 @@ class Subject:
             return [self._generated(source, record) for record in source.record_type.members]
         records = given[source.name]
         if isinstance(records, st.SearchStrategy):
-            return [Given(records.map(partial(_record_of, source)))]
+            return [Given(records.map(partial(_record_of, "events", source)))]
         return [Given(st.sampled_from(self._examples(source, records)))]
 
     def _examples(self, source: Source, given: Any) -> list[Any]:
@@ -389,7 +452,7 @@ class Subject:
             raise StateTypeError(f"events={given!r:.100}: give a list of records, also of one")
         if not given:
             raise StateTypeError(f"events={given!r}: give at least one record, or leave it out")
-        return [_record_of(source, record) for record in given]
+        return [_record_of("events", source, record) for record in given]
 
     def _generated(self, source: Source, record: RecordType) -> Generated:
         """Return generated records of a type, with the key and the event time of an operator that
@@ -425,8 +488,8 @@ class Subject:
         ]
 
 
-def _record_of(source: Source, given: Any) -> Any:
-    """Return what `events=` has for a source, after checking that it is a record of it.
+def _record_of(argument: str, source: Source, given: Any) -> Any:
+    """Return what an argument has for a source, after checking that it is a record of it.
 
     Raises:
         StateTypeError: it is none.
@@ -434,5 +497,5 @@ def _record_of(source: Source, given: Any) -> Any:
     try:
         source.record_type.coerce(given)
     except StatekitError as error:
-        raise StateTypeError(f"events= has {given!r:.100}: {error}") from error
+        raise StateTypeError(f"{argument}= has {given!r:.100}: {error}") from error
     return given

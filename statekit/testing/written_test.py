@@ -11,7 +11,9 @@ import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import msgspec
 import pydantic
+from pydantic.fields import FieldInfo
 
 _MODULES = ("datetime", "decimal", "uuid", "pytest")
 
@@ -50,7 +52,10 @@ class Writer:
         fields = _fields_of(value)
         if fields is None:
             return repr(value)
-        arguments = ", ".join(f"{name}={self.source_of(of)}" for name, of in fields.items())
+        if all(map(str.isidentifier, fields)):
+            arguments = ", ".join(f"{name}={self.source_of(of)}" for name, of in fields.items())
+        else:  # aliases of pydantic may be any text
+            arguments = f"**{self.source_of(fields)}"
         return f"{self.name_of(cls)}({arguments})"
 
     def _joined(self, values: Iterable[Any]) -> str:
@@ -106,10 +111,20 @@ def _fields_of(value: Any) -> dict[str, Any] | None:
     if dataclasses.is_dataclass(value):
         made = [field for field in dataclasses.fields(value) if field.init]
         return {field.name: getattr(value, field.name) for field in made}
+    if isinstance(value, msgspec.Struct):
+        return {name: getattr(value, name) for name in value.__struct_fields__}
     if isinstance(value, pydantic.BaseModel):
         declared = type(value).model_fields
-        return {field.alias or name: getattr(value, name) for name, field in declared.items()}
+        return {alias_of(field) or name: getattr(value, name) for name, field in declared.items()}
     return None
+
+
+def alias_of(field: FieldInfo) -> str | None:
+    """Return the name under which a pydantic model takes a field, if it is not its own."""
+    alias = field.validation_alias
+    if isinstance(alias, pydantic.AliasChoices):
+        alias = next((choice for choice in alias.choices if isinstance(choice, str)), None)
+    return alias if isinstance(alias, str) else field.alias
 
 
 def _has_its_names(module: str) -> bool:

@@ -1,5 +1,5 @@
 """State machines as finders of faults: those of the kit, of a job and of a state of each kind, and
-then that of the protocol.
+then those of bases and of the protocol.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from statekit.testing.machines import (
     ValueStateMachine,
 )
 from statekit.testing.process_model import ProcessModel
+from tests.model.test_bases import Bases
 from tests.model.test_protocol_fuzz import HISTORIES, Protocol
 from tests.mutation.subjects import Mean, alarmed
 
-HISTORIES_OF_PROTOCOL = 60
+HISTORIES_OF_BASES, HISTORIES_OF_PROTOCOL = 60, 60
 
 
 class Alarms(JobMachine):
@@ -58,12 +59,13 @@ class Means(AggregatingStateMachine):
 def main() -> None:
     """Run machines until one fails, and say which and how."""
     for machine in (Alarms, Values, Lists, Maps, Reduced, Means):
-        _run(machine, settings(machine.TestCase.settings, derandomize=True))
+        _run(machine, machine.TestCase.settings)
+    _run(Bases, settings(Bases.TestCase.settings, max_examples=HISTORIES_OF_BASES))
     _run(Protocol, settings(HISTORIES, max_examples=HISTORIES_OF_PROTOCOL))
 
 
 def _run(machine: type[RuleBasedStateMachine], given: settings) -> None:
-    unshrunk = settings(given, database=None, phases=[Phase.generate])
+    unshrunk = settings(given, database=None, derandomize=True, phases=[Phase.generate])
     try:
         run_state_machine_as_test(machine, settings=unshrunk)
     except Exception as error:  # noqa: BLE001 - whatever it is, it was found

@@ -595,30 +595,6 @@ COPIES = [
 """,
     ),
     Mutant(
-        "base-too-early",
-        "a base is adopted that does not lead to the rows of the shard",
-        "checkpoint/retention.py",
-        """
-    if new.shard != plan.base.groups or new.follows not in follows:
-        return False
-""",
-        """
-    if new.shard != plan.base.groups:
-        return False
-""",
-    ),
-    Mutant(
-        "base-after-rollback",
-        "a base from before a rollback is adopted",
-        "checkpoint/retention.py",
-        """
-    if plan.base_epoch is None or new.epoch < plan.since:
-""",
-        """
-    if plan.base_epoch is None:
-""",
-    ),
-    Mutant(
         "files-after-base",
         "the change files after a base are lost when it is adopted",
         "working_copy/base_lifecycle.py",

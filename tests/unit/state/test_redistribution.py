@@ -269,6 +269,16 @@ def test_functions_that_lose_state_are_reported_with_the_place(
         check_redistribution(sk.Redistribute(split=split, merge=merge), [[1, 2, 3, 4, 5]])
 
 
+def test_functions_that_raise_and_lists_without_elements_are_reported() -> None:
+    hooks = sk.Redistribute(split=lambda count, shards: [count // 0], merge=sum)
+    with pytest.raises(AssertionError, match=r"split\(1, 2\) raises ZeroDivisionError"):
+        check_redistribution(hooks, [1])
+    wrong: list[dict[str, Any]] = [{"states": []}, {"states": [1], "shards": 3}]
+    for arguments in wrong:
+        with pytest.raises(sk.StateTypeError, match="give a list with at least one"):
+            check_redistribution(hooks, **arguments)
+
+
 def test_where_there_is_no_function_there_is_nothing_to_check() -> None:
     with pytest.raises(sk.StateTypeError, match="no functions to check"):
         check_redistribution(sk.Redistribute("even"), [[1]])

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
+import msgspec
+import pydantic
 import pytest
 from hypothesis import strategies as st
 
@@ -325,6 +327,112 @@ def looked_at_again(timer: sk.Timer, last: Last) -> Iterator[tuple[int | None, i
     yield last.get(), 0
 
 
+class Limited(NamedTuple):
+    customer: str
+    pieces: Annotated[int, pydantic.Field(ge=0)]
+    price: Annotated[float, pydantic.Field(gt=0)]
+    share: Annotated[float, pydantic.Field(ge=0, le=1)]
+
+
+@sk.process(key="customer")
+def later(of: Limited, count: sk.ValueState[int], price: sk.ValueState[float]) -> Iterator[float]:
+    count.update((count.get() or 0) + of.pieces)
+    price.update((price.get() or 0.0) + of.price + of.share)
+    yield price.get() or 0.0
+
+
+class Measured(NamedTuple):
+    customer: str
+    at: dt.datetime
+    value: float
+
+
+def stamped_means() -> sk.Stream[Any]:
+    values = sk.Job("values").source("values", Measured)
+    return values.window(sk.session("10 minutes"), **IN_TIME).mean("value", name="mean")
+
+
+stamped = stamped_means()
+
+
+class Tagged(msgspec.Struct):
+    customer: str
+    tags: set[str]
+
+
+@sk.process(key="customer")
+def tagged(of: Tagged, seen: sk.ValueState[set[str]]) -> Iterator[Tagged]:
+    seen.update((seen.get() or set()) | of.tags)
+    yield Tagged(of.customer, seen.get() or set())
+
+
+@sk.process(key="customer")
+def growing(order: Order) -> Iterator[list[int]]:
+    """Emits a list that it changes later: what is emitted is a copy."""
+    emitted: list[int] = []
+    for number in range(2):
+        emitted.append(number)
+        yield emitted
+
+
+@sk.process(key="customer", event_time="at")
+def in_instalments(order: Order, ctx: sk.Context, left: sk.ValueState[int]) -> Iterator[int]:
+    """Sets a timer after the other, and ends some time."""
+    if left.get() is None:
+        left.update(60)
+        ctx.timers.set(order.at + dt.timedelta(days=30))
+    yield left.get() or 0
+
+
+@in_instalments.on_timer
+def instalment(timer: sk.Timer, ctx: sk.Context, left: sk.ValueState[int]) -> Iterator[int]:
+    still = (left.get() or 0) - 1
+    yield still
+    if still > 0:
+        left.update(still)
+        ctx.timers.set(timer.at + dt.timedelta(days=30))
+    else:
+        left.clear()
+
+
+def renamed() -> sk.Job:
+    """A job of one function, whose sink has a name of its own."""
+    job = sk.Job("renamed")
+    job.source("orders", Order).process(first_of_all).sink("firsts")
+    return job
+
+
+SEEN: set[str] = set()
+RATES: dict[str, int] = {}
+
+
+@sk.process(key="customer")
+def only_once(order: dict[str, Any]) -> Iterator[str]:
+    if order["customer"] not in SEEN:
+        SEEN.add(order["customer"])
+        yield order["customer"]
+
+
+@sk.process(key="customer")
+def cached(order: Order) -> Iterator[int]:
+    yield RATES.setdefault(order.customer, order.cents)
+
+
+def copied(count: int, shards: int) -> list[int]:
+    return [count] * shards
+
+
+@sk.process(key="customer")
+def replicated(
+    order: Order,
+    count: Annotated[
+        sk.OperatorState[int], sk.Default(0), sk.Redistribute(split=copied, merge=sum)
+    ],
+) -> Iterator[int]:
+    count.update((count.get() or 0) + 1)
+    yield order.cents
+
+
 @pytest.mark.parametrize(
     "given",
     [
@@ -363,6 +471,47 @@ def test_timers_are_compared_also_if_the_last_records_advance_event_time_beyond_
     check(reminded, history=history, holds={"plain Python": None})
 
 
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        (later, "errors"),
+        (stamped, "epochs"),
+        (tagged, "processes"),
+        (growing, "plain Python"),
+        (renamed(), "plain Python"),
+        (in_instalments, "leftovers"),
+    ],
+    ids=["limits", "floats", "sets", "copies", "sinks", "timers"],
+)
+def test_what_is_right_causes_no_false_alarm(given: Any, name: str) -> None:
+    check(given, holds=[name], depth="quick")
+
+
+def test_what_is_kept_in_a_module_is_found_by_the_first_run() -> None:
+    with pytest.raises(AssertionError, match="'repeats' does not hold"):
+        check(only_once, events=[{"customer": "ada"}, {"customer": "bob"}])
+    with pytest.raises(AssertionError, match="'processes' does not hold"):
+        check(cached)
+
+
+def test_operator_state_that_is_split_and_merged_is_the_same() -> None:
+    with pytest.raises(
+        AssertionError, match=r"operator state 'count' of replicated: merge\(split\(1"
+    ):
+        check(replicated, depth="quick")
+
+
+def test_a_check_whose_runs_fail_is_no_pass() -> None:
+    with pytest.raises(
+        sk.StateTypeError, match="'parallelism' checks nothing: 1 of 1 runs of 'halved'"
+    ):
+        check(halved, history=[[Order("ada", at(0), 0)]], holds={"parallelism": 2})
+    with pytest.raises(
+        sk.StateTypeError, match=r"checks nothing: .* The first error: .*division by"
+    ):
+        check(halved, events=[Order("ada", at(0), 0)], excused={"errors": "some are empty"})
+
+
 def test_a_property_may_be_excused() -> None:
     check(per_call, depth="quick")
     others = [each.name for each in PROPERTIES if each.name not in ("errors", "leftovers")]
@@ -396,7 +545,9 @@ def test_what_cannot_be_checked_is_refused() -> None:
         check(of_dicts)
     with pytest.raises(sk.StateTypeError, match="events= names 'order': the sources of 'shop' are"):
         check(shop(), events={"order": []})
-    with pytest.raises(sk.StateTypeError, match="no property 'reordering': there are errors, left"):
+    with pytest.raises(
+        sk.StateTypeError, match="no property 'reordering': there are repeats, errors"
+    ):
         check(numbered, holds=["reordering"])
     with pytest.raises(sk.StateTypeError, match="say why, in a sentence"):
         check(numbered, excused={"repeats": " "})

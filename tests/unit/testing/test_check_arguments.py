@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import decimal
 import enum
 import importlib
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pydantic
 import pytest
 from hypothesis import strategies as st
@@ -59,6 +61,7 @@ def two_sources() -> sk.Job:
         ({"history": 5}, "give a list of epochs"),
         ({"history": [Order("a", 1)]}, "give a list of epochs"),
         ({"history": [{"nowhere": []}]}, "names 'nowhere': the sources"),
+        ({"history": [[1]]}, "history= has 1: "),
         ({"events": []}, "at least one record"),
         ({"events": 5}, "give a list of records"),
         ({"events": Order}, "give a list of records"),
@@ -130,12 +133,24 @@ class Aliased(pydantic.BaseModel):
     number: int = pydantic.Field(alias="no")
 
 
+class AnyAlias(pydantic.BaseModel):
+    number: int = pydantic.Field(validation_alias="a b")
+
+
+class Struct(msgspec.Struct):
+    color: Color
+    price: decimal.Decimal
+    id: uuid.UUID
+
+
 @pytest.mark.parametrize(
     "value",
     [
         Order("a", 1),
         Made(Color.RED, 7),
         Aliased(no=5),
+        Struct(Color.RED, decimal.Decimal("1.50"), uuid.UUID(int=7)),
+        AnyAlias.model_validate({"a b": 5}),
         decimal.Decimal("1.50"),
         uuid.UUID(int=7),
         {"a": [Color.RED, {1}, frozenset({2}), (3,), set()]},
@@ -205,3 +220,64 @@ def test_a_printed_test_imports_what_it_needs(
     exec(re.sub(r"^    ", "", text, flags=re.MULTILINE), names)
     with pytest.raises(AssertionError, match="'errors' does not hold"):
         names["test_refused_errors"]()
+
+
+def test_a_job_without_operators_is_refused() -> None:
+    with pytest.raises(sk.StateTypeError, match="job 'empty' has no operator"):
+        check(sk.Job("empty"))
+
+
+JOB = two_sources()
+
+
+def test_the_printed_test_names_what_the_caller_calls_it() -> None:
+    with pytest.raises(AssertionError, match=r"check\(JOB, excused="):
+        check(
+            JOB, holds=["errors"], events={"orders": [Order("a", 2**70)], "more": [Order("a", 1)]}
+        )
+
+
+class Nested(msgspec.Struct):
+    name: str
+    parts: list[Nested] = []
+
+
+@dataclasses.dataclass
+class Positive:
+    name: str
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number < 0:
+            raise ValueError("negative")
+
+
+@sk.process(key="name")
+def of_nested(record: Nested, seen: sk.ValueState[int]) -> Iterator[int]:
+    yield len(record.parts)
+
+
+@sk.process(key="name")
+def of_positive(record: Positive, seen: sk.ValueState[int]) -> Iterator[int]:
+    yield record.number
+
+
+@pytest.mark.parametrize("given", [of_nested, of_positive], ids=repr)
+def test_records_that_contain_themselves_or_refuse_values_are_made(given: Any) -> None:
+    check(given, depth="quick")
+
+
+class Opened(NamedTuple):
+    customer: str
+    at: datetime.time
+
+
+def test_the_field_whose_values_cannot_be_made_is_named() -> None:
+    @sk.process(key="customer")
+    def opened(record: Opened) -> Iterator[int]:
+        yield 1
+
+    with pytest.raises(
+        sk.StateTypeError, match=r"Opened.at: no values of .*give examples of records"
+    ):
+        check(opened)

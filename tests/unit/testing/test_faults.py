@@ -208,6 +208,20 @@ def test_a_harness_runs_on_a_faulty_store() -> None:
     assert len(faults.done) == 2
 
 
+@pytest.mark.parametrize("what", ["fail before", "fail after", "tear"])
+def test_a_harness_goes_on_with_its_copies_after_an_epoch_that_failed_while_it_was_written(
+    what: What,
+) -> None:
+    faults = Faults(Fault(what, at=1, operation="write"))
+    harness = Harness(tally, backend=FaultyCopies(MemoryCopies(), faults))
+    first, second = entries(0, 12), entries(1, 12)
+    emitted = harness.send(*first)
+    with pytest.raises(StorageError, match="failed on purpose"):
+        harness.send(*second)
+    emitted += harness.send(*second)
+    assert sorted(emitted) == sorted(plain_outputs([*first, *second]))
+
+
 def test_a_fault_that_cannot_be_is_refused() -> None:
     with pytest.raises(StateTypeError, match="what='explode'"):
         Fault("explode", 0)  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from statekit.state.ttl import Expiry
 from statekit.testing.counterexamples import set_default_depth
 from statekit.testing.machines import (
     AggregatingStateMachine,
+    JobMachine,
     ListStateMachine,
     MapStateMachine,
     ReducingStateMachine,
@@ -162,6 +163,25 @@ def quick() -> Iterator[None]:
     set_default_depth("quick")
     yield
     set_default_depth("normal")
+
+
+def test_a_machine_without_a_declaration_or_with_another_backend_is_refused() -> None:
+    class Undeclared(ValueStateMachine):
+        pass
+
+    class Elsewhere(Number):
+        backend = "disk"  # type: ignore[assignment]
+
+    class Jobless(JobMachine):
+        pass
+
+    for machine, said in [
+        (Undeclared, "Undeclared has no state"),
+        (Elsewhere, "backend='disk'"),
+        (Jobless, "Jobless has no job"),
+    ]:
+        with pytest.raises(StateTypeError, match=said):
+            machine()
 
 
 @pytest.mark.usefixtures("quick")

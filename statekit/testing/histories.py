@@ -286,7 +286,7 @@ _AT_THE_WATERMARK = 9
 
 _OFFSETS = st.tuples(
     st.sampled_from([0, 1, 5, 12, 30]) | st.integers(-10, 40),
-    st.just(0) | st.integers(0, _AT_THE_WATERMARK + 1),
+    st.just(0) | st.just(0) | st.just(_AT_THE_WATERMARK + 1) | st.integers(0, _AT_THE_WATERMARK),
 )
 """The event time of a record from the begin of its epoch on: in units, and how far behind, in
 quarters of the lateness; or exactly at the watermark, or an instant later.

@@ -519,7 +519,7 @@ PROPERTIES: tuple[Property, ...] = (
         _orders,
         _arrival,
         takes=Order,
-        share=4.0,
+        share=6.0,
     ),
     Property(
         "epochs",

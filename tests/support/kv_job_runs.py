@@ -53,8 +53,8 @@ class StoreRun:
         self.value: Any = Held
         self.repository = Repository.in_memory()
         self.key_groups: int | None = key_groups
-        self.has_removed = False
-        """Whether operations were removed since the last epoch."""
+        self.removed: set[str] = set()
+        """Operations that were removed since the last epoch, perhaps to be declared again."""
         self.restart(parallelism)
 
     def restart(self, parallelism: int) -> None:
@@ -62,7 +62,7 @@ class StoreRun:
         self.parallelism = parallelism
         job = store_job(tuple(self.kinds), self.value, self.key_groups, **self.options)
         self.key_groups = None
-        options = RunOptions(parallelism=parallelism, allow_dropped_state=self.has_removed)
+        options = RunOptions(parallelism=parallelism, allow_dropped_state=bool(self.removed))
         self.runner = LocalRunner(job, self.repository, MemoryCopies(), options)
 
     def evolve(self) -> None:
@@ -83,14 +83,19 @@ class StoreRun:
     def remove(self, kind: str) -> None:
         """Start again with one operation less, and give its buffered requests up."""
         self.kinds.remove(kind)
-        self.model.removed(kind)
-        self.has_removed = True
+        self.removed.add(kind)
         self.restart(self.parallelism)
+
+    def _give_up(self) -> None:
+        """Drop what is buffered of operations that are still not declared when an epoch is run."""
+        for kind in self.removed.difference(self.kinds):
+            self.model.removed(kind)
 
     def epoch(self, given: Given) -> None:
         """Run an epoch, and check its answers."""
+        self._give_up()
         self.check(self.runner.epoch(given), self.model.epoch(self.kinds, given))
-        self.has_removed = False
+        self.removed.clear()
 
     def crash(self, given: Given, parallelism: int) -> None:
         """Run an epoch that dies before its commit, then once more after a restart.
@@ -117,15 +122,17 @@ class StoreRun:
             raise AssertionError("the callback raises")
         assert self.repository.latest_epoch() == before
         self.restart(parallelism)
+        self._give_up()
         expected = self.model.epoch(self.kinds, given)
         self.check(seen, expected)
         self.check(self.runner.epoch(given), expected)
-        self.has_removed = False
+        self.removed.clear()
 
     def drain(self) -> None:
         """End event time, and check the answers of all buffered operations."""
         assert isinstance(self.model, TimedModel)
         if self.repository.latest_epoch() is not None:
+            self._give_up()
             self.check(self.runner.epoch({}, what="drain"), self.model.drain(self.kinds))
 
     def check(

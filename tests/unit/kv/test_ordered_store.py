@@ -128,6 +128,17 @@ def test_an_ordered_store_answers_as_a_model_that_sorts_all_operations_and_knows
     histories(6)
 
 
+def test_an_operation_that_is_declared_again_before_an_epoch_is_no_new_input() -> None:
+    store = OrderedStore()
+    store.start(kinds=["put", "get", *ALL_KINDS[2:]], declared=2, parallelism=1)
+    store.epoch(operations=[("put", Op("a", at(16), as_of=at(8)), 2)])
+    store.all_inputs_reach_the_same_time()
+    store.run.remove("put")
+    store.run.declare("put", 0)
+    store.all_inputs_reach_the_same_time()
+    store.teardown()
+
+
 @pytest.mark.slow
 def test_it_does_so_in_many_more_histories() -> None:
     histories(10_000 if SOAK else 20)

@@ -27,6 +27,8 @@ settings.load_profile("statekit")
 
 SLOW = (
     "tests/crash/",
+    "tests/docs/test_state_machines_page.py",
+    "tests/docs/test_testing_page.py",
     "tests/model/",
     "tests/store/",
     "tests/spark/test_bench_agrees.py",
@@ -46,7 +48,7 @@ SLOW = (
     "tests/unit/testing/test_processors.py::test_rows_of_all_types_are_made",
     "tests/unit/testing/test_sinks.py",
 )
-"""Tests that kill, fuzz and compare engines: `make test-slow` runs them."""
+"""Tests that kill, fuzz, check and compare engines: `make test-slow` runs them."""
 
 LONG = ("tests/spark/", "tests/crash/", "tests/model/")
 """Their files take longest. They come first, so that both processes end together."""

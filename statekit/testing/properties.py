@@ -502,16 +502,9 @@ PROPERTIES: tuple[Property, ...] = (
         _always,
         _nothing,
         _compared(_again, lambda _: "the same once more"),
+        share=0.5,
     ),
     Property("errors", "A record like this stops the job", _always, _nothing, _errors),
-    Property(
-        "leftovers",
-        "A key without state still has timers, or something stays for ever: delete timers with "
-        "ctx.timers.delete or ctx.timers.replace, and states with clear()",
-        _always,
-        _nothing,
-        _leftovers,
-    ),
     Property(
         "arrival order",
         "Results depend on the order in which records arrive",
@@ -520,6 +513,14 @@ PROPERTIES: tuple[Property, ...] = (
         _arrival,
         takes=Order,
         share=6.0,
+    ),
+    Property(
+        "leftovers",
+        "A key without state still has timers, or something stays for ever: delete timers with "
+        "ctx.timers.delete or ctx.timers.replace, and states with clear()",
+        _always,
+        _nothing,
+        _leftovers,
     ),
     Property(
         "epochs",

@@ -11,7 +11,7 @@ import typer
 from statekit.checkpoint.paths import RECORDED
 from statekit.checkpoint.repository import Repository
 from statekit.cli.arguments import Checkpoint
-from statekit.cli.tables import err, out, say
+from statekit.cli.tables import count_text, err, out, say
 from statekit.errors import ProcessError, QueryError
 from statekit.job.job import Job
 from statekit.job.loader import load_job
@@ -70,7 +70,7 @@ def replay(
         except QueryError:
             if number == len(keys):
                 raise
-    records = "1 record" if len(replayed.records) == 1 else f"{len(replayed.records)} records"
+    records = count_text(len(replayed.records), "record", "records")
     say(f"{records} of {replayed.operator.name} in epoch {epoch}")
     try:
         for emitted in replayed.run():

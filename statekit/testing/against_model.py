@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 
-from statekit.errors import StateTypeError
+from statekit.errors import StatekitError, StateTypeError
 from statekit.runtime.local import SourceForm
-from statekit.testing.comparison import counted, is_same
+from statekit.testing.comparison import have_the_same, is_same
 from statekit.testing.job_harness import JobHarness
 from statekit.testing.process_model import ProcessModel
 from statekit.testing.subject import History, Observed, Step, Subject
@@ -31,24 +31,29 @@ def modelled(subject: Subject) -> ProcessModel | None:
 def differs_from_model(
     subject: Subject, model: ProcessModel, history: History
 ) -> tuple[str, Observed, Observed] | None:
-    """Return what differs, and what both come to; None if nothing does.
+    """Return what differs, and what both come to; None if nothing does, or if the run fails.
 
     The end of event time is left out: it fires everything, whatever was kept before.
     """
     (operator,) = subject.job.operators
     emits = {operator.name: "outputs", operator.late: "late"}
     sinks = {each.name: emits[each.stream] for each in subject.job.sinks if each.stream in emits}
+    subject.count_run(history)
     harness, ours, theirs = JobHarness(subject.job, 1), Observed(), Observed()
     form = SourceForm(subject.job.sources[0].record_type)
     for number, step in enumerate(subject.steps(history, ours)):
         if step.what in ("end", "after"):
             break
         watermark = step.reached(harness) if step.what == "watermark" else None
-        ours.add(step.run(harness), harness)
+        try:
+            ours.add(step.run(harness), harness)
+        except StatekitError as error:
+            subject.failed.append(error)
+            return None
         emitted = _emitted(model, step, watermark, form)
         theirs.epochs.append({sink: emitted[of] for sink, of in sinks.items()})
         for sink, again in theirs.epochs[-1].items():
-            if counted(ours.epochs[-1][sink]) != counted(again):
+            if not have_the_same(ours.epochs[-1][sink], again):
                 return f"the records of sink {sink!r} in epoch {number}", ours, theirs
         for (_, name), values in ours.contents[-1].states.items():
             for key, value in values.items():

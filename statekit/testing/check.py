@@ -71,13 +71,14 @@ def check(
     subject = Subject(given)
     subject.variable = _name_of(given, inspect.currentframe()) or subject.variable
     _check_arguments(subject, holds, excused, history)
-    with contextlib.suppress(TypeError, AttributeError, pickle.PicklingError):
-        _ = subject.pickled  # the property that needs it says what is wrong
     chosen = _chosen(subject, holds, dict(excused or {}))
-    may_fail = any(each.name == "errors" for each in chosen)
+    names = {each.name for each in chosen}
+    if "processes" in names:
+        with contextlib.suppress(TypeError, AttributeError, pickle.PicklingError):
+            _ = subject.pickled  # before the first run; the property says what is wrong
     for each in chosen:
         found = _found(subject, each, events, depth, history, holds)
-        if found is None and not may_fail:
+        if found is None and "errors" not in names:
             _check_that_most_run(subject, each)
         elif found is not None:
             shown, argument = found

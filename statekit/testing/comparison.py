@@ -22,12 +22,12 @@ def exactly(one: Observed, other: Observed) -> str | None:
 
 def in_any_order(one: Observed, other: Observed) -> str | None:
     """Compare the records of each epoch in any order, states and timers."""
-    return _by_epoch(one, other, _have_the_same, _in_contents)
+    return _by_epoch(one, other, have_the_same, _in_contents)
 
 
 def emitted_in_any_order(one: Observed, other: Observed) -> str | None:
     """Compare the records of each epoch in any order, and nothing that is stored."""
-    return _by_epoch(one, other, _have_the_same)
+    return _by_epoch(one, other, have_the_same)
 
 
 def _by_epoch(
@@ -60,7 +60,7 @@ def in_total(one: Observed, other: Observed) -> str | None:
         records, again = (
             [record for epoch in each.epochs for record in epoch[sink]] for each in (one, other)
         )
-        if not _have_the_same(records, again):
+        if not have_the_same(records, again):
             return f"all records of sink {sink!r} together"
     return _in_contents(one, other, -1) if one.contents and other.contents else None
 
@@ -100,13 +100,10 @@ def is_same(one: Any, other: Any) -> bool:
     return bool(one == other) or text_of(one) == text_of(other)  # NaN is not equal to itself
 
 
-def _have_the_same(records: Sequence[Any], again: Sequence[Any]) -> bool:
-    return counted(records) == counted(again)
-
-
-def counted(records: Sequence[Any]) -> Counter[str]:
-    """Return how often each record is there, by its text."""
-    return Counter(map(text_of, records))
+def have_the_same(records: Sequence[Any], again: Sequence[Any]) -> bool:
+    """Return whether two lists have the same records, in any order."""
+    one, other = (Counter(map(text_of, each)) for each in (records, again))
+    return one == other
 
 
 def text_of(value: Any) -> str:

@@ -120,8 +120,14 @@ class _FailedError(Exception):
 
 def strategy_of(given: SearchStrategy[T] | Any) -> SearchStrategy[T]:
     """Return a strategy, or that of the values of an annotation."""
-    from hypothesis.strategies import SearchStrategy
-
     from statekit.testing.strategies import values
 
-    return given if isinstance(given, SearchStrategy) else values(given)
+    strategy: SearchStrategy[T] = given if is_strategy(given) else values(given)
+    return strategy
+
+
+def is_strategy(given: object) -> bool:
+    """Return whether something is a strategy of Hypothesis."""
+    from hypothesis.strategies import SearchStrategy
+
+    return isinstance(given, SearchStrategy)

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from statekit.backend.interface import Backend as RowBackend
 from statekit.backend.mutation import Batch
@@ -61,6 +61,16 @@ class Contents:
     late: int
 
 
+def check_backend(name: str) -> None:
+    """Check the name of a backend.
+
+    Raises:
+        StateTypeError: there is no such backend.
+    """
+    if name not in get_args(Backend):
+        raise StateTypeError(f'backend={name!r}: use "memory" or "rocksdb"')
+
+
 class JobDriver:
     """Runs epochs of a job. Base of the harnesses.
 
@@ -81,8 +91,8 @@ class JobDriver:
         *,
         allow_dropped_state: bool,
     ) -> None:
-        if isinstance(backend, str) and backend not in ("memory", "rocksdb"):
-            raise StateTypeError(f'backend={backend!r}: use "memory" or "rocksdb"')
+        if isinstance(backend, str):
+            check_backend(backend)
         if not isinstance(checkpoint, str | Path | Repository | None):
             raise StateTypeError(f"checkpoint={checkpoint!r}: give a path or an open repository")
         self._job = job

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from statekit.codec.value_codec import value_codec
 from statekit.errors import StateTypeError
 from statekit.state.options import Aggregate, Reduce
-from statekit.testing.counterexamples import Depth, counterexample, strategy_of
+from statekit.testing.counterexamples import Depth, counterexample, is_strategy, strategy_of
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -113,7 +113,7 @@ reduce(0, reduce(0, 1)) is 1. A value depends on how records are combined
             "A record like this stops the job",
         )
 
-    codec = None if _is_strategy(values) else value_codec(values)
+    codec = None if is_strategy(values) else value_codec(values)
     laws: list[Law] = [kept, unchanged, associative, *([in_any_order] if commutative else [])]
     _check("the reducer", laws, values, (3, 3), depth)
 
@@ -302,12 +302,6 @@ def _check(
             broken = broken_by(law, *found)
             assert broken is not None, f"{found!r} failed, and then did not: it depends on chance"
             raise AssertionError(f"{broken.what}. {broken.means}") from broken.error
-
-
-def _is_strategy(given: object) -> bool:
-    from hypothesis.strategies import SearchStrategy
-
-    return isinstance(given, SearchStrategy)
 
 
 def _copies(*values: Any) -> list[Any]:

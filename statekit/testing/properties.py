@@ -104,17 +104,36 @@ def _compared(
         one = subject.plain_run(history, stands=stands)
         if one is None:
             return None  # for the property that there are no errors
-        titles = "one shard in memory", title(argument)
-        try:
-            other = disturbed(subject, history, argument)
-        except StatekitError as error:
-            return Difference(f"the second run fails: {error}", titles, (one, None))
-        if not when_late and (one.late or other.late):
-            return None
-        what = compare(one, other)
-        return None if what is None else Difference(what, titles, (one, other))
+        second = partial(disturbed, subject, history, argument)
+        return _between(one, second, title(argument), compare, when_late=when_late)
 
     return find
+
+
+def _between(
+    one: Observed,
+    second: Callable[[], Observed],
+    title: str,
+    compare: Compare = exactly,
+    *,
+    when_late: bool = True,
+) -> Difference | None:
+    """Return the difference between a plain run and a second one.
+
+    Parameters:
+        second: runs it.
+        title: of it.
+        when_late: as for `_compared`.
+    """
+    titles = "one shard in memory", title
+    try:
+        other = second()
+    except StatekitError as error:
+        return Difference(f"the second run fails: {error}", titles, (one, None))
+    if not when_late and (one.late or other.late):
+        return None
+    what = compare(one, other)
+    return None if what is None else Difference(what, titles, (one, other))
 
 
 def _again(subject: Subject, history: History, _: None) -> Observed:
@@ -148,14 +167,17 @@ def _replayed(subject: Subject, history: History, before: set[int]) -> Observed:
 
 
 def _processes(subject: Subject, history: History, _: None) -> Difference | None:
+    one = subject.plain_run(history)
+    if one is None:
+        return None
     for process in other_processes():
-        find = _compared(partial(_elsewhere, process), lambda _: "another process")
-        if (found := find(subject, history, None)) is not None:
+        second = partial(_elsewhere, process, subject, history)
+        if (found := _between(one, second, "another process")) is not None:
             return found
     return None
 
 
-def _elsewhere(process: OtherProcess, subject: Subject, history: History, _: None) -> Observed:
+def _elsewhere(process: OtherProcess, subject: Subject, history: History) -> Observed:
     try:
         try:
             observed: Observed = process.call(_run_as_it_was, subject.pickled, history)
@@ -199,22 +221,24 @@ def _rescaling(subject: Subject, history: History, shards: list[int]) -> Differe
     """Compare a history with one that is rescaled between epochs. Operator states of other shards
     are other ones; those of one shard have to survive that they are split and merged.
     """
-    find = _compared(_rescaled, lambda shards: f"shards by epoch: {shards}", in_any_order)
-    found = find(subject, history, shards)
-    if found is not None:
-        return found
-    observed = subject.plain_run(history)
-    for operator, spec in subject.redistributed if observed is not None else ():
-        assert observed is not None
-        values = [each.operator_states[operator, spec.name][0] for each in observed.contents]
-        held = [value for value in values if value is not None]
-        into = [each for each in shards if each > 1]
-        if spec.redistribute is None or not held or not into:
-            continue
-        try:
-            check_redistribution(spec.redistribute, held, into)
-        except AssertionError as error:
-            return _alone(f"operator state {spec.name!r} of {operator}: {error}", observed)
+    one = subject.plain_run(history)
+    if one is None:
+        return None
+    second = partial(_rescaled, subject, history, shards)
+    found = _between(one, second, f"shards by epoch: {shards}", in_any_order)
+    return found or _alone(_not_redistributed(subject, one, shards), one)
+
+
+def _not_redistributed(subject: Subject, one: Observed, shards: list[int]) -> str | None:
+    """Return which operator state is another one when it is split into so many and merged."""
+    into = [each for each in shards if each > 1]
+    for operator, name, hooks in subject.redistributed if into else ():
+        values = [each.operator_states[operator, name][0] for each in one.contents]
+        if held := [value for value in values if value is not None]:
+            try:
+                check_redistribution(hooks, held, into)
+            except AssertionError as error:
+                return f"operator state {name!r} of {operator}: {error}"
     return None
 
 
@@ -363,8 +387,6 @@ def _plain(subject: Subject, history: History, _: None) -> Difference | None:
         raise StateTypeError(
             f"{subject.name} {_if_modelled(subject)}: leave 'plain Python' out of holds="
         )
-    if subject.plain_run(history) is None:
-        return None
     found = differs_from_model(subject, model, history)
     if found is None:
         return None

@@ -32,7 +32,7 @@ from statekit.state.map_state import MapState
 from statekit.state.single_row_states import AggregatingState, ReducingState, ValueState
 from statekit.testing.comparison import is_same
 from statekit.testing.counterexamples import examples
-from statekit.testing.driver import Backend
+from statekit.testing.driver import Backend, check_backend
 from statekit.testing.models import ModelClocks, model_of
 from statekit.testing.state_driver import StateDriver
 from statekit.testing.strategies import values
@@ -113,8 +113,7 @@ class StateMachine(RuleBasedStateMachine):
                 f"{type(self).__name__} has no state: declare it in the class, as "
                 "state = sk.ValueState[int]"
             )
-        if self.backend not in ("memory", "rocksdb"):
-            raise StateTypeError(f'backend={self.backend!r}: use "memory" or "rocksdb"')
+        check_backend(self.backend)
         super().__init__()
 
     @classmethod

@@ -266,10 +266,7 @@ class _Limits:
         """Return a strategy of ints, often near the least or the largest one, or near 0."""
         low, high = map(int, _range(least, most))
         step = self._known.get("multiple_of", 1)
-        near = min(max(low, 0), high)
-        first, last = -(-low // step), high // step
-        close = st.integers(max(near // step - 5, first), min(near // step + 5, last))
-        return (close | st.integers(first, last)).map(lambda number: number * step)
+        return _near_zero(-(-low // step), high // step).map(lambda number: number * step)
 
     def _floats(self, least: float | None, most: float | None) -> st.SearchStrategy[float]:
         """Return a strategy of floats, as multiples of a step that is a power of two."""
@@ -279,10 +276,8 @@ class _Limits:
             step /= 2
         if step * _FLOATS_MIN < min(abs(low), abs(high)) * sys.float_info.epsilon or low == high:
             return st.floats(low, high)
-        near = min(max(low, 0), high) // step
-        first, last = math.ceil(low / step), math.floor(high / step)
-        close = st.integers(max(int(near) - 5, first), min(int(near) + 5, last))
-        return (close | st.integers(first, last)).map(lambda number: number * step)
+        numbers = _near_zero(math.ceil(low / step), math.floor(high / step))
+        return numbers.map(lambda number: number * step)
 
     def _decimals(self, least: Any, most: Any) -> st.SearchStrategy[decimal.Decimal]:
         """Return a strategy of decimals with so many digits and places."""
@@ -302,6 +297,12 @@ class _Limits:
             "multiple_of": lambda limit: value % limit == 0,
         }
         return all(checks[name](of) for name, of in self._known.items() if name in checks)
+
+
+def _near_zero(first: int, last: int) -> st.SearchStrategy[int]:
+    """Return a strategy of ints, of which about half are the nearest to 0."""
+    near = min(max(first, 0), last)
+    return st.integers(max(near - 5, first), min(near + 5, last)) | st.integers(first, last)
 
 
 def _range(least: Any, most: Any) -> tuple[Any, Any]:

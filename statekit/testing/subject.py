@@ -22,6 +22,7 @@ from statekit.job.stream import Stream
 from statekit.records import by_value
 from statekit.records.record_type import RecordType
 from statekit.state.base import StateSpec
+from statekit.state.options import Redistribute
 from statekit.testing.driver import Contents
 from statekit.testing.harness import job_of, process_of
 from statekit.testing.job_harness import JobHarness, timed_readers
@@ -257,11 +258,15 @@ class Subject:
             observed.add(step.run(harness), harness)
         return observed
 
+    def count_run(self, history: History) -> None:
+        """Count a plain run, unless its history has no records."""
+        self.runs += any(chain.from_iterable(epoch.values() for epoch in history))
+
     def plain_run(
         self, history: History, *, harness: JobHarness | None = None, stands: bool = False
     ) -> Observed | None:
         """Return what comes of a run that is not disturbed; None if it fails, which is noted."""
-        self.runs += any(any(records) for records in map(dict.values, history))
+        self.count_run(history)
         try:
             return self.run(history, harness=harness, stands=stands)
         except StatekitError as error:
@@ -342,12 +347,12 @@ class Subject:
         self.has_no_end |= observed.is_endless
 
     @property
-    def redistributed(self) -> Iterator[tuple[str, StateSpec]]:
-        """The operator states that functions of the user split and merge, by operator."""
+    def redistributed(self) -> Iterator[tuple[str, str, Redistribute]]:
+        """The operator states that functions of the user split and merge: operator, name, rule."""
         for operator in self.job.operators:
             for spec in operator.declared.states:
                 if spec.redistribute is not None and spec.redistribute.split is not None:
-                    yield operator.name, spec
+                    yield operator.name, spec.name, spec.redistribute
 
     @property
     def expiring_states(self) -> list[tuple[str, str]]:

@@ -190,7 +190,6 @@ def _dear(order: Priced, seen: sk.ValueState[int]) -> Iterator[int]:
 SHOP = """
 import enum
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 import statekit as sk
 

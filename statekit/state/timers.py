@@ -14,6 +14,7 @@ group that stops at the first timer that is not due, so pending timers cost noth
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +25,7 @@ from statekit.backend.interface import Backend, StateSize, first_of_groups
 from statekit.checkpoint.job_file import CLOCK_TAGS, TIMERS, Clock
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.codec.key_codec import KeyCodec
-from statekit.errors import CorruptCheckpointError, StateTypeError
+from statekit.errors import CorruptCheckpointError, ProcessError, StateTypeError
 from statekit.keygroup import group_of_row
 from statekit.state import base
 from statekit.state.key_scope import KeyScope
@@ -44,6 +45,9 @@ _DUE_MAX = 50_000
 
 # Stored timers of the current key are kept in memory if there are no more than this.
 _KEPT_MAX = 100
+
+# A timer that is set again so often while it fires, and time does not go on, would be for ever.
+_AGAIN_MAX = 10_000
 
 CLOCKS: tuple[Clock, ...] = tuple(CLOCK_TAGS)
 _END = {b"\x00": b"\x01", b"\x01": b"\x02"}  # the end of the rows of each clock
@@ -270,6 +274,15 @@ class Timers:
             f"{reason}. Nothing of this epoch is committed"
         )
 
+    def _endless(self, timer: Timer) -> ProcessError:
+        scope = self._scope
+        return ProcessError(
+            f"operator {scope.operator!r} does not end {scope.place} in epoch {scope.epoch}: its "
+            f"callback was called {_AGAIN_MAX:,} times for the same timer, {timer}, which was set "
+            "again each time. A timer that is due fires in the same epoch: set the next one for a "
+            "later time. Nothing of this epoch is committed"
+        )
+
     def _set(self, row: _Row) -> None:
         tag, at = row[_TAG], row[_AT]
         if at <= self._now[tag] and (self._joins or self._due_timers is None):
@@ -379,6 +392,8 @@ class DueTimers:
         self._spills = timers._spills
         self._next = self._next_stored()
         self._joined: list[tuple[bytes, _Row]] = []
+        self._fired: Counter[_Row] = Counter()  # of those that joined, since time went on to
+        self._reached = b""
 
     def add(self, row: _Row) -> bool:
         """Add a due timer that was set meanwhile. Return whether its clock is one of these."""
@@ -388,7 +403,11 @@ class DueTimers:
         return True
 
     def take(self, until_us: int = MAX_MICROS) -> Timer | None:
-        """Delete the soonest due timer up to a time and return it; None if there is none."""
+        """Delete the soonest due timer up to a time and return it; None if there is none.
+
+        Raises:
+            ProcessError: a timer is set again whenever it fires, so that this never ends.
+        """
         timers, until = self._timers, sortable_micros(until_us)
         while (row := self._soonest(until)) is not None:
             is_set = timers._is_set(row)  # it may have been deleted, or occur twice
@@ -397,16 +416,27 @@ class DueTimers:
             if is_set or not timers._joins:
                 self.at_us = micros_of_sortable(row, 1)
                 return timer_of_row(row)
+        self._fired.clear()
         return None
 
     def _soonest(self, until: bytes) -> _Row | None:
         stored, joined = self._next, self._joined
         if joined and (stored is None or joined[0] <= _firing_order(stored)):
-            return heappop(joined)[1] if joined[0][0] <= until else None
+            return self._counted(heappop(joined)[1]) if joined[0][0] <= until else None
         if stored is None or stored[_AT] > until:
             return None
         self._next = self._next_stored()
         return stored
+
+    def _counted(self, row: _Row) -> _Row:
+        """Count how often a timer fires that joined, and return it."""
+        if row[_AT] > self._reached:
+            self._reached = row[_AT]
+            self._fired.clear()
+        self._fired[row] += 1
+        if self._fired[row] > _AGAIN_MAX:
+            raise self._timers._endless(timer_of_row(row))
+        return row
 
     def _next_stored(self) -> _Row | None:
         key_and_row = next(self._stored, None)

@@ -667,6 +667,85 @@ def test_a_callback_may_take_back_a_timer_that_is_due() -> None:
     assert harness.advance_watermark(at(30)) == ["a", "c"]
 
 
+def setting_itself_again(times: int) -> Any:
+    """A process whose timers are set again so often while they fire, each by the other."""
+
+    @sk.process(key="key", event_time="at")
+    def starts(record: Event, ctx: sk.Context, fired: sk.ValueState[int]) -> Iterator[int]:
+        fired.update(0)
+        ctx.timers.set(record.at, "one")
+        yield from ()
+
+    @starts.on_timer("one")
+    def first(timer: sk.Timer, ctx: sk.Context, fired: sk.ValueState[int]) -> Iterator[int]:
+        fired.update((fired.get() or 0) + 1)
+        if (fired.get() or 0) <= times:
+            ctx.timers.set(timer.at - after(1), "other")
+        yield fired.get() or 0
+
+    @starts.on_timer("other")
+    def second(timer: sk.Timer, ctx: sk.Context) -> None:
+        ctx.timers.set(timer.at + after(1), "one")
+
+    return starts
+
+
+def test_a_timer_that_is_set_again_whenever_it_fires_is_an_error() -> None:
+    harness = Harness(setting_itself_again(1_000_000))
+    harness.send(event("k", 1))
+    with pytest.raises(sk.ProcessError, match=r"does not end at key 'k' in epoch 1: its callback"):
+        harness.advance_watermark(at(2))
+    assert harness.timers("k") == [sk.Timer(at(1), "one")]
+    assert harness.state("fired", "k") == 0
+
+
+def test_timers_that_end_are_no_error() -> None:
+    harness = Harness(setting_itself_again(5_000))
+    harness.send(event("k", 1))
+    assert harness.advance_watermark(at(2)) == list(range(1, 5_002))
+    harness.send(event("k", 3))
+    assert harness.advance_watermark(at(4)) == list(range(1, 5_002))
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_timer_may_be_set_again_for_each_record(ordered: bool) -> None:
+    @sk.process(key="key", event_time="at", ordered=ordered)
+    def overdue(record: Event, ctx: sk.Context) -> Iterator[str]:
+        ctx.timers.set(at(0))
+        yield record.value
+
+    @overdue.on_timer
+    def fires(timer: sk.Timer) -> Iterator[str]:
+        yield "fired"
+
+    harness = Harness(overdue)
+    harness.advance_watermark(at(0))
+    out = harness.send(*(event("k", 1, "record") for _ in range(11_000)))
+    out += harness.advance_watermark(at(1))
+    assert out.count("record") == 11_000
+    assert out.count("fired") == (11_000 if ordered else 1)
+
+
+def test_a_callback_may_set_many_timers_for_its_own_time() -> None:
+    @sk.process(key="key", event_time="at")
+    def starts(record: Event, ctx: sk.Context) -> Iterator[str]:
+        ctx.timers.set(record.at, "all")
+        yield from ()
+
+    @starts.on_timer("all")
+    def every(timer: sk.Timer, ctx: sk.Context) -> None:
+        for number in range(11_000):
+            ctx.timers.set(timer.at, f"{number}")
+
+    @starts.on_timer
+    def one(timer: sk.Timer) -> Iterator[str]:
+        yield timer.name
+
+    harness = Harness(starts)
+    harness.send(event("k", 1))
+    assert len(set(harness.advance_watermark(at(2)))) == 11_000
+
+
 def test_a_timer_may_replace_a_value() -> None:
     """B7: at 100 the set is cleared and filled with another value, at 1000 it is emitted."""
 

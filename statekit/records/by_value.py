@@ -19,6 +19,9 @@ from typing import Any
 import cloudpickle
 import msgspec
 
+# What pickles of cloudpickle call by these names, so that they stay.
+from cloudpickle.cloudpickle import _get_or_create_tracker_id, _lookup_class_or_track
+
 _StructMeta: Any = type(msgspec.Struct)
 _NO_FILE = "<dynamic-code>"
 _CACHE = "__msgspec_cache__"
@@ -92,7 +95,8 @@ def _resolve_annotations(cls: type) -> None:
 def _struct_recipe(cls: Any) -> tuple[Any, ...]:
     """Return how to create a Struct class: its call, and what is set once the class exists.
 
-    Annotations come second, since they may refer to the class itself.
+    Annotations come second, since they may refer to the class itself. Each process has a class
+    once: cloudpickle's register has it under the name that it got where it was defined.
     """
     own = inspect.get_annotations(cls)
     left_out = {*_MADE_BY_MSGSPEC, *cls.__struct_fields__, "__annotations__"}
@@ -106,7 +110,8 @@ def _struct_recipe(cls: Any) -> tuple[Any, ...]:
     fields_of_own = [field for field in msgspec.structs.fields(cls) if field.name in own]
     options["kw_only"] = any(field.name not in cls.__match_args__ for field in fields_of_own)
     fields = [(field.name, _field_recipe(field)) for field in fields_of_own]
-    arguments = (cls.__name__, cls.__bases__, namespace, fields, options)
+    known_as = _get_or_create_tracker_id(cls)
+    arguments = (known_as, cls.__name__, cls.__bases__, namespace, fields, options)
     return _struct_of, arguments, own, None, None, _annotate
 
 
@@ -121,6 +126,7 @@ def _field_recipe(field: Any) -> dict[str, Any]:
 
 
 def _struct_of(
+    known_as: str,
     name: str,
     bases: tuple[type, ...],
     namespace: dict[str, Any],
@@ -129,9 +135,10 @@ def _struct_of(
 ) -> Any:
     fields_by_name = {field: msgspec.field(**recipe) for field, recipe in fields}
     annotations = dict.fromkeys(fields_by_name, Any)
-    return _StructMeta(
+    made = _StructMeta(
         name, bases, {**namespace, "__annotations__": annotations, **fields_by_name}, **options
     )
+    return _lookup_class_or_track(known_as, made)
 
 
 def _annotate(cls: type, annotations: dict[str, Any]) -> None:

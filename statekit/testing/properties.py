@@ -179,11 +179,7 @@ def _processes(subject: Subject, history: History, _: None) -> Difference | None
 
 def _elsewhere(process: OtherProcess, subject: Subject, history: History) -> Observed:
     try:
-        try:
-            observed: Observed = process.call(_run_as_it_was, subject.pickled, history)
-        except StatekitError:
-            # A Struct of a script is another class there than the one that the job had before.
-            observed = process.call(_run, subject.job, history)
+        observed: Observed = process.call(_run_as_it_was, subject.pickled, history)
     except (TypeError, AttributeError, pickle.PicklingError) as error:
         raise StateTypeError(
             f"{subject.name} cannot be sent to another process, as Spark does with it ({error}): "
@@ -193,10 +189,7 @@ def _elsewhere(process: OtherProcess, subject: Subject, history: History) -> Obs
 
 
 def _run_as_it_was(pickled: bytes, history: History) -> Observed:
-    return _run(pickle.loads(pickled), history)  # noqa: S301 - of our own process
-
-
-def _run(job: Job, history: History) -> Observed:
+    job: Job = pickle.loads(pickled)  # noqa: S301 - of our own process
     return Subject(job).run(history)
 
 

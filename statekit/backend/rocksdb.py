@@ -108,6 +108,9 @@ def _rocksdb_options(options: RocksOptions, *, create: bool) -> rocksdict.Option
     rocks_options.set_write_buffer_manager(_write_buffers(options.write_memory_bytes))
     rocks_options.set_target_file_size_base(_TABLE_BYTES_MAX)
     rocks_options.set_max_open_files(options.open_files)
+    # Otherwise 16 threads are started per state, for at most 16 files: they cost more than they
+    # gain.
+    rocks_options.set_max_file_opening_threads(1)
     rocks_options.set_keep_log_file_num(1)
     rocks_options.set_stats_dump_period_sec(0)
     return rocks_options

@@ -55,8 +55,11 @@ test: $(DEV) java
 test-slow: $(DEV) java
 	$(PYTEST) -m slow
 
-PAGED := $(addprefix tests/unit/,checkpoint maintenance query working_copy) \
-	$(addprefix tests/crash/,test_crash_protocol.py test_damage.py test_racing_drivers.py test_repair_kills.py)
+# What reads and writes manifests.
+PAGED := tests/unit/checkpoint tests/unit/maintenance \
+	$(addprefix tests/unit/query/,test_feed.py test_read.py) \
+	$(addprefix tests/unit/working_copy/,test_bases_after_rescaling.py test_bases_of_parts.py test_restore.py) \
+	$(addprefix tests/crash/,test_crash_protocol.py test_damage.py)
 
 test-pages: $(DEV)
 	STATEKIT_SMALL_PAGES=1 $(PYTEST) $(PAGED)

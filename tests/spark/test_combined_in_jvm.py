@@ -128,7 +128,7 @@ READINGS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     rows=READINGS,
     key=st.sampled_from([("name",), ("number",), ("name", "number"), ("day",), ("seen",)]),

@@ -68,7 +68,7 @@ def test_a_driver_killed_between_any_two_effects_of_an_epoch(runs: Runs) -> None
 CHAINS = 5
 """Streams with a checkpoint each, which one driver runs and one kill ends at different points."""
 
-KILLS = 7 * SOAK if SOAK > 1 else 5
+KILLS = 7 * SOAK if SOAK > 1 else 3
 EPOCHS_AHEAD = 12
 
 

@@ -13,7 +13,7 @@ import statekit as sk
 from tests.support.random_jobs import RandomJob, plain, table
 from tests.support.spark_runs import Runs, state_of
 
-SEEDS = 600 if os.environ.get("STATEKIT_SOAK") else 30
+SEEDS = 600 if os.environ.get("STATEKIT_SOAK") else 15
 
 
 def _states(made: RandomJob, checkpoint: Path, scratch: Path) -> dict[str, Any]:

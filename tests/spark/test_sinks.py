@@ -246,23 +246,28 @@ def test_micro_batches_are_planned_once_unless_a_function_takes_them(
         seen.append(df.sparkSession.conf.get("spark.sql.adaptive.enabled"))
         df.collect()
 
-    before = _plans(runs)
+    before = max(_plans_since(runs, -1, at_most=1), default=-1)
     stream = _feed(runs, events(seed=6, size=2 * SIZE))
     sink = sk.sinks.callback(look) if calls_back else sk.sinks.writer("noop")
     runs.finish(counting_job(), {"events": stream}, outputs={"counted": sink})
-    plans = [plan for number, plan in _plans(runs).items() if number not in before]
+    plans = list(_plans_since(runs, before).values())
     assert any("MapInArrow" in plan for plan in plans)
     assert any("AdaptiveSparkPlan" in plan and "MapInArrow" in plan for plan in plans) is calls_back
     assert seen == (["true", "true"] if calls_back else [])
     assert runs.spark.conf.get("spark.sql.adaptive.enabled") == "true"  # that of the user
 
 
-def _plans(runs: Runs) -> dict[int, str]:
-    """What Spark has run, by its number."""
+def _plans_since(runs: Runs, last: int, at_most: int = 1_000) -> dict[int, str]:
+    """What Spark has run since the execution of a number, the newest first."""
     session: Any = runs.spark._jsparkSession
     found = session.sharedState().statusStore().executionsList()
-    plans = [found.apply(number) for number in range(found.size())]
-    return {plan.executionId(): plan.physicalPlanDescription() for plan in plans}
+    plans: dict[int, str] = {}
+    for place in reversed(range(found.size())):
+        execution = found.apply(place)
+        if execution.executionId() <= last or len(plans) == at_most:
+            break
+        plans[execution.executionId()] = execution.physicalPlanDescription()
+    return plans
 
 
 class _Rows(Sink):

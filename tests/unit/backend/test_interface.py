@@ -185,7 +185,7 @@ class FragmentedContract(RocksContract):
 
 @pytest.mark.parametrize(
     ("machine", "examples"),
-    [(MemoryContract, 100), (RocksContract, 15), (FragmentedContract, 15)],
+    [(MemoryContract, 100), (RocksContract, 10), (FragmentedContract, 10)],
     ids=["memory", "rocks", "fragments"],
 )
 def test_any_sequence_of_calls_answers_as_plain_dicts_do(
@@ -519,7 +519,7 @@ def damage(database: Path) -> None:
     table.write_bytes(data)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_a_getter_returns_the_rows_of_get_whatever_was_read_ahead(data: st.DataObject) -> None:
     held = {bytes([0, number]): bytes([number]) * (1 + number % 3) for number in range(0, 250, 2)}
@@ -540,7 +540,7 @@ def test_a_getter_returns_the_rows_of_get_whatever_was_read_ahead(data: st.DataO
         backend.close()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_a_getter_of_many_rows_returns_the_rows_of_get_many(data: st.DataObject) -> None:
     numbers = st.integers(0, 9_999)

@@ -203,7 +203,7 @@ def machines(examples: int) -> settings:
 
 def test_state_after_any_rollbacks_is_that_of_the_records_in_its_history() -> None:
     run_state_machine_as_test(
-        Rollbacks, settings=settings(max_examples=35, stateful_step_count=30, deadline=None)
+        Rollbacks, settings=settings(max_examples=20, stateful_step_count=30, deadline=None)
     )
 
 

@@ -34,7 +34,7 @@ INDIA = dt.timezone(dt.timedelta(hours=5, minutes=30))
 NOON = dt.datetime(2026, 1, 1, 17, 30, tzinfo=INDIA)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(typed_values())
 def test_accepted_values_are_read_back_by_the_codec_and_by_a_reader_without_classes(
     pair: tuple[Any, Any],
@@ -328,7 +328,7 @@ def reads_of(annotation: Any, value: Any) -> tuple[list[Any], list[Any]]:
     return first, seen
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(typed_values().filter(lambda pair: pair[1] is not None))
 def test_states_read_the_same_in_the_epoch_that_writes_and_in_the_next(
     pair: tuple[Any, Any],
@@ -450,7 +450,7 @@ def test_a_value_that_cannot_be_stored_is_refused_at_the_update(
     assert Harness(sk.process(key="k")(keep)).send(Event("a")) == ["refused"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.lists(st.one_of(st.integers(-(2**60), 2**60), st.floats(-1e9, 1e9)), max_size=8), st.data()
 )

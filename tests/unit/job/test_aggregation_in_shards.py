@@ -31,7 +31,7 @@ from tests.unit.job.test_built_in_aggregates import AGGREGATES, SALES, Sale, mod
 
 GROUPS = 4
 HOUR = 3_600_000_000
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Shard:

@@ -47,7 +47,7 @@ def stream_of(record: Any, **options: Any) -> sk.Stream[Any]:
 # ------------------------------------------------------------------------------------------ by key
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(EPOCHS, st.sampled_from([1, 3]))
 @BACKENDS
 def test_a_key_has_all_its_records_in_the_order_of_arrival(
@@ -172,7 +172,7 @@ def row_by_row(windows: Any, what: Literal["lines"] | None) -> sk.Stream[Any]:
     return made
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(WINDOWS, EPOCHS, st.integers(0, 20), st.sampled_from([None, "lines"]))
 @BACKENDS
 def test_a_window_has_its_records_in_order_of_time_and_arrival(

@@ -66,7 +66,7 @@ def stream_of(record: Any, **aggregates: sk.FieldAggregate) -> sk.Stream[Any]:
 # ------------------------------------------------------------------------------------------ by key
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(EPOCHS, st.integers(1, 3), st.booleans(), st.sampled_from([1, 3]))
 @pytest.mark.parametrize("backend", ["memory", "rocksdb"])
 def test_a_key_has_the_first_of_all_its_records(
@@ -151,7 +151,7 @@ def of_lists(windows: Any, count: int, *, ties: bool) -> sk.Stream[Any]:
     return made
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(WINDOWS, EPOCHS, st.integers(1, 3), st.booleans(), st.integers(0, 20))
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_a_window_has_the_first_of_its_records(

@@ -374,7 +374,7 @@ def by_window(outputs: list[Any], how: str) -> list[tuple[tuple[str, float, floa
     ]
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(WINDOWS, GIVEN, ARRIVALS, st.sampled_from(sorted(OF_LIST)), st.booleans())
 def test_each_window_fires_once_with_the_result_of_plain_python(
     window: Window, given: list[tuple[str, int, int]], arrival: Arrival, how: str, ordered: bool
@@ -387,7 +387,7 @@ def test_each_window_fires_once_with_the_result_of_plain_python(
     assert dict(found) == expected(window, given, how)
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(WINDOWS, GIVEN, ARRIVALS, st.sampled_from(sorted(OF_LIST)), st.integers(1, LATENESS))
 def test_with_allowed_lateness_the_last_result_is_that_of_plain_python(
     window: Window, given: list[tuple[str, int, int]], arrival: Arrival, how: str, allowed: int
@@ -405,7 +405,7 @@ def test_with_allowed_lateness_the_last_result_is_that_of_plain_python(
         assert last == wanted
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(WINDOWS, GIVEN, ARRIVALS, st.sampled_from(sorted(OF_LIST)))
 def test_on_change_every_record_puts_out_its_windows_as_they_are(
     window: Window, given: list[tuple[str, int, int]], arrival: Arrival, how: str

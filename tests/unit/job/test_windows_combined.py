@@ -134,7 +134,7 @@ DURATIONS = st.sampled_from([0, 1, 7, 30])
 # ---------------------------------------------------------------------------------------- panes
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.integers(1, 40),
     st.integers(0, 60),
@@ -212,7 +212,7 @@ def test_a_pane_of_sessions_has_the_records_without_a_gap_and_is_identified_by_i
 # --------------------------------------------------------------------------- against single records
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(WINDOWS, HOW, st.lists(st.lists(EVENTS, max_size=12), max_size=5), DURATIONS, DURATIONS)
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_results_states_timers_and_late_records_are_those_of_single_records(
@@ -248,7 +248,7 @@ def seen(harness: Harness, *, timers: bool) -> Any:
     return (*told, operator.rows, *map(harness.timers, "abc")) if timers else told
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     WINDOWS,
     HOW,

@@ -78,7 +78,7 @@ def one_by_one(
 # ----------------------------------------------------------------------------- against one by one
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     WINDOWS,
     st.lists(st.lists(EVENTS, max_size=25), max_size=4),

@@ -85,7 +85,7 @@ def compare(repository: Repository, epoch: int) -> None:
                 assert own == by_key.get(key, [])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(epochs(), st.sampled_from(PROCESSES), st.integers(1, 3))
 def test_the_table_is_what_the_reader_gives_at_every_epoch(
     given: list[list[Step]], process: Any, parallelism: int

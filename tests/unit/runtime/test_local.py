@@ -199,7 +199,7 @@ def spoiled(records: list[Any], place: int, kind: str) -> list[Any]:
     return [*records[:place], wrong[kind], *records[place + 1 :]] if kind in wrong else records
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     crashes=st.lists(st.tuples(st.integers(0, 6), st.sampled_from(["function", "sink", "input"]))),
     sizes=st.lists(st.integers(1, 12), min_size=1),

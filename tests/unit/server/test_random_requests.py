@@ -19,7 +19,7 @@ from tests.support.random_sql import QUERIES
 from tests.support.served import Sale, sell, server
 
 SOAK = bool(os.environ.get("STATEKIT_SOAK"))
-EXAMPLES = 5_000 if SOAK else 150
+EXAMPLES = 5_000 if SOAK else 80
 RECORDS = [Sale("rome", "tea", 400), Sale("oslo", "cup", 900), Sale("rome", "pot", 2100)]
 
 

@@ -22,7 +22,7 @@ from statekit.server.limits import Limits
 from tests.support import served_types
 from tests.support.served import Sale, sell, server
 
-EXAMPLES = 300 if os.environ.get("STATEKIT_SOAK") else 60
+EXAMPLES = 300 if os.environ.get("STATEKIT_SOAK") else 30
 
 STATES = [
     *(("shop", "sales", state) for state in ("last", "items", "log", "total")),

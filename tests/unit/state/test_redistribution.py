@@ -474,7 +474,7 @@ def test_shards_with_only_pending_state_are_rescaled_offline(tmp_path: Path) -> 
     assert [held for held in harness.operator_state("seen") if held] == [[EVENTS[0].value]]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(
     steps=st.lists(
         st.one_of(

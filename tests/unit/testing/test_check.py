@@ -529,9 +529,10 @@ def of_dicts(order: dict[str, Any], total: sk.ValueState[int]) -> Iterator[int]:
 
 def test_events_may_be_given() -> None:
     records = [{"customer": "ada", "cents": cents} for cents in (1, 2)]
-    check(of_dicts, events=records, depth="quick")
-    check(of_dicts, events=st.sampled_from(records), depth="quick")
-    check(shop(), events={"orders": [Order("ada", at(0), 5)]}, depth="quick")
+    few: dict[str, Any] = {"depth": "quick", "holds": ["repeats", "parallelism"]}
+    check(of_dicts, events=records, **few)
+    check(of_dicts, events=st.sampled_from(records), **few)
+    check(shop(), events={"orders": [Order("ada", at(0), 5)]}, **few)
 
 
 def test_a_history_may_be_given() -> None:

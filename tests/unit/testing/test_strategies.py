@@ -17,7 +17,7 @@ import annotated_types
 import msgspec
 import pydantic
 import pytest
-from hypothesis import find, given, settings
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 import statekit as sk
@@ -176,6 +176,9 @@ def test_keys_may_be_given(epochs: list[list[Order]]) -> None:
     assert keys <= {("ada", 1), ("bob", 2)}
 
 
+GENERATED = settings(max_examples=2_000, phases=[Phase.generate])
+
+
 def times(epochs: list[list[Order]]) -> list[dt.datetime]:
     return [order.at for epoch in epochs for order in epoch]
 
@@ -206,7 +209,7 @@ def is_late(epochs: list[list[Order]]) -> bool:
     ids=["epochs", "ties", "out of order", "late", "in time", "an empty epoch"],
 )
 def test_a_history_has_what_streams_have(wanted: Callable[[list[list[Order]]], bool]) -> None:
-    assert wanted(find(ORDERS, wanted, settings=settings(max_examples=2_000)))
+    assert wanted(find(ORDERS, wanted, settings=GENERATED))
 
 
 def test_importing_the_kit_imports_no_hypothesis() -> None:

@@ -439,6 +439,19 @@ def test_the_filter_of_the_live_view_is_in_its_address(
         expect(own.get_by_label("keys that begin with")).to_have_value("other-")
 
 
+def test_a_filter_that_is_being_typed_stays_when_an_epoch_comes(
+    chromium: Browser, address: str, site: Site
+) -> None:
+    with page(chromium) as own:
+        own.goto(f"{address}/#/site/visits/total?view=live")
+        shows(own, "live, epoch")
+        field = own.get_by_label("keys that begin with")
+        field.fill("zz")
+        site.visit("typed-1", 5)
+        expect(own.get_by_role("row").filter(has_text="typed-1")).to_have_count(1)
+        expect(field).to_have_value("zz")
+
+
 def test_a_hidden_page_keeps_no_connection(chromium: Browser, address: str) -> None:
     def watchers() -> float:
         (line,) = re.findall(

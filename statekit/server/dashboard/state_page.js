@@ -107,7 +107,7 @@ function Live({ alias, operator, state, parameters }) {
     open(...path, { view: "live", prefix: new FormData(event.target).get("prefix") });
   };
   return html`<div class="toolbar">
-      ${hasTextKeys(operator) && html`<form class="key-form" key=${prefix} onSubmit=${filter}><label><span>keys that begin with</span><input name="prefix" value=${prefix} autocomplete="off" spellcheck=${false} /></label><button type="submit">Watch</button></form>`}
+      ${hasTextKeys(operator) && html`<form class="key-form" key=${prefix} onSubmit=${filter}><label><span>keys that begin with</span><input name="prefix" defaultValue=${prefix} autocomplete="off" spellcheck=${false} /></label><button type="submit">Watch</button></form>`}
       <p><span role="status" class=${`status ${isOn ? status.kind : "wait"}`}>${isOn ? status.text : "paused"}</span>${" "}
         <button type="button" class="quiet" onClick=${() => setOn(!isOn)}>${isOn ? "Pause" : "Continue"}</button></p>
     </div>
@@ -131,6 +131,7 @@ async function watch(path, prefix, lastId, signal, setChanges, setStatus) {
       let own = [];
       const isNew = lastId.current === null;
       for await (const { id, event, data } of events(path, { prefix: prefix ? jsonText(prefix) : undefined, rows: false }, lastId.current, signal)) {
+        if (signal.aborted) return; // events that had been read: the list may be that of another filter
         if (id) lastId.current = id;
         if (event === "reset" && !isNew) add([{ id: `gap-${data.epoch}`, epoch: data.epoch, isGap: true }]);
         if (event === "change") own.push({ ...data, id, epoch: +id.split("-")[0] });

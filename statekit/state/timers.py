@@ -46,7 +46,7 @@ _DUE_MAX = 50_000
 # Stored timers of the current key are kept in memory if there are no more than this.
 _KEPT_MAX = 100
 
-# A timer that is set again so often while it fires, and time does not go on, would be for ever.
+# A timer that fires so often for the same time, since its callbacks set it again, would never end.
 _AGAIN_MAX = 10_000
 
 CLOCKS: tuple[Clock, ...] = tuple(CLOCK_TAGS)
@@ -392,7 +392,8 @@ class DueTimers:
         self._spills = timers._spills
         self._next = self._next_stored()
         self._joined: list[tuple[bytes, _Row]] = []
-        self._fired: Counter[_Row] = Counter()  # of those that joined, since time went on to
+        # How often each timer that joined has fired since time reached `_reached`.
+        self._fired: Counter[_Row] = Counter()
         self._reached = b""
 
     def add(self, row: _Row) -> bool:
@@ -422,21 +423,25 @@ class DueTimers:
     def _soonest(self, until: bytes) -> _Row | None:
         stored, joined = self._next, self._joined
         if joined and (stored is None or joined[0] <= _firing_order(stored)):
-            return self._counted(heappop(joined)[1]) if joined[0][0] <= until else None
+            if joined[0][0] > until:
+                return None
+            row = heappop(joined)[1]
+            if self._timers._is_set(row):  # it may be there twice
+                self._count(row)
+            return row
         if stored is None or stored[_AT] > until:
             return None
         self._next = self._next_stored()
         return stored
 
-    def _counted(self, row: _Row) -> _Row:
-        """Count how often a timer fires that joined, and return it."""
+    def _count(self, row: _Row) -> None:
+        """Count how often a timer fires that joined."""
         if row[_AT] > self._reached:
             self._reached = row[_AT]
             self._fired.clear()
         self._fired[row] += 1
         if self._fired[row] > _AGAIN_MAX:
             raise self._timers._endless(timer_of_row(row))
-        return row
 
     def _next_stored(self) -> _Row | None:
         key_and_row = next(self._stored, None)

@@ -25,6 +25,7 @@ _FOLDERS: dict[str, tuple[str, ...]] = {
     "serve": (*_STORED, "query", "server"),
     "replica": (*_STORED, "query", "records"),
     "tables": (*_STORED, "query"),
+    "opening": (_TOP, "backend"),
     "store": (*_SPARK, "kv"),
     "checks": (*_SHARD, "job", "testing"),
     "rescale": (*_SHARD, "maintenance"),

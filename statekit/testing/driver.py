@@ -292,7 +292,7 @@ class JobDriver:
                 scope = self._scope_at(prefix, key, plan)
                 for spec in keyed:
                     value = plain(spec, spec.bind(scope, backend))
-                    if value is not None and value != [] and value != {}:
+                    if value if spec.kind.shape is not RowShape.VALUE else value is not None:
                         found.states[operator.name, spec.name][key] = value
                 timers = process.bind_timers(scope, backend, plan)
                 if timers is not None and (pending := list(timers.list())):

@@ -65,6 +65,7 @@ def check_reducer(
     AssertionError: the reducer is not associative: reduce(reduce(0, 0), 1) is -1, and \
 reduce(0, reduce(0, 1)) is 1. A value depends on how records are combined
     """
+    __tracebackhide__ = True
     combine = (reducer if isinstance(reducer, Reduce) else Reduce(reducer)).combine
 
     def associative(given: list[Any]) -> _Broken | None:
@@ -144,6 +145,7 @@ def check_aggregate(
     AssertionError: merge counts otherwise than add: of the values [1], [1] together it makes 2, \
 and add makes 1. A window that two sessions were merged into has a wrong result
     """
+    __tracebackhide__ = True
     if not isinstance(aggregate, Aggregate):
         raise StateTypeError(f"check_aggregate() takes an Aggregate(...), not {aggregate!r}")
     laws: list[Law] = [
@@ -184,6 +186,7 @@ def check_migration(
     AssertionError: migrate('') is None, which is no int: expected int, got NoneType None. Rows \
 with such values cannot be read
     """
+    __tracebackhide__ = True
     of_old, of_new = value_codec(old), value_codec(new)
 
     def converted(given: list[Any]) -> _Broken | None:
@@ -282,6 +285,7 @@ def _check(
         name: what the functions are called, if one raises an error.
         size: how many values there are at least and at most.
     """
+    __tracebackhide__ = True
     from hypothesis import strategies as st
 
     def broken_by(law: Law, given: list[Any]) -> _Broken | None:

@@ -34,6 +34,7 @@ def check_redistribution(
         ...
     AssertionError: merge(split(7, 2)) is 6: split returned [3, 3]
     """
+    __tracebackhide__ = True
     split, merge = _functions(hooks)
     given_states, numbers = _listed("states", states), _listed("shards", shards)
     for state in given_states:
@@ -67,6 +68,7 @@ def _listed(name: str, given: Any) -> list[Any]:
 
 def _called(call: str, function: Any, *arguments: Any) -> Any:
     """Return what a function of the user returns."""
+    __tracebackhide__ = True
     try:
         return function(*arguments)
     except Exception as error:
@@ -75,6 +77,7 @@ def _called(call: str, function: Any, *arguments: Any) -> Any:
 
 def _check(holds: bool, message: str) -> None:
     """Raise an AssertionError, also under Python's -O."""
+    __tracebackhide__ = True
     if not holds:
         raise AssertionError(message)
 

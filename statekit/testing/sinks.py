@@ -80,6 +80,7 @@ def check_sink(
     ...     return file_per_epoch, read
     >>> check_sink(make, Order, depth="quick")
     """
+    __tracebackhide__ = True
     depth = chosen_depth(depth)
     with tempfile.TemporaryDirectory(prefix="statekit-sinks-") as directory:
         trials = _Trials(make, Path(directory))

@@ -8,7 +8,7 @@ import datetime as dt
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -224,12 +224,32 @@ class Subject:
         return by_value.dumps(self.job, keeps_files=True)
 
     def times_of(self, source: str) -> Callable[[Any], Any]:
-        """Return a function from a record of a source to its event time; to 0 without."""
-        for each in self.job.sources:
-            for operator in self._readers(each) if each.name == source else ():
-                if operator.declared.event_time is not None:
-                    return operator.declared.time_of()
+        """Return a function from a record of a source to its event time; to 0 without, or where
+        that is not known from the record alone.
+        """
+        for operator in self.job.operators:
+            if operator.declared.event_time is None:
+                continue
+            time_of = operator.declared.time_of()
+            for stream in operator.inputs:  # records of a broadcast have no event time
+                if (maps := self._maps_between(source, stream)) is not None:
+                    return lambda record: time_of(reduce(lambda made, fn: fn(made), maps, record))
         return lambda _: 0
+
+    def _maps_between(self, source: str, stream: str) -> Sequence[Callable[[Any], Any]] | None:
+        """Return the functions of `map` between a source and a stream; None if the stream has other
+        records than one for each of the source, or for those that a filter takes.
+        """
+        maps: list[Callable[[Any], Any]] = []
+        while stream != source:
+            transform = self.job.transform(stream)
+            kind = None if transform is None else transform.function.kind
+            if transform is None or kind not in ("map", "filter") or (maps and kind == "filter"):
+                return None  # a function may fail for records that a filter before it refuses
+            if kind == "map":
+                maps.insert(0, transform.function.fn)
+            stream = transform.input
+        return maps
 
     def run(
         self,

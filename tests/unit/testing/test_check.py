@@ -433,6 +433,92 @@ def replicated(
     yield order.cents
 
 
+@sk.process(**IN_TIME)
+def reset(order: Order, ctx: sk.Context, held: sk.ValueState[list[int]]) -> Iterator[int]:
+    """Keeps an empty list, which is a value."""
+    amounts = [*(held.get() or []), order.cents]
+    held.update([] if len(amounts) == 2 else amounts)
+    ctx.timers.replace(order.at + dt.timedelta(minutes=1))
+    yield len(amounts)
+
+
+@reset.on_timer
+def flushed(timer: sk.Timer, held: sk.ValueState[list[int]]) -> Iterator[int]:
+    yield -len(held.get() or [])
+    held.clear()
+
+
+def test_an_empty_list_in_a_value_state_is_a_value() -> None:
+    check(reset, holds=["leftovers", "queries", "plain Python"], depth="quick")
+
+
+class Row(NamedTuple):
+    customer: str
+    seconds: int
+
+
+class Limit(NamedTuple):
+    name: str
+    cents: int
+
+
+@sk.process(**IN_TIME, ordered=True)
+def limited(
+    order: Order, total: sk.ValueState[int], limits: sk.BroadcastState[str, int]
+) -> Iterator[int]:
+    total.update((total.get() or 0) + order.cents)
+    yield min([total.get() or 0, *(cents for _, cents in limits.items())])
+
+
+@limited.on_broadcast
+def limit(given: Limit, limits: sk.BroadcastState[str, int]) -> None:
+    limits[given.name] = given.cents
+
+
+def parsed(row: Row) -> Order:
+    return Order(row.customer, at(row.seconds % 100), 1)
+
+
+def only_positive(row: Row) -> Order:
+    if row.seconds <= 0:
+        raise ValueError(row.seconds)
+    return parsed(row)
+
+
+@pytest.mark.parametrize("is_parsed", [False, True], ids=["broadcast", "mapped"])
+def test_records_whose_class_has_no_event_time_may_arrive_in_another_order(is_parsed: bool) -> None:
+    job = sk.Job("shop")
+    orders: sk.Stream[Any] = job.source("orders", Row if is_parsed else Order)
+    orders = orders.map(parsed) if is_parsed else orders
+    orders.process(limited, broadcast=job.source("limits", Limit)).sink("totals")
+    check(job, holds=["arrival order"], depth="quick")
+
+
+@sk.process(**IN_TIME)
+def first_parsed(order: Order, first: sk.ValueState[str]) -> Iterator[str]:
+    if first.get() is None:
+        first.update(order.at.isoformat())
+    yield first.get() or ""
+
+
+def test_records_are_ordered_by_the_time_that_a_map_gives_them() -> None:
+    job = sk.Job("shop")
+    orders = (
+        job.source("orders", Row).map(parsed).filter(lambda order: order.cents > 0, name="some")
+    )
+    orders.process(first_parsed).sink("firsts")
+    with pytest.raises(AssertionError, match="'arrival order' does not hold"):
+        check(job, holds=["arrival order"])
+
+
+def test_records_keep_their_order_if_what_they_become_may_not_be_asked() -> None:
+    """A function may fail for a record that a filter before it refuses."""
+    job = sk.Job("shop")
+    orders = job.source("orders", Row).filter(lambda row: row.seconds > 0, name="some")
+    orders.map(only_positive).process(limited, broadcast=job.source("limits", Limit)).sink("totals")
+    check(job, holds=["arrival order"], depth="quick")
+
+
 @pytest.mark.parametrize(
     "given",
     [

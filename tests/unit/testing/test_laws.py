@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 import statekit as sk
-from statekit.testing import check_aggregate, check_migration, check_reducer
+from statekit.testing import check_aggregate, check_migration, check_redistribution, check_reducer
 
 
 def appended(current: list[int], added: list[int]) -> list[int]:
@@ -215,3 +215,23 @@ def test_a_migration_that_loses_values_is_shown(
 def test_a_migration_of_no_type_is_refused() -> None:
     with pytest.raises(sk.StateTypeError, match="complex is not supported"):
         check_migration(complex, int, int)
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [
+        lambda: check_reducer(operator.sub, int),
+        lambda: check_aggregate(sk.Aggregate(list, list_kept, len, merge=operator.sub), int),
+        lambda: check_migration(int, str, lambda value: value),
+        lambda: check_redistribution(sk.Redistribute(split=lambda _, n: [0] * n, merge=sum), [1]),
+    ],
+    ids=["reducer", "aggregate", "migration", "redistribution"],
+)
+def test_pytest_shows_the_message_and_none_of_the_functions_that_found_it(
+    fails: Callable[[], None],
+) -> None:
+    with pytest.raises(AssertionError) as caught:
+        fails()
+    own = [each for each in caught.traceback if "statekit/testing" in str(each.path)]
+    assert own
+    assert all(each.ishidden(caught) for each in own)

@@ -49,6 +49,12 @@ def serve(
     refusals: Annotated[
         float, typer.Option(min=0.1, help="Requests per second of one address that are refused.")
     ] = 10.0,
+    trusted_proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A proxy whose X-Forwarded-For is trusted; repeat it.", metavar="ADDRESS|CIDR"
+        ),
+    ] = None,
     connections: Annotated[
         int, typer.Option(min=1, help="How many connections may be open.")
     ] = 1_000,
@@ -94,5 +100,6 @@ def serve(
         memory_bytes=None if memory is None else size_bytes(memory, "--memory"),
         disk_bytes=None if disk is None else size_bytes(disk, "--disk"),
         origins=tuple(allow_origin or ()),
+        trusted_proxies=tuple(trusted_proxy or ()),
     )
     run(named, options, say)

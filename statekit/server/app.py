@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from statekit.errors import StatekitError
 from statekit.server.access import Access
 from statekit.server.assets import router as assets_router
+from statekit.server.callers import Callers
 from statekit.server.direct_reads import SingleReads, StoredReads
 from statekit.server.disk import Disk
 from statekit.server.hosts import KnownHosts
@@ -29,8 +30,8 @@ from statekit.server.openapi import Documents
 from statekit.server.openapi import router as openapi_router
 from statekit.server.places import Places
 from statekit.server.problems import Problem, bad_request, problem_of, response_of
+from statekit.server.proxies import Network, TrustedProxies
 from statekit.server.rankings import Rankings
-from statekit.server.refusals import Refusals
 from statekit.server.routes import Served, router
 from statekit.server.served_job import ServedJob
 from statekit.server.sql_queries import Queries
@@ -56,6 +57,7 @@ class Application:
         limits: of requests.
         disk: of the server.
         origins: sites whose pages may read the server.
+        proxies: networks of the proxies whose `X-Forwarded-For` is trusted.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Application:
         limits: Limits,
         disk: Disk,
         origins: Sequence[str] = (),
+        proxies: Sequence[Network] = (),
     ) -> None:
         live = LiveChanges(limits.watchers)
         metrics = Metrics(jobs, live, disk)
@@ -93,7 +96,8 @@ class Application:
         _answer_problems(app)
         limited = TimeLimit(StoredReads(app, served), limits.seconds)
         reads = KnownHosts(SingleReads(limited, served), hosts)
-        self._app = Observed(_for_origins(_limited(reads, access, limits), origins), metrics)
+        callers = Callers(reads, access, limits.refusals_per_s)
+        self._app = TrustedProxies(Observed(_for_origins(callers, origins), metrics), proxies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
@@ -119,12 +123,6 @@ class Application:
         for job in self._served.jobs.values():
             job.close()
         self._served.disk.close()
-
-
-def _limited(app: ASGIApp, access: Access, limits: Limits) -> ASGIApp:
-    """Return an application that refuses addresses which were refused too often."""
-    per_s = limits.refusals_per_s
-    return app if per_s is None or access.is_open else Refusals(app, per_s)
 
 
 def _for_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:

@@ -58,7 +58,7 @@ class SingleReads(_DirectReads):
                 and len(place) == 4
                 and b"event-stream" not in headers.get(b"accept", b"")
             )
-            found = self._read(place, headers) if is_single else None
+            found = self._read(scope, place, headers) if is_single else None
         except Problem as problem:
             scope[DIRECT_READ] = "single_read"
             await self._served.refusal(problem)(scope, receive, send)
@@ -69,12 +69,12 @@ class SingleReads(_DirectReads):
         scope[DIRECT_READ] = "single_read"
         await _send(send, *found)
 
-    def _read(self, place: list[str], headers: dict[bytes, bytes]) -> Answer | None:
+    def _read(self, scope: Scope, place: list[str], headers: dict[bytes, bytes]) -> Answer | None:
         """Return the answer of a single read; None for a list or a map, which may be too large to
         read at once.
         """
         alias, operator, state, key = place
-        token = self._served.token(headers.get(b"authorization"))
+        token = self._served.token(scope)
         job = self._served.job(token, alias, operator, state)
         view = job.last()
         try:
@@ -115,7 +115,7 @@ class StoredReads(_DirectReads):
 
     async def _read(self, place: list[str], request: Request) -> Response:
         alias, operator, state, _ = place
-        token = self._served.token(dict(request.scope["headers"]).get(b"authorization"))
+        token = self._served.token(request.scope)
         try:
             return await stored_rows(self._served, token, (alias, operator, state), request, LAST)
         except StatekitError as error:

@@ -19,12 +19,14 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Scope
 
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.query.export import Format
 from statekit.query.view import View
 from statekit.server.access import Access, Token, forbidden
 from statekit.server.answers import answer
+from statekit.server.callers import token_of
 from statekit.server.described import described, readable_types
 from statekit.server.disk import Disk
 from statekit.server.limits import Limits, read_body
@@ -100,13 +102,13 @@ class Served:
         """Everything that takes long."""
         return self.queries.work, self.rankings.work, self.histories
 
-    def token(self, authorization: bytes | None) -> Token:
+    def token(self, scope: Scope) -> Token:
         """Return the token of a request, and count the request.
 
         Raises:
             Problem: it has no token that is known, or too many requests.
         """
-        token = self.access.token(authorization)
+        token = token_of(scope)
         self.limits.count(token.name)
         return token
 
@@ -146,8 +148,7 @@ Jobs = Annotated[Served, Depends(_served)]
 
 
 async def _token(request: Request, served: Jobs) -> Token:
-    given = request.headers.get("authorization")
-    token = served.token(None if given is None else given.encode("latin-1"))
+    token = served.token(request.scope)
     check_parameters(request)
     return token
 

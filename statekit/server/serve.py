@@ -19,6 +19,7 @@ from statekit.server.app import Application
 from statekit.server.disk import Disk
 from statekit.server.hosts import ANY_HOST
 from statekit.server.limits import Limits
+from statekit.server.proxies import trusted_networks
 from statekit.server.routes import RESERVED
 from statekit.server.served_job import ServedJob
 
@@ -54,6 +55,8 @@ class ServerOptions:
         memory_bytes: what RocksDB may take for all replicas together; None for its usual limits.
         disk_bytes: what copies and files of requests may take; None for any size.
         origins: sites whose pages may read the server, as `https://example.com`.
+        trusted_proxies: addresses, and networks in CIDR notation, of the proxies before the server.
+            Their `X-Forwarded-For` says which address a request is from.
     """
 
     host: str = "127.0.0.1"
@@ -68,6 +71,7 @@ class ServerOptions:
     memory_bytes: int | None = None
     disk_bytes: int | None = None
     origins: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
 
 
 def named_checkpoints(given: Iterable[str]) -> dict[str, str]:
@@ -149,13 +153,15 @@ def bound_socket(host: str, port: int) -> socket.socket:
 def uvicorn_config(checkpoints: Mapping[str, str], options: ServerOptions) -> uvicorn.Config:
     """Return what uvicorn is to run. Replicas are opened now, so that their faults are found."""
     _check(checkpoints, options)
+    proxies = trusted_networks(options.trusted_proxies)
     access = Access(options.tokens)
     disk = Disk(options.disk_bytes)
     jobs = _opened(checkpoints, options, disk)
     hosts = _hosts(options, is_open=access.is_open)
     return uvicorn.Config(
-        Application(jobs, access, hosts, options.limits, disk, options.origins),
+        Application(jobs, access, hosts, options.limits, disk, options.origins, proxies),
         headers=_HEADERS,
+        proxy_headers=False,  # `TrustedProxies` reads them
         limit_concurrency=options.connections,
         access_log=False,
         log_level="warning",

@@ -35,7 +35,8 @@ def test_a_token_is_printed_once_and_reads_what_it_names(tmp_path: Path) -> None
     assert secret not in file.read_text()
     assert listed(file)["reports"]["sha256"] == digest_of(secret)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    token = Access(file).token(f"Bearer {secret}".encode())
+    token = Access(file).token(digest_of(secret))
+    assert token is not None
     assert token.read == ("shop", "bank/balances")
     assert run("more", "--read", "*", file=file).exit_code == 0
     assert listed(file).keys() == {"reports", "more"}

@@ -20,7 +20,6 @@ import pytest
 import statekit as sk
 from statekit.server.disk import Disk, bytes_below
 from statekit.server.limits import Limits
-from statekit.server.refusals import address_of
 from statekit.server.serve import ServerOptions, rocks_options, uvicorn_config
 from tests.support.served import Sale, sell, server
 from tests.unit.server.test_access import SECRET, kind, token_file
@@ -210,19 +209,6 @@ def test_an_address_that_is_refused_often_has_to_wait(home: Path, tmp_path: Path
         assert httpx.get(f"{address}/healthz").status_code == 200
         time.sleep(2.5)
         assert status("new") == 200
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "is_same"),
-    [
-        ("192.0.2.1", "192.0.2.2", False),
-        ("2001:db8::1", "2001:db8::ffff:1", True),
-        ("2001:db8::1", "2001:db8:0:1::1", False),
-        ("fe80::1%eth0", "fe80::2%eth0", True),
-    ],
-)
-def test_addresses_of_one_network_are_one_caller(one: str, other: str, is_same: bool) -> None:
-    assert (address_of((one, 1)) == address_of((other, 2))) == is_same
 
 
 def test_a_server_with_tokens_counts_no_right_requests(home: Path, tmp_path: Path) -> None:

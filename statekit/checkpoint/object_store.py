@@ -32,6 +32,7 @@ from statekit.backend.hard_link import linked
 from statekit.checkpoint.paths import TMP
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, StateTypeError
+from statekit.printable import printable
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -567,4 +568,4 @@ def _told(error: Exception) -> str:
     for name, value in os.environ.items():
         if _SECRET_NAME.search(name) and len(value) >= _SECRET_LENGTH_MIN:
             line = line.replace(value, "…")
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+    return printable(line)

@@ -55,6 +55,9 @@ def serve(
             help="A proxy whose X-Forwarded-For is trusted; repeat it.", metavar="ADDRESS|CIDR"
         ),
     ] = None,
+    access_log: Annotated[
+        bool, typer.Option("--access-log", help="Write a line to stdout for each request.")
+    ] = False,
     connections: Annotated[
         int, typer.Option(min=1, help="How many connections may be open.")
     ] = 1_000,
@@ -101,5 +104,6 @@ def serve(
         disk_bytes=None if disk is None else size_bytes(disk, "--disk"),
         origins=tuple(allow_origin or ()),
         trusted_proxies=tuple(trusted_proxy or ()),
+        access_log=access_log,
     )
     run(named, options, say)

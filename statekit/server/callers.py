@@ -57,6 +57,12 @@ def token_of(scope: Scope) -> Token:
     return token
 
 
+def token_name(scope: Scope) -> str:
+    """Return the name of the token of a request, for logs; "-" without one that is known."""
+    token: Token | None = scope.get(_TOKEN)
+    return "-" if token is None else token.name
+
+
 class Callers:
     """Finds the token of each request, and refuses addresses that were refused too often.
 

@@ -19,6 +19,7 @@ from statekit.server.app import Application
 from statekit.server.disk import Disk
 from statekit.server.hosts import ANY_HOST
 from statekit.server.limits import Limits
+from statekit.server.logs import escape_logs, write_logs
 from statekit.server.proxies import trusted_networks
 from statekit.server.routes import RESERVED
 from statekit.server.served_job import ServedJob
@@ -57,6 +58,7 @@ class ServerOptions:
         origins: sites whose pages may read the server, as `https://example.com`.
         trusted_proxies: addresses, and networks in CIDR notation, of the proxies before the server.
             Their `X-Forwarded-For` says which address a request is from.
+        access_log: write a line to stdout for each request.
     """
 
     host: str = "127.0.0.1"
@@ -72,6 +74,7 @@ class ServerOptions:
     disk_bytes: int | None = None
     origins: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
+    access_log: bool = False
 
 
 def named_checkpoints(given: Iterable[str]) -> dict[str, str]:
@@ -110,6 +113,7 @@ def serve(
         StorageError: the port is used by another process.
         StatekitError: a checkpoint cannot be read.
     """
+    write_logs(access=options.access_log)
     with bound_socket(options.host, options.port) as listening:
         config = uvicorn_config(checkpoints, options)
         port = listening.getsockname()[1]
@@ -154,6 +158,7 @@ def uvicorn_config(checkpoints: Mapping[str, str], options: ServerOptions) -> uv
     """Return what uvicorn is to run. Replicas are opened now, so that their faults are found."""
     _check(checkpoints, options)
     proxies = trusted_networks(options.trusted_proxies)
+    escape_logs()
     access = Access(options.tokens)
     disk = Disk(options.disk_bytes)
     jobs = _opened(checkpoints, options, disk)
@@ -164,6 +169,7 @@ def uvicorn_config(checkpoints: Mapping[str, str], options: ServerOptions) -> uv
         proxy_headers=False,  # `TrustedProxies` reads them
         limit_concurrency=options.connections,
         access_log=False,
+        log_config=None,
         log_level="warning",
         server_header=False,
         timeout_graceful_shutdown=5,

@@ -16,6 +16,7 @@ PACKAGE = ROOT / "statekit"
 
 RANKS = [
     "names",
+    "printable",
     "errors",
     "byte_size",
     "clock",

@@ -1,0 +1,15 @@
+"""Printable text: without anything that a log or a terminal interprets."""
+
+from __future__ import annotations
+
+
+def printable(text: str) -> str:
+    r"""Return a text with control characters, line and paragraph separators, and characters that
+    change the direction of text as escapes.
+
+    >>> print(printable("rome\n\x1b[31m\u2028\x85"))
+    rome\n\x1b[31m\u2028\x85
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -16,8 +16,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.job_file import Clock, StateRecord
-from statekit.checkpoint.sealed_json import FORMAT, Count, FileRef, Record, Sealed
+from statekit.checkpoint.sealed_json import FORMAT, Count, FileRef, Record, Sealed, checksum_of
 from statekit.checkpoint.shard_contents import Contents, ReplayCost, Slice
 from statekit.clock import now_us, unique_id
 from statekit.names import StoredName, StoredText
@@ -448,6 +449,11 @@ class EpochManifest(Sealed):
             if covered != (0, self.key_groups - 1):
                 raise ValueError(f"shards of {name} cover {covered} of {self.key_groups} groups")
         return self
+
+    @property
+    def id(self) -> EpochId:
+        """The identity of the epoch. The cost follows the number of shards."""
+        return EpochId(self.epoch, checksum_of(self.to_bytes()))
 
     def followed_by(self, **changes: Any) -> EpochManifest:
         """Return the manifest of the next epoch: a copy with these changes, by another writer."""

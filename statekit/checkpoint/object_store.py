@@ -261,12 +261,18 @@ _PARTIAL = re.compile(r"#[0-9]+$")
 
 
 class LocalObjects:
-    """Files below a directory of a local disk, each synced before its name appears."""
+    """Files below a directory of a local disk, each synced before its name appears.
+
+    Parameters:
+        root: the directory, which is created if it is missing.
+        creates: whether a write creates it again if it is missing then. Readers do not: it may be
+            away for a moment, and has to fit in its place again.
+    """
 
     keeps_order = False
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, *, creates: bool = True) -> None:
+        self.root, self._creates = root, creates
         with _failures(lasting=True):
             root.mkdir(parents=True, exist_ok=True)
             self._store = LocalStore(root)
@@ -296,6 +302,7 @@ class LocalObjects:
 
     def put(self, path: str, data: bytes | IO[bytes]) -> None:
         with _failures(lasting=True, needs_no_file=True):
+            self._check_root()
             inside(self.root, path)
             if isinstance(data, bytes):
                 # It may replace a file, which must not be lost to a power failure.
@@ -307,6 +314,7 @@ class LocalObjects:
     def link(self, source: Path, path: str) -> bool:
         """Store an immutable file as a hard link. Return False if that is not possible."""
         with _failures(lasting=True, needs_no_file=True):
+            self._check_root()
             target = inside(self.root, path)
             target.parent.mkdir(parents=True, exist_ok=True)
             if not linked(source, target):
@@ -316,6 +324,7 @@ class LocalObjects:
 
     def create(self, path: str, data: bytes) -> None:
         with _failures(lasting=True, needs_no_file=True):
+            self._check_root()
             inside(self.root, path)
             draft = self._draft(data)
             try:
@@ -325,6 +334,10 @@ class LocalObjects:
                 raise
         with _failures(lasting=True):
             self._sync(path)
+
+    def _check_root(self) -> None:
+        if not self._creates and not self.root.is_dir():
+            raise FileNotFoundError(f"{self.root} is not there at the moment")
 
     def _draft(self, data: bytes) -> str:
         """Write a file durably under a name of its own, and return its path."""

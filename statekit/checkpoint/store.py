@@ -101,11 +101,11 @@ class Store:
         self.url = remote_url(str(url)) if self.root is None else self.root.as_uri()
         if path is not None and not create and not self._asked("open", "", path.is_dir):
             raise RestoreError(f"there is no checkpoint at {path}: check the path")
-        self._objects: Objects = self._asked("open", "", self._opened_objects)
+        self._objects: Objects = self._asked("open", "", lambda: self._opened_objects(create))
 
-    def _opened_objects(self) -> Objects:
+    def _opened_objects(self, create: bool) -> Objects:
         if self.root is not None:
-            return LocalObjects(self.root)
+            return LocalObjects(self.root, creates=create)
         return RemoteObjects(self.url, self._options)
 
     @classmethod

@@ -45,6 +45,7 @@ class EpochFacts(NamedTuple):
         processing_time_us: when it began.
         committed_at_us: when it was committed, by the clock of the driver.
         parallelism: its number of shards.
+        writer: the run that committed it: another version of the checkpoint has others.
         operators: by name.
     """
 
@@ -54,6 +55,7 @@ class EpochFacts(NamedTuple):
     processing_time_us: int
     committed_at_us: int
     parallelism: int
+    writer: str
     operators: dict[str, OperatorFacts]
 
 
@@ -79,6 +81,7 @@ def facts_of(manifest: EpochManifest) -> EpochFacts:
         manifest.processing_time_us,
         manifest.committed_at_us,
         manifest.parallelism,
+        manifest.writer,
         operators,
     )
 
@@ -106,15 +109,29 @@ class EpochHistory:
             StorageError: the store failed.
         """
         with self._lock:
-            known = self._facts.get(last.epoch)
-            if known is not None and known.committed_at_us != last.committed_at_us:
-                self._facts.clear()  # another version of the checkpoint has the same numbers
+            if not self._is_continued_by(last):
+                self._facts.clear()
             if last.epoch not in self._facts:
                 self._facts[last.epoch] = facts_of(last)
             found = list(islice(self._back_from(last), limit))
             for epoch in sorted(self._facts)[: -self._kept]:
                 del self._facts[epoch]
         return found[::-1]
+
+    def _is_continued_by(self, last: EpochManifest) -> bool:
+        """Return whether an epoch is of the same version of the checkpoint as those that were read.
+        One run commits all its epochs on top of each other.
+        """
+        known = self._facts.get(last.epoch)
+        if known is not None:
+            return known == facts_of(last)
+        newest = max(self._facts, default=None)
+        if newest is None or self._facts[newest].writer == last.writer:
+            return True
+        try:
+            return facts_of(self._repository.manifest(newest)) == self._facts[newest]
+        except CorruptCheckpointError:  # it was collected: nothing shows whether it is the same
+            return False
 
     def _back_from(self, last: EpochManifest) -> Iterator[EpochFacts]:
         epoch: int | None = last.epoch

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.leases import resync_error
 from statekit.checkpoint.manifest import EpochManifest
@@ -12,7 +13,13 @@ from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import still_kept
 from statekit.checkpoint.sealed_json import FileRef, checksum_of
-from statekit.errors import CorruptCheckpointError, QueryError, StatekitError, StateTypeError
+from statekit.errors import (
+    CorruptCheckpointError,
+    QueryError,
+    StatekitError,
+    StateTypeError,
+    StorageError,
+)
 from statekit.timestamp import duration_to_micros
 
 RESYNCHRONISE = (
@@ -76,14 +83,21 @@ class EpochReader:
         self.repository.check_nothing_lost()
         return None
 
-    def manifest(self, epoch: int) -> EpochManifest:
+    def manifest(self, epoch: int | EpochId) -> EpochManifest:
         """Return the manifest of an epoch that is still kept.
 
+        Parameters:
+            epoch: its number, or its identity.
+
         Raises:
+            ReplacedError: the checkpoint has another epoch of that number, or none: it was
+                replaced.
             QueryError: it was collected, or never committed.
             CorruptCheckpointError: it is missing or altered.
         """
         repository = self.repository
+        if isinstance(epoch, EpochId):
+            return self._identified(epoch)
         if not repository.is_committed(epoch) or epoch < repository.first_kept():
             latest = repository.latest_epoch()
             if latest is not None and epoch <= latest:
@@ -94,6 +108,17 @@ class EpochReader:
             )
         with still_kept(repository, epoch, QueryError):
             return repository.manifest(epoch)
+
+    def _identified(self, wanted: EpochId) -> EpochManifest:
+        latest = self.repository.latest_epoch()
+        if latest is None:
+            raise not_there(self.repository, wanted.epoch)
+        if latest < wanted.epoch:
+            raise replaced(self.repository, wanted.epoch)
+        found = self.manifest(wanted.epoch)
+        if found.id != wanted:
+            raise replaced(self.repository, wanted.epoch)
+        return found
 
     def kept_before(self, epoch: int) -> int:
         """Return how many epochs directly before one have manifests.
@@ -155,7 +180,7 @@ def next_manifest(
         QueryError: the next epoch was collected.
         ReplacedError: the checkpoint was replaced by another version of it.
         CorruptCheckpointError: it is missing or altered.
-        StorageError: the store failed.
+        StorageError: the store failed, or the checkpoint has no epochs at the moment.
     """
     if last is None:
         return _first_manifest(repository)
@@ -170,22 +195,23 @@ def next_manifest(
         if number >= repository.first_kept():
             raise
         raise _collected(repository, last.epoch) from missing
-    if not _is_continued(repository, last, after):
-        raise replaced(repository, last.epoch)
+    _check_continues(repository, last, after)
     return after
 
 
 def _check_is_last(repository: Repository, last: EpochManifest) -> None:
     """Check that an epoch without a next one is the last one."""
     latest = repository.latest_epoch()
-    if latest is None or latest < last.epoch or not is_still_there(repository, last):
+    if latest is None:
+        raise not_there(repository, last.epoch)
+    if latest < last.epoch or is_still_there(repository, last) is False:
         raise replaced(repository, last.epoch)
     if latest > last.epoch and not repository.is_committed(last.epoch + 1):
         raise _collected(repository, last.epoch)
 
 
-def is_still_there(repository: Repository, last: EpochManifest) -> bool:
-    """Return whether an epoch that was read before is the same, or was collected since.
+def is_still_there(repository: Repository, last: EpochManifest) -> bool | None:
+    """Return whether an epoch that was read before is the same; None if it was collected since.
 
     It is another one of the same number if the checkpoint was replaced meanwhile, such as by a
     backup.
@@ -198,17 +224,28 @@ def is_still_there(repository: Repository, last: EpochManifest) -> bool:
     except CorruptCheckpointError:
         if last.epoch >= repository.first_kept():
             raise
-        return True
+        return None
 
 
-def _is_continued(repository: Repository, last: EpochManifest, after: EpochManifest) -> bool:
-    """Return whether an epoch was committed on top of another one that was read before.
+def _check_continues(repository: Repository, last: EpochManifest, after: EpochManifest) -> None:
+    """Check that an epoch was committed on top of another one that was read before.
 
     It was not if the checkpoint was replaced meanwhile, such as by a backup: epochs of the same
     numbers are then others. One run commits all its epochs on top of each other, so a request is
-    made only if another run committed the second one.
+    made only if another run committed the second one. If the first one was collected since, nothing
+    shows whether it is the same.
+
+    Raises:
+        ReplacedError: it was not.
+        QueryError: the first one was collected.
     """
-    return after.writer == last.writer or is_still_there(repository, last)
+    if after.writer == last.writer:
+        return
+    is_same = is_still_there(repository, last)
+    if is_same is None:
+        raise _collected(repository, last.epoch)
+    if not is_same:
+        raise replaced(repository, last.epoch)
 
 
 def _first_manifest(repository: Repository) -> EpochManifest | None:
@@ -227,6 +264,15 @@ def _collected(repository: Repository, epoch: int) -> StatekitError:
     return resync_error(repository, epoch) or CorruptCheckpointError(
         f"{repository.at(epoch_path(epoch))}, or the epoch after it, is missing although later "
         "epochs exist: restore the files of this directory from a backup"
+    )
+
+
+def not_there(repository: Repository, epoch: int) -> StorageError:
+    """Return the error that a checkpoint has no epochs, although one was read from it before."""
+    return StorageError(
+        f"{repository.url} has no epochs at the moment, and epoch {epoch} was read from it: it was "
+        "moved away or removed, or is not mounted. Nothing that was read is lost: make it "
+        "available again, and read on after that epoch"
     )
 
 

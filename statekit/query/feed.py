@@ -18,6 +18,7 @@ from typing import Any
 
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.backend.scratch import scratch_directory
+from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.lease_files import lease_of
 from statekit.checkpoint.leases import ReaderLease
 from statekit.checkpoint.manifest import Cause, EpochManifest
@@ -65,6 +66,18 @@ class EpochChanges:
     _source: ChangeSource = field(repr=False)
     _lease: RenewedLease | None = field(repr=False, default=None)
 
+    @property
+    def id(self) -> EpochId:
+        """The identity of the epoch."""
+        return self._source.after.id
+
+    @property
+    def position(self) -> str:
+        """Where a feed continues after this epoch: store it with what was applied, and pass it as
+        `after`. Unlike the number of the epoch it shows whether the checkpoint was replaced since.
+        """
+        return str(self.id)
+
     def __iter__(self) -> Iterator[Change]:
         """Yield the net changes: each row at most once, and "clear" before the rows of its key.
 
@@ -86,7 +99,7 @@ def feed(
     checkpoint: str | Path | Repository,
     operator: str,
     state: str,
-    after: int | None = None,
+    after: int | str | None = None,
     *,
     until: int | None = None,
     follow: bool = False,
@@ -105,8 +118,10 @@ def feed(
     Parameters:
         checkpoint: a directory, an object store URL or an open repository.
         operator, state: their names.
-        after: the epoch that the consumer has applied; None for a consumer without anything, which
-            first gets all rows of the first epoch that is kept.
+        after: the epoch that the consumer has applied, as its `position` or its number; None for a
+            consumer without anything, which first gets all rows of the first epoch that is kept.
+            After a number, a checkpoint that was replaced since, such as by a backup, is read on as
+            if it were the same: a position is refused then.
         until: the last epoch to return; None for no end.
         follow: wait for new epochs, and do not end after the last one.
         poll: how often to ask for a new epoch; a timedelta or text. None for 20 milliseconds on a
@@ -133,8 +148,8 @@ def feed(
     Raises:
         StateTypeError: an argument is not valid.
         FencedError: another process, or another open feed, reads under this name.
-        QueryError: the epoch `after` was collected, or never committed; or it has no such operator
-            or state.
+        QueryError: the epoch `after` was collected, or never committed, or the checkpoint was
+            replaced since; or it has no such operator or state.
         RestoreError: the checkpoint is a savepoint, or a local path that does not exist.
         StateSchemaError: the function declares a type that would misread stored rows.
 
@@ -153,9 +168,8 @@ def feed(
     0 snapshot [('upsert', 'ada', 1), ('upsert', 'bob', 1)]
     1 changes [('upsert', 'ada', 2)]
     """
-    for what, epoch in (("after", after), ("until", until)):
-        if epoch is not None:
-            check_epoch(what, epoch)
+    if until is not None:
+        check_epoch("until", until)
     if reader is not None:
         _check_name(reader)
     elif not (lease_ttl is None and token is None):
@@ -167,7 +181,7 @@ def feed(
         epochs,
         operator,
         state,
-        after,
+        _checked(after),
         function,
         until=until,
         poll_s=epochs.poll_s(poll) if follow else None,
@@ -179,6 +193,27 @@ def feed(
         directory=directory,
         rocksdb=rocksdb or RocksOptions(),
     )
+
+
+def _checked(after: object) -> int | EpochId | None:
+    """Return where a feed begins.
+
+    Raises:
+        StateTypeError: it is neither the number of an epoch nor a position.
+    """
+    if after is None or isinstance(after, EpochId):
+        return after
+    if not isinstance(after, str):
+        check_epoch("after", after)
+        assert isinstance(after, int), "it was checked"
+        return after
+    position = EpochId.of_text(after)
+    if position is None:
+        raise StateTypeError(
+            f"after={after!r:.100}: give the position of the last epoch that was applied "
+            "(EpochChanges.position), or its number. Nothing was read"
+        )
+    return position
 
 
 def _check_name(reader: object) -> None:
@@ -204,7 +239,7 @@ class Feed(Closing):
         epochs: EpochReader,
         operator: str,
         state: str,
-        after: int | None,
+        after: int | EpochId | None,
         function: Process[Any, Any, Any] | None,
         *,
         until: int | None,
@@ -232,7 +267,7 @@ class Feed(Closing):
             self._rows(latest)  # raises if there is no such state
         if after is not None:
             self._last = epochs.manifest(after)
-        self.epoch = after
+        self.epoch = after = None if self._last is None else self._last.epoch
         with contextlib.ExitStack() as opened:
             if reader is not None:
                 lease = self._taken(reader, after, lease_ttl, token)
@@ -247,6 +282,11 @@ class Feed(Closing):
                 if self._last is not None and self._has_state(self._last):
                     self._resolver.advance(self._last, self._rows(self._last))
             self._closing = opened.pop_all()
+
+    @property
+    def position(self) -> str | None:
+        """Where another feed continues after the last epoch that was returned; None before any."""
+        return None if self._last is None else str(self._last.id)
 
     def _taken(
         self, reader: str, after: int | None, ttl: dt.timedelta | str, token: str | None

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from statekit.backend.rocksdb_options import RocksOptions
+from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.job_file import JobFile, OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.own_files import follows_by_files
@@ -25,7 +26,7 @@ from statekit.checkpoint.retention import held
 from statekit.clock import unique_id
 from statekit.errors import QueryError, StatekitError, StorageError
 from statekit.query.change_sources import have_other_shards
-from statekit.query.epochs import EpochReader, ReplacedError, next_manifest
+from statekit.query.epochs import EpochReader, next_manifest
 from statekit.query.operator_copy import EpochRows, OperatorCopy, Position
 from statekit.query.replica_directory import locked
 from statekit.query.state_rows import record_of_operator
@@ -50,7 +51,9 @@ class Follower:
         latest: the last committed epoch that is known.
         is_rebuilding: whether copies are being restored.
         lock: of the directory.
-        times_replaced: how often the checkpoint was replaced by another version of it.
+        times_begun_again: how often copies were restored at an epoch that may not continue the one
+            before: the checkpoint was replaced by another version of it, or the epochs between
+            them were collected.
 
     Raises:
         QueryError: the directory is used by another process.
@@ -73,7 +76,7 @@ class Follower:
         self.manifest: EpochManifest | None = None
         self.latest: int | None = None
         self.is_rebuilding = False
-        self.times_replaced = 0
+        self.times_begun_again = 0
         self._copies: dict[str, OperatorCopy] = {}
         self._replaced: list[OperatorCopy] = []
         self.lock = locked(directory)
@@ -84,6 +87,15 @@ class Follower:
         return self.manifest is not None and all(
             copy.position.applying is None for copy in self._copies.values()
         )
+
+    @property
+    def epoch_id(self) -> EpochId | None:
+        """The identity of the epoch that the copies are at; None before the first."""
+        if self.manifest is None:
+            return None
+        for copy in self._copies.values():
+            return EpochId(copy.position.epoch, copy.position.manifest)
+        return self.manifest.id
 
     def rows(self) -> dict[str, EpochRows]:
         """Return the rows of each operator at the epoch of the copies."""
@@ -219,12 +231,12 @@ class Follower:
             return False
         try:
             after = next_manifest(repository, last, thorough=thorough)
-        except QueryError as error:  # it was collected, or the checkpoint was replaced
-            self.times_replaced += isinstance(error, ReplacedError)
+        except QueryError:  # it was collected, or the checkpoint was replaced
             after = self.reader.latest()
             if after is None:
                 raise
             self.restore(after)
+            self.times_begun_again += 1
             return True
         if after is None:
             self.latest = last.epoch
@@ -252,7 +264,7 @@ class Follower:
         """Return whether change files lead from the copies to an epoch."""
         if not follows_by_files(last, after):
             return False
-        applied = Position.at(after).manifest  # by an earlier try, completely or in part
+        applied = after.id.manifest  # by an earlier try, completely or in part
         for position in (copy.position for copy in self._copies.values()):
             is_there = position.epoch == last.epoch or position.manifest == applied
             if not is_there or position.applying not in (None, applied):
@@ -343,6 +355,7 @@ class Follower:
         latest = self.reader.latest()
         if latest is not None:
             self.restore(latest)
+            self.times_begun_again += 1
 
     # ------------------------------------------------------------------------------- the end
 

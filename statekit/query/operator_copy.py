@@ -35,7 +35,7 @@ from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.own_files import own_files
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.restore_plan import local_rows_of_shard, restore_plan
-from statekit.checkpoint.sealed_json import Count, Record, checksum_of
+from statekit.checkpoint.sealed_json import Count, Record
 from statekit.errors import QueryError, StatekitError, StorageError
 from statekit.keygroup import pack_group
 from statekit.working_copy.clipping import Database, opened
@@ -68,7 +68,7 @@ class Position(Record):
     @classmethod
     def at(cls, manifest: EpochManifest) -> Self:
         """Return the position after an epoch."""
-        return cls(epoch=manifest.epoch, manifest=checksum_of(manifest.to_bytes()))
+        return cls(epoch=manifest.epoch, manifest=manifest.id.manifest)
 
 
 class _Description(Record):

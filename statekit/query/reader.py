@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from statekit.backend.interface import Backend, MemoryBackend, Rows, prefix_end
+from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.job_file import JobFile, OperatorRecord, StateRecord
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository, group_bounds
@@ -18,6 +19,7 @@ from statekit.checkpoint.restore_plan import RestorePlan, local_rows, replay, re
 from statekit.checkpoint.retention import check_epoch, collected_error, still_kept
 from statekit.errors import QueryError
 from statekit.keygroup import group_of_row, pack_group
+from statekit.query.epochs import replaced
 from statekit.query.state_rows import (
     Row,
     StateRows,
@@ -34,20 +36,28 @@ class CheckpointReader:
 
     Parameters:
         url: a directory, an object store URL or an open repository.
-        epoch: which epoch; None for the last one.
+        epoch: which epoch, by its number or its identity; None for the last one.
         allow_pickle: unpickle states that were declared with `PickleCodec`, which can run any code
             that whoever wrote the checkpoint chose.
 
     Raises:
         StateTypeError: `epoch` is not the number of an epoch.
+        ReplacedError: the checkpoint has another epoch of that number.
         QueryError: nothing is committed yet, not that epoch, or it was collected, also while it is
             read.
         CorruptCheckpointError: a file that is needed is missing or altered.
     """
 
     def __init__(
-        self, url: str | Path | Repository, *, epoch: int | None = None, allow_pickle: bool = False
+        self,
+        url: str | Path | Repository,
+        *,
+        epoch: int | EpochId | None = None,
+        allow_pickle: bool = False,
     ) -> None:
+        identity = epoch if isinstance(epoch, EpochId) else None
+        if isinstance(epoch, EpochId):
+            epoch = epoch.epoch
         if epoch is not None:
             check_epoch("epoch", epoch)
         self.repository = url if isinstance(url, Repository) else Repository(url, create=False)
@@ -67,6 +77,8 @@ class CheckpointReader:
             )
         with still_kept(self.repository, wanted, QueryError):
             self.manifest: EpochManifest = self.repository.manifest(wanted)
+            if identity is not None and self.manifest.id != identity:
+                raise replaced(self.repository, wanted)
             self.job: JobFile = self.repository.job_file(self.manifest.job_file.path)
 
     @property

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from statekit.backend.rocksdb_options import RocksOptions
+from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.repository import Repository
 from statekit.clock import stopwatch_s
 from statekit.errors import QueryError, StateTypeError, StorageError
@@ -155,7 +156,7 @@ class Replica(Closing):
         self._check_space = check_space
         self._published: deque[PublishedEpoch] = deque()
         self._held: list[PublishedEpoch] = []
-        self._times_replaced = 0
+        self._times_begun_again = 0
         self._headroom: int | None = None
         self._headroom_due_s = stopwatch_s()
         self._error: str | None = None
@@ -282,7 +283,10 @@ class Replica(Closing):
         if not self._are_functions_checked:
             check_functions(self._functions, job)
             self._are_functions_checked = True
+        epoch_id = follower.epoch_id
+        assert epoch_id is not None, "it has a manifest"
         published = PublishedEpoch(
+            id=epoch_id,
             manifest=manifest,
             job=job,
             rows=follower.rows(),
@@ -291,8 +295,9 @@ class Replica(Closing):
             allow_pickle=self._allow_pickle,
         )
         with self._reading:
-            if follower.times_replaced != self._times_replaced:  # those are of the other version
-                self._times_replaced = follower.times_replaced
+            if follower.times_begun_again != self._times_begun_again:
+                # The epochs before may be of another version of the checkpoint.
+                self._times_begun_again = follower.times_begun_again
                 self._held += self._published
                 self._published = deque([published])
             else:
@@ -322,11 +327,11 @@ class Replica(Closing):
 
     # ---------------------------------------------------------------------------------- reading
 
-    def at(self, epoch: int | None = None) -> View:
+    def at(self, epoch: int | EpochId | None = None) -> View:
         """Return a view of an epoch: any number of reads that belong together.
 
         Parameters:
-            epoch: one of `status().views`; None for the last one.
+            epoch: one of `status().views`, or the `id` of a view; None for the last one.
 
         Raises:
             QueryError: nothing is committed yet, or the replica does not have the epoch.
@@ -334,7 +339,17 @@ class Replica(Closing):
         with self._reading:
             return View(self._epoch(epoch), self)
 
-    def _epoch(self, epoch: int | None) -> PublishedEpoch:
+    def all_views(self) -> list[View]:
+        """Return views of all epochs that can be read, in order. Each continues the one before.
+
+        Raises:
+            QueryError: the replica was closed.
+        """
+        with self._reading:
+            self._check_open()
+            return [View(published, self) for published in self._published]
+
+    def _epoch(self, epoch: int | EpochId | None) -> PublishedEpoch:
         self._check_open()
         if not self._published:
             raise QueryError(
@@ -343,7 +358,7 @@ class Replica(Closing):
         if epoch is None:
             return self._published[-1]
         for published in self._published:
-            if published.manifest.epoch == epoch:
+            if epoch in (published.manifest.epoch, published.id):
                 return published
         numbers = ", ".join(str(published.manifest.epoch) for published in self._published)
         raise QueryError(
@@ -386,6 +401,16 @@ class Replica(Closing):
         """The last epoch that can be read; None before the first, and after the end."""
         try:
             return self._published[-1].manifest.epoch
+        except IndexError:
+            return None
+
+    @property
+    def epoch_id(self) -> EpochId | None:
+        """The identity of the last epoch that can be read; None before the first, and after the
+        end.
+        """
+        try:
+            return self._published[-1].id
         except IndexError:
             return None
 
@@ -443,19 +468,19 @@ class Replica(Closing):
                 f"{limit_s:g} s: {self._error or 'check that the job commits epochs'}"
             )
 
-    def wait_for_other(self, epoch: int | None, timeout_s: float) -> int | None:
+    def wait_for_other(self, epoch_id: EpochId | None, timeout_s: float) -> EpochId | None:
         """Wait until the last epoch that can be read is another than this one, or the replica is
-        closed, and return it.
+        closed, and return its identity.
 
         Parameters:
-            epoch: what `replica.epoch` was.
+            epoch_id: what `replica.epoch_id` was.
             timeout_s: the longest wait, in seconds. Then it may be the same.
         """
         with self._changed:
             self._changed.wait_for(
-                lambda: self._ends.is_set() or self.epoch != epoch, max(0.0, timeout_s)
+                lambda: self._ends.is_set() or self.epoch_id != epoch_id, max(0.0, timeout_s)
             )
-        return self.epoch
+        return self.epoch_id
 
     def close(self) -> None:
         """Stop following, and close all views. A temporary directory is removed."""

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from statekit.backend.interface import Rows, prefix_end
+from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import group_bounds
 from statekit.checkpoint.state_kinds import RowShape
@@ -84,6 +85,7 @@ class StateView(Generic[K, V]):
     Parameters:
         rows: how the rows of the state are read.
         source: the rows of the operator after the epoch.
+        epoch_id: the identity of the epoch.
         manifest: of the epoch.
         groups: the key groups that the replica has.
     """
@@ -92,6 +94,7 @@ class StateView(Generic[K, V]):
         self,
         rows: StateRows,
         source: ReadableRows,
+        epoch_id: EpochId,
         manifest: EpochManifest,
         groups: tuple[int, int],
     ) -> None:
@@ -99,6 +102,7 @@ class StateView(Generic[K, V]):
         """The epoch that all reads are of."""
         self._rows = rows
         self._source = source
+        self._epoch_id = epoch_id
         self._manifest = manifest
         self._groups = groups
         self._name = rows.state.name
@@ -491,15 +495,21 @@ class StateView(Generic[K, V]):
         return Page(items, None)
 
     def _cursor_after(self, key: bytes) -> str:
-        place = {"epoch": self.epoch, "after": key.hex()}
+        place = {"epoch": str(self._epoch_id), "after": key.hex()}
         return base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
 
     def _key_of_cursor(self, cursor: str) -> bytes:
-        epoch, key = _parts_of_cursor(cursor)
+        epoch_id, key = _parts_of_cursor(cursor)
+        epoch = epoch_id.epoch
         if epoch != self.epoch:
             raise QueryError(
                 f"the cursor is of epoch {epoch}, and this view of epoch {self.epoch}: read on "
                 f"from a view of epoch {epoch}, with replica.at({epoch}), or begin again"
+            )
+        if epoch_id != self._epoch_id:
+            raise QueryError(
+                f"the cursor is of another epoch {epoch}: the checkpoint was replaced since, such "
+                "as by a backup. Begin again without a cursor"
             )
         return key
 
@@ -592,8 +602,8 @@ class StateView(Generic[K, V]):
             )
 
 
-def epoch_of_cursor(cursor: str) -> int:
-    """Return the epoch of the page that a cursor continues.
+def epoch_of_cursor(cursor: str) -> EpochId:
+    """Return the identity of the epoch of the page that a cursor continues.
 
     Raises:
         QueryError: it is no cursor.
@@ -601,12 +611,15 @@ def epoch_of_cursor(cursor: str) -> int:
     return _parts_of_cursor(cursor)[0]
 
 
-def _parts_of_cursor(cursor: str) -> tuple[int, bytes]:
+def _parts_of_cursor(cursor: str) -> tuple[EpochId, bytes]:
     """Return the epoch and the bytes of the key that a cursor has."""
     try:
         given = json.loads(base64.urlsafe_b64decode(cursor))
-        return int(given["epoch"]), bytes.fromhex(given["after"])
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        epoch_id, after = EpochId.of_text(given["epoch"]), bytes.fromhex(given["after"])
+        if epoch_id is None:
+            raise ValueError("no epoch")
+        return epoch_id, after
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise QueryError(
             f"cursor {cursor!r:.100} is not valid: pass the cursor of a page unchanged"
         ) from error

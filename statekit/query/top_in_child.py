@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from statekit.checkpoint.epoch_id import EpochId
 from statekit.query.child_process import answer_parent, run_child
 from statekit.query.reader import CheckpointReader
 from statekit.query.top import Measure, top
@@ -24,7 +25,7 @@ class TopRequest(msgspec.Struct, frozen=True):
     """
 
     checkpoint: str
-    epoch: int
+    epoch: int | EpochId
     operator: str
     states: tuple[str, ...]
     by: Measure = "size"

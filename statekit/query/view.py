@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from statekit.backend.interface import Rows, prefix_end
+from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.job_file import TIMERS, JobFile, OperatorRecord
 from statekit.checkpoint.manifest import Cause, EpochManifest
 from statekit.checkpoint.repository import group_bounds
@@ -31,6 +32,7 @@ class PublishedEpoch:
     """An epoch that can be read, with the rows of every operator.
 
     Parameters:
+        id: the identity of the epoch.
         manifest: of the epoch.
         job: the job file in force.
         rows: of each operator that the replica has.
@@ -40,6 +42,7 @@ class PublishedEpoch:
         views: those of it that were taken, and that somebody still has.
     """
 
+    id: EpochId
     manifest: EpochManifest
     job: JobFile
     rows: Mapping[str, EpochRows]
@@ -59,7 +62,7 @@ class PublishedEpoch:
                     f"state {state!r} of operator {operator!r} belongs to shards, and not to keys: "
                     "read it with operator_state"
                 )
-            view = StateView(rows, self.rows_of(operator), self.manifest, self.groups)
+            view = StateView(rows, self.rows_of(operator), self.id, self.manifest, self.groups)
             self._states[operator, state] = view
         return view
 
@@ -122,6 +125,13 @@ class View(Closing):
     def epoch(self) -> int:
         """The epoch that all reads are of."""
         return self._published.manifest.epoch
+
+    @property
+    def id(self) -> EpochId:
+        """The identity of the epoch. After a checkpoint was replaced, such as by a backup, another
+        epoch may have the same number.
+        """
+        return self._published.id
 
     @property
     def manifest(self) -> EpochManifest:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
 
-from statekit.errors import QueryError
 from statekit.query.view import View
 from statekit.server.answers import encode
 from statekit.server.problems import client_left
@@ -53,7 +52,7 @@ def history_of(
     entries: list[bytes] = []
     left = BYTES_MAX
     later: tuple[View, bytes] | None = None
-    for view in _newest_first(job):
+    for view in reversed(job.history_views()):
         if is_unwanted():
             raise client_left()
         value = encode(_value(view, operator, state, key, part))
@@ -66,15 +65,6 @@ def history_of(
     if later is not None:
         entries.append(_entry(*later))
     return _history(entries, is_cut=False)
-
-
-def _newest_first(job: ServedJob) -> Iterator[View]:
-    for epoch in reversed(job.readable_epochs):
-        try:
-            view = job.replica.at(epoch)
-        except QueryError:  # given up in this moment
-            return
-        yield view
 
 
 def _value(view: View, operator: str, state: str, key: Any, part: Part) -> Any:

@@ -28,8 +28,8 @@ from statekit.server.answers import answer
 from statekit.server.histories import history_of
 from statekit.server.rankings import LIMIT_MAX
 from statekit.server.reads import Part, json_of
-from statekit.server.routes import WAIT_MAX_S, Allowed, Epoch, Jobs, Served, Waiting
-from statekit.server.served_job import ServedJob
+from statekit.server.routes import WAIT_MAX_S, Allowed, Checksum, Epoch, Jobs, Served, Waiting
+from statekit.server.served_job import ServedJob, Wanted, is_of
 from statekit.timestamp import instant
 
 router = APIRouter()
@@ -49,22 +49,28 @@ async def epochs(
     waiter: Waiting,
     given_tag: KnownTag = None,
     after: Annotated[int | None, Query(ge=0, le=2**62)] = None,
+    manifest: Checksum = None,
     limit: Annotated[int, Query(ge=1, le=EPOCHS_MAX)] = 100,
     wait: Annotated[float, Query(ge=0, le=WAIT_MAX_S)] = 0.0,
     operator: str | None = None,
 ) -> Response:
     """Return what the last epochs did, in order; with `operator`, also the sizes of its states.
 
-    With `after` and `wait`, wait for an epoch after that one, and return only what is new.
+    With `after` and `wait`, wait for an epoch after that one, and return only what is new, with
+    `is_continued`. If the epoch is not known, or has not this checksum of its `manifest`, as after
+    the checkpoint was replaced, return all.
     """
     own = served.job(token, job)
-    view = own.last() if after is None else await own.other_than(after, wait, waiter)
+    known = Wanted(after, manifest)
+    view = own.last() if after is None else await own.other_than(known, wait, waiter)
     facts = await run_in_threadpool(own.history.until, view.manifest, limit)
-    if any(each.epoch == after for each in facts):
+    is_same = manifest is None or any(is_of(each, known) for each in own.views())
+    is_continued = after is not None and is_same and any(each.epoch == after for each in facts)
+    if is_continued:
         facts = [each for each in facts if after is None or each.epoch > after]
     readable = {name: _readable(token, job, view.record(name)) for name in view.operators}
     items = [_epoch(each, readable, operator) for each in facts]
-    return answer(items, own.facts(view), given_tag)
+    return answer(items, {"is_continued": is_continued, **own.facts(view)}, given_tag)
 
 
 def _epoch(facts: EpochFacts, readable: dict[str, list[str]], sized: str | None) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Live changes: what each committed epoch changed in a state, for all who watch it.
 
 One feed per state follows the job, in a thread, as long as anyone watches. The id of an event is
-its epoch and its number among the changes of that epoch, so that a watcher that comes back
-continues after it, as long as the changes are kept here.
+the identity of its epoch and its number among the changes of that epoch, so that a watcher that
+comes back continues after it, as long as the changes are kept here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
 
+from statekit.checkpoint.epoch_id import EpochId
 from statekit.errors import StatekitError
 from statekit.query.change import Change
 from statekit.query.feed import EpochChanges, feed
@@ -33,6 +35,8 @@ _EPOCHS_QUEUED = 64
 """How many epochs may wait for a watcher before it is disconnected."""
 
 _POLL_S, _RETRY_S = 0.5, 1.0
+
+_NUMBER = re.compile("[0-9]{1,9}", re.ASCII)
 
 
 class Event(NamedTuple):
@@ -50,7 +54,7 @@ class Event(NamedTuple):
 class Place(NamedTuple):
     """The last event that a watcher has: the number of a change, or None for the whole epoch."""
 
-    epoch: int
+    epoch: EpochId
     number: int | None
 
     def __str__(self) -> str:
@@ -60,19 +64,22 @@ class Place(NamedTuple):
     def of_text(cls, text: str) -> Place | None:
         """Return the place that an id names; None if it is none.
 
-        >>> Place.of_text("12-3"), str(Place.of_text("12-end")), Place.of_text("x")
-        (Place(epoch=12, number=3), '12-end', None)
+        >>> place = Place.of_text("12-99aa06d3014798d86001c324468d497f-3")
+        >>> place.epoch.epoch, place.number, Place.of_text("12-3")
+        (12, 3, None)
         """
-        epoch, _, number = text.partition("-")
-        is_id = epoch.isdecimal() and (number == "end" or number.isdecimal()) and len(text) < 50
-        return cls(int(epoch), None if number == "end" else int(number)) if is_id else None
+        name, _, number = text.rpartition("-")
+        epoch_id = EpochId.of_text(name)
+        if epoch_id is None or not (number == "end" or _NUMBER.fullmatch(number)):
+            return None
+        return cls(epoch_id, None if number == "end" else int(number))
 
 
 def event_text(name: str, data: bytes, place: Place | None = None) -> bytes:
     """Return an event as a stream has it. JSON has no line breaks.
 
-    >>> event_text("epoch", b"{}", Place(7, None))
-    b'id: 7-end\\nevent: epoch\\ndata: {}\\n\\n'
+    >>> event_text("epoch", b"{}", Place(EpochId(7, "99"), None))
+    b'id: 7-99-end\\nevent: epoch\\ndata: {}\\n\\n'
     """
     identity = b"" if place is None else f"id: {place}\n".encode()
     return identity + b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
@@ -83,13 +90,13 @@ class EpochEvents:
     """What an epoch changed. Its text is made once for all who watch.
 
     Parameters:
-        epoch: its number.
+        epoch: its identity.
         events: its changes, in order; None if they are too many to keep, and watchers begin again.
         data: the facts of the epoch, as JSON.
         first: the number of the first of these changes.
     """
 
-    epoch: int
+    epoch: EpochId
     events: list[Event] | None
     data: bytes
     first: int = 1
@@ -157,12 +164,17 @@ class Watcher:
         elif not self.why:
             self.leave("slow")
 
+    def forget(self) -> None:
+        """Remove the epochs that were not read yet."""
+        while not self.queue.empty():
+            self.queue.get_nowait()
+        if self.why:
+            self.queue.put_nowait(None)
+
     def leave(self, why: str) -> None:
         """Make the watcher leave."""
         self.why = why
-        while not self.queue.empty():
-            self.queue.get_nowait()
-        self.queue.put_nowait(None)
+        self.forget()
 
 
 class StateChanges:
@@ -173,18 +185,19 @@ class StateChanges:
         operator, state: their names.
 
     Attributes:
-        position: the last epoch whose changes were given to watchers.
+        position: the identity of the last epoch whose changes were given to watchers.
     """
 
     def __init__(self, job: ServedJob, operator: str, state: str) -> None:
-        self.position = job.last().epoch
+        self.position = job.last().id
         self.watchers: set[Watcher] = set()
         self._job, self._operator, self._state = job, operator, state
         self._loop = asyncio.get_running_loop()
         self._kept: deque[EpochEvents] = deque()
         self._before_kept = self.position
         self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._follow, args=(self.position,), daemon=True)
+        self._read_until = self.position  # of the thread
+        self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
 
     def watch(self, after: Place | None) -> tuple[Watcher, list[EpochEvents] | None]:
@@ -196,17 +209,19 @@ class StateChanges:
         return watcher, None if after is None else self._since(after)
 
     def _since(self, after: Place) -> list[EpochEvents] | None:
-        missed = [epoch for epoch in self._kept if epoch.epoch >= after.epoch]
+        kept = [epoch.epoch for epoch in self._kept]
+        if after.epoch in kept:
+            missed = list(self._kept)[kept.index(after.epoch) :]
+        elif after == Place(self._before_kept, None):
+            missed = list(self._kept)
+        else:
+            return None
         if any(epoch.events is None for epoch in missed):
             return None
-        if after == Place(self._before_kept, None):
+        if after.epoch not in kept:
             return missed
-        if not missed or missed[0].epoch != after.epoch:
-            return None
         first, *later = missed
-        if after.number is None:
-            return later
-        return [first.after(after.number), *later]
+        return later if after.number is None else [first.after(after.number), *later]
 
     def close(self) -> None:
         """Stop, and make all watchers leave."""
@@ -228,40 +243,43 @@ class StateChanges:
 
     # ------------------------------------------------------------------ in the thread of the feed
 
-    def _follow(self, after: int) -> None:
-        """Read the changes of each epoch. Where that fails, watchers begin again."""
+    def _follow(self) -> None:
+        """Read the changes of each epoch. Where that fails, watchers begin again at the last one,
+        unless that is the one that they are at.
+        """
         while not self._ends.is_set():
             try:
-                self._read(after)
+                self._read()
             except StatekitError as error:
                 _logger.warning(
                     "the changes of %s.%s are read again: %s", self._operator, self._state, error
                 )
             if self._ends.wait(_RETRY_S):
                 return
-            newest = self._job.replica.epoch
-            if newest is not None:
-                after = newest
-                data = encode({"epoch": newest, "cause": "restart"})
+            newest = self._job.replica.epoch_id
+            if newest not in (None, self._read_until):
+                self._read_until = newest
+                data = encode({"epoch": newest.epoch, "cause": "restart"})
                 self._call(self._publish, EpochEvents(newest, None, data))
 
-    def _read(self, after: int) -> None:
-        """Publish the changes of all epochs after one, until the end."""
+    def _read(self) -> None:
+        """Publish the changes of all further epochs, until the end."""
         job = self._job
         with feed(
             job.checkpoint,
             self._operator,
             self._state,
-            after,
+            str(self._read_until),
             before=True,
             directory=job.scratch,
             rocksdb=job.rocksdb,
         ) as changes:
             while not self._ends.is_set():
                 for epoch in changes:
-                    self._call(self._publish, events_of(epoch))
-                    after = epoch.epoch
-                job.replica.wait_for_other(after, _POLL_S)
+                    events = events_of(epoch)
+                    self._call(self._publish, events)
+                    self._read_until = events.epoch
+                job.replica.wait_for_other(self._read_until, _POLL_S)
 
     def _call(self, function: Callable[[EpochEvents], None], epoch: EpochEvents) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
@@ -278,9 +296,9 @@ def events_of(epoch: EpochChanges) -> EpochEvents:
     }
     changes = list(islice(epoch, _CHANGES_KEPT + 1))
     if len(changes) > _CHANGES_KEPT:
-        return EpochEvents(epoch.epoch, None, encode(facts))
+        return EpochEvents(epoch.id, None, encode(facts))
     events = [Event(change.key, encode(_plain(change))) for change in changes]
-    return EpochEvents(epoch.epoch, events, encode(facts))
+    return EpochEvents(epoch.id, events, encode(facts))
 
 
 def _plain(change: Change) -> dict[str, Any]:

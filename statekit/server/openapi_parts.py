@@ -15,6 +15,7 @@ Part = dict[str, Any]
 """A part of the document, as data."""
 
 _EPOCH = {"type": "integer", "minimum": 0, "maximum": 2**62}
+_CHECKSUM = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
 _INSTANT = {"type": "string", "format": "date-time"}
 
 
@@ -54,6 +55,12 @@ def in_path(name: str, schema: JsonSchema, description: str) -> Part:
 
 PARAMETERS: Mapping[str, Part] = {
     "epoch": in_query("epoch", _EPOCH, "The answer is of this epoch."),
+    "manifest": in_query(
+        "manifest",
+        _CHECKSUM,
+        "With epoch: the checksum of its manifest. If the checkpoint was replaced since, such as "
+        "by a backup, the answer is 410, and not another epoch of the same number.",
+    ),
     "as_of": in_query(
         "as_of", _INSTANT, "The answer is of the last epoch that was not processed later."
     ),
@@ -100,7 +107,7 @@ PARAMETERS: Mapping[str, Part] = {
 
 EPOCH_PARAMETERS = [
     reference("parameters", name)
-    for name in ("epoch", "as_of", "min_epoch", "min_watermark", "wait")
+    for name in ("epoch", "manifest", "as_of", "min_epoch", "min_watermark", "wait")
 ]
 """Which epoch an answer is of."""
 
@@ -112,6 +119,11 @@ _FACTS: JsonSchema = {
     "description": "What an answer is of.",
     "properties": {
         "epoch": {**_COUNT, "description": "The epoch that the answer is of."},
+        "manifest": {
+            **_CHECKSUM,
+            "description": "The checksum of its manifest, which identifies it: after a checkpoint "
+            "was replaced, such as by a backup, another epoch may have the same number.",
+        },
         "watermark": {
             "anyOf": [_INSTANT, {"type": "null"}],
             "description": "Of the operator, after that epoch.",
@@ -120,7 +132,7 @@ _FACTS: JsonSchema = {
         "lag_ms": {**_COUNT, "description": "The time since then, by the clock of the server."},
         "oldest_epoch": {**_COUNT, "description": "The oldest epoch that can be read."},
     },
-    "required": ["epoch", "watermark", "processing_time", "lag_ms", "oldest_epoch"],
+    "required": ["epoch", "manifest", "watermark", "processing_time", "lag_ms", "oldest_epoch"],
 }
 _SUMMARY: JsonSchema = {
     "type": "object",
@@ -190,6 +202,7 @@ SQL_QUERY: JsonSchema = {
         "job": {"type": "string"},
         "sql": {"type": "string", "description": "One statement that reads."},
         "epoch": or_null(_EPOCH),
+        "manifest": or_null(_CHECKSUM),
         "rows": {"type": "integer", "minimum": 1, "maximum": SQL_ROWS_MAX},
     },
     "required": ["job", "sql"],

@@ -40,7 +40,7 @@ class Rankings:
     def __init__(self, memory_bytes: int) -> None:
         self._memory_bytes = memory_bytes
         self.work = LongWork("rankings", at_once=1, of_token=_OF_TOKEN)
-        self._found: dict[tuple[int, TopRequest], _Found] = {}
+        self._found: dict[TopRequest, _Found] = {}
 
     async def top(
         self,
@@ -64,7 +64,7 @@ class Rankings:
             QueryError: there is no such state.
         """
         wanted = TopRequest(
-            job.checkpoint, view.epoch, operator, tuple(states), by, LIMIT_MAX, self._memory_bytes
+            job.checkpoint, view.id, operator, tuple(states), by, LIMIT_MAX, self._memory_bytes
         )
 
         def count(is_unwanted: Callable[[], bool]) -> bytes:
@@ -73,14 +73,13 @@ class Rankings:
             except ChildLimitError as error:
                 raise Problem(413, "too_large", str(error)) from error
 
-        place = (view.processing_time_us, wanted)  # another version has epochs of the same number
-        found = self._found.get(place)
+        found = self._found.get(wanted)
         if found is None:
             async with job.reads_checkpoint(view):
-                data = await self.work.run(request, count, token=token, same=place)
+                data = await self.work.run(request, count, token=token, same=wanted)
             found = msgspec.json.decode(data, type=_Found)
             if len(self._found) >= _KEPT:
                 self._found.pop(next(iter(self._found)))
-            self._found[place] = found
+            self._found[wanted] = found
         cut = _Found(found.keys[:limit], found.key_groups, found.epochs)
         return msgspec.Raw(msgspec.json.encode(cut))

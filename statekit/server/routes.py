@@ -163,9 +163,16 @@ async def _waiter(request: Request, served: Jobs, token: Allowed) -> Waiter:
 Waiting = Annotated[Waiter, Depends(_waiter)]
 
 
+_NO_EPOCH = "manifest= is the checksum of an epoch's manifest: give epoch=, too"
+
+Checksum = Annotated[str | None, Query(pattern="^[0-9a-f]{32}$")]
+"""Of a manifest."""
+
+
 async def _wanted(
     waiter: Waiting,
     epoch: Annotated[int | None, Query(ge=0, le=2**62)] = None,
+    manifest: Checksum = None,
     as_of: dt.datetime | None = None,
     min_epoch: Annotated[int | None, Query(ge=0, le=2**62)] = None,
     min_watermark: dt.datetime | None = None,
@@ -178,7 +185,9 @@ async def _wanted(
     given = [each for each in (epoch, as_of, min_epoch, min_watermark) if each is not None]
     if len(given) > 1:
         raise bad_request("give one of epoch, as_of, min_epoch and min_watermark")
-    return Wanted(epoch, as_of, min_epoch, min_watermark, wait, waiter) if given else LAST
+    if manifest is not None and epoch is None:
+        raise bad_request(_NO_EPOCH)
+    return Wanted(epoch, manifest, as_of, min_epoch, min_watermark, wait, waiter) if given else LAST
 
 
 async def _part(
@@ -227,7 +236,9 @@ async def query_sql(
     """Run a query over the states of one epoch of a job, as JSON, CSV or Arrow."""
     asked = decoded(await read_body(request, served.limits), SqlQuery)
     own = served.job(token, asked.job)
-    view = await own.view(LAST if asked.epoch is None else Wanted(epoch=asked.epoch))
+    if asked.manifest is not None and asked.epoch is None:
+        raise bad_request(_NO_EPOCH)
+    view = await own.view(LAST if asked.epoch is None else Wanted(asked.epoch, asked.manifest))
     states = [place for place in states_of(view) if token.may_read(asked.job, *place)]
     return await served.queries.answer(own, view, asked, states, to, request)
 

@@ -11,11 +11,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from starlette.concurrency import run_in_threadpool
 
 from statekit.backend.rocksdb_options import RocksOptions
+from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.repository import Repository
 from statekit.clock import now_us, stopwatch_s
 from statekit.errors import QueryError, StatekitError
@@ -39,6 +40,8 @@ class Wanted:
 
     Parameters:
         epoch: this one.
+        manifest: the checksum of its manifest: not another epoch of that number, which a checkpoint
+            has that was replaced.
         as_of: the last one whose processing time is not after this.
         min_epoch: this one or a later one.
         min_watermark: one in which the operator's watermark is at least this.
@@ -47,11 +50,24 @@ class Wanted:
     """
 
     epoch: int | None = None
+    manifest: str | None = None
     as_of: dt.datetime | None = None
     min_epoch: int | None = None
     min_watermark: dt.datetime | None = None
     wait_s: float = 0.0
     waiter: Waiter | None = None
+
+    @classmethod
+    def exactly(cls, epoch_id: EpochId) -> Self:
+        """Return what asks for the epoch of an identity."""
+        return cls(epoch_id.epoch, epoch_id.manifest)
+
+    @property
+    def epoch_id(self) -> EpochId | None:
+        """The identity of the epoch; None if it was not given."""
+        if self.epoch is None or self.manifest is None:
+            return None
+        return EpochId(self.epoch, self.manifest)
 
 
 LAST = Wanted()
@@ -106,7 +122,7 @@ class ServedJob:
         self._repository = Repository(checkpoint, create=False)
         self.history = EpochHistory(self._repository)
         """What its epochs did."""
-        self._facts: dict[tuple[int, int, str | None], _EpochFacts] = {}
+        self._facts: dict[tuple[EpochId, str | None], _EpochFacts] = {}
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
         self._next: asyncio.Future[None] | None = None
@@ -131,11 +147,11 @@ class ServedJob:
             self._next = loop.create_future()
 
         def watch() -> None:
-            epoch = self.replica.epoch
+            last = self.replica.epoch_id
             while not self._ends.is_set():
-                found = self.replica.wait_for_other(epoch, _POLL_S)
-                if found != epoch and not self._ends.is_set():
-                    epoch = found
+                found = self.replica.wait_for_other(last, _POLL_S)
+                if found != last and not self._ends.is_set():
+                    last = found
                     loop.call_soon_threadsafe(announce)
                     self._remember_epochs()
 
@@ -149,9 +165,12 @@ class ServedJob:
         except StatekitError as error:
             _logger.warning("the last epochs of %s cannot be read: %s", self.alias, error)
 
-    async def other_than(self, epoch: int | None, wait_s: float, waiter: Waiter) -> View:
+    async def other_than(self, known: Wanted, wait_s: float, waiter: Waiter) -> View:
         """Return a view of the last epoch, as soon as that is another one, or of the same one after
         a while.
+
+        Parameters:
+            known: the epoch that the client has.
 
         Raises:
             Problem: nothing can be read yet, too many wait, or the client has left.
@@ -159,10 +178,11 @@ class ServedJob:
         until_s = stopwatch_s() + wait_s
         while True:
             view = self.last()
-            if view.epoch != epoch or not await self._next_epoch(until_s - stopwatch_s(), waiter):
+            is_known = is_of(view, known)
+            if not is_known or not await self.next_epoch(until_s - stopwatch_s(), waiter):
                 return view
 
-    async def _next_epoch(self, timeout_s: float, waiter: Waiter | None) -> bool:
+    async def next_epoch(self, timeout_s: float, waiter: Waiter | None = None) -> bool:
         """Wait for a new epoch, and return whether there is one."""
         assert self._next is not None, "the job was started"
         if self._waits_end or timeout_s <= 0:
@@ -202,7 +222,7 @@ class ServedJob:
             view = self.last()
             if _satisfies(view, wanted, operator):
                 return view
-            if not await self._next_epoch(until_s - stopwatch_s(), wanted.waiter):
+            if not await self.next_epoch(until_s - stopwatch_s(), wanted.waiter):
                 raise self._behind(view, wanted)
 
     def last(self) -> View:
@@ -220,24 +240,35 @@ class ServedJob:
             )
         return self.replica.at()
 
-    def _view_of_past(self, wanted: Wanted) -> View:
+    def views(self) -> list[View]:
+        """Return views of all epochs that can be read, in order, all of one version of the
+        checkpoint.
+
+        Raises:
+            Problem: nothing can be read yet.
+        """
         self.last()
-        for epoch in reversed(self.replica.status().views):
-            if wanted.epoch is not None and epoch != wanted.epoch:
-                continue
-            try:
-                view = self.replica.at(epoch)
-            except QueryError:  # given up in this moment
-                continue
-            if wanted.as_of is None or view.processing_time <= wanted.as_of:
+        return self.replica.all_views()
+
+    def view_of(self, epoch_id: EpochId) -> View | None:
+        """Return a view of the epoch of an identity; None if it cannot be read."""
+        return next((view for view in self.replica.all_views() if view.id == epoch_id), None)
+
+    def _view_of_past(self, wanted: Wanted) -> View:
+        views = self.views()
+        for view in reversed(views):
+            is_time = wanted.as_of is None or view.processing_time <= wanted.as_of
+            if is_time and is_of(view, wanted):
                 return view
-        views = self.replica.status().views
-        if wanted.epoch is not None and wanted.epoch > views[-1]:
+        last = views[-1].epoch
+        if wanted.manifest is not None and wanted.epoch in [view.epoch for view in views]:
+            raise self.replaced(wanted.epoch)
+        if wanted.manifest is None and wanted.epoch is not None and wanted.epoch > last:
             raise Problem(
                 409,
                 "behind",
                 f"epoch {wanted.epoch} cannot be read yet: give min_epoch= to wait for it",
-                epoch=views[-1],
+                epoch=last,
             )
         raise self._gone(f"epoch {wanted.epoch}" if wanted.as_of is None else f"{wanted.as_of}")
 
@@ -248,18 +279,27 @@ class ServedJob:
             Problem: it can no longer be read, or it is no cursor.
         """
         try:
-            epoch = epoch_of_cursor(cursor)
+            epoch_id = epoch_of_cursor(cursor)
         except QueryError as error:
             raise bad_request(str(error)) from error
-        return self._view_of_past(Wanted(epoch=epoch))
+        return self._view_of_past(Wanted.exactly(epoch_id))
 
     @property
     def readable_epochs(self) -> list[int]:
         """The epochs that can be read and are in the history of the last one, in order: without
         those that were rolled back.
         """
-        epochs, last = self.replica.status().views, self.last().manifest
-        return [epoch for epoch in epochs if not last.has_abandoned(epoch)]
+        return [view.epoch for view in self.history_views()]
+
+    def history_views(self) -> list[View]:
+        """Return views of these epochs.
+
+        Raises:
+            Problem: nothing can be read yet.
+        """
+        views = self.views()
+        last = views[-1].manifest
+        return [view for view in views if not last.has_abandoned(view.epoch)]
 
     @asynccontextmanager
     async def reads_checkpoint(self, view: View) -> AsyncIterator[None]:
@@ -272,6 +312,8 @@ class ServedJob:
             yield
         except StatekitError as error:
             kept = await run_in_threadpool(self._repository.epochs)
+            if view.epoch in kept and not await run_in_threadpool(self._has, view.id):
+                raise self.replaced(view.epoch) from error
             if not kept or view.epoch >= kept[0]:
                 raise
             raise Problem(
@@ -281,6 +323,10 @@ class ServedJob:
                 f"the epochs from {kept[0]} on. Ask for one of these",
                 oldest_epoch=kept[0],
             ) from error
+
+    def _has(self, epoch_id: EpochId) -> bool:
+        """Return whether the checkpoint has the epoch of an identity."""
+        return self._repository.manifest(epoch_id.epoch).id == epoch_id
 
     def summary(self) -> dict[str, Any]:
         """Return what the job is doing, as JSON."""
@@ -300,8 +346,7 @@ class ServedJob:
         job does not commit.
         """
         epoch, began_us = view.epoch, view.processing_time_us
-        # With the time: another version of the checkpoint has the same numbers.
-        own = self._facts.get((epoch, began_us, operator))
+        own = self._facts.get((view.id, operator))
         if own is None:
             watermark = None if operator is None else view.watermark(operator)
             own = _EpochFacts(
@@ -310,15 +355,26 @@ class ServedJob:
             )
             if len(self._facts) >= _FACTS_MAX:
                 self._facts.clear()
-            self._facts[epoch, began_us, operator] = own
+            self._facts[view.id, operator] = own
         oldest = self.replica.oldest_epoch
         return {
             "epoch": epoch,
+            "manifest": view.id.manifest,
             "watermark": own.watermark,
             "processing_time": own.processing_time,
             "lag_ms": max(0, (now_us() - began_us) // 1000),
             "oldest_epoch": epoch if oldest is None else min(oldest, epoch),
         }
+
+    def replaced(self, epoch: int | None) -> Problem:
+        """Return the problem of an epoch whose checkpoint was replaced."""
+        return Problem(
+            410,
+            "gone",
+            f"this epoch {epoch} can no longer be read: the checkpoint was replaced since, such as "
+            f"by a backup. Begin again with the last one",
+            oldest_epoch=self.replica.oldest_epoch,
+        )
 
     def _gone(self, what: str) -> Problem:
         """Return the problem of an epoch that is no longer kept."""
@@ -345,6 +401,13 @@ class ServedJob:
             {"Retry-After": "1"},
             **self.facts(view),
         )
+
+
+def is_of(view: View, wanted: Wanted) -> bool:
+    """Return whether a view is of the epoch whose number, or identity, is asked for."""
+    if wanted.epoch_id is not None:
+        return view.id == wanted.epoch_id
+    return wanted.epoch is None or view.epoch == wanted.epoch
 
 
 def _satisfies(view: View, wanted: Wanted, operator: str | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import msgspec
 import pyarrow as pa
@@ -38,12 +39,14 @@ class SqlQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         job: whose states are queried.
         sql: one statement that reads.
         epoch: which epoch; None for the last one.
+        manifest: the checksum of its manifest; None for any epoch of that number.
         rows: how many rows at most.
     """
 
     job: str
     sql: str
     epoch: int | None = None
+    manifest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")] | None = None
     rows: int = _ROWS
 
 
@@ -93,7 +96,7 @@ class Queries:
             found = run_sql(
                 job.checkpoint,
                 asked.sql,
-                view.epoch,
+                view.id,
                 rows=asked.rows,
                 timeout_s=_SECONDS,
                 memory=_MEMORY,

@@ -16,16 +16,22 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
+from statekit.clock import stopwatch_s
+from statekit.errors import StatekitError
 from statekit.query.state_view import StateView
+from statekit.query.view import View
 from statekit.server.answers import encode
 from statekit.server.live import LiveChanges, Place, event_text
-from statekit.server.problems import Problem, bad_request, too_many
-from statekit.server.served_job import ServedJob, Wanted
+from statekit.server.problems import Problem, bad_request, closing, problem_of, too_many
+from statekit.server.served_job import ServedJob
 
 _HEARTBEAT_S = 15.0
 """A connection on which nothing happens is used as often, so that proxies keep it."""
 
 _ROWS_AT_ONCE = 500
+
+_VIEW_S, _LOOKED_EVERY_S = 60.0, 0.05
+"""How long rows wait for the replica, and how often they look whether it has the epoch."""
 
 Matches = Callable[[Any], bool]
 """Whether a watcher wants the rows of a key."""
@@ -91,8 +97,6 @@ class Watch:
         self._wants_rows = rows
         self._changes = live.state(job, operator, state)
         self._watcher, self._missed = self._changes.watch(after)
-        self._reset_at = -1
-        """The epoch of the last reset: the rows that were given have its changes already."""
 
     async def events(self) -> AsyncIterator[bytes]:
         """Yield the events, until the watcher leaves or has to."""
@@ -106,6 +110,8 @@ class Watch:
             async for text in self._following():
                 yield text
             yield event_text("end", encode({"kind": self._watcher.why}))
+        except StatekitError as error:
+            yield event_text("end", problem_of(error).body)
         except Problem as problem:
             yield event_text("end", problem.body)
         finally:
@@ -124,19 +130,35 @@ class Watch:
             if epoch.events is None:
                 async for text in self._reset():
                     yield text
-            elif epoch.epoch > self._reset_at:
+            else:
                 yield epoch.text(self._key, self._matches)
 
     async def _reset(self) -> AsyncIterator[bytes]:
         """Yield all rows after the last epoch that was published."""
-        view = await self._job.view(Wanted(min_epoch=self._changes.position, wait_s=60))
-        self._reset_at = view.epoch
+        view = await self._view_of_position()
+        self._watcher.forget()  # the rows have the changes of the epochs that wait
         yield event_text("reset", encode({"epoch": view.epoch}))
         state = view.state(self._operator, self._state)
         rows = self._rows(state) if self._wants_rows else iter(())
         while some := await run_in_threadpool(lambda: list(islice(rows, _ROWS_AT_ONCE))):
             yield b"".join(some)
-        yield event_text("epoch", encode({"epoch": view.epoch}), Place(view.epoch, None))
+        yield event_text("epoch", encode({"epoch": view.epoch}), Place(view.id, None))
+
+    async def _view_of_position(self) -> View:
+        """Return a view of the last epoch that was published, as soon as the replica has it.
+
+        Raises:
+            Problem: it does not have it in time.
+        """
+        until_s = stopwatch_s() + _VIEW_S
+        while (view := self._job.view_of(self._changes.position)) is None:
+            if self._watcher.why:
+                raise closing()
+            if stopwatch_s() > until_s:
+                detail = "the replica does not have the last changes yet: connect again"
+                raise Problem(503, "not_ready", detail)
+            await asyncio.sleep(_LOOKED_EVERY_S)
+        return view
 
     def _rows(self, state: StateView[Any, Any]) -> Iterator[bytes]:
         found = state.rows() if self._key is None else state.rows_of(self._key[0])

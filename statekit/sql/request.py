@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
+from statekit.checkpoint.epoch_id import EpochId
+
 
 class Request(msgspec.Struct, frozen=True):
     """A query.
 
     Parameters:
         checkpoint: a directory or URL.
-        epoch: which epoch; None for the last one.
+        epoch: which epoch, by its number or its identity; None for the last one.
         sql: one statement.
         rows: how many rows of the result at most, and one more if there are more.
         memory: how much memory DuckDB may take, as "1GB".
@@ -18,7 +20,7 @@ class Request(msgspec.Struct, frozen=True):
     """
 
     checkpoint: str
-    epoch: int | None
+    epoch: int | EpochId | None
     sql: str
     rows: int
     memory: str

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from statekit.checkpoint.epoch_id import EpochId
 from statekit.errors import QueryError
 from statekit.query.child_process import run_child
 from statekit.sql.request import Request
@@ -38,7 +39,7 @@ class SqlResult(NamedTuple):
 def run_sql(
     checkpoint: str,
     sql: str,
-    epoch: int | None = None,
+    epoch: int | EpochId | None = None,
     *,
     rows: int = 10_000,
     timeout_s: float = 30.0,
@@ -55,7 +56,7 @@ def run_sql(
     Parameters:
         checkpoint: a directory or an object store URL.
         sql: one statement that reads.
-        epoch: which epoch; None for the last one.
+        epoch: which epoch, by its number or its identity; None for the last one.
         rows: how many rows at most.
         timeout_s: the longest time, in seconds.
         memory: how much memory DuckDB may take.

@@ -27,12 +27,11 @@ async function follow(alias, known, signal, setFound) {
   let isLost = true; // the first answer comes at once
   while (!signal.aborted) {
     try {
-      const wait = known.last === undefined ? {} : { after: known.last, wait: isLost ? 0 : WAIT_S };
+      const wait = known.last === undefined ? {} : { after: known.last, manifest: known.manifest, wait: isLost ? 0 : WAIT_S };
       const news = await get([alias, "epochs"], { limit: EPOCHS, ...wait }, signal);
-      const { last } = known;
-      const isContinued = last !== undefined && (news.value[0]?.epoch ?? last + 1) > last;
-      known.epochs = [...(isContinued ? known.epochs : []), ...news.value].slice(-EPOCHS);
+      known.epochs = [...(news.is_continued ? known.epochs : []), ...news.value].slice(-EPOCHS);
       known.last = news.epoch;
+      known.manifest = news.manifest;
       isLost = false;
       const job = await get([alias], {}, signal);
       if (!signal.aborted) setFound({ job, epochs: known.epochs, error: null, receivedMs: performance.now() });

@@ -389,6 +389,37 @@ def test_a_checkpoint_that_was_replaced_by_one_with_as_many_epochs_is_an_error(h
         list(following)
 
 
+@pytest.mark.parametrize("count", [0, 20, 24])
+def test_a_position_is_refused_once_the_checkpoint_was_replaced(
+    home: Path, tmp_path: Path, count: int
+) -> None:
+    """The epochs are then fewer, as many, or more. Epochs that the backup has continue."""
+    shutil.copytree(home, tmp_path / "backup")
+    run(home, 20)
+    kept, lost = (epoch.position for epoch in sk.feed(home, "accounts", "total", after=2))
+    shutil.rmtree(home)
+    (tmp_path / "backup").rename(home)
+    if count:
+        run(home, count, with_a_new_state)
+    with pytest.raises(sk.QueryError, match=r"was replaced: it does not continue the epoch 4 "):
+        sk.feed(home, "accounts", "total", lost)
+    later = [epoch.epoch for epoch in sk.feed(home, "accounts", "total", kept)]
+    assert later == [*range(4, count // 4)]
+
+
+def test_a_feed_continues_after_a_position(home: Path) -> None:
+    feed = sk.feed(home, "accounts", "total")
+    assert feed.position is None
+    whole = [(epoch.epoch, epoch.position) for epoch in feed]
+    assert feed.position == whole[-1][1]
+    for number, position in whole:
+        rest = [epoch.epoch for epoch in sk.feed(home, "accounts", "total", position)]
+        assert rest == [epoch for epoch, _ in whole if epoch > number]
+    for wrong in ("3", "", f"{whole[0][1]}x", 2.0):
+        with pytest.raises(sk.StateTypeError, match=r"after=.*Nothing was read"):
+            sk.feed(home, "accounts", "total", wrong)  # type: ignore[arg-type]
+
+
 def test_epochs_that_do_not_exist_are_refused(home: Path, tmp_path: Path) -> None:
     with pytest.raises(sk.QueryError, match="has epochs up to 3, and not epoch 7"):
         sk.feed(home, "accounts", "total", after=7)

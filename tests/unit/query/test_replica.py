@@ -751,6 +751,78 @@ def test_a_replica_notices_a_replaced_checkpoint_whose_last_epoch_has_the_same_n
         assert view.state("accounts", "total").get(3) == "17 cents"
 
 
+def replace_by_backup(home: Path, backup: Path, count: int) -> None:
+    """Put a backup in the place of the checkpoint, where the job goes on up to a record."""
+    shutil.rmtree(home)
+    shutil.copytree(backup, home)
+    if count:
+        run(home, count)
+
+
+@pytest.mark.parametrize(("count", "epoch"), [(0, 1), (20, 3), (15, 2), (40, 7)])
+def test_a_cursor_and_an_identity_are_of_the_version_of_the_checkpoint_that_had_them(
+    tmp_path: Path, count: int, epoch: int
+) -> None:
+    home, backup = tmp_path / "home", tmp_path / "backup"
+    run(home, 10)
+    shutil.copytree(home, backup)
+    run(home, 20)
+    with sk.Replica(home, directory=tmp_path / "r", follow=False, views=9) as replica:
+        with replica.at() as view:
+            last, cursor = view.id, view.state("accounts", "total").page(limit=1).cursor
+        assert replica.at(last).id == last
+        replace_by_backup(home, backup, count)
+        replica.refresh()
+        assert replica.epoch_id == Repository(home).manifest(epoch).id
+        with pytest.raises(sk.QueryError, match="cannot read epoch"):
+            replica.at(last)
+        with replica.at() as view, pytest.raises(sk.QueryError, match=r"the cursor is of"):
+            view.state("accounts", "total").page(cursor=cursor)
+        assert 0 not in replica.status().views
+
+
+def test_epochs_before_a_gap_are_not_read_beside_those_after_it(tmp_path: Path) -> None:
+    """Nothing shows whether the checkpoint was replaced in between."""
+    home = tmp_path / "home"
+    run(home, 20)
+    with sk.Replica(home, directory=tmp_path / "r", follow=False, views=9) as replica:
+        run(home, 60, retention=2)
+        Collector(Repository(home), Retention(epochs=2)).collect(sweep=None)
+        replica.refresh()
+        assert min(replica.status().views) >= Repository(home).epochs()[0]
+
+
+def test_a_checkpoint_that_is_gone_for_a_while_was_not_replaced(
+    home: Path, replica: sk.Replica
+) -> None:
+    run(home, 25)
+    replica.refresh()
+    views = replica.status().views
+    away = home.with_name("away")
+    home.rename(away)
+    with pytest.raises(sk.StorageError, match=r"has no epochs at the moment, and epoch 4 was"):
+        replica.refresh()
+    assert replica.get("accounts", "total", 3) == (totals(25)[3], 4)
+    home.mkdir()  # a directory that is not mounted
+    with pytest.raises(sk.StorageError, match="make it available again"):
+        replica.refresh()
+    home.rmdir()
+    away.rename(home)
+    replica.refresh()
+    assert replica.status().views == views
+    run(home, 30)
+    replica.refresh()
+    assert replica.status().views == (views[-1], 5)
+
+
+def test_a_reader_does_not_create_a_checkpoint_that_is_gone(home: Path) -> None:
+    repository = Repository(home, create=False)
+    shutil.rmtree(home)
+    with pytest.raises(sk.StorageError, match="is not there at the moment"):
+        repository.create("epochs/x", b"")
+    assert not home.exists()
+
+
 @pytest.mark.parametrize(("first", "last"), [(0, 0), (0, 1), (0, 6), (3, 3), (5, 6), (2, 39)])
 def test_kept_epochs_are_counted_with_few_requests(
     first: int, last: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

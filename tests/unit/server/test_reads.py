@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from statekit.clock import sleep_s
 from tests.support.served import Row, Sale, sell, server
 
 RECORDS = [
@@ -221,6 +224,69 @@ def test_a_cursor_of_an_epoch_that_is_gone_is_410(tmp_path: Path) -> None:
 
 
 # --------------------------------------------------------------------------------------- epochs
+
+
+@contextmanager
+def replaced(tmp_path: Path) -> Iterator[tuple[httpx.Client, dict[str, Any], Callable[[], None]]]:
+    """A client, the first page of a checkpoint, and what replaces that by a backup, whose job goes
+    on to an epoch of the same number.
+    """
+    home, backup = tmp_path / "sales", tmp_path / "backup"
+    sell(home, RECORDS[:2])
+    shutil.copytree(home, backup)
+    sell(home, RECORDS[:3])
+    with server({"shop": home}) as address, httpx.Client(base_url=address, timeout=20) as client:
+        first = client.get("/shop/sales/total?limit=1").json()
+        assert first["epoch"] == 2
+
+        def replace() -> None:
+            home.rename(tmp_path / "before")
+            backup.rename(home)
+            sell(home, [*RECORDS[:2], Sale("bonn", "cup", 5)])
+            while client.get("/shop").json()["manifest"] == first["manifest"]:
+                sleep_s(0.05)
+
+        yield client, first, replace
+
+
+def test_an_epoch_of_a_replaced_checkpoint_is_another_one_of_the_same_number(
+    tmp_path: Path,
+) -> None:
+    with replaced(tmp_path) as (client, first, replace):
+        known = client.get("/shop/epochs").json()
+        replace()
+        exactly = {"epoch": 2, "manifest": first["manifest"]}
+        for gone in ({"cursor": first["value"]["cursor"]}, exactly):
+            answer = client.get("/shop/sales/total", params=gone)
+            assert problem(answer) == (410, "gone")
+            assert "was replaced" in answer.json()["detail"]
+        for place in ("/shop/sales/total/rome", "/shop", "/shop/types", "/shop/sales/total.csv"):
+            assert problem(client.get(place, params=exactly)) == (410, "gone")
+        assert client.get("/shop/sales/total/bonn?epoch=2").json()["manifest"] != first["manifest"]
+        one = {"operator": "sales", "state": "total", "key": '"rome"'}
+        assert client.get("/shop/history", params=one).json()["value"][-1]["value"] == 400
+        news = client.get("/shop/epochs", params={"after": 2, "manifest": known["manifest"]}).json()
+        assert not news["is_continued"]
+        assert [each["epoch"] for each in news["value"]] == [0, 1, 2]
+        same = client.get("/shop/epochs", params={"after": 2, "manifest": news["manifest"]}).json()
+        assert (same["is_continued"], same["value"]) == (True, [])
+        assert problem(client.get("/shop", params={"manifest": "0" * 32})) == (400, "bad_request")
+
+
+@pytest.mark.slow
+def test_processes_read_the_version_of_the_epoch_that_an_answer_names(tmp_path: Path) -> None:
+    ranking = {"operator": "sales", "state": "total"}
+    sql = {"job": "shop", "sql": "select sum(value) v from sales.total", "epoch": 2}
+    with replaced(tmp_path) as (client, first, replace):
+        assert len(client.get("/shop/top", params=ranking).json()["value"]["keys"]) == 2
+        replace()
+        exactly = client.post("/sql", json=sql | {"manifest": first["manifest"]})
+        assert problem(exactly) == (410, "gone")
+        last = client.post("/sql", json=sql).json()
+        assert last["value"]["rows"] == [[1305]]
+        assert last["manifest"] != first["manifest"]
+        ranked = client.get("/shop/top", params=ranking).json()["value"]["keys"]
+        assert {own["key"] for own in ranked} == {"rome", "oslo", "bonn"}
 
 
 def test_an_epoch_can_be_asked_for_by_number_and_by_time(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
+from statekit.clock import sleep_s
 from statekit.testing import Harness
 from tests.support.all_row_kinds import START, Step, keep, run
 from tests.support.events import EVENTS, Event, watching
@@ -62,6 +64,11 @@ def rows_of(home: Path, state: str) -> dict[Any, Any]:
             (json.dumps(key), json.dumps(place)): value
             for key, place, value in view.state("sales", state).rows()
         }
+
+
+def end_of(home: Path, epoch: int) -> str:
+    """The id of the event that ends an epoch."""
+    return f"{Repository(home).manifest(epoch).id}-end"
 
 
 RECORDS = [
@@ -126,12 +133,13 @@ def test_it_continues_after_the_rows_that_it_began_with(tmp_path: Path) -> None:
     with server({"shop": home}) as address, watching(address, "/shop/sales/total") as others:
         copy = Copy()
         copy.until(others, 0)
-        assert copy.last == "0-end"
+        assert copy.last == end_of(home, 0)
+        copy_last = copy.last
         sell(home, RECORDS)
         copy.until(others, 4)
         again = Copy()
         again.rows = {('"rome"', "null"): 400}
-        with watching(address, "/shop/sales/total", "0-end") as events:
+        with watching(address, "/shop/sales/total", copy_last) as events:
             again.until(events, 4)
         assert again.rows == copy.rows
         assert again.resets == 0
@@ -149,13 +157,14 @@ def test_it_begins_again_if_its_last_event_is_not_known(tmp_path: Path) -> None:
     home = tmp_path / "sales"
     sell(home, RECORDS[:3])
     with server({"shop": home}) as address:
-        for after in ("0-end", "2-1", "77-end", "nonsense", "-1"):
+        other = f"2-{'0' * 32}"
+        for after in (end_of(home, 0), "2-end", f"{other}-end", f"{other}-1", "nonsense", "-1"):
             copy = Copy()
             with watching(address, "/shop/sales/total", after) as events:
                 copy.until(events, 2)
             assert copy.rows == rows_of(home, "total")
             assert copy.resets == 1
-        with watching(address, "/shop/sales/total", "2-end") as events:
+        with watching(address, "/shop/sales/total", end_of(home, 2)) as events:
             sell(home, RECORDS[:4])
             names = [next(events).name for _ in range(2)]
         assert names == ["change", "epoch"]
@@ -214,6 +223,79 @@ def test_a_rollback_is_changes_back(tmp_path: Path) -> None:
             copy.until(events, 8)
         assert copy.rows == rows_of(home, "items") == before
         assert copy.resets == 1
+
+
+def replace_by_backup(home: Path, backup: Path, records: list[Sale]) -> None:
+    """Put a backup in the place of a checkpoint, where a job goes on with other records."""
+    home.rename(home.with_name(f"{home.name}-before"))
+    backup.rename(home)
+    sell(home, records)
+
+
+@pytest.mark.parametrize("epochs", [4, 5, 6])
+def test_a_watcher_of_a_replaced_checkpoint_begins_again(tmp_path: Path, epochs: int) -> None:
+    """Its epochs are as many as before, fewer, or more."""
+    home, backup = tmp_path / "sales", tmp_path / "backup"
+    sell(home, RECORDS[:3])
+    shutil.copytree(home, backup)
+    sell(home, RECORDS)
+    with server({"shop": home}) as address, watching(address, "/shop/sales/total") as events:
+        copy = Copy()
+        copy.until(events, 4)
+        known = copy.last
+        replaced = [*RECORDS[:3], Sale("bonn", "cup", 1), Sale("rome", "tea", 3), *RECORDS[:1]]
+        replace_by_backup(home, backup, replaced[:epochs])
+        while copy.resets == 1:
+            copy.apply(next(events))
+        copy.until(events, epochs - 1)
+        assert copy.rows == rows_of(home, "total")
+        again = Copy()
+        with watching(address, "/shop/sales/total", known) as others:
+            again.until(others, epochs - 1)
+        assert (again.rows, again.resets) == (copy.rows, 1)
+
+
+def test_it_begins_again_also_after_a_restart_of_the_server(tmp_path: Path) -> None:
+    home, backup, copies = tmp_path / "sales", tmp_path / "backup", tmp_path / "copies"
+    sell(home, RECORDS[:3])
+    shutil.copytree(home, backup)
+    sell(home, RECORDS)
+    copy = Copy()
+    with (
+        server({"shop": home}, directory=copies) as address,
+        watching(address, "/shop/sales/total") as events,
+    ):
+        copy.until(events, 4)
+    replace_by_backup(home, backup, [*RECORDS[:3], Sale("bonn", "cup", 1), *RECORDS[:1]])
+    with (
+        server({"shop": home}, directory=copies) as address,
+        watching(address, "/shop/sales/total", copy.last) as events,
+    ):
+        copy.until(events, 4)
+    assert copy.rows == rows_of(home, "total")
+    assert copy.resets == 2
+
+
+def test_it_continues_if_the_checkpoint_was_gone_for_a_while(tmp_path: Path) -> None:
+    home, away = tmp_path / "sales", tmp_path / "away"
+    sell(home, RECORDS[:3])
+    with server({"shop": home}) as address, httpx.Client(base_url=address) as client:
+        copy = Copy()
+        with watching(address, "/shop/sales/total") as events:
+            copy.until(events, 2)
+            page = client.get("/shop/sales/total?limit=1").json()
+            home.rename(away)
+            while not client.get("/jobs").json()[0]["has_error"]:
+                sleep_s(0.05)
+            assert client.get("/shop/sales/total/rome").json()["value"] == 2500
+            sleep_s(1.2)
+            away.rename(home)
+            sell(home, RECORDS)
+            copy.until(events, 4)
+            assert copy.rows == rows_of(home, "total")
+            assert copy.resets == 1
+        given = {"cursor": page["value"]["cursor"]}
+        assert client.get("/shop/sales/total", params=given).json()["epoch"] == 2
 
 
 def test_streams_end_with_the_server(tmp_path: Path) -> None:

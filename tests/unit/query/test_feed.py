@@ -409,15 +409,19 @@ def test_a_position_is_refused_once_the_checkpoint_was_replaced(
 
 def test_a_feed_continues_after_a_position(home: Path) -> None:
     feed = sk.feed(home, "accounts", "total")
-    assert feed.position is None
-    whole = [(epoch.epoch, epoch.position) for epoch in feed]
-    assert feed.position == whole[-1][1]
+    positions = [feed.position]
+    whole = []
+    for epoch in feed:
+        whole.append((epoch.epoch, epoch.position))
+        positions.append(feed.position)
+    assert positions == [None, *(position for _, position in whole)]
     for number, position in whole:
         rest = [epoch.epoch for epoch in sk.feed(home, "accounts", "total", position)]
         assert rest == [epoch for epoch, _ in whole if epoch > number]
-    for wrong in ("3", "", f"{whole[0][1]}x", 2.0):
+    wrong: list[Any] = ["3", "", f"{whole[0][1]}x", 2.0]
+    for after in wrong:
         with pytest.raises(sk.StateTypeError, match=r"after=.*Nothing was read"):
-            sk.feed(home, "accounts", "total", wrong)  # type: ignore[arg-type]
+            sk.feed(home, "accounts", "total", after)
 
 
 def test_epochs_that_do_not_exist_are_refused(home: Path, tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def watch(flight: Flight, ctx: sk.Context, last: sk.ValueState[Leg]) -> Iterator
 
 
 @watch.on_timer
-def grounded(timer: sk.Timer, ctx: sk.Context, last: sk.ValueState[Leg]) -> Iterator[Grounded]:
+def grounded(timer: sk.Timer, ctx: sk.Context[str], last: sk.ValueState[Leg]) -> Iterator[Grounded]:
     leg = last.get()
     if leg is not None:
         yield Grounded(ctx.key, leg.origin, leg.departed)

@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
+import typing
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
 
 from statekit.errors import StateTypeError
 from statekit.state.key_scope import KeyScope
 from statekit.state.timers import Timers
 from statekit.timestamp import instant
 
+K_co = TypeVar("K_co", covariant=True, default=object)
 
-class Context:
+
+class Context(Generic[K_co]):
     """The context of a call: key, epoch, clocks and timers.
 
-    Declare a parameter of this type to get it.
+    Declare a parameter of this type to get it. `Context[str]` says which type the keys of the
+    operator have, for type checkers; the declaration is compared with the key fields.
+
+    >>> from collections.abc import Iterator
+    >>> from typing import NamedTuple
+    >>> import statekit as sk
+    >>> class Order(NamedTuple):
+    ...     customer: str
+    ...     cents: int
+    >>> @sk.process(key="customer")
+    ... def shouted(order: Order, ctx: sk.Context[str]) -> Iterator[str]:
+    ...     yield ctx.key.upper()
+    >>> @sk.process(key="customer")
+    ... def misread(order: Order, ctx: sk.Context[int]) -> None: ...
+    Traceback (most recent call last):
+    statekit.errors.StateTypeError: misread, parameter 'ctx': Context[int] does not fit the key \
+'customer', which is str: declare Context[str]
     """
 
     __slots__ = ("_scope", "_timers", "shard")
@@ -25,9 +46,13 @@ class Context:
         self.shard = shard
 
     @property
-    def key(self) -> Any:
-        """The current key: a scalar, or a tuple when the key has several fields."""
-        return self._scope.key
+    def key(self) -> K_co:
+        """The current key: a scalar, or a tuple when the key has several fields.
+
+        Its static type is that of `Context[K]`; `object` if the annotation is `Context` alone.
+        """
+        key: K_co = self._scope.key
+        return key
 
     @property
     def epoch(self) -> int:
@@ -118,3 +143,8 @@ class Context:
                 f"@{self._scope.operator}.on_timer"
             )
         return self._timers
+
+
+def is_context(annotation: Any) -> bool:
+    """Return whether an annotation is `Context` or `Context[K]`."""
+    return (typing.get_origin(annotation) or annotation) is Context

@@ -157,6 +157,7 @@ class Process(Generic[R, P, U]):
             None if emits is None else output_type_of(emits, f"{self.name}, return annotation")
         )
         self.key_codec = codec_of_keys(self.name, self.record_type, key)
+        signature.check_context(key, self.key_codec.schema)
         check_event_time(self.record_type, event_time)
         self.ordered: ValueCodec[Any] | None = None
         self._codecs_of_buffered: dict[Any, tuple[ValueCodec[Any], frozenset[type]]] = {}
@@ -237,6 +238,7 @@ class Process(Generic[R, P, U]):
             )
         callback = Signature(fn, hints_of(fn, caller), takes="timer")
         callback.check_declared_by(self.signature)
+        callback.check_context(self.key, self.key_codec.schema)
         emits = callback.emits
         if emits is not None and emits != self.signature.emits:
             raise StateTypeError(

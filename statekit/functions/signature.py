@@ -11,8 +11,10 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from functools import partial
 from typing import Annotated, Any, Literal
 
+from statekit.codec.key_codec import dynamic_key_codec, key_codec
+from statekit.codec.schema import Schema
 from statekit.errors import StateTypeError
-from statekit.functions.context import Context
+from statekit.functions.context import Context, is_context
 from statekit.functions.state_parameters import (
     annotation_text,
     explained,
@@ -25,6 +27,7 @@ from statekit.state.base import State, StateSpec
 from statekit.state.timers import Timer
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_DYNAMIC_KEY = dynamic_key_codec().schema
 _OUTPUTS = (Iterator, Iterable, Generator, list)
 _SEVERAL = (Iterable, Generator, Collection, Sequence, Set, list, tuple, set, frozenset, deque)
 
@@ -78,12 +81,36 @@ class Signature:
     @property
     def context_parameter(self) -> str | None:
         """The name of the parameter for the context; None without one."""
-        return next((p.name for p in self._others if self.hints[p.name] is Context), None)
+        return next((p.name for p in self._others if is_context(self.hints[p.name])), None)
+
+    def check_context(self, key: tuple[str, ...], schema: Schema) -> None:
+        """Check that `Context[K]` declares the type of the operator's keys.
+
+        Parameters:
+            key: the names of the key fields.
+            schema: of the keys.
+
+        Raises:
+            StateTypeError: it declares another type.
+        """
+        name = self.context_parameter
+        if name is None or schema == _DYNAMIC_KEY:
+            return
+        for declared in typing.get_args(self.hints[name]):
+            where = f"{self.name}, parameter {name!r}"
+            if explained(where, partial(key_codec, declared)).schema == schema:
+                continue
+            fields = ", ".join(map(repr, key))
+            raise StateTypeError(
+                f"{where}: Context[{annotation_text(declared)}] does not fit "
+                + (f"the key {fields}, which is {schema}: " if key else "an operator without key: ")
+                + f"declare {f'Context[{schema}]' if key else 'Context'}"
+            )
 
     def bind(self, states: dict[str, State], context: Context) -> Bound:
         """Return the function and its arguments: it is called as `fn(first, *arguments)`."""
         given = {
-            p.name: context if self.hints[p.name] is Context else states[p.name].handle
+            p.name: context if is_context(self.hints[p.name]) else states[p.name].handle
             for p in self._others
         }
         fn, names = self.fn, list(inspect.signature(self.fn).parameters)[1:]
@@ -205,7 +232,7 @@ def _records_given(hint: Any, where: str) -> tuple[bool, Any]:
 
 
 def _is_state(hints: dict[str, Any], parameter: inspect.Parameter) -> bool:
-    return parameter.name in hints and hints[parameter.name] is not Context
+    return parameter.name in hints and not is_context(hints[parameter.name])
 
 
 def _checked_parameters(
@@ -221,18 +248,18 @@ def _checked_parameters(
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise StateTypeError(f"{name}, parameter {parameter.name!r}: declare states one by one")
         hint = hints.get(parameter.name)
-        needed = hint is Context or state_class(hint) is not None
+        needed = is_context(hint) or state_class(hint) is not None
         if position and parameter.default is not parameter.empty and not needed:
             continue  # the function's own business
         if parameter.name not in hints:
             first = "Timer" if takes == "timer" else "the type of the records"
             wanted = "a state type" if position else first
             raise StateTypeError(f"{name}, parameter {parameter.name!r}: annotate it with {wanted}")
-        if position and hints[parameter.name] is not Context:
+        if position and not is_context(hints[parameter.name]):
             _checked_state_name(name, parameter.name)
         given.append(parameter)
     first = hints[given[0].name]
-    is_state = first is Context or state_class(first) is not None
+    is_state = is_context(first) or state_class(first) is not None
     if is_state or (takes == "timer") != (first is Timer):
         raise StateTypeError(
             f"{name}, parameter {given[0].name!r}: the first parameter takes the {takes}, "

@@ -5,7 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, overload
+
+from statekit.errors import StateTypeError
+from statekit.job.plan import Output
+from statekit.job.stream import Stream
+
+T = TypeVar("T")
 
 OutputCallback = Callable[[list[Any], int], None]
 """A function for the outputs of an epoch: `(records, epoch)`. A replay has the same epoch
@@ -17,15 +23,40 @@ number.
 class Run:
     """The result of a run in this process.
 
+    `run[stream]` has the records of a stream that has a sink, as a list of the stream's record
+    class. `run["name"]` has the records of the sink of that name, which have no static type.
+
     Attributes:
         outputs: records per sink, for sinks without a callback.
         epochs: number of committed epochs.
         last_epoch: the number of the last committed epoch, of this run or one before it.
+        sinks: all sinks of the job.
+
+    >>> from collections.abc import Iterator
+    >>> from typing import NamedTuple
+    >>> import statekit as sk
+    >>> class Order(NamedTuple):
+    ...     customer: str
+    ...     cents: int
+    >>> @sk.process(key="customer")
+    ... def spent(order: Order, total: sk.ValueState[int]) -> Iterator[int]:
+    ...     total.update((total.get() or 0) + order.cents)
+    ...     yield total.get() or 0
+    >>> job = sk.Job("shop")
+    >>> totals = job.source("orders", Order).process(spent).sink("totals")
+    >>> run = job.run({"orders": [Order("ada", 500), Order("ada", 2000)]})
+    >>> run[totals], run["totals"]
+    ([500, 2500], [500, 2500])
+    >>> run["total"]
+    Traceback (most recent call last):
+    statekit.errors.StateTypeError: the run has no records of a sink 'total': it has those of \
+totals; use one of these names
     """
 
     outputs: dict[str, list[Any]] = field(default_factory=dict)
     epochs: int = 0
     last_epoch: int | None = None
+    sinks: tuple[Output, ...] = ()
 
     def __repr__(self) -> str:
         counts = [f"{len(records)} records for {name}" for name, records in self.outputs.items()]
@@ -39,8 +70,38 @@ class Run:
             collected += emitted[name]
         self.epochs += 1
 
-    def __getitem__(self, sink: str) -> list[Any]:
-        return self.outputs[sink]
+    @overload
+    def __getitem__(self, sink: str) -> list[object]: ...
+    @overload
+    def __getitem__(self, sink: Stream[T]) -> list[T]: ...
+    def __getitem__(self, sink: str | Stream[Any]) -> list[Any]:
+        """Return the records of a sink, given by its name or by its stream.
+
+        Raises:
+            StateTypeError: the run collected no records of this sink, or the stream has no sink.
+        """
+        name = self._sink_of(sink) if isinstance(sink, Stream) else sink
+        if name in self.outputs:
+            return self.outputs[name]
+        if any(name == of.name for of in self.sinks):
+            raise StateTypeError(
+                f"the run has no records of sink {name!r}: outputs= had a callback for it, which "
+                "got them"
+            )
+        raise StateTypeError(
+            f"the run has no records of a sink {name!r:.100}: it has those of "
+            f"{', '.join(self.outputs) or 'no sink'}; use one of these names"
+        )
+
+    def _sink_of(self, stream: Stream[Any]) -> str:
+        """Return the name of the first sink of a stream."""
+        names = [sink.name for sink in self.sinks if sink.stream == stream.name]
+        if not names:
+            raise StateTypeError(
+                f"stream {stream.name!r} has no sink in this job, so the run has no records of "
+                "it: call .sink(name) before the run"
+            )
+        return names[0]
 
 
 @dataclass(frozen=True)

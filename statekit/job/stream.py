@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, Literal, overload
+from typing import Any, Generic, Literal, Self, overload
 
 from typing_extensions import TypeVar
 
@@ -111,7 +111,7 @@ class Stream(Generic[T]):
         name: str | None = None,
         broadcast: Stream[Any] | Sequence[Stream[Any]] = (),
         replace: bool = False,
-    ) -> Stream[U]:
+    ) -> OperatorStream[U, T]:
         """Feed these records to a process function.
 
         Parameters:
@@ -143,7 +143,7 @@ class Stream(Generic[T]):
         if not (replace and self._job.is_operator(name)):
             name = self._job.free_name("operator", name)
         self._job.put_operator(Operator(name, declared, self._names, broadcasts))
-        return Stream(self._job, name)
+        return OperatorStream(self._job, name)
 
     def of(self, cls: type[V], *, name: str | None = None) -> Stream[V]:
         """Return the records of one class, of a stream that has several.
@@ -455,7 +455,7 @@ class Stream(Generic[T]):
         ttl: TTL | None = None,
         name: str | None = None,
         **aggregates: FieldAggregate,
-    ) -> Stream[R]:
+    ) -> OperatorStream[R, T]:
         """Keep counts, sums, extremes and means of fields for each key.
 
         No function is called per record: records are combined before they are shuffled.
@@ -547,7 +547,7 @@ class Stream(Generic[T]):
             )
         return Stream(self._job, self._job.operator(self.name).late)
 
-    def sink(self, name: str) -> Stream[T]:
+    def sink(self, name: str) -> Self:
         """Emit these records from the job under a name. Return the stream itself.
 
         Raises:
@@ -565,6 +565,24 @@ class Stream(Generic[T]):
             raise StateTypeError(
                 f"{self.name} is a union, which can only be processed: use .{what} of each stream"
             )
+
+
+class OperatorStream(Stream[U], Generic[U, T]):
+    """The outputs of an operator, of type U, which takes records of type T.
+
+    Created by `Stream.process`, `Stream.aggregate` and the methods of `Windowed`.
+    """
+
+    @property
+    def late(self) -> Stream[T]:
+        """The late records of this operator, as they arrived.
+
+        Without a sink or another operator they are dropped. They are counted in any case.
+
+        Raises:
+            StateTypeError: the operator has no event time.
+        """
+        return super().late
 
 
 def _names_of(job: Plan, what: str, streams: Iterable[Any]) -> tuple[str, ...]:
@@ -596,27 +614,35 @@ class Windowed(Generic[T]):
     def __repr__(self) -> str:
         return f"<Windowed {self._stream.name!r}: {self._windowing}>"
 
-    def count(self, *, name: str | None = None, into: type[R] | None = None) -> Stream[R]:
+    def count(
+        self, *, name: str | None = None, into: type[R] | None = None
+    ) -> OperatorStream[R, T]:
         """Count the records of a window, as `count`."""
         return self._stream.process(self._windowing.count(into), name=name)
 
-    def sum(self, field: str, *, name: str | None = None, into: type[R] | None = None) -> Stream[R]:
+    def sum(
+        self, field: str, *, name: str | None = None, into: type[R] | None = None
+    ) -> OperatorStream[R, T]:
         """Sum a field; the result field has its name. None is skipped. If all values are None, the
         sum is None.
         """
         return self._stream.process(self._windowing.fold("sum", field, into), name=name)
 
-    def min(self, field: str, *, name: str | None = None, into: type[R] | None = None) -> Stream[R]:
+    def min(
+        self, field: str, *, name: str | None = None, into: type[R] | None = None
+    ) -> OperatorStream[R, T]:
         """Return the smallest value of a field; the result field has its name. None is skipped."""
         return self._stream.process(self._windowing.fold("min", field, into), name=name)
 
-    def max(self, field: str, *, name: str | None = None, into: type[R] | None = None) -> Stream[R]:
+    def max(
+        self, field: str, *, name: str | None = None, into: type[R] | None = None
+    ) -> OperatorStream[R, T]:
         """Return the largest value of a field; the result field has its name. None is skipped."""
         return self._stream.process(self._windowing.fold("max", field, into), name=name)
 
     def mean(
         self, field: str, *, name: str | None = None, into: type[R] | None = None
-    ) -> Stream[R]:
+    ) -> OperatorStream[R, T]:
         """Return the mean of a field: a float for numbers; the result field has its name. None is
         skipped. If all values are None, the mean is None.
         """
@@ -630,7 +656,7 @@ class Windowed(Generic[T]):
         ties: bool = False,
         name: str | None = None,
         into: type[R] | None = None,
-    ) -> Stream[R]:
+    ) -> OperatorStream[R, T]:
         """Keep the first `records` in an order.
 
         Parameters:
@@ -648,7 +674,7 @@ class Windowed(Generic[T]):
         by: str | None = None,
         name: str | None = None,
         into: type[R] | None = None,
-    ) -> Stream[R]:
+    ) -> OperatorStream[R, T]:
         """Return the last `record`, or a field of it under its name.
 
         Parameters:
@@ -658,7 +684,7 @@ class Windowed(Generic[T]):
 
     def collect(
         self, field: str | None = None, *, name: str | None = None, into: type[R] | None = None
-    ) -> Stream[R]:
+    ) -> OperatorStream[R, T]:
         """Collect all `records`, or the values of a field under its name, in order of time."""
         return self._stream.process(self._windowing.collect(field, into), name=name)
 
@@ -671,7 +697,7 @@ class Windowed(Generic[T]):
         field: str | None = None,
         name: str | None = None,
         into: type[R] | None = None,
-    ) -> Stream[R]:
+    ) -> OperatorStream[R, T]:
         """Apply an aggregate of your own to the records, or to a field.
 
         Parameters:

@@ -6,15 +6,20 @@ that may import.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-_OF_CLIENT = ("AsyncClient", "Client", "WatchEvent")
+if TYPE_CHECKING:
+    from statekit.query.client import AsyncClient, Client, WatchEvent
+
+__all__ = ["AsyncClient", "Client", "WatchEvent"]
 
 
-def __getattr__(name: str) -> Any:
-    """Return a name of `client`, which needs httpx: nothing else here does."""
-    if name not in _OF_CLIENT:
-        raise AttributeError(f"module 'statekit.query' has no attribute {name!r}")
-    from statekit.query import client
+if not TYPE_CHECKING:  # else every name would be one of this package, to mypy
 
-    return getattr(client, name)
+    def __getattr__(name: str) -> Any:
+        """Return a name of `client`, which needs httpx: nothing else here does."""
+        if name not in __all__:
+            raise AttributeError(f"module 'statekit.query' has no attribute {name!r}")
+        from statekit.query import client
+
+        return getattr(client, name)

@@ -340,7 +340,8 @@ def run(
             endpoint.serve(job.name, coordinator.metrics)
         if outputs and checkpoint is not None:
             coordinator.notes_beginnings = True  # until the commit, they may be published
-        done = Run({sink.name: [] for sink in job.sinks if sink.name not in outputs})
+        collected = {sink.name: list[Any]() for sink in job.sinks if sink.name not in outputs}
+        done = Run(collected, sinks=tuple(job.sinks))
         while coordinator.was_draining and not coordinator.is_drained:
             done.take(runner.epoch({}, outputs=outputs, what="drain"))
         for records, offsets in _epochs(inputs, coordinator, epoch_size):

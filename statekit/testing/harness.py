@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Generic, cast
+
+from typing_extensions import TypeVar
 
 from statekit.checkpoint.repository import Repository
 from statekit.errors import StateTypeError
@@ -22,7 +24,10 @@ from statekit.working_copy.copies import WorkingCopies
 _DRIVES = "a Harness drives"
 
 
-class Harness(JobDriver):
+U = TypeVar("U", default=Any)
+
+
+class Harness(JobDriver, Generic[U]):
     """Drives one operator through the real task, repository and commit protocol.
 
     Parameters:
@@ -51,7 +56,7 @@ class Harness(JobDriver):
 
     def __init__(
         self,
-        process: Process[Any, Any, Any] | Stream[Any],
+        process: Process[Any, Any, U] | Stream[U],
         parallelism: int | None = None,
         key_groups: int | None = None,
         backend: Backend | WorkingCopies = "memory",
@@ -71,7 +76,7 @@ class Harness(JobDriver):
         (operator,) = self._job.operators
         return operator
 
-    def send(self, *records: Any, broadcast: Sequence[Any] = ()) -> list[Any]:
+    def send(self, *records: Any, broadcast: Sequence[Any] = ()) -> list[U]:
         """Run one epoch over these records, commit it, and return its outputs.
 
         An error restores the last committed epoch.
@@ -91,7 +96,7 @@ class Harness(JobDriver):
         given = dict(zip(names, (records, broadcast), strict=False))
         return self._outputs(self._epoch(given))
 
-    def broadcast(self, *records: Any) -> list[Any]:
+    def broadcast(self, *records: Any) -> list[U]:
         """Run one epoch with broadcast records only, and return its outputs.
 
         Raises:
@@ -99,7 +104,7 @@ class Harness(JobDriver):
         """
         return self.send(broadcast=records)
 
-    def advance_watermark(self, to: dt.datetime) -> list[Any]:
+    def advance_watermark(self, to: dt.datetime) -> list[U]:
         """Run an epoch without records whose watermark is `to`, and return its outputs.
 
         Parameters:
@@ -115,7 +120,7 @@ class Harness(JobDriver):
             )
         return self._outputs(self._epoch_at_watermark(to, [self.process.name]))
 
-    def advance_processing_time(self, to: dt.datetime) -> list[Any]:
+    def advance_processing_time(self, to: dt.datetime) -> list[U]:
         """Run an epoch without records at `to`, and return its outputs.
 
         A harness starts at 1970-01-01 UTC, and only these calls advance its processing time.
@@ -125,7 +130,7 @@ class Harness(JobDriver):
         """
         return self._outputs(self._epoch_at_time(to))
 
-    def _outputs(self, emitted: dict[str, list[Any]]) -> list[Any]:
+    def _outputs(self, emitted: dict[str, list[Any]]) -> list[U]:
         self._late += emitted.get("late", [])
         return emitted["outputs"]
 
@@ -158,14 +163,14 @@ class Harness(JobDriver):
     @classmethod
     def restore(
         cls,
-        process: Process[Any, Any, Any] | Stream[Any],
+        process: Process[Any, Any, U] | Stream[U],
         path: str | Path,
         parallelism: int | None = None,
         key_groups: int | None = None,
         backend: Backend | WorkingCopies = "memory",
         *,
         allow_dropped_state: bool = False,
-    ) -> Harness:
+    ) -> Harness[U]:
         """Return a harness that starts from a directory of `checkpoint`, or from a savepoint. The
         directory does not change.
         """

@@ -183,7 +183,7 @@ def sessions(
 
 @sessions.on_timer
 def session_ends(
-    timer: sk.Timer, ctx: sk.Context, held: sk.ValueState[tuple[int, dt.datetime]]
+    timer: sk.Timer, ctx: sk.Context[int], held: sk.ValueState[tuple[int, dt.datetime]]
 ) -> Iterator[Session]:
     count, _ = held.get() or (0, timer.at)
     held.clear()
@@ -206,7 +206,7 @@ def reminders(event: Timed, ctx: sk.Context) -> Iterator[Session]:
 
 
 @reminders.on_timer
-def remind(timer: sk.Timer, ctx: sk.Context) -> Iterator[Session]:
+def remind(timer: sk.Timer, ctx: sk.Context[int]) -> Iterator[Session]:
     yield Session(ctx.key, 1)
 
 

@@ -57,7 +57,7 @@ def visits(
 
 
 @visits.on_timer
-def closed(timer: sk.Timer, ctx: sk.Context) -> Iterator[Last]:
+def closed(timer: sk.Timer, ctx: sk.Context[str]) -> Iterator[Last]:
     yield Last(ctx.key, 0)
 
 

@@ -69,7 +69,7 @@ def test_a_process_on_rocksdb_killed_at_random_points(tmp_path: Path, seeds: ran
     uninterrupted = counting_job().run(
         {"events": given}, parallelism=3, epoch_size=local_process.EPOCH_SIZE
     )
-    assert by_word(uninterrupted["counted"]) == by_word(outputs)
+    assert by_word(uninterrupted.outputs["counted"]) == by_word(outputs)
     for name in ("seen", "numbers", "most"):
         found = state_of(tmp_path / "checkpoint", "count", name, tmp_path / "unpacked")
         assert found == states[name], name
@@ -100,11 +100,13 @@ def test_no_timer_is_called_twice_or_never_by_a_process_that_is_killed(
         )
         for sink in timed_process.SINKS
     }
-    assert found["counted"] == sorted(map(list, calm["counted"]))
+    assert found["counted"] == sorted(map(list, calm.outputs["counted"]))
     closed = [row for row in found["rang"] if row[1] == "close"]
-    assert closed == sorted(list(rang) for rang in calm["rang"] if rang.timer == "close")
+    assert closed == sorted(list(rang) for rang in calm.outputs["rang"] if rang.timer == "close")
     rung = sorted(number for row in found["rang"] if row[1] == "wall" for number in row[2])
-    assert rung == sorted(n for rang in calm["rang"] if rang.timer == "wall" for n in rang.numbers)
+    assert rung == sorted(
+        n for rang in calm.outputs["rang"] if rang.timer == "wall" for n in rang.numbers
+    )
     assert len(set(rung)) == len(rung), "none twice"
     _check_watermarks(tmp_path / "checkpoint")
 

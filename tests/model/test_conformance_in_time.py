@@ -126,7 +126,9 @@ def test_a_join_keeps_records_until_the_other_side_arrives(
     sides |= {"c": "left", "cc": "left", "d": "left", "dd": "right", "ddd": "left", "dddd": "right"}
 
     @sk.process(key="key", event_time="at")
-    def join(record: Text, ctx: sk.Context, buffer: sk.ListState[str]) -> Iterator[tuple[str, ...]]:
+    def join(
+        record: Text, ctx: sk.Context[str], buffer: sk.ListState[str]
+    ) -> Iterator[tuple[str, ...]]:
         waiting = list(buffer)
         if waiting and sides[waiting[0]] != sides[record.value]:
             buffer.update(waiting[1:])
@@ -137,7 +139,7 @@ def test_a_join_keeps_records_until_the_other_side_arrives(
 
     @join.on_timer
     def unmatched(
-        timer: sk.Timer, ctx: sk.Context, buffer: sk.ListState[str]
+        timer: sk.Timer, ctx: sk.Context[str], buffer: sk.ListState[str]
     ) -> Iterator[tuple[str, ...]]:
         yield from ((ctx.key, value) for value in buffer)
         buffer.clear()

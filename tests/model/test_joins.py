@@ -122,7 +122,7 @@ def join_of(
 
     @joined.on_timer
     def final(
-        timer: sk.Timer, ctx: sk.Context, lefts: sk.ListState[str], rights: sk.ListState[str]
+        timer: sk.Timer, ctx: sk.Context[str], lefts: sk.ListState[str], rights: sk.ListState[str]
     ) -> Iterator[Pair]:
         yield from (Pair(ctx.key, one, other) for one in lefts for other in rights)
 
@@ -155,7 +155,7 @@ def test_a_join_keeps_and_emits_the_records_that_its_function_chooses(
             "right": [right("k", second, value) for second, value in enumerate(rights)],
         }
     )
-    assert [f"{pair.left or '-'}{pair.right or '-'}" for pair in done["out"]] == expected
+    assert [f"{pair.left or '-'}{pair.right or '-'}" for pair in done.outputs["out"]] == expected
 
 
 # ------------------------------------------------------------------------------------------ quix
@@ -276,7 +276,7 @@ def outer_join(
 
 @outer_join.on_timer
 def without_match(
-    timer: sk.Timer, ctx: sk.Context, lefts: sk.MapState[dt.datetime, str]
+    timer: sk.Timer, ctx: sk.Context[str], lefts: sk.MapState[dt.datetime, str]
 ) -> Iterator[Pair]:
     value = lefts.pop(timer.at - after(10), None)
     if value is not None:
@@ -310,4 +310,6 @@ def test_the_input_that_is_behind_decides_when_nothing_can_match_any_more() -> N
     shown = [left("ad", 0, "one"), *(left("other", 100 + n, "more") for n in range(3))]
     clicked = [right("other", 1, "a"), right("other", 2, "b"), right("ad", 5, "c")]
     done = job.run({"shown": shown, "clicked": clicked}, epoch_size=1)
-    assert Pair("ad", "one", "c") in done["out"], "the click is in time, since clicks are behind"
+    assert Pair("ad", "one", "c") in done.outputs["out"], (
+        "the click is in time, since clicks are behind"
+    )

@@ -75,7 +75,7 @@ def found(
             epoch_size=COUNT,
             drain=epoch == EPOCHS - 1,
         )
-        results += run["out"]
+        results += run.outputs["out"]
     if not query.updates:
         return results
     last = {tuple(getattr(row, name) for name in query.updates): row for row in results}
@@ -106,9 +106,9 @@ def test_an_unbounded_join_finds_sellers_that_arrive_after_their_auctions() -> N
     offers = query.fronts["offers"].of_table(tables.auctions)
     checkpoint = Repository.in_memory()
     first = query.job().run({"sellers": [], "offers": offers}, checkpoint=checkpoint, parallelism=2)
-    assert first["out"] == []
+    assert first.outputs["out"] == []
     then = query.job().run({"sellers": sellers, "offers": offers}, checkpoint=checkpoint)
-    assert sorted(then["out"]) == sorted(answers(3, tables))
+    assert sorted(then.outputs["out"]) == sorted(answers(3, tables))
 
 
 @pytest.mark.parametrize(("number", "operators"), [(5, 2), (7, 1), (8, 1), (9, 1), (11, 1)])

@@ -235,7 +235,7 @@ class Protocol(RuleBasedStateMachine):
             assert faults.done, "nothing else may fail"
         else:
             assert not faults.done
-            assert sorted(done["outputs"]) == sorted(outputs)
+            assert sorted(done.outputs["outputs"]) == sorted(outputs)
         finally:
             self.finish_uploads()
         last = branch.repository.latest_epoch()
@@ -355,7 +355,7 @@ class Protocol(RuleBasedStateMachine):
             retention=None,
         )
         self.finish_uploads()
-        assert sorted(done["outputs"]) == sorted(outputs)
+        assert sorted(done.outputs["outputs"]) == sorted(outputs)
         assert done.last_epoch is not None
         made = Branch(root, taken.branch.version, [*records, *moves])
         made.epochs[done.last_epoch] = Epoch(len(made.records), held)

@@ -53,13 +53,13 @@ def alarms(record: Ops, ctx: sk.Context, rung: sk.ValueState[int]) -> Iterator[R
 
 
 @alarms.on_timer
-def ring(timer: sk.Timer, ctx: sk.Context, rung: sk.ValueState[int]) -> Iterator[Rang]:
+def ring(timer: sk.Timer, ctx: sk.Context[str], rung: sk.ValueState[int]) -> Iterator[Rang]:
     rung.update((rung.get() or 0) + 1)
     yield Rang(ctx.key, int(timer.at.timestamp()), timer.name, timer.clock)
 
 
 @alarms.on_timer("again")
-def ring_again(timer: sk.Timer, ctx: sk.Context, rung: sk.ValueState[int]) -> Iterator[Rang]:
+def ring_again(timer: sk.Timer, ctx: sk.Context[str], rung: sk.ValueState[int]) -> Iterator[Rang]:
     """Sets a timer three seconds on, which may be due at once."""
     rung.update((rung.get() or 0) + 1)
     ctx.timers.set(timer.at + dt.timedelta(seconds=3), "default", timer.clock)

@@ -264,7 +264,7 @@ def test_timers_at_the_end_of_event_time_read_the_same_state_as_earlier() -> Non
 
     job = sk.Job("drained")
     job.source("seen", Seen).process(declared).sink("out")
-    assert job.run({"seen": [seen("ada", 0, "/a")]})["out"] == ["1 /a", "2 None"]
+    assert job.run({"seen": [seen("ada", 0, "/a")]}).outputs["out"] == ["1 /a", "2 None"]
 
 
 class Chained(NamedTuple):
@@ -326,8 +326,11 @@ def test_a_callback_on_the_wall_clock_finds_state_also_when_event_time_comes_to_
     job.source("seen", Seen).process(relays("10 days")).sink("out")
     now = iter(range(0, 10**12, 4_000_000_000))
     run = job.run({"seen": [seen("ada", 0, "/a")]}, clock=lambda: next(now))
-    assert Chained("processing", "/a") in run["out"] or Chained("processing", "30") in run["out"]
-    assert not [rang for rang in run["out"] if rang.seen is None]
+    assert (
+        Chained("processing", "/a") in run.outputs["out"]
+        or Chained("processing", "30") in run.outputs["out"]
+    )
+    assert not [rang for rang in run.outputs["out"] if rang.seen is None]
 
 
 def test_values_written_before_event_time_starts_do_not_expire_at_its_start() -> None:

@@ -131,7 +131,7 @@ def in_order(order: Ranked, ctx: sk.Context, seen: sk.ListState[int]) -> Iterato
 
 
 @in_order.on_timer
-def between(timer: sk.Timer, ctx: sk.Context, seen: sk.ListState[int]) -> Iterator[Seen]:
+def between(timer: sk.Timer, ctx: sk.Context[str], seen: sk.ListState[int]) -> Iterator[Seen]:
     yield Seen(ctx.key, timer.at, [len(seen)])
 
 

@@ -61,7 +61,7 @@ def test_results_and_states_are_those_of_a_run_in_one_process(runs: Runs) -> Non
         query = runs.start(_job("shop", "number"), {"sales": frame}, outputs={"out": sink})
         assert query.last_progress is not None
         assert query.last_progress.records_in == len(piece)
-    expected = _job("shop", "number").run({"sales": given}, epoch_size=20)["out"]
+    expected = _job("shop", "number").run({"sales": given}, epoch_size=20).outputs["out"]
     found = [tuple(row.values()) for row in runs.parquet("out")]
     assert _by_key(found) == _by_key(expected)
     held = runs.state("aggregate_by_shop_number", "cents")

@@ -48,7 +48,7 @@ def total(
 
 
 @total.on_timer
-def closed(timer: sk.Timer, ctx: sk.Context, all: sk.ListState[int]) -> Iterator[Told]:
+def closed(timer: sk.Timer, ctx: sk.Context[str], all: sk.ListState[int]) -> Iterator[Told]:
     yield Told(ctx.key, -len(all), timer.at, task(), 0)
 
 
@@ -111,7 +111,7 @@ def test_chained_operators_have_the_same_results_and_run_in_the_same_tasks(
     stream = runs.stream("moves", SCHEMA)
     runs.finish(rising_totals(), {"moves": stream}, outputs={"out": sink}, drain=True)
     told = collected if callback else found(runs)
-    expected = rising_totals().run({"moves": given}, epoch_size=30)["out"]
+    expected = rising_totals().run({"moves": given}, epoch_size=30).outputs["out"]
     assert comparable(told) == comparable(expected)
     assert any(each.points < 0 for each in told), "timers of the first one fed the second"
     assert all(each.task == each.before for each in told)
@@ -155,7 +155,7 @@ def test_windows_take_records_together_where_they_are_made(
     assert points_of_hours(own).explain().endswith(called)
     runs.finish(points_of_hours(own), {"moves": stream}, outputs={"out": sink}, drain=True)
     found = sorted(tuple(row.values()) for row in runs.parquet("out"))
-    expected = points_of_hours(own).run({"moves": given}, epoch_size=30)["out"]
+    expected = points_of_hours(own).run({"moves": given}, epoch_size=30).outputs["out"]
     assert found == sorted(map(tuple, expected))
     assert any(points < 0 for row in found for points in row[3]), "timers of the first fed windows"
 
@@ -170,5 +170,5 @@ def test_records_of_other_shards_part_them_and_nothing_is_lost(runs: Runs) -> No
     feed(runs, given)
     sink = sk.sinks.parquet(runs.home / "out")
     runs.finish(job(), {"moves": runs.stream("moves", SCHEMA)}, outputs={"out": sink})
-    expected = job().run({"moves": given}, epoch_size=30)["out"]
+    expected = job().run({"moves": given}, epoch_size=30).outputs["out"]
     assert comparable(found(runs)) == comparable(expected)

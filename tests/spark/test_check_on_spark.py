@@ -35,7 +35,9 @@ def spent(
 
 
 @spent.on_timer
-def closed(timer: sk.Timer, ctx: sk.Context, notes: sk.ListState[str | None]) -> Iterator[Order]:
+def closed(
+    timer: sk.Timer, ctx: sk.Context[str], notes: sk.ListState[str | None]
+) -> Iterator[Order]:
     yield Order(ctx.key, timer.at, len(notes), None)
 
 

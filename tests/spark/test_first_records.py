@@ -111,7 +111,7 @@ def test_they_are_those_of_a_run_in_one_process(runs: Runs, record: Any) -> None
     expected = _job(record).run({"bids": given}, epoch_size=16)
     for name in names:
         found = [list(row.values()) for row in runs.parquet(name)]
-        wanted = [list(_plain(row)) for row in expected[name]]
+        wanted = [list(_plain(row)) for row in expected.outputs[name]]
         assert _rows(found) == sorted(repr([of for _, of in row]) for row in wanted), name
         assert found, name
 
@@ -134,7 +134,7 @@ def test_all_records_of_a_key_are_collected_in_the_order_of_arrival(runs: Runs) 
             runs.start(job, {"bids": frame}, outputs=sinks)
     finally:
         runs.spark.conf.set(name, before)
-    expected = job.run({"bids": BIDS}, epoch_size=24)["lists"]
+    expected = job.run({"bids": BIDS}, epoch_size=24).outputs["lists"]
     assert [out.count for out in expected] == [8, 8, 8, 16, 16, 16]
     found = [list(row.values()) for row in runs.parquet("lists")]
     wanted = [[_plain(value) for value in row] for row in expected]

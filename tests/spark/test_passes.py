@@ -55,7 +55,7 @@ def total(move: Move, ctx: sk.Context, sum: sk.ValueState[int]) -> Iterator[Foun
 
 
 @total.on_timer
-def closed(timer: sk.Timer, ctx: sk.Context, sum: sk.ValueState[int]) -> Iterator[Found]:
+def closed(timer: sk.Timer, ctx: sk.Context[str], sum: sk.ValueState[int]) -> Iterator[Found]:
     yield Found(ctx.key, -(sum.get() or 0), task())
 
 

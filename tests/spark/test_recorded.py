@@ -32,7 +32,7 @@ def total(move: Move, ctx: sk.Context, sum: sk.ValueState[int]) -> Iterator[Move
 
 
 @total.on_timer
-def closed(timer: sk.Timer, ctx: sk.Context, sum: sk.ValueState[int]) -> Iterator[Move]:
+def closed(timer: sk.Timer, ctx: sk.Context[str], sum: sk.ValueState[int]) -> Iterator[Move]:
     yield Move(ctx.key, -(sum.get() or 0), timer.at)
     sum.clear()
 

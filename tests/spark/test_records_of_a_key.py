@@ -36,7 +36,7 @@ class Scored(NamedTuple):
 
 
 @sk.process(key="player", event_time="at", lateness="1 day")
-def told(moves: Iterator[Move], ctx: sk.Context, held: sk.ValueState[int]) -> Iterator[Told]:
+def told(moves: Iterator[Move], ctx: sk.Context[str], held: sk.ValueState[int]) -> Iterator[Told]:
     points = held.get() or 0
     count = 0
     for move in moves:
@@ -88,9 +88,11 @@ def test_a_key_is_called_for_once_however_many_batches_its_records_come_in(runs:
     expected = games().run(
         {"moves": [move for batch in given for move in batch]}, epoch_size=len(given[0])
     )
-    assert sorted(tuple(row.values()) for row in runs.parquet("told")) == sorted(expected["told"])
-    assert sorted(tuple(row.values()) for row in runs.parquet("scored")) == sorted(
-        expected["scored"]
+    assert sorted(tuple(row.values()) for row in runs.parquet("told")) == sorted(
+        expected.outputs["told"]
     )
-    assert Counter(each.calls for each in expected["scored"]) == {1: 52, 2: 52, 3: 52}
+    assert sorted(tuple(row.values()) for row in runs.parquet("scored")) == sorted(
+        expected.outputs["scored"]
+    )
+    assert Counter(each.calls for each in expected.outputs["scored"]) == {1: 52, 2: 52, 3: 52}
     assert runs.state("scored", "moves")["many"] == 36_000

@@ -44,7 +44,7 @@ def totals(event: Event, ctx: sk.Context, total: sk.ValueState[int]) -> Iterator
 
 
 @totals.on_timer
-def close(timer: sk.Timer, ctx: sk.Context, total: sk.ValueState[int]) -> Iterator[Closed]:
+def close(timer: sk.Timer, ctx: sk.Context[str], total: sk.ValueState[int]) -> Iterator[Closed]:
     yield Closed(ctx.key, timer.at, total.get() or 0)
     total.clear()
 
@@ -58,7 +58,9 @@ def equals(closed: Closed, ctx: sk.Context, keys: sk.ListState[str]) -> Iterator
 
 
 @equals.on_timer
-def report(timer: sk.Timer, ctx: sk.Context, keys: sk.ListState[str]) -> Iterator[tuple[int, str]]:
+def report(
+    timer: sk.Timer, ctx: sk.Context[int], keys: sk.ListState[str]
+) -> Iterator[tuple[int, str]]:
     if keys:
         yield ctx.key, " ".join(sorted(keys))
         keys.clear()
@@ -110,7 +112,7 @@ def found_in(runs: Runs) -> dict[str, list[tuple[Any, ...]]]:
 def expected(*, size: int, drain: bool) -> dict[str, list[tuple[Any, ...]]]:
     """The same in one process, without Spark."""
     run = timed_job().run({"events": GIVEN}, epoch_size=size, drain=drain)
-    return {name: sorted(map(tuple, run[name])) for name in ("closed", "late", "equal")}
+    return {name: sorted(map(tuple, run.outputs[name])) for name in ("closed", "late", "equal")}
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
@@ -225,7 +227,7 @@ def diary(event: Event, ctx: sk.Context, written: sk.ValueState[str]) -> Iterato
 
 @diary.on_timer
 def turn(
-    timer: sk.Timer, ctx: sk.Context, written: sk.ValueState[str]
+    timer: sk.Timer, ctx: sk.Context[str], written: sk.ValueState[str]
 ) -> Iterator[tuple[str, str]]:
     written.update(f"{written.get() or ''} !{timer.at.timestamp():g}")
     yield ctx.key, written.get() or ""
@@ -243,7 +245,7 @@ def test_ordered_results_are_the_same_for_every_arrival(
     inputs = {"events": runs.stream("events", SCHEMA)}
     runs.finish(job, inputs, outputs=out, parallelism=parallelism, drain=True)
     found = sorted(tuple(row.values()) for row in runs.parquet("out"))
-    assert found == sorted(job.run({"events": sorted(GIVEN, key=lambda e: e.at)})["out"])
+    assert found == sorted(job.run({"events": sorted(GIVEN, key=lambda e: e.at)}).outputs["out"])
 
 
 # ---------------------------------------------------------------------------------- idle epochs

@@ -292,7 +292,7 @@ def test_keys_of_every_type_and_all_of_them_at_once(runs: Runs, zone: str) -> No
 
     expected = job.run({"keys": _keys()}, parallelism=3)
     for name in found:
-        assert sorted(found[name]) == sorted(expected[name]), name
+        assert sorted(found[name]) == sorted(expected.outputs[name]), name
     assert sorted(count for _, count in found["by_everything"]) == [1, 1, 1, 2, 2, 3]
 
 

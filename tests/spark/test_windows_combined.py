@@ -97,7 +97,7 @@ def test_they_are_those_of_single_records_and_of_one_process(runs: Runs, partiti
     assert 0 < operators(runs)[-1]["rows"].late_so_far < len(records)
 
     here = job().run({"events": records}, epoch_size=100)
-    assert found == {name: _sorted(here[name]) for name in outputs}
+    assert found == {name: _sorted(here.outputs[name]) for name in outputs}
 
 
 def _sorted(rows: Iterable[Iterable[Any]]) -> list[tuple[Any, ...]]:

@@ -250,12 +250,12 @@ def run_everything(url: str, tmp_path: Path) -> None:
     job = tally_job()
     first, more = EPOCHS[0] + EPOCHS[1], RECORDS
     done = job.run({"records": first}, checkpoint=url, parallelism=2, epoch_size=15)
-    outputs = list(done["outputs"])
+    outputs = list(done.outputs["outputs"])
     write_savepoint(Repository(url), "early")
     job.run({"records": more}, checkpoint=url, parallelism=3, epoch_size=15)
     rollback.plan(Repository(url), 1).carry_out()
     done = job.run({"records": more}, checkpoint=url, epoch_size=15, backend="rocksdb")
-    outputs += done["outputs"]
+    outputs += done.outputs["outputs"]
     assert sorted(outputs) == sorted(plain_outputs(RECORDS))
     reader = CheckpointReader(url)
     for key, states in plain_state(RECORDS).items():
@@ -264,7 +264,7 @@ def run_everything(url: str, tmp_path: Path) -> None:
     again = job.run(
         {"records": more}, checkpoint=f"{url}-2", from_savepoint=f"{url}/savepoints/early"
     )
-    assert sorted(again["outputs"]) == sorted(plain_outputs(RECORDS)[len(first) :])
+    assert sorted(again.outputs["outputs"]) == sorted(plain_outputs(RECORDS)[len(first) :])
 
 
 @pytest.mark.parametrize("seed", range(2))

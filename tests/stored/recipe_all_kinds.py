@@ -146,7 +146,7 @@ def ledger_first(
 
 @ledger_first.on_timer
 def ledger_first_timer(
-    timer: sk.Timer, ctx: sk.Context, cents: sk.ListState[int]
+    timer: sk.Timer, ctx: sk.Context[str], cents: sk.ListState[int]
 ) -> Iterator[Told]:
     yield Told(ctx.key, timer.name or "", sum(cents))
 
@@ -198,7 +198,7 @@ def ledger(
 
 
 @ledger.on_timer
-def ledger_timer(timer: sk.Timer, ctx: sk.Context, cents: sk.ListState[int]) -> Iterator[Told]:
+def ledger_timer(timer: sk.Timer, ctx: sk.Context[str], cents: sk.ListState[int]) -> Iterator[Told]:
     yield Told(ctx.key, timer.name or "", sum(cents))
 
 

@@ -70,7 +70,7 @@ def ledger(
 
 
 @ledger.on_timer
-def ledger_timer(timer: sk.Timer, ctx: sk.Context, cents: sk.ListState[int]) -> Iterator[Told]:
+def ledger_timer(timer: sk.Timer, ctx: sk.Context[str], cents: sk.ListState[int]) -> Iterator[Told]:
     yield Told(ctx.key, timer.name or "", sum(cents))
 
 

@@ -55,7 +55,7 @@ def keep(
 
 
 @keep.on_timer
-def rang(timer: sk.Timer, ctx: sk.Context, total: Total) -> Iterator[Told]:
+def rang(timer: sk.Timer, ctx: sk.Context[str], total: Total) -> Iterator[Told]:
     yield ctx.key, timer.name, (timer.at, timer.clock, total.get())
 
 
@@ -67,7 +67,7 @@ def keep_in_order(step: Step, ctx: sk.Context, seen: Seen) -> Iterator[Told]:
 
 
 @keep_in_order.on_timer
-def rang_in_order(timer: sk.Timer, ctx: sk.Context, seen: Seen) -> Iterator[Told]:
+def rang_in_order(timer: sk.Timer, ctx: sk.Context[str], seen: Seen) -> Iterator[Told]:
     yield ctx.key, "rang", (timer.at, list(seen))
 
 

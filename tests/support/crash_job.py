@@ -85,14 +85,14 @@ def watch(
 
 @watch.on_timer("over")
 def over(
-    timer: sk.Timer, ctx: sk.Context, numbers: sk.ListState[int], recent: _Recent
+    timer: sk.Timer, ctx: sk.Context[str], numbers: sk.ListState[int], recent: _Recent
 ) -> Iterator[Told]:
     yield Told(ctx.key, "over", [*numbers, -1, *(recent[place] for place in sorted(recent))])
     numbers.clear()
 
 
 @watch.on_timer
-def alarm(timer: sk.Timer, ctx: sk.Context, alarms: sk.ValueState[int]) -> Iterator[Told]:
+def alarm(timer: sk.Timer, ctx: sk.Context[str], alarms: sk.ValueState[int]) -> Iterator[Told]:
     alarms.update((alarms.get() or 0) + 1)
     yield Told(ctx.key, "alarm", [int(timer.name)])
 

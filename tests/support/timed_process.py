@@ -59,7 +59,7 @@ def sessions(
 @sessions.on_timer("close")
 def close(
     timer: sk.Timer,
-    ctx: sk.Context,
+    ctx: sk.Context[str],
     numbers: sk.ListState[int],
     recent: Annotated[sk.MapState[int, int], sk.TTL("40 seconds", clock="event")],
 ) -> Iterator[Rang]:
@@ -68,7 +68,7 @@ def close(
 
 
 @sessions.on_timer
-def wall(timer: sk.Timer, ctx: sk.Context) -> Iterator[Rang]:
+def wall(timer: sk.Timer, ctx: sk.Context[str]) -> Iterator[Rang]:
     if int(timer.name) % 2:  # and once more, in an epoch that follows
         later = ctx.processing_time + dt.timedelta(microseconds=1)
         ctx.timers.set(later, str(int(timer.name) + 1_000_000 - 1), clock="processing")

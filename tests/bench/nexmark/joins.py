@@ -197,7 +197,7 @@ def new_sellers(
 @new_sellers.on_timer
 def window_over(
     timer: sk.Timer,
-    ctx: sk.Context,
+    ctx: sk.Context[int],
     names: sk.MapState[dt.datetime, str],
     sales: sk.MapState[dt.datetime, bool],
 ) -> Iterator[NewSeller]:

@@ -46,7 +46,10 @@ class Hot(NamedTuple):
 
 @sk.process(key="end", event_time="end")
 def most_bids(
-    auctions: Iterator[Counted], ctx: sk.Context, most: sk.ValueState[int], hot: sk.ListState[int]
+    auctions: Iterator[Counted],
+    ctx: sk.Context[dt.datetime],
+    most: sk.ValueState[int],
+    hot: sk.ListState[int],
 ) -> Iterator[Hot]:
     """Keeps the auctions with the most bids of a window until it has all of them."""
     held, found = most.get() or 0, list(hot)

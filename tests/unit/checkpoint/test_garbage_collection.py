@@ -486,7 +486,7 @@ def test_a_rollback_is_finished_although_its_target_was_collected_since(tmp_path
     assert Repository(tmp_path).epochs() == [4]
     assert plan_rollback(Repository(tmp_path), 1).is_committed
     run = tally_job(8).run({"records": given}, checkpoint=tmp_path, from_epoch=1, epoch_size=5)
-    assert sorted(run["outputs"]) == sorted(plain_outputs(given)[10:])
+    assert sorted(run.outputs["outputs"]) == sorted(plain_outputs(given)[10:])
 
 
 def test_a_rollback_that_was_begun_keeps_its_epoch_until_its_number_is_taken() -> None:

@@ -252,7 +252,7 @@ def test_a_run_continues_with_the_record_after_the_epoch_of_a_rollback(tmp_path:
     given = tallied(tmp_path, 5)
     job = tally_job(GROUPS)
     run = job.run({"records": given}, checkpoint=tmp_path, from_epoch=1, parallelism=3)
-    assert sorted(run["outputs"]) == sorted(plain_outputs(given)[20:])
+    assert sorted(run.outputs["outputs"]) == sorted(plain_outputs(given)[20:])
     assert run.last_epoch == 6
     assert plain_of(rows_after(Repository(tmp_path), 6)) == plain_state(given)
 
@@ -360,7 +360,7 @@ def test_from_epoch_is_refused_once_epochs_have_followed(tmp_path: Path) -> None
         job.run({"records": given}, checkpoint=tmp_path, from_epoch=3)
     assert files(tmp_path) == before
     run = job.run({"records": given}, checkpoint=tmp_path)
-    assert sorted(run["outputs"]) == sorted(plain_outputs(given)[30:])
+    assert sorted(run.outputs["outputs"]) == sorted(plain_outputs(given)[30:])
 
 
 @sk.process(key="key")
@@ -482,7 +482,7 @@ def test_a_drained_job_continues_from_before_the_drain(tmp_path: Path) -> None:
     with pytest.raises(sk.RestoreError, match="was drained"):
         job.run({"records": given}, checkpoint=tmp_path)
     run = job.run({"records": given}, checkpoint=tmp_path, from_epoch=0, drain=False)
-    assert run["outputs"][0].startswith("a at")
+    assert run.outputs["outputs"][0].startswith("a at")
 
 
 def test_an_epoch_that_was_begun_is_not_replayed_after_a_rollback(tmp_path: Path) -> None:

@@ -342,7 +342,7 @@ def _pinged(
 
 def _rang(
     timer: sk.Timer,
-    ctx: sk.Context,
+    ctx: sk.Context[int],
     seen: sk.ValueState[int],
     recent: Annotated[sk.MapState[int, int], sk.TTL("20 seconds", clock="event")],
     notes: sk.ListState[int],

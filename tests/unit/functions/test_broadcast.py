@@ -144,8 +144,8 @@ def test_streams_of_several_types_come_in_the_order_given_and_have_no_say_in_eve
         epoch_size=1,
         parallelism=2,
     )
-    assert done["fees-first"] == ["a {}", "a {}", "a overdue {}", "a overdue {}"]
-    assert done["rates-first"][:2] == ["a {'x': 1.0}"] * 2
+    assert done.outputs["fees-first"] == ["a {}", "a {}", "a overdue {}", "a overdue {}"]
+    assert done.outputs["rates-first"][:2] == ["a {'x': 1.0}"] * 2
     assert done.last_epoch == 3, "what is broadcast in an epoch holds nothing back"
 
 
@@ -179,7 +179,7 @@ def test_a_stream_may_be_handled_by_key_and_broadcast_too() -> None:
     prices.process(compare, broadcast=prices).sink("cheaper")
     given = [price(item, amount) for amount, item in enumerate("abc")]
     done = job.run({"prices": given}, parallelism=3)
-    assert sorted(done["cheaper"]) == [[], ["a"], ["a", "b"]]
+    assert sorted(done.outputs["cheaper"]) == [[], ["a"], ["a", "b"]]
 
 
 def test_outputs_of_an_operator_are_broadcast_like_any_other_stream() -> None:
@@ -191,7 +191,7 @@ def test_outputs_of_an_operator_are_broadcast_like_any_other_stream() -> None:
     rates = job.source("rates", Rate).process(doubled)
     job.source("prices", Price).process(in_dollars, broadcast=rates).sink("out")
     done = job.run({"prices": [price("a", 1)], "rates": [Rate("EUR", 3.0)]}, parallelism=2)
-    assert done["out"] == [Dollars("a", 6.0)]
+    assert done.outputs["out"] == [Dollars("a", 6.0)]
 
 
 class Named(TypedDict):

@@ -288,7 +288,7 @@ def test_a_process_keeps_the_name_and_the_docstring_of_its_function() -> None:
 def test_states_may_be_keyword_only() -> None:
     @sk.process(key="customer")
     def keyword_only(
-        order: Order, *, total: sk.ValueState[int], ctx: sk.Context
+        order: Order, *, total: sk.ValueState[int], ctx: sk.Context[str]
     ) -> Iterator[tuple[str, int]]:
         total.update((total.get() or 0) + order.cents)
         yield ctx.key, total.get() or 0
@@ -316,7 +316,9 @@ def test_parameters_with_defaults_are_the_functions_own() -> None:
 
 def test_the_context_knows_key_epoch_operator_and_shard() -> None:
     @sk.process(key=("customer", "cents"))
-    def told(ctx_record: Order, ctx: sk.Context) -> Iterator[tuple[str, int, int, str, int]]:
+    def told(
+        order: Order, ctx: sk.Context[tuple[str, int]]
+    ) -> Iterator[tuple[str, int, int, str, int]]:
         customer, cents = ctx.key
         yield customer, cents, ctx.epoch, ctx.operator, ctx.shard
 

@@ -123,7 +123,7 @@ def test_a_function_of_two_types_takes_the_union_of_two_streams() -> None:
             "payments": [payment("ada", 2, 500), payment("eve", 2, 100)],
         }
     )
-    assert done["out"] == [Settled("ada", 7, 500)]
+    assert done.outputs["out"] == [Settled("ada", 7, 500)]
 
 
 def test_streams_of_one_type_are_merged() -> None:
@@ -136,7 +136,7 @@ def test_streams_of_one_type_are_merged() -> None:
     shops = [job.source(name, Order) for name in ("web", "desk", "phone")]
     shops[0].union(*shops[1:]).process(numbers).sink("out")
     done = job.run({name: [order("a", 1, n)] for n, name in enumerate(("phone", "desk", "web"))})
-    assert done["out"][-1] == [2, 1, 0], "in the order of the union"
+    assert done.outputs["out"][-1] == [2, 1, 0], "in the order of the union"
 
 
 def test_outputs_and_late_records_of_operators_are_inputs_like_others() -> None:
@@ -196,7 +196,7 @@ def test_a_union_of_one_type_has_windows() -> None:
     union = web.union(desk)
     union.window(sk.tumbling("10 seconds"), key="account", event_time="at").count().sink("out")
     done = job.run({"web": [order("a", 1), order("a", 11)], "desk": [order("a", 2)]})
-    assert sorted((found.end.timestamp(), found.count) for found in done["out"]) == [
+    assert sorted((found.end.timestamp(), found.count) for found in done.outputs["out"]) == [
         (10, 2),
         (20, 1),
     ]
@@ -257,7 +257,7 @@ def test_an_output_of_a_subclass_is_received_as_its_declared_class() -> None:
     job = sk.Job("shop")
     orders = job.source("orders", Order)
     orders.process(last).union(orders).process(kinds).sink("kinds")
-    assert job.run({"orders": [order("a", 1)]})["kinds"] == ["Refund", "Order"]
+    assert job.run({"orders": [order("a", 1)]}).outputs["kinds"] == ["Refund", "Order"]
 
 
 class Row(TypedDict):
@@ -338,7 +338,7 @@ def test_a_key_sees_the_records_of_the_first_input_first() -> None:
         epoch_size=2,
         parallelism=3,
     )
-    last = dict(done["out"])
+    last = dict(done.outputs["out"])
     assert last == {"a": "O1 P5 O2 P6", "b": "O1 P5"}, "epoch by epoch, of each so many"
 
 
@@ -347,7 +347,7 @@ def test_a_source_of_several_types_keeps_the_order_in_which_they_came() -> None:
     job.source("events", Order, Payment).process(trail).sink("out")
     given = [payment("a", 1, 1), order("a", 1, 2), payment("a", 1, 3), order("a", 1, 4)]
     done = job.run({"events": given}, epoch_size=3)
-    assert done["out"][-1] == ("a", "P1 O2 P3 O4")
+    assert done.outputs["out"][-1] == ("a", "P1 O2 P3 O4")
     assert Harness(trail).send(*given)[-1] == ("a", "P1 O2 P3 O4")
     assert "source events: Order | Payment" in str(job)
 
@@ -357,9 +357,11 @@ def test_records_without_a_key_come_from_several_inputs_too() -> None:
     def tell(event: Order | Payment) -> Iterator[str]:
         yield type(event).__name__
 
-    found = shop(tell).run(
-        {"orders": [order("a", 1)] * 3, "payments": [payment("b", 1)] * 4}, parallelism=2
-    )["out"]
+    found = (
+        shop(tell)
+        .run({"orders": [order("a", 1)] * 3, "payments": [payment("b", 1)] * 4}, parallelism=2)
+        .outputs["out"]
+    )
     assert Counter(found) == {"Order": 3, "Payment": 4}
 
 
@@ -370,7 +372,7 @@ def test_a_run_continues_at_the_position_of_each_input(tmp_path: Path) -> None:
     def run(of_orders: int, of_payments: int) -> list[Any]:
         given: dict[str, list[Any]]
         given = {"orders": orders[:of_orders], "payments": payments[:of_payments]}
-        return list(shop(trail).run(given, checkpoint=tmp_path, drain=False)["out"])
+        return list(shop(trail).run(given, checkpoint=tmp_path, drain=False).outputs["out"])
 
     assert run(2, 1)[-1] == ("a", "O0 O1 P0")
     assert run(2, 1) == []
@@ -512,7 +514,7 @@ def test_a_join_is_the_join_of_sets_however_the_inputs_are_cut(
     done = shop(join).run(
         {"orders": orders, "payments": payments}, parallelism=parallelism, epoch_size=epoch_size
     )
-    assert Counter(done["out"]) == Counter(
+    assert Counter(done.outputs["out"]) == Counter(
         Settled(o.account, o.number, p.cents)
         for o in orders
         for p in payments
@@ -538,13 +540,15 @@ def test_ordered_inputs_are_merged_by_time_however_they_are_cut(
     orders: list[Order], payments: list[Payment], parallelism: int, epoch_size: int
 ) -> None:
     given: dict[str, list[Any]] = {"orders": orders, "payments": payments}
-    whole = shop(in_order).run(given)["out"]
+    whole = shop(in_order).run(given).outputs["out"]
     done = shop(in_order).run(given, parallelism=parallelism, epoch_size=epoch_size)
-    assert outputs_by_account(done["out"]) == outputs_by_account(whole)
+    assert outputs_by_account(done.outputs["out"]) == outputs_by_account(whole)
     for account, told in outputs_by_account(whole).items():
         times = [int(found) for found in re.findall(r"[OP](\d+):", told)]
         assert times == sorted(times)
-        mine = [found for found in (*given["orders"], *given["payments"]) if found[0] == account]
+        mine = [
+            found for found in (*given["orders"], *given["payments"]) if found.outputs[0] == account
+        ]
         assert len(times) == len(mine)
 
 

@@ -62,12 +62,12 @@ FLIGHTS = [
 
 def test_operators_keyed_differently_are_chained() -> None:
     done = fleet().run({"flights": FLIGHTS}, parallelism=3)
-    assert sorted(done["visits"]) == sorted(
+    assert sorted(done.outputs["visits"]) == sorted(
         [Visit("JFK", "N1", 1), Visit("JFK", "N2", 1), Visit("LGA", "N1", 2), Visit("JFK", "N1", 3)]
     )
-    assert sorted(done["arrivals"]) == sorted(done["again"])
-    assert max(done["arrivals"]) == ("LGA", 1)
-    assert ("JFK", 2) in done["arrivals"]
+    assert sorted(done.outputs["arrivals"]) == sorted(done.outputs["again"])
+    assert max(done.outputs["arrivals"]) == ("LGA", 1)
+    assert ("JFK", 2) in done.outputs["arrivals"]
 
 
 def test_all_operators_commit_in_one_manifest(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_source_may_be_a_sink_too() -> None:
     stream = job.source("flights", Flight)
     stream.sink("raw")
     stream.process(visits)
-    assert job.run({"flights": FLIGHTS})["raw"] == FLIGHTS
+    assert job.run({"flights": FLIGHTS}).outputs["raw"] == FLIGHTS
 
 
 class Reading(NamedTuple):

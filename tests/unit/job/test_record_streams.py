@@ -102,8 +102,8 @@ def test_operators_and_sinks_of_one_source_see_records_as_they_were_sent(
     mine = make()
     run = job.run({"in": [mine]})
     assert mine == make(), "the objects of the caller are intact"
-    assert run["sent"] == run["passed"] == [make()]
-    assert run["changed"] == run["again"] == [changed(make())]
+    assert run.outputs["sent"] == run.outputs["passed"] == [make()]
+    assert run.outputs["changed"] == run.outputs["again"] == [changed(make())]
 
 
 @pytest.mark.parametrize(("cls", "make"), MUTABLE)
@@ -121,8 +121,8 @@ def test_a_sink_beside_an_operator_that_changes_records_gets_them_as_emitted(
         records.clear()
 
     run = job.run({"in": [make()]}, outputs={"also": spoil})
-    assert run["plain"] == [make()]
-    assert seen == run["changed"] == [changed(make())]
+    assert run.outputs["plain"] == [make()]
+    assert seen == run.outputs["changed"] == [changed(make())]
 
 
 @pytest.mark.parametrize(("cls", "make"), MUTABLE)
@@ -161,7 +161,7 @@ def test_emitted_objects_are_copied_in_timers_and_ordered_functions() -> None:
     job = sk.Job("timers")
     job.source("in", At).process(follow).sink("out")
     run = job.run({"in": [At("x", NOON)]})
-    assert run["out"] == [
+    assert run.outputs["out"] == [
         Changing("x", 1, [1]),
         Changing("x", 1001, [1, 7]),
         Changing("t", 1, [1]),
@@ -218,7 +218,7 @@ def test_records_that_cannot_change_are_not_copied() -> None:
     job = sk.Job("plain")
     job.source("in", Plain).sink("sent").process(looks).sink("out")
     run = job.run({"in": [sent]})
-    assert all(found is sent for found in (*seen, *run["sent"], *run["out"]))
+    assert all(found is sent for found in (*seen, *run.outputs["sent"], *run.outputs["out"]))
     assert is_immutable(Plain)
     assert not is_immutable(Holding)
 
@@ -271,7 +271,12 @@ def test_a_consumer_sees_the_stored_form_of_inputs_and_outputs() -> None:
     run = job.run({"in": [WIDE]})
     (stored,) = map(shown, read_back(Wide, [WIDE]))
     assert "amount=3.0" in stored
-    assert run["direct"] == run["behind"] == list(map(shown, run["out"])) == [stored]
+    assert (
+        run.outputs["direct"]
+        == run.outputs["behind"]
+        == list(map(shown, run.outputs["out"]))
+        == [stored]
+    )
 
 
 def test_outputs_of_a_scalar_or_tuple_type_are_in_their_stored_form() -> None:
@@ -370,5 +375,5 @@ def test_classes_that_compute_fields_do_so_once_per_operator_as_after_a_shuffle(
     made = job.source("in", Wide).process(makes).sink("emitted")
     made.process(reads).sink("read")
     run = job.run({"in": [WIDE]})
-    assert [(type(found.v), found.v) for found in run["emitted"]] == [(float, 2.0)]
-    assert run["read"] == [3.0]
+    assert [(type(found.v), found.v) for found in run.outputs["emitted"]] == [(float, 2.0)]
+    assert run.outputs["read"] == [3.0]

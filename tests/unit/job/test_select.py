@@ -49,7 +49,7 @@ def selected(
     job = sk.Job("shop")
     stream = job.source("in", taken).select(into, **fields).sink("out")
     stream.process(sk.process()(reads_of(into)))
-    return job.run({"in": records})["out"]
+    return job.run({"in": records}).outputs["out"]
 
 
 def reads_of(cls: Any) -> Any:
@@ -344,9 +344,9 @@ def test_operators_transforms_and_sinks_read_selected_records() -> None:
     large = bills.filter(lambda bill: bill.cents > 100, name="large")
     large.select(Name, customer="payer").sink("large")
     run = job.run({"orders": [*ORDERS, Order("bob", 5)]})
-    assert run["bills"] == [Bill("ada", 500), Bill("bob", 20), Bill("bob", 5)]
-    assert sorted(run["loud"]) == [Name("ADA"), Name("BOB"), Name("BOB")]
-    assert run["large"] == [Name("ada")]
+    assert run.outputs["bills"] == [Bill("ada", 500), Bill("bob", 20), Bill("bob", 5)]
+    assert sorted(run.outputs["loud"]) == [Name("ADA"), Name("BOB"), Name("BOB")]
+    assert run.outputs["large"] == [Name("ada")]
 
 
 class Visit(NamedTuple):
@@ -369,7 +369,7 @@ def test_late_records_are_selected() -> None:
     seen.late.select(When, late_at="at", visit="*").sink("late")
     given = [Visit("ada", at(10)), Visit("bob", at(5))]
     run = job.run({"arrivals": given}, epoch_size=1)
-    assert (run["seen"], run["late"]) == (["ada"], [When(at(5), given[1])])
+    assert (run.outputs["seen"], run.outputs["late"]) == (["ada"], [When(at(5), given[1])])
 
 
 @dataclasses.dataclass
@@ -397,9 +397,9 @@ def test_each_reader_of_selected_records_may_change_them() -> None:
     mine = Basket("ada", ["tea"])
     run = job.run({"baskets": [mine]})
     full, emptied = Held("ada", Basket("ada", ["tea"])), Held("ada", Basket("ada", []))
-    assert run["given"] == [mine] == [Basket("ada", ["tea"])]
-    assert run["held"] == [full]
-    assert run["emptied"] == run["again"] == [emptied]
+    assert run.outputs["given"] == [mine] == [Basket("ada", ["tea"])]
+    assert run.outputs["held"] == [full]
+    assert run.outputs["emptied"] == run.outputs["again"] == [emptied]
 
 
 # -------------------------------------------------------------------------------- its columns

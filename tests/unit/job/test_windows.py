@@ -231,7 +231,7 @@ def test_batches_of_at_most_three_have_every_element_once(by_parity: bool) -> No
         job = sk.Job("batches")
         job.source("events", Event).process(batches).sink("out")
         given = [event(n, n % 2) for n in range(1, 9)]
-        found = job.run({"events": given}, epoch_size=size)["out"]
+        found = job.run({"events": given}, epoch_size=size).outputs["out"]
         assert sorted(n for batch in found for n in batch) == list(range(1, 9))
         assert all(1 <= len(batch) <= 3 for batch in found)
         if by_parity:
@@ -549,8 +549,8 @@ def test_records_later_than_allowed_are_a_stream() -> None:
     counts.sink("out")
     counts.late.sink("late")
     run_ = job.run({"events": events(1, 20, 15, 16)}, epoch_size=1)
-    assert run_["late"] == events(15)
-    assert seen(run_["out"]) == [(0, 10, 1), (10, 20, 1), (20, 30, 1)]
+    assert run_.outputs["late"] == events(15)
+    assert seen(run_.outputs["out"]) == [(0, 10, 1), (10, 20, 1), (20, 30, 1)]
 
 
 def test_windows_come_out_of_results_of_windows() -> None:
@@ -567,8 +567,8 @@ def test_windows_come_out_of_results_of_windows() -> None:
     given = [event(n, n) for n in range(1, 150)]
     for size in (1, 7, 1000):
         found = job.run({"events": given}, epoch_size=size, parallelism=2)
-        assert seen(found["out"]) == [(0, 60, 545), (60, 120, 1145), (120, 180, 1445)]
-        assert seen(found["by-end"]) == [(0, 60, 5), (60, 120, 6), (120, 180, 4)]
+        assert seen(found.outputs["out"]) == [(0, 60, 545), (60, 120, 1145), (120, 180, 1445)]
+        assert seen(found.outputs["by-end"]) == [(0, 60, 5), (60, 120, 6), (120, 180, 4)]
 
 
 class Total(NamedTuple):
@@ -857,7 +857,7 @@ def test_typed_results_are_processed_further() -> None:
     windows = job.source("events", Event).window(sk.tumbling("10 s"), key="key", event_time="at")
     windows.sum("value", into=Total).process(most).sink("out")
     given = [event(1, 3), event(11, 2), event(21, 4)]
-    assert job.run({"events": given})["out"] == ["k has 3", "k has 4"]
+    assert job.run({"events": given}).outputs["out"] == ["k has 3", "k has 4"]
 
 
 class Absent(TypedDict, total=False):

@@ -467,7 +467,7 @@ def test_records_of_several_streams_are_added_one_by_one() -> None:
         left.union(right).process(of_left, name="of-both")
     windows.sink("out")
     given = {"left": events((1, 1), (2, 2)), "right": events((3, 4), (11, 8))}
-    assert [out.value for out in job.run(given)["out"]] == [7, 8]
+    assert [out.value for out in job.run(given).outputs["out"]] == [7, 8]
 
 
 # ------------------------------------------------------------------------------------------- values

@@ -53,7 +53,7 @@ def values(lateness: str, puts: list[int], asked: list[int]) -> dict[int, str | 
         },
         epoch_size=1,
     )
-    return {int((found.as_of - at(0)).total_seconds()): found.value for found in run["got"]}
+    return {int((found.as_of - at(0)).total_seconds()): found.value for found in run.outputs["got"]}
 
 
 def test_a_put_that_is_not_late_is_seen_from_its_time_on() -> None:
@@ -70,7 +70,7 @@ def test_of_two_puts_of_one_time_the_greater_value_stays(arrived: tuple[str, str
     puts = [Put("a", value, at(1)) for value in arrived]
     gets = [Get("a", at(0), at(9)), Get("a", at(1), at(9))]
     run = versions("0 seconds").run({"puts": puts, "gets": gets})
-    assert [(found.value, found.status) for found in run["got"]] == [
+    assert [(found.value, found.status) for found in run.outputs["got"]] == [
         (None, "absent"),
         ("y", "found"),
     ]
@@ -116,7 +116,7 @@ def test_an_epoch_that_only_reads_stores_no_changes(tmp_path: Path) -> None:
     words().run(given(puts=puts), checkpoint=tmp_path, drain=False)
     before = sorted(path.name for path in (tmp_path / "data").rglob("*"))
     run = words().run(given(puts=puts, gets=gets), checkpoint=tmp_path, drain=False)
-    assert [found.value for found in run["got"]] == ["x", None]
+    assert [found.value for found in run.outputs["got"]] == ["x", None]
     assert sorted(path.name for path in (tmp_path / "data").rglob("*")) == before
 
 
@@ -125,7 +125,7 @@ def test_a_put_and_a_removal_in_one_epoch_are_one_deletion(tmp_path: Path) -> No
     removals = [Word("a", ""), Word("a", ""), Word("new", "")]
     words().run(given(puts=puts[:1]), checkpoint=tmp_path, drain=False)
     run = words().run(given(puts=puts, removals=removals), checkpoint=tmp_path, drain=False)
-    assert [found.value for found in run["removed"] if found.key == "a"] == ["y", None]
+    assert [found.value for found in run.outputs["removed"] if found.key == "a"] == ["y", None]
     with sk.feed(tmp_path, "store", "value", after=0) as epochs:
         ((change,),) = [[change for change in epoch if change.key == "a"] for epoch in epochs]
     assert change.op == "delete"

@@ -336,7 +336,7 @@ def test_an_operation_that_does_not_fit_is_refused_and_leaves_nothing_behind(wha
         put.sink("put")
         inputs = {"payments": [Payment("a", 5)], "queries": [Query("a")], "unused": []}
         done = declared.job.run(inputs)
-        assert (done["first"], done["put"]) == ([Balance("a", None)], [("a", 5)])
+        assert (done.outputs["first"], done.outputs["put"]) == ([Balance("a", None)], [("a", 5)])
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,10 @@ def test_nan_equals_itself_in_a_comparison() -> None:
     )
     swap.sink("swapped")
     done = declared.run(Payment("a", 5), Payment("a", 6), queries=[Query("a")])
-    assert [(answer.won, answer.value) for answer in done["swapped"]] == [(True, 1.5), (False, 1.5)]
+    assert [(answer.won, answer.value) for answer in done.outputs["swapped"]] == [
+        (True, 1.5),
+        (False, 1.5),
+    ]
 
 
 def test_an_expected_value_of_another_type_is_an_error() -> None:
@@ -459,9 +462,9 @@ def test_keys_of_several_parts_are_fields_or_a_function(key: Any) -> None:
     declared.store.get(declared.queries, key=lambda query: (query.account, 1)).sink("found")
     payment = Payment("a", 1)
     done = declared.run(payment, queries=[Query("a"), Query("b")])
-    assert [tuple(answer) for answer in done["pairs"]] == [(payment, [payment, None])]
-    assert set(done["found"][0]._fields) == {"key_1", "key_2", "value"}
-    assert sorted(map(tuple, done["found"]))[1:] == [("b", 1, None)]
+    assert [tuple(answer) for answer in done.outputs["pairs"]] == [(payment, [payment, None])]
+    assert set(done.outputs["found"][0]._fields) == {"key_1", "key_2", "value"}
+    assert sorted(map(tuple, done.outputs["found"]))[1:] == [("b", 1, None)]
 
 
 def test_an_operation_may_read_a_stream_of_an_operator_that_was_declared_after_the_store() -> None:
@@ -471,8 +474,10 @@ def test_an_operation_may_read_a_stream_of_an_operator_that_was_declared_after_t
     declared.store.put(total, key="account", value="cents").sink("put")
     declared.store.get(declared.queries, key="account", name="after").sink("after")
     done = declared.run(Payment("a", 1), Payment("a", 2), queries=[Query("a")])
-    assert [answer.value for answer in done["before"]] == [None]
-    assert [answer.value for answer in done["after"]] == [done["put"][-1].value] == [3]
+    assert [answer.value for answer in done.outputs["before"]] == [None]
+    assert (
+        [answer.value for answer in done.outputs["after"]] == [done.outputs["put"][-1].value] == [3]
+    )
 
 
 def test_two_stores_may_feed_each_other_in_turn_but_not_in_a_cycle() -> None:
@@ -484,7 +489,7 @@ def test_two_stores_may_feed_each_other_in_turn_but_not_in_a_cycle() -> None:
         declared.store.get(copied, key="key")
     second.get(declared.queries, key="account").sink("found")
     done = declared.run(Payment("a", 7), queries=[Query("a")])
-    assert [answer.value for answer in done["found"]] == [7]
+    assert [answer.value for answer in done.outputs["found"]] == [7]
 
 
 # ---------------------------------------------------------------------------- answers and records
@@ -549,7 +554,7 @@ def test_answers_are_records_of_a_class_with_some_of_their_fields(into: Any, exp
     declared = Declared()
     declared.store.put(declared.payments, key="account", value="cents")
     declared.store.get(declared.queries, key="account", into=into, name="class").sink("found")
-    assert declared.run(Payment("a", 5), queries=[Query("a")])["found"] == [expected]
+    assert declared.run(Payment("a", 5), queries=[Query("a")]).outputs["found"] == [expected]
 
 
 class Found(NamedTuple):
@@ -577,7 +582,7 @@ def test_answers_of_multi_get_may_have_a_class(into: Any) -> None:
     declared.store.multi_get(declared.payments, keys="names", into=into).sink("found")
     done = declared.run(Payment("a", 5, names=["b", "a", "a"]), Payment("b", 6, names=[]))
     expected = [into(values=[]), into(values=[6, 5, 5])]
-    assert sorted(done["found"], key=repr) == sorted(expected, key=repr)
+    assert sorted(done.outputs["found"], key=repr) == sorted(expected, key=repr)
 
 
 @dataclasses.dataclass
@@ -623,14 +628,20 @@ def test_records_and_values_are_of_any_class_of_records(cls: Any, options: Any) 
     store.compare_and_set(records, key="account", expected="*", value="*").sink("swapped")
     record = cls(account="a", names=["a", "b"], at=at(1))
     done = job.run({"records": [record]})
-    assert [answer.value for answer in done["put"]] == [record]
-    assert [answer.value for answer in done["get"]] == [record]
-    assert [(answer.record, answer.value) for answer in done["get_with"]] == [(record, record)]
-    found = [(answer.record, answer.values) for answer in done["multi_get"]]
+    assert [answer.value for answer in done.outputs["put"]] == [record]
+    assert [answer.value for answer in done.outputs["get"]] == [record]
+    assert [(answer.record, answer.value) for answer in done.outputs["get_with"]] == [
+        (record, record)
+    ]
+    found = [(answer.record, answer.values) for answer in done.outputs["multi_get"]]
     assert found == [(record, [record, None])]
-    assert [(answer.before, answer.value) for answer in done["update"]] == [(record, record)]
-    assert [(answer.won, answer.value) for answer in done["put_if_absent"]] == [(False, record)]
-    assert [(answer.won, answer.value) for answer in done["swapped"]] == [(True, record)]
+    assert [(answer.before, answer.value) for answer in done.outputs["update"]] == [
+        (record, record)
+    ]
+    assert [(answer.won, answer.value) for answer in done.outputs["put_if_absent"]] == [
+        (False, record)
+    ]
+    assert [(answer.won, answer.value) for answer in done.outputs["swapped"]] == [(True, record)]
 
 
 def test_plain_dicts_are_records_whose_parts_come_from_functions() -> None:
@@ -640,7 +651,7 @@ def test_plain_dicts_are_records_whose_parts_come_from_functions() -> None:
     store.put(words, key=lambda record: record["word"], value=lambda record: record["count"])
     store.get(words, key=lambda record: record["word"]).sink("found")
     done = job.run({"words": [{"word": "a", "count": 3}]})
-    assert [tuple(answer) for answer in done["found"]] == [("a", 3)]
+    assert [tuple(answer) for answer in done.outputs["found"]] == [("a", 3)]
 
 
 # -------------------------------------------------------------------------------- mutable values
@@ -672,14 +683,14 @@ def test_answers_share_nothing_with_the_state_or_with_each_other(options: Any) -
     first, second = Payment("a", 1), Payment("a", 2)
     done = declared.run(first, second)
     if options:
-        assert [answer.value for answer in done["found"]] == [["1", "2"]] * 2
-    appends = [(answer.before, answer.value) for answer in done["appended"]]
+        assert [answer.value for answer in done.outputs["found"]] == [["1", "2"]] * 2
+    appends = [(answer.before, answer.value) for answer in done.outputs["appended"]]
     assert appends == [(None, ["1"]), (["1"], ["1", "2"])]
-    assert [(answer.before, answer.value) for answer in done["spoiled"]] == [
+    assert [(answer.before, answer.value) for answer in done.outputs["spoiled"]] == [
         (["1", "2"], ["1", "2"])
     ] * 2
     for name in ("absent", "found"):
-        for answer in done[name]:
+        for answer in done.outputs[name]:
             assert answer.value == ["1", "2"]
             answer.value.append("changed")
     assert first.names == second.names == []
@@ -691,5 +702,5 @@ def test_a_value_that_was_put_is_not_the_list_of_the_record() -> None:
     declared.store.put(declared.payments, key="account", value="names").sink("put")
     declared.store.get(declared.payments, key="account").sink("found")
     done = declared.run(record)
-    done["put"][0].value.append("two")
-    assert (done["found"][0].value, record.names) == (["one"], ["one"])
+    done.outputs["put"][0].value.append("two")
+    assert (done.outputs["found"][0].value, record.names) == (["one"], ["one"])

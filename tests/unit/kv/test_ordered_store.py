@@ -257,7 +257,7 @@ def history_job(**options: Any) -> sk.Job:
 
 def found(steps: list[Step], asks: list[Ask], **options: Any) -> list[tuple[Any, str]]:
     done = history_job(history="10 seconds").run({"steps": steps, "asks": asks}, **options)
-    return [(answer.value, answer.status) for answer in done["found"]]
+    return [(answer.value, answer.status) for answer in done.outputs["found"]]
 
 
 def test_a_value_of_the_past_is_found_absent_too_old_or_not_yet() -> None:
@@ -316,13 +316,13 @@ def test_late_operations_have_no_effect_and_are_a_stream() -> None:
     given = [Step("a", at(5), 1), Step("b", at(2), 7), Step("b", at(3), 8), Step("b", at(6), 2)]
     done = job.run({"steps": given}, epoch_size=1)
     late = [Step("b", at(2), 7), Step("b", at(3), 8)]
-    assert [(answer.record.at, answer.values) for answer in done["found"]] == [
+    assert [(answer.record.at, answer.values) for answer in done.outputs["found"]] == [
         (at(5), [1, 1, None]),
         (at(6), [1, 2, None]),
     ]
-    assert done["late.kv.multi_get.steps"] == late
-    assert done["late.empty"] == late
-    assert [tuple(request) for request in done["late.kv.put.steps"]] == [
+    assert done.outputs["late.kv.multi_get.steps"] == late
+    assert done.outputs["late.empty"] == late
+    assert [tuple(request) for request in done.outputs["late.kv.put.steps"]] == [
         ("b", 7, at(2)),
         ("b", 8, at(3)),
     ]
@@ -336,7 +336,7 @@ def test_equal_requests_of_several_epochs_are_answered_together() -> None:
     store.multi_get(steps, keys=lambda step: ["a", "b"]).sink("found")
     one = Step("a", at(5), 1)
     done = job.run({"steps": [one, Step("b", at(4), 2), one, one]}, epoch_size=1, parallelism=3)
-    assert [answer.values for answer in done["found"] if answer.at == at(5)] == [[1, 2]] * 3
+    assert [answer.values for answer in done.outputs["found"] if answer.at == at(5)] == [[1, 2]] * 3
 
 
 @pytest.mark.parametrize("left", ["put", "get"])
@@ -436,7 +436,7 @@ def test_a_time_that_an_earlier_version_did_not_keep_is_too_old(before: dict[str
     asks = [Ask("k", at(30), at(second)) for second in (12, 25, 30)]
     given: dict[str, list[Any]] = {"steps": [*steps, Step("k", at(25), 25)], "asks": asks}
     done = history_job(history="20 seconds").run(given, checkpoint=repository)
-    found = {answer.as_of: (answer.value, answer.status) for answer in done["found"]}
+    found = {answer.as_of: (answer.value, answer.status) for answer in done.outputs["found"]}
     assert found[at(12)] == (None, "too old"), "its value was replaced before it was kept"
     assert found[at(25)] == found[at(30)] == (25, "found")
 
@@ -445,12 +445,15 @@ def test_answers_wait_for_the_watermark_when_a_run_is_not_drained() -> None:
     job, repository = history_job(history="10 seconds"), Repository.in_memory()
     steps, asks = [Step("k", at(5), 1)], [Ask("k", at(5), at(5)), Ask("k", at(6), at(6))]
     inputs: dict[str, list[Any]] = {"steps": steps, "asks": asks}
-    assert not job.run(inputs, checkpoint=repository, drain=False)["found"]
+    assert not job.run(inputs, checkpoint=repository, drain=False).outputs["found"]
     inputs = {"steps": [*steps, Step("k", at(7), 2)], "asks": [*asks, Ask("k", at(7), at(7))]}
     done = job.run(inputs, checkpoint=repository, drain=False)
-    assert [answer.at for answer in done["found"]] == [at(5)]
+    assert [answer.at for answer in done.outputs["found"]] == [at(5)]
     done = job.run(inputs, checkpoint=repository)
-    assert [(answer.at, answer.value) for answer in done["found"]] == [(at(6), 1), (at(7), 2)]
+    assert [(answer.at, answer.value) for answer in done.outputs["found"]] == [
+        (at(6), 1),
+        (at(7), 2),
+    ]
 
 
 @pytest.mark.parametrize("epoch_size", [1, 3])
@@ -466,4 +469,13 @@ def test_a_value_with_a_ttl_expires_by_the_times_of_operations_however_epochs_ar
     given = [(1, 1), (10, 0), (11, 0), (12, 2), (21, 3), (30, 0), (31, 0), (9000, 0)]
     records = [Step("k", at(seconds), amount) for seconds, amount in given]
     done = job.run({"steps": records}, epoch_size=epoch_size)
-    assert [answer.value for answer in done["found"]] == [None, 1, None, None, 2, 3, None, None]
+    assert [answer.value for answer in done.outputs["found"]] == [
+        None,
+        1,
+        None,
+        None,
+        2,
+        3,
+        None,
+        None,
+    ]

@@ -156,7 +156,7 @@ def check_scans(epochs: list[list[Any]], parallelism: int) -> None:
         for kind in KINDS:
             own = [cell for of, cell in epoch if of == kind]
             expected = [model.handle(kind, cell) for cell in own]
-            found = [tuple(answer) for answer in done[kind]]
+            found = [tuple(answer) for answer in done.outputs[kind]]
             for part in "ab":
                 assert of_part(found, part) == of_part(expected, part)
 
@@ -173,7 +173,7 @@ def test_entries_of_a_scan_are_records_with_the_ordered_part_and_the_value() -> 
     store.scan(cells, key="part", limit=1).sink("first")
     store.scan(cells, key="part", reverse=True, limit=1, name="last").sink("last")
     done = job.run({"cells": [Cell("a", 10), Cell("a", -1)]})
-    (first, _), (last, _) = done["first"], done["last"]
+    (first, _), (last, _) = done.outputs["first"], done.outputs["last"]
     assert [(entry.sort, entry.value) for entry in first.entries] == [(-1, "value -1")]
     assert [(entry.sort, entry.value) for entry in last.entries] == [(10, "value 10")]
 
@@ -195,7 +195,7 @@ def test_entries_of_a_scan_may_have_a_class() -> None:
     store.put(cells, key="part", sort="place", value=lambda cell: f"value {cell.place}")
     store.scan(cells, key="part", into=Places).sink("found")
     done = job.run({"cells": [Cell("a", 10)]})
-    assert done["found"] == [Places([Place(10, "value 10")])]
+    assert done.outputs["found"] == [Places([Place(10, "value 10")])]
 
 
 class Put(NamedTuple):
@@ -218,5 +218,7 @@ def test_scans_of_a_store_in_event_time_see_what_was_put_until_their_time() -> N
     given = [Put("a", "xx", at(3)), Put("a", "x", at(1)), Put("b", "y", at(1))]
     asked = [Scan("a", at(2)), Scan("a", at(3)), Scan("a", at(0))]
     done = job.run({"puts": given, "scans": asked}, parallelism=2)
-    found = [(answer.at, [tuple(entry) for entry in answer.entries]) for answer in done["found"]]
+    found = [
+        (answer.at, [tuple(entry) for entry in answer.entries]) for answer in done.outputs["found"]
+    ]
     assert found == [(at(0), []), (at(2), [("x", 1)]), (at(3), [("x", 1), ("xx", 2)])]

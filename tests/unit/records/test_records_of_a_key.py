@@ -98,7 +98,7 @@ def test_outputs_and_state_are_those_of_a_function_that_takes_one(
 
 def test_it_is_called_once_for_each_key_of_an_epoch_with_the_records_in_their_order() -> None:
     @sk.process(key="user")
-    def calls(events: Iterator[Event], ctx: sk.Context) -> Iterator[tuple[str, list[int]]]:
+    def calls(events: Iterator[Event], ctx: sk.Context[str]) -> Iterator[tuple[str, list[int]]]:
         yield ctx.key, [event.value for event in events]
 
     harness = Harness(calls)
@@ -155,7 +155,7 @@ def test_records_of_several_streams_arrive_stream_by_stream() -> None:
     both.process(told).sink("out")
     paid = [Payment("a", 1), Payment("b", 2)]
     run = job.run({"payments": paid, "events": [Event("a", 1), Event("a", 2)]})
-    assert sorted(run["out"]) == [("a", ["Event", "Event", "Payment"]), ("b", ["Payment"])]
+    assert sorted(run.outputs["out"]) == [("a", ["Event", "Event", "Payment"]), ("b", ["Payment"])]
 
 
 def test_without_a_key_it_is_called_once_for_each_shard() -> None:
@@ -184,7 +184,9 @@ def test_it_is_tested_by_calling_it() -> None:
 
 def test_each_record_is_processed_at_its_event_time_and_late_records_never() -> None:
     @sk.process(key="user", event_time="at")
-    def times(events: Iterator[Moment], ctx: sk.Context) -> Iterator[tuple[str, list[dt.datetime]]]:
+    def times(
+        events: Iterator[Moment], ctx: sk.Context[str]
+    ) -> Iterator[tuple[str, list[dt.datetime]]]:
         begun = ctx.event_time
         yield ctx.key, [begun, *(ctx.event_time for _ in events), ctx.event_time]
 
@@ -262,7 +264,7 @@ def test_timers_fire_as_for_any_other_function() -> None:
         yield from ()
 
     @sessions.on_timer
-    def ended(timer: sk.Timer, ctx: sk.Context, count: sk.ValueState[int]) -> Iterator[Total]:
+    def ended(timer: sk.Timer, ctx: sk.Context[str], count: sk.ValueState[int]) -> Iterator[Total]:
         yield Total(ctx.key, count.get() or 0)
         count.clear()
 
@@ -360,7 +362,7 @@ def test_an_iterator_that_is_kept_has_nothing_for_another_key() -> None:
     kept: list[Iterator[Event]] = []
 
     @sk.process(key="user", event_time="at")
-    def keeping(events: Iterator[Moment], ctx: sk.Context) -> Iterator[tuple[str, int]]:
+    def keeping(events: Iterator[Moment], ctx: sk.Context[str]) -> Iterator[tuple[str, int]]:
         yield ctx.key, sum(len(list(each)) for each in kept)
         kept.append(events)  # type: ignore[arg-type]
 
@@ -456,7 +458,7 @@ def test_a_job_may_change_to_a_function_of_many_records_and_back(tmp_path: Path)
         job.source("events", Event).process(fn, name="total").sink("out")
         sent.append(Event("a", 1))  # a run goes on behind what was read
         run = job.run({"events": sent}, checkpoint=tmp_path)
-        assert run["out"] == [Total("a", total)]
+        assert run.outputs["out"] == [Total("a", total)]
 
 
 def test_explain_says_how_often_it_is_called() -> None:

@@ -161,7 +161,7 @@ def test_a_record_at_the_last_instant_there_is_is_not_the_end(
     assert not coordinator.is_drained, "no drain was asked for, so the job goes on"
 
     run = job.run({"events": []}, checkpoint=tmp_path / "c")
-    assert run["out"] == ["closed 9999 999999"], "timers fire once, at the real end"
+    assert run.outputs["out"] == ["closed 9999 999999"], "timers fire once, at the real end"
     assert Coordinator.open(job, Repository(tmp_path / "c")).is_drained
 
 
@@ -241,7 +241,7 @@ def test_an_aware_datetime_of_pydantic_is_a_datetime(record_type: Any, ordered: 
     job.source("events", record_type).process(declared).sink("out")
     zone = dt.timezone(dt.timedelta(hours=-5))
     given = [{"key": "a", "at": at(seconds).astimezone(zone)} for seconds in (1, 2)]
-    found = job.run({"events": given})["out"]
+    found = job.run({"events": given}).outputs["out"]
     assert found == [record_type(key="a", at=at(s), before=at(1)) for s in (1, 2)]
     batch = declared.output_type.to_batch(found)
     assert declared.record_type.reader(batch.schema).read(batch) == found
@@ -512,7 +512,7 @@ def test_a_wall_clock_that_is_set_back_does_not_set_processing_time_back() -> No
         return now[0]
 
     found = job.run({"events": [event("a", 0)] * 4}, epoch_size=1, clock=clock)
-    assert found["out"] == [55, 55, 55, 55]
+    assert found.outputs["out"] == [55, 55, 55, 55]
 
 
 def test_a_replayed_epoch_takes_place_at_the_same_instant(tmp_path: Path) -> None:
@@ -805,15 +805,15 @@ def test_a_bounded_run_ends_with_all_timers_fired_unless_later_runs_continue(
 ) -> None:
     given = [event("a", 10), event("b", 12), event("a", 30), event("c", 3)]
     run = session_job().run({"events": given}, epoch_size=2)
-    assert sorted(run["out"])[:2] == [("expired:a", 35), ("expired:b", 17)]
-    assert run["late"] == [event("c", 3)]
+    assert sorted(run.outputs["out"])[:2] == [("expired:a", 35), ("expired:b", 17)]
+    assert run.outputs["late"] == [event("c", 3)]
 
     kept = session_job().run(
         {"events": given[:2]}, epoch_size=2, checkpoint=tmp_path / "c", drain=False
     )
-    assert kept["out"] == [("received:", 10), ("received:", 12)]
+    assert kept.outputs["out"] == [("received:", 10), ("received:", 12)]
     rest = session_job().run({"events": given}, epoch_size=2, checkpoint=tmp_path / "c")
-    assert sorted(kept["out"] + rest["out"]) == sorted(run["out"])
+    assert sorted(kept.outputs["out"] + rest.outputs["out"]) == sorted(run.outputs["out"])
     again = session_job().run({"events": given}, epoch_size=2, checkpoint=tmp_path / "c")
     assert again.epochs == 0, "nothing is left to do"
     with pytest.raises(sk.RestoreError, match=r"was drained in epoch .* drain=False"):
@@ -823,7 +823,7 @@ def test_a_bounded_run_ends_with_all_timers_fired_unless_later_runs_continue(
 def test_a_run_without_records_leaves_a_checkpoint_open(tmp_path: Path) -> None:
     assert session_job().run({"events": []}, checkpoint=tmp_path / "c").epochs == 0
     given = [event("a", 10)]
-    assert session_job().run({"events": given}, checkpoint=tmp_path / "c")["out"]
+    assert session_job().run({"events": given}, checkpoint=tmp_path / "c").outputs["out"]
 
 
 def test_a_drain_that_died_is_finished_by_the_next_run(tmp_path: Path) -> None:
@@ -838,7 +838,7 @@ def test_a_drain_that_died_is_finished_by_the_next_run(tmp_path: Path) -> None:
             given, checkpoint=tmp_path / "c", outputs={"out": dies, "late": dies}, drain=True
         )
     rest = session_job().run(given, checkpoint=tmp_path / "c")
-    assert sorted(kept + rest["out"]) == [("expired:a", 15), ("expired:b", 17)]
+    assert sorted(kept + rest.outputs["out"]) == [("expired:a", 15), ("expired:b", 17)]
 
 
 def test_late_records_of_a_drain_are_in_time_for_who_takes_them() -> None:
@@ -868,7 +868,7 @@ def test_late_records_of_a_drain_are_in_time_for_who_takes_them() -> None:
     behind = job.source("events", Event).process(first).process(second)
     behind.late.process(third).sink("out")
     given = [event("a", 5000), event("b", 9000)]
-    assert job.run({"events": given}, epoch_size=1)["out"] == ["echo of a"]
+    assert job.run({"events": given}, epoch_size=1).outputs["out"] == ["echo of a"]
 
 
 def test_late_records_can_be_processed_further() -> None:
@@ -882,7 +882,7 @@ def test_late_records_can_be_processed_further() -> None:
     seen_.late.process(counts).sink("late counts".replace(" ", "-"))
     given = [event("a", 100), event("a", 50), event("b", 50), event("a", 90), event("a", 91)]
     run = job.run({"events": given}, epoch_size=1)
-    assert run["late-counts"] == [("a", 1), ("b", 1), ("a", 2)]
+    assert run.outputs["late-counts"] == [("a", 1), ("b", 1), ("a", 2)]
     assert "late records of seen" in str(job)
 
 
@@ -910,7 +910,7 @@ def test_no_output_is_late_for_the_next_operator() -> None:
         yield from ()
 
     @first.on_timer
-    def expire(timer: sk.Timer, ctx: sk.Context) -> Iterator[Expired]:
+    def expire(timer: sk.Timer, ctx: sk.Context[str]) -> Iterator[Expired]:
         yield Expired(ctx.key, timer.at)
 
     @sk.process(key="key", event_time="at")
@@ -926,7 +926,7 @@ def test_no_output_is_late_for_the_next_operator() -> None:
     job.source("events", Event).process(first).process(second).sink("out")
     given = [event("a", 1), event("b", 7), event("c", 30), event("d", 31), event("e", 60)]
     for size in (1, 2, 5):
-        out = job.run({"events": given}, epoch_size=size, parallelism=2)["out"]
+        out = job.run({"events": given}, epoch_size=size, parallelism=2).outputs["out"]
         times = [("a", 6), ("b", 12), ("c", 35), ("d", 36), ("e", 65)]
         assert sorted(out) == sorted(
             f"{what} {key}@{time}" for key, time in times for what in ("got", "closed")

@@ -56,7 +56,7 @@ def follow(event: Event, ctx: sk.Context, history: sk.ValueState[str]) -> Iterat
 
 
 @follow.on_timer
-def rang(timer: sk.Timer, ctx: sk.Context, history: sk.ValueState[str]) -> Iterator[Seen]:
+def rang(timer: sk.Timer, ctx: sk.Context[str], history: sk.ValueState[str]) -> Iterator[Seen]:
     seconds = int(timer.at.timestamp())
     history.update(f"{history.get() or ''} !{seconds}")
     if seconds % 5 == 0:
@@ -214,7 +214,7 @@ def test_a_run_in_one_process_handles_all_records_in_order() -> None:
     job.source("events", Event).process(follow).sink("out")
     events = [event("a", seconds, seconds % 4) for seconds in (3, 1, 2, 9, 5)]
     for size in (1, 2, 5):
-        out = job.run({"events": events}, epoch_size=size)["out"]
+        out = job.run({"events": events}, epoch_size=size).outputs["out"]
         assert by_key(out) == expected(events)
 
 
@@ -253,7 +253,7 @@ def test_a_timer_that_is_left_for_the_next_slice_belongs_to_its_own_key(
         yield from ()
 
     @reminding.on_timer
-    def remind(timer: sk.Timer, ctx: sk.Context) -> Iterator[str]:
+    def remind(timer: sk.Timer, ctx: sk.Context[str]) -> Iterator[str]:
         yield ctx.key
 
     first, second = sorted(_keys_of_one_group(2))
@@ -332,7 +332,7 @@ def test_buffered_records_read_as_a_type_with_more_fields(tmp_path: Path) -> Non
         declared: Any = sk.process(key="key", event_time="at", ordered=True)(pass_on)
         job = sk.Job("waits")
         job.source("events", record).process(declared, name="op").sink("out")
-        return job.run({"events": given}, checkpoint=tmp_path, drain=drain)["out"]
+        return job.run({"events": given}, checkpoint=tmp_path, drain=drain).outputs["out"]
 
     first = event("a", 1)
     assert run(Event, [first], drain=False) == []

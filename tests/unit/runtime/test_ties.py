@@ -60,7 +60,7 @@ def job(process: Any, first: str = "first", second: str = "second") -> sk.Job:
 
 def run(process: Any, first: list[Event], second: list[Event], **options: Any) -> list[Any]:
     done = job(process).run({"first": first, "second": second}, **options)
-    return [(source, str(amount.normalize()), id) for source, amount, id in done["out"]]
+    return [(source, str(amount.normalize()), id) for source, amount, id in done.outputs["out"]]
 
 
 def test_records_of_one_time_are_in_the_order_of_their_inputs_and_then_of_their_values() -> None:
@@ -91,7 +91,7 @@ def test_types_of_one_input_are_in_the_order_of_the_declaration() -> None:
     made.source("events", Event, Other).process(of_both).sink("out")
     events = [Other("k", at(1), Decimal(1)), event("5"), Other("k", at(1), Decimal(0)), event("4")]
     done = made.run({"events": events})
-    assert done["out"] == ["Event 4", "Event 5", "Other 0", "Other 1"]
+    assert done.outputs["out"] == ["Event 4", "Event 5", "Other 0", "Other 1"]
 
 
 EVENTS = st.lists(
@@ -122,7 +122,7 @@ def test_a_record_that_was_buffered_keeps_its_input_when_inputs_are_declared_in_
     job(by_value).run(inputs, checkpoint=tmp_path, drain=False)
     turned = job(by_value, "second", "first")
     done = turned.run(inputs, checkpoint=tmp_path)
-    assert [(source, int(amount)) for source, amount, _ in done["out"]] == [
+    assert [(source, int(amount)) for source, amount, _ in done.outputs["out"]] == [
         ("second", 2),
         ("first", 1),
     ]
@@ -169,7 +169,11 @@ def test_the_input_of_each_record_is_known_to_a_function_that_takes_all_records_
             yield f"{ctx.input} {event.amount}"
 
     done = job(together).run({"first": [event("1"), event("2")], "second": [event("3")]})
-    assert [text.split(".")[0] for text in done["out"]] == ["first 1", "first 2", "second 3"]
+    assert [text.split(".")[0] for text in done.outputs["out"]] == [
+        "first 1",
+        "first 2",
+        "second 3",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_without_it_they_are_what_json_can_hold(address: str) -> None:
 )
 @pytest.mark.parametrize("functions", [[], [sales]])
 def test_what_the_server_refuses_is_a_query_error_with_its_words(
-    address: str, place: Any, options: dict[str, Any], said: str, functions: Any
+    address: str, place: tuple[str, str, str], options: Any, said: str, functions: Any
 ) -> None:
     with Client(address, functions=functions) as client, pytest.raises(sk.QueryError, match=said):
         client.get(*place, "rome", **options)

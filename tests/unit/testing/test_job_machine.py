@@ -32,7 +32,9 @@ def visit(order: Order, ctx: sk.Context, total: sk.ValueState[int]) -> Iterator[
 
 
 @visit.on_timer
-def ended(timer: sk.Timer, ctx: sk.Context, total: sk.ValueState[int]) -> Iterator[tuple[str, int]]:
+def ended(
+    timer: sk.Timer, ctx: sk.Context[str], total: sk.ValueState[int]
+) -> Iterator[tuple[str, int]]:
     yield ctx.key, total.get() or 0
     total.clear()
 

@@ -65,7 +65,7 @@ def quiet(order: Order, ctx: sk.Context, last: sk.ValueState[int]) -> Iterator[t
 
 @quiet.on_timer
 def is_quiet(
-    timer: sk.Timer, ctx: sk.Context, last: sk.ValueState[int]
+    timer: sk.Timer, ctx: sk.Context[str], last: sk.ValueState[int]
 ) -> Iterator[tuple[str, int]]:
     yield ctx.key, -(last.get() or 0)
     last.clear()

@@ -17,8 +17,8 @@ import msgspec
 from statekit.codec.key_codec import schema_key_codec
 from statekit.codec.schema import Schema
 from statekit.codec.value_codec import PickleCodec, checked_decode, shortened
-from statekit.codec.value_plan import is_map
-from statekit.codec.value_union import split_member
+from statekit.codec.value_plan import ENCODER, is_map
+from statekit.codec.value_union import split_member, tagged_members, tagged_value
 from statekit.errors import QueryError, StateTypeError
 
 Json = Any
@@ -225,6 +225,112 @@ def expect(wire: Any, cls: type) -> Any:
     if not isinstance(wire, (cls, tuple) if cls is list else cls):
         raise ValueError(f"{wire!r:.60} is not a {cls.__name__}")
     return wire
+
+
+def json_value_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
+    """Return an encoder of values that are given as JSON, in the form that `generic_decoder` gives
+    them. It needs none of the user's classes.
+
+    JSON has None for a field that the stored row does not have. Such a field is left out, so that
+    a reader of the bytes takes its default, unless None is a value of its type.
+
+    Raises:
+        StateTypeError: it is not a value of that type, or a value of several members of a union.
+
+    >>> from statekit.codec.value_codec import value_codec
+    >>> from statekit.codec.schema import schema_of
+    >>> encode = json_value_encoder(schema_of(dict[str, dt.date]))
+    >>> value_codec(dict[str, dt.date]).decode(encode({"new year": "2013-01-01"}))
+    {'new year': datetime.date(2013, 1, 1)}
+    """
+    schema = schema if isinstance(schema, Schema) else Schema.from_json(schema)
+
+    def encode(data: Json) -> bytes:
+        try:
+            return ENCODER.encode(_wire_of_json(schema, data, {}))
+        except _KEY_ERRORS as error:
+            why = "it is nested too deep" if isinstance(error, RecursionError) else error
+            raise StateTypeError(
+                f"{shortened(data)} is not a value of type {schema.brief}: {why}"
+            ) from error
+
+    return encode
+
+
+def _wire_of_json(schema: Schema, data: Json, outer: Mapping[str, Schema]) -> Any:
+    """Return what MessagePack encodes for a value that `show_wire` shows as `data`."""
+    match schema.kind:
+        case "ref":
+            return _wire_of_json(outer[schema.name], data, outer)
+        case "optional":
+            return None if data is None else _wire_of_json(schema.items[0], data, outer)
+        case "list" | "set" | "frozenset" | "variadic":
+            return [_wire_of_json(schema.items[0], part, outer) for part in expect(data, list)]
+        case "tuple":
+            pairs = zip(schema.items, expect(data, list), strict=True)
+            return [_wire_of_json(item, part, outer) for item, part in pairs]
+        case "dict":
+            return _wire_of_dict(schema, data, outer)
+        case "struct":
+            return _wire_of_struct(schema, expect(data, dict), outer)
+        case "union":
+            return _wire_of_union(schema, data, outer)
+        case "enum" | "literal":
+            return _choice_from_json(schema, data)
+        case "bytes":
+            return bytes.fromhex(data)
+        case "float":
+            return float(data)
+    return data  # MessagePack has no dates: they are text, which readers parse
+
+
+def _wire_of_struct(schema: Schema, data: dict[str, Json], outer: Mapping[str, Schema]) -> Any:
+    if unknown := data.keys() - {field.name for field in schema.fields}:
+        raise ValueError(f"{schema.brief} has no field {', '.join(sorted(unknown))}")
+    inner = {**outer, schema.name: schema}
+    return {
+        field.name: _wire_of_json(field.schema, data[field.name], inner)
+        for field in schema.fields
+        if data.get(field.name) is not None or _has_none(field.schema)
+    }
+
+
+def _has_none(schema: Schema) -> bool:
+    """Return whether None is a value of a type."""
+    nullable = schema.kind in ("optional", "null") or ("None", None) in schema.values
+    return nullable or (schema.kind == "union" and any(map(_has_none, schema.items)))
+
+
+def _wire_of_dict(schema: Schema, data: Json, outer: Mapping[str, Schema]) -> Any:
+    key, item = schema.items
+    if not is_map(schema):
+        return [
+            [_wire_of_json(key, k, outer), _wire_of_json(item, v, outer)]
+            for k, v in expect(data, list)
+        ]
+    is_text = key.kind in _TEXTS
+    entries = expect(data, dict).items()
+    keys = [_wire_of_json(key, k if is_text else json.loads(k), outer) for k, _ in entries]
+    return dict(zip(keys, (_wire_of_json(item, v, outer) for _, v in entries), strict=True))
+
+
+def _wire_of_union(schema: Schema, data: Json, outer: Mapping[str, Schema]) -> Any:
+    """Return the value of the one member that is shown as `data`. JSON does not say which it is."""
+    tagged, found = tagged_members(schema.items), []
+    for member in schema.items:
+        try:
+            wire = _wire_of_json(member, data, outer)
+            stored = msgspec.msgpack.decode(ENCODER.encode(wire))
+            is_shown_so = json.dumps(show_wire(member, stored, outer)) == json.dumps(data)
+        except _KEY_ERRORS:
+            continue
+        if is_shown_so:
+            found.append((member.brief, wire))
+    if len(found) != 1:
+        names = " and ".join(name for name, _ in found) or "no member"
+        raise ValueError(f"in JSON it could be {names} of {schema.brief}")
+    ((name, wire),) = found
+    return tagged_value(name, wire) if name in tagged else wire
 
 
 # ------------------------------------------------------------------ keys

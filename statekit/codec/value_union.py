@@ -77,13 +77,18 @@ def plan_union(
     return plan
 
 
+def tagged_value(name: str, wire: Any) -> msgspec.msgpack.Ext:
+    """Return the wire form of a value of a tagged member, with the name of the member."""
+    return msgspec.msgpack.Ext(UNION_EXT, ENCODER.encode((name, wire)))
+
+
 def _union_to_wire(schema: Schema, ordered: list[ValuePlan], tagged: frozenset[str]) -> Convert:
     def write(member: ValuePlan, value: Any) -> Any:
         wire = member.to_wire(value) if member.to_wire else value
         name = member.schema.brief
         if name not in tagged:
             return wire
-        return msgspec.msgpack.Ext(UNION_EXT, ENCODER.encode((name, wire)))
+        return tagged_value(name, wire)
 
     # Prefer a member that reads back the very same value to one that converts it.
     candidates = [(member.exact.one, member) for member in ordered]

@@ -32,7 +32,7 @@ from typing import (
 from statekit.backend.interface import Backend
 from statekit.checkpoint.job_file import EXPIRY, TIMERS, WAITING
 from statekit.checkpoint.manifest import ShardPlan
-from statekit.codec.value_codec import ValueCodec
+from statekit.codec.value_codec import ValueCodec, shortened
 from statekit.errors import ProcessError, StateTypeError
 from statekit.functions.broadcast import Handlers
 from statekit.functions.context import Context
@@ -548,7 +548,7 @@ class _Decorator(Protocol):
 
 
 def process(
-    *,
+    *decorated: Never,
     key: str | tuple[str, ...] | list[str] | None = None,
     event_time: str | None = None,
     lateness: dt.timedelta | str = dt.timedelta(0),
@@ -620,6 +620,13 @@ def process(
     ...         yield Total(order.customer, cents)
     ...     total.update(cents)
     """
+    if decorated:
+        name = getattr(decorated[0], "__name__", "f")
+        raise StateTypeError(
+            f"@process was given {shortened(decorated[0])} by position: call it with options by "
+            f'name, such as @process(key="customer") above def {name}; for an operator without a '
+            "key, write @process()"
+        )
     if not isinstance(key, str | tuple | list | None):
         raise StateTypeError(f"@process(key={key!r}): give the name of a record field, or several")
     fields = (key,) if isinstance(key, str) else tuple(key or ())

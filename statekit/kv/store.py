@@ -14,7 +14,7 @@ from typing import Any, Generic
 from typing_extensions import TypeVar
 
 from statekit.errors import StateTypeError
-from statekit.functions.process import process
+from statekit.functions.process import Process, process
 from statekit.job.job import Job
 from statekit.job.stream import Stream
 from statekit.kv import operations
@@ -158,6 +158,38 @@ class KVStore(Generic[K, V]):
                 f"{'ttl=' if self._sort is None else 'sort='}"
             )
         return ValueWithPast(self._value, history)
+
+    @property
+    def function(self) -> Process[Any, ..., Any]:
+        """The process function of the store, with all operations so far.
+
+        Give it to a replica, a client or a feed, which then return keys and values of the types of
+        the store.
+
+        Raises:
+            StateTypeError: no operation was declared.
+
+        >>> from typing import NamedTuple
+        >>> import statekit as sk
+        >>> from statekit.checkpoint.repository import Repository
+        >>> class Payment(NamedTuple):
+        ...     account: str
+        ...     cents: int
+        >>> job = sk.Job("bank")
+        >>> last = job.add(sk.KVStore("last", key=str, value=Payment))
+        >>> _ = last.put(job.source("payments", Payment), key="account")
+        >>> checkpoint = Repository.in_memory()
+        >>> _ = job.run({"payments": [Payment("ada", 500)]}, checkpoint=checkpoint)
+        >>> with sk.Replica(checkpoint, functions=[last.function]) as replica:
+        ...     replica.get("last", "value", "ada").value
+        Payment(account='ada', cents=500)
+        """
+        if self._job is None or not self._operations:
+            raise StateTypeError(
+                f"{self._where} has no function yet: add it to a job and declare an operation, as "
+                "in store.put(stream, key=...)"
+            )
+        return self._job.operator(self.name).declared
 
     def added_to(self, job: Job) -> None:
         """Take the job that the store belongs to. Called by `Job.add`.

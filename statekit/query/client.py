@@ -7,11 +7,13 @@ again while the server is busy, starts or cannot be reached.
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
+import enum
 import json
 import re
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
 import httpx
@@ -20,7 +22,14 @@ import msgspec
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.clock import sleep_s
-from statekit.errors import QueryError, StateTypeError, StorageError, class_of_kind
+from statekit.codec.value_codec import shortened
+from statekit.errors import (
+    CorruptCheckpointError,
+    QueryError,
+    StateTypeError,
+    StorageError,
+    class_of_kind,
+)
 from statekit.functions.process import Process
 from statekit.query.plain_requests import HttpAnswer, PlainRequests, is_plain
 from statekit.query.replica import Answer
@@ -36,6 +45,24 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
 Functions = Mapping[str, Process[Any, Any, Any]] | Iterable[Process[Any, Any, Any]]
+
+
+class EpochChoice(TypedDict, total=False):
+    """The epoch of which a read is, as in addresses; without it the last one that is served.
+
+    Parameters:
+        epoch: its number.
+        as_of: the last epoch that was not processed later, an aware datetime or ISO text.
+        min_epoch: this epoch or a later one.
+        min_watermark: an epoch whose watermark has reached this time.
+        wait: how many seconds to wait for `min_epoch` and `min_watermark`.
+    """
+
+    epoch: int
+    as_of: dt.datetime | str
+    min_epoch: int
+    min_watermark: dt.datetime | str
+    wait: float
 
 
 class WatchEvent(NamedTuple):
@@ -111,9 +138,7 @@ class _Exchanges:
         stored = msgspec.msgpack.decode(answer.content)
         types = stored["types"]
         if types not in self._job_files:
-            params = {"epoch": stored["epoch"]}
-            sent = yield from self._sent("GET", f"{_place(job)}/types", params)
-            self._job_files[types] = JobFile.from_bytes(sent.content, "the types of the server")
+            self._job_files[types] = yield from self._types(job, {"epoch": stored["epoch"]})
         rows = self._rows.get((types, operator, state))
         if rows is None:
             rows = StateRows(self._job_files[types], operator, state, function)
@@ -131,8 +156,42 @@ class _Exchanges:
         self, job: str, operator: str, state: str, params: Mapping[str, Any]
     ) -> Exchange[tuple[list[tuple[Any, Any]], str | None]]:
         answer = yield from self._sent("GET", _place(job, operator, state), params)
-        found = answer.json()["value"]
-        return [(key, value) for key, value in found["items"]], found["cursor"]
+        found = answer.json()
+        items, cursor = found["value"]["items"], found["value"]["cursor"]
+        if operator in self._functions and items:
+            epoch = {"epoch": found["epoch"]}
+            rows = yield from self.rows(job, operator, state, epoch)
+            keys = [rows.keys.from_json(key) for key, _ in items]
+            values = yield from self.get_many(job, operator, state, keys, epoch)
+            return list(zip(keys, values.value, strict=True)), cursor
+        return [(key, value) for key, value in items], cursor
+
+    def typed_event(self, followed: _Followed, event: WatchEvent) -> Exchange[WatchEvent]:
+        """Return an event with keys and values of the types of the process function."""
+        job, operator, state = followed.place
+        if event.name == "reset":
+            followed.rows = None
+        if operator not in self._functions or "key" not in event.data:
+            return event
+        if followed.rows is None:
+            followed.rows = yield from self.rows(job, operator, state, {})
+        try:
+            return event._replace(data=_typed(followed.rows, event.data))
+        except (StateTypeError, CorruptCheckpointError):
+            # The job may have gone on with other types.
+            followed.rows = yield from self.rows(job, operator, state, {})
+            return event._replace(data=_typed(followed.rows, event.data))
+
+    def rows(
+        self, job: str, operator: str, state: str, epoch: Mapping[str, Any]
+    ) -> Exchange[StateRows]:
+        """Return how the rows of a state are read by its process function."""
+        types = yield from self._types(job, epoch)
+        return StateRows(types, operator, state, self._functions[operator])
+
+    def _types(self, job: str, epoch: Mapping[str, Any]) -> Exchange[JobFile]:
+        sent = yield from self._sent("GET", f"{_place(job)}/types", epoch)
+        return JobFile.from_bytes(sent.content, "the types of the server")
 
     def _sent(
         self, method: str, path: str, params: Mapping[str, Any], content: bytes | None = None
@@ -160,10 +219,46 @@ def _decoded(rows: StateRows, stored: list[Any]) -> list[Any]:
     return rows.values(stored)
 
 
-def _bounds(start: Any, end: Any) -> dict[str, str]:
-    """Return the parameters of a scan."""
-    given = {"start": start, "end": end}
-    return {name: json.dumps(of) for name, of in given.items() if of is not None}
+def _typed(rows: StateRows, data: dict[str, Any]) -> dict[str, Any]:
+    """Return the data of an event with a key, a place and values of the function's types."""
+    typed = {**data, "key": rows.keys.from_json(data["key"])}
+    if rows.shape is RowShape.ENTRIES and "place" in data:
+        typed["place"] = rows.place_from_json(data["place"])
+    for name in ("value", "before"):
+        if name in data:
+            typed[name] = rows.value_of_json(data[name])
+    return typed
+
+
+def _params(epoch: EpochChoice) -> dict[str, Any]:
+    """Return the parameters of a request that choose an epoch."""
+    return {
+        name: of.isoformat() if isinstance(of, dt.datetime) else of for name, of in epoch.items()
+    }
+
+
+def _json_params(**given: Any) -> dict[str, str]:
+    """Return parameters with keys, or parts of them, as JSON. None is no parameter."""
+    shown = {name: _json_key(of) for name, of in given.items() if of is not None}
+    try:
+        return {name: msgspec.json.encode(of).decode() for name, of in shown.items()}
+    except (TypeError, ValueError) as error:
+        raise StateTypeError(
+            f"{shortened(given)}: {error}: give keys as the operator has them, or as JSON can hold "
+            "them"
+        ) from error
+
+
+def _json_key(key: Any) -> Any:
+    """Return a key, or a part of one, in the form in which the server shows it."""
+    match key:
+        case bytes():
+            return key.hex()
+        case enum.Enum():
+            return key.name
+        case list() | tuple():
+            return list(map(_json_key, key))
+    return key
 
 
 def _place(*names: str) -> str:
@@ -231,15 +326,22 @@ class _Followed:
     """A stream of events that is connected again when it breaks.
 
     Parameters:
-        path, params: of the request.
+        place: the names of the job, the operator and the state.
+        params: of the request.
         after: the id of the last event that was applied.
         retries: how often it is connected again without an event in between.
     """
 
     def __init__(
-        self, path: str, params: Mapping[str, Any], after: str | None, retries: int
+        self,
+        place: tuple[str, str, str],
+        params: Mapping[str, Any],
+        after: str | None,
+        retries: int,
     ) -> None:
-        self.path, self.params = path, params
+        self.place, self.path, self.params = place, _place(*place), params
+        self.rows: StateRows | None = None
+        """How its rows are read by the process function; None if that is not known yet."""
         self._after, self._retries = after, retries
         self._attempt = 0
         self._parser = _EventParser()
@@ -281,9 +383,8 @@ def _followed(
     after: str | None,
     retries: int,
 ) -> _Followed:
-    given = {"key": key, "prefix": prefix, "rows": None if rows else False}
-    params = {name: json.dumps(of) for name, of in given.items() if of is not None}
-    return _Followed(_place(job, operator, state), params, after, retries)
+    params = _json_params(key=key, prefix=prefix, rows=None if rows else False)
+    return _Followed((job, operator, state), params, after, retries)
 
 
 class Client:
@@ -328,41 +429,46 @@ class Client:
         """
         return self._run(self._exchanges.jobs())
 
-    def get(self, job: str, operator: str, state: str, key: Any, **epoch: Any) -> Answer[Any]:
+    def get(
+        self, job: str, operator: str, state: str, key: Any, **epoch: Unpack[EpochChoice]
+    ) -> Answer[Any]:
         """Return what a state has for a key.
 
         Parameters:
-            epoch: `epoch`, `as_of`, `min_epoch`, `min_watermark` and `wait`, as in addresses.
+            epoch: which epoch: see `EpochChoice`.
 
         Raises:
             QueryError: there is no such state or epoch, or the server refuses.
             StateTypeError: it is not a key of the operator.
             StorageError: the server cannot be reached, or cannot read the state now.
         """
-        return self._run(self._exchanges.get(job, operator, state, key, epoch))
+        return self._run(self._exchanges.get(job, operator, state, key, _params(epoch)))
 
-    def get_text(self, job: str, operator: str, state: str, text: str, **epoch: Any) -> Answer[Any]:
+    def get_text(
+        self, job: str, operator: str, state: str, text: str, **epoch: Unpack[EpochChoice]
+    ) -> Answer[Any]:
         """Return what a state has for a key that is given as text, as for `statekit get`.
 
         The value is what JSON can hold. The other parameters and the errors are those of `get`.
         """
-        return self._run(self._exchanges.get_text(job, operator, state, text, epoch))
+        return self._run(self._exchanges.get_text(job, operator, state, text, _params(epoch)))
 
     def get_many(
-        self, job: str, operator: str, state: str, keys: Iterable[Any], **epoch: Any
+        self, job: str, operator: str, state: str, keys: Iterable[Any], **epoch: Unpack[EpochChoice]
     ) -> Answer[list[Any]]:
         """Return what a state has for each key, all after one epoch.
 
         The parameters and errors are those of `get`.
         """
-        return self._run(self._exchanges.get_many(job, operator, state, keys, epoch))
+        return self._run(self._exchanges.get_many(job, operator, state, keys, _params(epoch)))
 
     def scan(
         self, job: str, operator: str, state: str, start: Any = None, end: Any = None
     ) -> Iterator[tuple[Any, Any]]:
         """Yield keys in their order with what the state has for them, all after one epoch.
 
-        Keys and values are what JSON can hold.
+        Keys and values have the types of the process function, if the client has it; otherwise
+        they are what JSON can hold.
 
         Parameters:
             start: the first key; None for all.
@@ -372,7 +478,7 @@ class Client:
             QueryError: as for `get`, or the epoch is no longer kept.
             StorageError: as for `get`.
         """
-        params = _bounds(start, end)
+        params = _json_params(start=start, end=end)
         while True:
             items, cursor = self._run(self._exchanges.page(job, operator, state, params))
             yield from items
@@ -393,10 +499,12 @@ class Client:
     ) -> Iterator[WatchEvent]:
         """Yield the events of a state, or of one key or some, without end.
 
-        If the connection breaks, it is made again and continues after the last event.
+        If the connection breaks, it is made again and continues after the last event. The `key`,
+        `place`, `value` and `before` of an event have the types of the process function, if the
+        client has it; otherwise they are what JSON can hold.
 
         Parameters:
-            key, prefix: as JSON can hold it; None for all keys.
+            key, prefix: as the operator has it, or as JSON can hold it; None for all keys.
             rows: begin with the rows that there are; otherwise only changes are sent.
             after: the id of the last event that was applied; None for a consumer without anything.
 
@@ -416,7 +524,7 @@ class Client:
                         _checked(_answer_of(answer))
                     for line in answer.iter_lines():
                         if (event := followed.line(line)) is not None:
-                            yield event
+                            yield self._run(self._exchanges.typed_event(followed, event))
             except httpx.TransportError as error:
                 broken = error
             sleep_s(followed.pause_s(self._http.base_url, broken))
@@ -480,27 +588,29 @@ class AsyncClient:
         """Return the jobs that are served. See `Client.jobs`."""
         return await self._run(self._exchanges.jobs())
 
-    async def get(self, job: str, operator: str, state: str, key: Any, **epoch: Any) -> Answer[Any]:
+    async def get(
+        self, job: str, operator: str, state: str, key: Any, **epoch: Unpack[EpochChoice]
+    ) -> Answer[Any]:
         """Return what a state has for a key. See `Client.get`."""
-        return await self._run(self._exchanges.get(job, operator, state, key, epoch))
+        return await self._run(self._exchanges.get(job, operator, state, key, _params(epoch)))
 
     async def get_text(
-        self, job: str, operator: str, state: str, text: str, **epoch: Any
+        self, job: str, operator: str, state: str, text: str, **epoch: Unpack[EpochChoice]
     ) -> Answer[Any]:
         """Return what a state has for a key that is given as text. See `Client.get_text`."""
-        return await self._run(self._exchanges.get_text(job, operator, state, text, epoch))
+        return await self._run(self._exchanges.get_text(job, operator, state, text, _params(epoch)))
 
     async def get_many(
-        self, job: str, operator: str, state: str, keys: Iterable[Any], **epoch: Any
+        self, job: str, operator: str, state: str, keys: Iterable[Any], **epoch: Unpack[EpochChoice]
     ) -> Answer[list[Any]]:
         """Return what a state has for each key, all after one epoch. See `Client.get_many`."""
-        return await self._run(self._exchanges.get_many(job, operator, state, keys, epoch))
+        return await self._run(self._exchanges.get_many(job, operator, state, keys, _params(epoch)))
 
     async def scan(
         self, job: str, operator: str, state: str, start: Any = None, end: Any = None
     ) -> AsyncIterator[tuple[Any, Any]]:
         """Yield keys in their order with what the state has for them. See `Client.scan`."""
-        params = _bounds(start, end)
+        params = _json_params(start=start, end=end)
         while True:
             items, cursor = await self._run(self._exchanges.page(job, operator, state, params))
             for item in items:
@@ -533,7 +643,7 @@ class AsyncClient:
                         _checked(_answer_of(answer))
                     async for line in answer.aiter_lines():
                         if (event := followed.line(line)) is not None:
-                            yield event
+                            yield await self._run(self._exchanges.typed_event(followed, event))
             except httpx.TransportError as error:
                 broken = error
             await asyncio.sleep(followed.pause_s(self._http.base_url, broken))

@@ -19,6 +19,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from statekit.clock import unique_id
+from statekit.codec.value_codec import shortened
 from statekit.errors import QueryError, StorageError
 from statekit.query.plain import flat
 
@@ -46,7 +47,7 @@ def export(
         overwrite: replace an existing file.
 
     Raises:
-        QueryError: the file exists, or `duckdb` is not installed.
+        QueryError: there is no such format, the file exists, or `duckdb` is not installed.
         StorageError: the file cannot be written.
 
     >>> import tempfile
@@ -55,6 +56,11 @@ def export(
     ...     export(table.to_reader(), Path(directory) / "rows.parquet", "parquet")
     2
     """
+    if to not in FORMATS:
+        raise QueryError(
+            f"export to {shortened(to)}: there is no such format, and nothing was written; use one "
+            f"of {', '.join(FORMATS)}"
+        )
     with _file_errors(into):
         is_directory, exists = into.is_dir(), into.exists()
     if is_directory or (exists and not overwrite):

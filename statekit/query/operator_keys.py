@@ -31,15 +31,15 @@ class OperatorKeys:
     ) -> None:
         self._key_groups = key_groups
         self._is_typed = function is not None
+        schema = key_schema(operator)
+        self._of_json = json_key_encoder(schema)
         if function is not None:
             _check_key(function, operator)
             self._codec: KeyCodec[Any] = function.key_codec
             self._decode = function.key_codec.decode
         else:
-            schema = key_schema(operator)
             self._codec = schema_key_codec(schema)
             self._of_text = generic_key_encoder(schema)
-            self._of_json = json_key_encoder(schema)
             self._decode = generic_key_decoder(schema)
 
     def prefix(self, key: Any) -> bytes:
@@ -62,12 +62,11 @@ class OperatorKeys:
         return pack_group(key_group(key, self._key_groups)) + encoded
 
     def from_json(self, data: Any) -> Any:
-        """Return a key that is given as JSON, as it is without the process function.
+        """Return a key that is given as JSON, in the form that it has without the process function.
 
         Raises:
             StateTypeError: it is not a key of the operator.
         """
-        assert not self._is_typed, "a process function has keys of its own types"
         return self._codec.decode(self._of_json(data))[0]
 
     def prefixes(self, keys: Sequence[Any]) -> list[bytes]:

@@ -22,6 +22,7 @@ from statekit.codec.schema_codec import (
     generic_key_encoder,
     is_shown_as_scalar,
     json_key_encoder,
+    json_value_encoder,
 )
 from statekit.codec.value_codec import PickleCodec
 from statekit.errors import QueryError, StateTypeError
@@ -113,6 +114,8 @@ class StateRows:
         self._era, self._ttl = self.state.era, self.state.ttl
         if not self.is_local:
             self.keys = OperatorKeys(self.operator, job.key_groups, function)
+        if self.shape is RowShape.ENTRIES:
+            self._place_of_pure_json = json_key_encoder(self.state.types["key"])
         if function is None:
             self._plain(allow_pickle)
         else:
@@ -126,7 +129,6 @@ class StateRows:
             tree = Schema.from_json(self.state.types["key"])
             self._place_codec: KeyCodec[Any] = schema_key_codec(tree)
             self._place_of_json = generic_key_encoder(tree)
-            self._place_of_pure_json = json_key_encoder(tree)
             self._decode_place = generic_key_decoder(tree)
             self._has_dicts = is_shown_as_scalar(tree)
 
@@ -183,12 +185,12 @@ class StateRows:
             return self._place_of_json(place)
 
     def place_from_json(self, data: Any) -> Any:
-        """Return a map key that is given as JSON, as it is without the process function.
+        """Return a map key that is given as JSON, in the form that it has without the process
+        function.
 
         Raises:
             StateTypeError: it is not a map key of the state.
         """
-        assert not self.is_typed, "a process function has map keys of its own types"
         return self._place_codec.decode(self._place_of_pure_json(data))[0]
 
     # --------------------------------------------------------------------------------- decoding
@@ -217,6 +219,24 @@ class StateRows:
     def value(self, row: bytes) -> Any:
         """Return the value of a row, as the state returns it."""
         value = self.decode(unstamped(row, self._era)[0] if self._era else row)
+        return value if self.result is None else self.result(value)
+
+    def value_of_json(self, data: Any) -> Any:
+        """Return the value of the function's type that a reader without the function sees as JSON.
+
+        Raises:
+            QueryError: the type was changed in a way that rows have to say which type they have.
+            StateTypeError: JSON does not say which member of a union it is.
+        """
+        if self.state.generation:
+            raise QueryError(
+                f"values of {self.operator.name}.{self.state.name} have several stored types, and "
+                "JSON does not say which: use get or scan, or convert the rows with `statekit "
+                "migrate`"
+            )
+        if data is None:
+            return None
+        value = self.decode(json_value_encoder(self.state.types["value"])(data))
         return value if self.result is None else self.result(value)
 
     def values(self, rows: Sequence[bytes | None]) -> list[Any]:

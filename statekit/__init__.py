@@ -1,5 +1,13 @@
 """Typed state for Python stream processing on Spark."""
 
+import sys
+
+if sys.platform not in ("linux", "darwin"):
+    raise ImportError(
+        f"statekit runs on Linux and macOS, and this is {sys.platform}: on Windows, install it in "
+        "WSL 2"
+    )
+
 from statekit import sinks
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.retention import Retention
@@ -21,7 +29,7 @@ from statekit.errors import (
 from statekit.functions.context import Context
 from statekit.functions.process import Process, process
 from statekit.job.job import Job
-from statekit.job.stream import Stream, Windowed
+from statekit.job.stream import OperatorStream, Stream, Windowed
 from statekit.job.windows.definitions import session, sliding, tumbling
 from statekit.job.windows.field_aggregates import (
     Collect,
@@ -86,6 +94,7 @@ __all__ = [
     "Min",
     "OperatorListState",
     "OperatorState",
+    "OperatorStream",
     "Page",
     "PickleCodec",
     "Process",

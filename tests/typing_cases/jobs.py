@@ -45,6 +45,11 @@ landings.process(landings_of)  # error: incompatible type
 landings_of(Flight("N1"), **states(landings_of, "N1"))  # error: incompatible type "Flight"
 run = job.run({"flights": [Flight("N1")]}, parallelism=2)
 epochs: int = run.epochs
+found: list[tuple[str, int]] = run[counts]
+also_found: list[object] = run["counts"]
+not_found: list[Landing] = run[counts]  # error: expected type "Stream[Landing]"
+print(run["counts"][0].airport)  # error: "object" has no attribute "airport"
+run[5]  # error: No overload variant
 job.run({"flights": []}, parallelismm=2)  # error: Unexpected keyword argument "parallelismm"
 job.run({"flights": 5})  # error: Dict entry 0 has incompatible type
 job.run({}, outputs={"counts": print, "raw": lambda records: None})  # error: Cannot infer type
@@ -58,7 +63,7 @@ wrong: sk.Stream[Flight] = landings.process(count)  # error: incompatible type
 job.source("other", "Flight")  # error: No overload variant
 sk.Job()  # error: Missing positional argument "name"
 sk.Job("fleet", key_groups="many")  # error: incompatible type "str"
-sk.process("tail")  # error: Too many positional arguments
+sk.process("tail")  # error: expected "Never"
 sk.process(key=5)  # error: incompatible type "int"
 
 
@@ -72,6 +77,8 @@ def no_parameters() -> None: ...
 
 
 harness = Harness(land, parallelism=2, backend="rocksdb")
+landed: list[Landing] = harness.send(Flight("N1"))
+print(harness.send(Flight("N1"))[0].airprt)  # error: "Landing" has no attribute "airprt"
 harness.send(Flight("N1"), {"tail": "N2"})
 given = states(land, "N1")
 land(Flight("N1"), **given)

@@ -36,7 +36,24 @@ def landed(timer: sk.Timer, ctx: sk.Context) -> None:
 
 job = sk.Job("fleet")
 stream = job.source("flights", Flight).process(follow)
-stream.late.sink("late")
+late: sk.Stream[Flight] = stream.late.sink("late")
+wrongly_late: sk.Stream[str] = stream.late  # error: Incompatible types in assignment
+
+
+@sk.process(key="tail")
+def by_key(flight: Flight, ctx: sk.Context[str]) -> Iterator[str]:
+    yield ctx.key.upper()
+    yield ctx.key.uper()  # error: "str" has no attribute "uper"
+
+
+@sk.process(key="tail")
+def of_any_key(flight: Flight, ctx: sk.Context) -> Iterator[str]:
+    yield f"{ctx.key}"
+    yield ctx.key.upper()  # error: "object" has no attribute "upper"
+
+
+@sk.process  # error: expected "Never"
+def without_parentheses(flight: Flight) -> None: ...
 
 
 @follow.on_timer  # error: incompatible type "Callable[[Flight], None]"

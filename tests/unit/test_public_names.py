@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from collections.abc import MutableMapping
 
 import pytest
@@ -44,6 +46,7 @@ PUBLIC = [
     "Min",
     "OperatorListState",
     "OperatorState",
+    "OperatorStream",
     "Page",
     "PickleCodec",
     "Process",
@@ -144,6 +147,14 @@ MODULES = {
     "statekit.spark": (statekit.spark, SPARK),
 }
 EVERY = [(module, name) for module, (_, names) in MODULES.items() for name in names]
+
+
+@pytest.mark.parametrize("platform", ["win32", "emscripten", "freebsd14"])
+def test_other_platforms_are_refused_with_a_sentence(platform: str) -> None:
+    code = f"import sys; sys.platform = {platform!r}; import statekit"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"statekit runs on Linux and macOS, and this is {platform}" in done.stderr
 
 
 def test_the_public_names_are_these() -> None:

@@ -523,3 +523,30 @@ def test_an_aggregate_is_made_of_functions(wrong: str) -> None:
     functions: dict[str, Any] = dict.fromkeys(("create", "add", "result"), max)
     with pytest.raises(sk.StateTypeError, match=rf"Aggregate\({wrong}=0\): give a function"):
         sk.Aggregate(**{**functions, wrong: 0})
+
+
+def test_a_context_that_declares_another_key_is_refused() -> None:
+    with pytest.raises(sk.StateTypeError, match=r"Context\[int\] does not fit the key 'customer'"):
+
+        @sk.process(key="customer")
+        def misread(order: Order, ctx: sk.Context[int]) -> None: ...
+
+    @sk.process(key="customer")
+    def totals(order: Order, ctx: sk.Context[str]) -> None: ...
+
+    with pytest.raises(sk.StateTypeError, match=r"gone, parameter 'ctx': Context\[bool\]"):
+
+        @totals.on_timer
+        def gone(timer: sk.Timer, ctx: sk.Context[bool]) -> None: ...
+
+    with pytest.raises(sk.StateTypeError, match=r"an operator without key: declare Context$"):
+
+        @sk.process()
+        def unkeyed(order: Order, ctx: sk.Context[str]) -> None: ...
+
+
+def test_process_without_parentheses_says_how_it_is_called() -> None:
+    def totals(order: Order) -> None: ...
+
+    with pytest.raises(sk.StateTypeError, match=r'such as @process\(key="customer"\) above def'):
+        sk.process(totals)  # type: ignore[arg-type]

@@ -60,6 +60,21 @@ FLIGHTS = [
 ]
 
 
+def test_a_run_is_indexed_by_streams_and_names_of_sinks() -> None:
+    job = sk.Job("fleet")
+    of_visits = job.source("flights", Flight).process(visits)
+    unread = of_visits.filter(lambda visit: True, name="unread")
+    of_visits.sink("visits").process(arrivals).sink("arrivals")
+    run = job.run({"flights": FLIGHTS}, outputs={"arrivals": lambda records, epoch: None})
+    assert run[of_visits] == run["visits"] == run.outputs["visits"]
+    with pytest.raises(sk.StateTypeError, match="no records of a sink 'visit': it has those of vi"):
+        run["visit"]
+    with pytest.raises(sk.StateTypeError, match="outputs= had a callback for it"):
+        run["arrivals"]
+    with pytest.raises(sk.StateTypeError, match="stream 'unread' has no sink in this job"):
+        run[unread]
+
+
 def test_operators_keyed_differently_are_chained() -> None:
     done = fleet().run({"flights": FLIGHTS}, parallelism=3)
     assert sorted(done.outputs["visits"]) == sorted(

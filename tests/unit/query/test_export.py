@@ -202,3 +202,10 @@ def test_a_ranking_of_unknown_or_operator_state_is_refused(repository: Repositor
     for operator, state in (("keep", "sen"), ("share", "shared")):
         with pytest.raises(sk.QueryError, match="no keyed state"):
             top(reader, operator, state)
+
+
+def test_an_export_to_an_unknown_format_is_refused_and_writes_nothing(tmp_path: Path) -> None:
+    rows = pa.table({"n": [1]}).to_reader()
+    with pytest.raises(sk.QueryError, match="'xml': there is no such format, and nothing was wri"):
+        export(rows, tmp_path / "rows.xml", "xml")  # type: ignore[arg-type]
+    assert not [*tmp_path.iterdir()]

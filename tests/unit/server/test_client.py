@@ -99,6 +99,63 @@ def test_with_the_process_function_keys_and_values_have_its_types(address: str, 
     asyncio.run(again())
 
 
+@pytest.mark.parametrize("state", list(EXPECTED))
+def test_scans_with_the_process_function_have_its_types(address: str, state: str) -> None:
+    expected = [(KEYS[1], EXPECTED[state][1]), (KEYS[0], EXPECTED[state][0])]
+    with Client(address, functions=[visits]) as client:
+        assert list(client.scan("site", "visits", state)) == expected
+        assert list(client.scan("site", "visits", state, start=KEYS[0])) == expected[1:]
+        assert list(client.scan("site", "visits", state, end=KEYS[0])) == expected[:1]
+        with pytest.raises(sk.StateTypeError, match="give keys as the operator has them"):
+            list(client.scan("site", "visits", state, start=object()))
+
+    async def again() -> None:
+        async with AsyncClient(address, functions=[visits]) as client:
+            assert [item async for item in client.scan("site", "visits", state)] == expected
+
+    asyncio.run(again())
+
+
+ROWS: dict[str, list[Any]] = {
+    "last": [(KEYS[1], None, Last("", AT[2])), (KEYS[0], None, Last("a/b", AT[1]))],
+    "by_hour": [
+        (KEYS[1], AT[2], Last("", AT[2])),
+        (KEYS[0], AT[0], Last("a/b", AT[0])),
+        (KEYS[0], AT[1], Last("a/b", AT[1])),
+    ],
+}
+
+
+@pytest.mark.parametrize("state", list(ROWS))
+def test_followed_rows_have_the_types_of_the_process_function(address: str, state: str) -> None:
+    found = []
+    with Client(address, functions=[visits]) as client:
+        for event in client.follow("site", "visits", state):
+            if event.name == "row":
+                found.append((event.data["key"], event.data.get("place"), event.data["value"]))
+            if event.name == "epoch":
+                break
+    assert sorted(found, key=repr) == sorted(ROWS[state], key=repr)
+
+
+def test_followed_changes_have_the_types_of_the_process_function(tmp_path: Path) -> None:
+    visits_job().run({"records": VISITS[:1]}, checkpoint=tmp_path / "site", drain=False)
+    with server({"site": tmp_path / "site"}) as served:
+
+        async def changes() -> list[Any]:
+            async with AsyncClient(served, functions=[visits]) as client:
+                async for event in client.follow("site", "visits", "last", key=KEYS[0]):
+                    if event.name == "epoch" and event.data["epoch"] == 0:
+                        job, run = visits_job(), {"records": VISITS[:2]}
+                        await asyncio.to_thread(job.run, run, checkpoint=tmp_path / "site")
+                    if event.name == "change":
+                        return [event.data[name] for name in ("key", "before", "value")]
+            raise AssertionError("no change was sent")
+
+        found = asyncio.run(changes())
+    assert found == [KEYS[0], Last("a/b", AT[0]), Last("a/b", AT[1])]
+
+
 def test_without_it_they_are_what_json_can_hold(address: str) -> None:
     with Client(address) as client:
         assert client.get("shop", "sales", "total", "rome") == (400, 1)

@@ -1,13 +1,5 @@
 """Typed state for Python stream processing on Spark."""
 
-import sys
-
-if sys.platform not in ("linux", "darwin"):
-    raise ImportError(
-        f"statekit runs on Linux and macOS, and this is {sys.platform}: on Windows, install it in "
-        "WSL 2"
-    )
-
 from statekit import sinks
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.retention import Retention

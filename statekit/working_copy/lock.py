@@ -4,13 +4,15 @@ The lock is `flock` on a file in the directory. The operating system frees it wh
 and two threads of a process exclude each other as two processes do. The holder may remove the
 directory together with the lock's file. So after getting the lock, a process checks that the file
 still has its name. Otherwise the directory is gone, and the process creates it again.
+
+Platforms without `flock` are refused here, since `import statekit` imports this module.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
+import sys
 import time
 import weakref
 from collections.abc import Iterator
@@ -18,6 +20,14 @@ from pathlib import Path
 from typing import Self
 
 from statekit.errors import StorageError
+
+if sys.platform not in ("linux", "darwin"):
+    raise ImportError(
+        f"statekit runs on Linux and macOS, and this is {sys.platform}: on Windows, install it in "
+        "WSL 2"
+    )
+
+import fcntl
 
 # Other processes lock a directory briefly, to check whether it is in use or to link its files.
 _TRIES = 20

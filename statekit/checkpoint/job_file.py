@@ -95,6 +95,9 @@ class StateRecord(Record):
             count; 0 if no row was ever stamped.
         redistribute: for operator state, the rule for another number of shards; None if none is
             declared, and for keyed state.
+        reducer: the function that adds a value to a reducing or aggregating state, if it has a
+            stable name, such as "max"; None for a function of the user, for other states, and in
+            job files of older versions.
         generation: how often the type changed to one that cannot read older rows. Rows are marked
             with it; those of generation 0 have no mark.
         past: earlier declarations, oldest first, as far as rows of that time may exist. The type
@@ -109,6 +112,7 @@ class StateRecord(Record):
     ttl: TtlRecord | None = None
     era: Annotated[int, Field(ge=0, le=255)] = 0
     redistribute: Literal["even", "union", "broadcast", "hooks"] | None = None
+    reducer: StoredText | None = None
     generation: Annotated[int, Field(ge=0, le=255)] = 0
     past: tuple[PastState, ...] = ()
 

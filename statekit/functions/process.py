@@ -36,6 +36,7 @@ from statekit.codec.value_codec import ValueCodec, shortened
 from statekit.errors import ProcessError, StateTypeError
 from statekit.functions.broadcast import Handlers
 from statekit.functions.context import Context
+from statekit.functions.field_names import FieldNames, Renaming, checked_renamed
 from statekit.functions.key_and_time import (
     check_event_time,
     check_order_by,
@@ -53,6 +54,7 @@ from statekit.records.value_order import order_of_value
 from statekit.state.base import State, StateSpec
 from statekit.state.event_time_buffer import BufferedRecord, TieOrder
 from statekit.state.key_scope import KeyScope
+from statekit.state.row_versions import RenamedFields
 from statekit.state.timers import DUE, Timer, Timers
 from statekit.timestamp import datetime_to_micros, duration_to_micros
 from statekit.watermark import BEGINNING
@@ -67,6 +69,8 @@ B = TypeVar("B")
 _Annotated = tuple[Callable[..., Any], dict[str, Any]]
 """A function with its annotations."""
 
+NOTHING_RENAMED: Mapping[str, str] = MappingProxyType({})
+
 _Packed = tuple[tuple[Any, ...], dict[str | None, _Annotated], list[_Annotated]]
 """The arguments of a process, of its timer callbacks, and of its broadcast handlers."""
 
@@ -78,8 +82,9 @@ class Traits:
     Parameters:
         combiner: preaggregates records before they are routed, and the function takes the result;
             None calls it with each record.
-        definition: options that may not change while there is state, by name: for functions that
-            are made from options, such as windows.
+        definition: returns options that may not change while there is state, by name: for
+            functions that are made from options, such as windows. Its argument returns the name to
+            write for each field.
         widths: the largest number of bits of numbers in states, by name, where types limit them.
             They may grow, and not shrink.
         takes_columns: it takes columns of many keys from its combiner, and not rows.
@@ -96,7 +101,7 @@ class Traits:
     """
 
     combiner: Combiner | None = None
-    definition: Mapping[str, str] | None = None
+    definition: Callable[[Renaming], Mapping[str, str]] | None = None
     widths: Mapping[str, int] = field(default_factory=dict)
     takes_columns: bool = False
     fires: Callable[..., Iterator[list[Any]]] | None = None
@@ -120,6 +125,7 @@ class Process(Generic[R, P, U]):
         lateness_us: how far records may lag behind the largest event time.
         ordered: the codec of buffered records; None if records are not buffered.
         order_by: the names of the fields that break ties between records of one key and time.
+        renamed: the present names of fields by the names that they had before.
         record_type: of the first parameter; several types if that is annotated `A | B`.
         output_type: of its outputs, a union for `Iterator[A | B]`; None if it emits nothing.
         states: the declared states, in order.
@@ -137,9 +143,11 @@ class Process(Generic[R, P, U]):
         ordered: bool = False,
         order_by: tuple[str, ...] = (),
         hooks: Hooks | None = None,
+        renamed: Mapping[str, str] | None = None,
         traits: Traits | None = None,
     ) -> None:
-        self._arguments = fn, key, hints, event_time, lateness_us, ordered, order_by, hooks, traits
+        times = event_time, lateness_us, ordered, order_by
+        self._arguments = fn, key, hints, *times, hooks, renamed, traits
         self.fn = fn
         self.traits = traits or Traits()
         self.name = fn.__name__
@@ -166,9 +174,12 @@ class Process(Generic[R, P, U]):
             _check_takes_one(self)
             self.ordered = codec_of_waiting(self.record_type)
             check_order_by(self.record_type, order_by)
+        used = filter(None, (*key, event_time, *order_by))
+        self.renamed = checked_renamed(self.name, renamed or {}, self.record_type, used)
         of_state = hooks_of(self.name, [spec.name for spec in signature.states], hooks or {})
         self.states: tuple[StateSpec, ...] = tuple(
-            replace(spec, hooks=of_state[spec.name]) for spec in signature.states
+            replace(spec, hooks=(*of_state[spec.name], *self._renaming_in(spec.codec)))
+            for spec in signature.states
         )
         _check_states(self)
         self._callbacks: dict[str | None, Signature] = {}
@@ -293,6 +304,17 @@ class Process(Generic[R, P, U]):
     def takes_runs(self) -> bool:
         """Whether it is called once per key and epoch, with an iterator over the key's records."""
         return self.signature.takes_runs
+
+    def _renaming_in(self, codec: ValueCodec[Any]) -> tuple[RenamedFields, ...]:
+        """Return the hook for stored records with former names of fields, if there are any."""
+        if not self.renamed:
+            return ()
+        return (RenamedFields.of(codec, self.field_names.renaming),)
+
+    @property
+    def field_names(self) -> FieldNames:
+        """The names of the fields of its records, with former ones."""
+        return FieldNames(self.record_type, self.renamed)
 
     @property
     def handles_timers(self) -> bool:
@@ -476,10 +498,13 @@ class Process(Generic[R, P, U]):
         """
         assert self.ordered is not None
         names = plan.buffered_types
-        if names in ((), tuple(member.brief for member in self.ordered.schema.items)):
-            return self.ordered, frozenset()
         if names not in self._codecs_of_buffered:
-            self._codecs_of_buffered[names] = codec_of_stored_types(self.record_type, names)
+            codec, stand_ins = self.ordered, frozenset[type]()
+            if names not in ((), tuple(member.brief for member in codec.schema.items)):
+                codec, stand_ins = codec_of_stored_types(self.record_type, names)
+            if self.renamed:
+                codec = replace(codec, decode=self.field_names.renaming.reader(codec))
+            self._codecs_of_buffered[names] = codec, stand_ins
         return self._codecs_of_buffered[names]
 
     def with_traits(self, traits: Traits) -> Self:
@@ -555,6 +580,7 @@ def process(
     ordered: bool = False,
     order_by: str | tuple[str, ...] | list[str] = (),
     migrate: MigrateOption = MappingProxyType({}),
+    renamed: Mapping[str, str] = NOTHING_RENAMED,
 ) -> _Decorator:
     """Turn an ordinary function into a process function.
 
@@ -590,6 +616,9 @@ def process(
             declared type. The annotation of its parameter names the earlier type; without one it
             gets what no other hook accepts, as plain data. It may be called again for the same
             value.
+        renamed: the present names of record fields by the names that they had before, such as
+            `{"buyer": "customer"}`. A checkpoint contains the names of the fields of `key` and
+            `event_time`, and a start with other names is refused unless they are renamed.
 
     Raises:
         StateTypeError: the declaration is not valid; the message names the parameter.
@@ -653,7 +682,7 @@ def process(
             raise StateTypeError(f"{fn.__name__}: key={fields} must name different fields")
         hooks = checked_hooks(fn.__name__, migrate, caller)
         hints = hints_of(fn, caller)
-        return Process(fn, fields, hints, event_time, lateness_us, ordered, ties, hooks)
+        return Process(fn, fields, hints, event_time, lateness_us, ordered, ties, hooks, renamed)
 
     return typing.cast("_Decorator", decorate)
 

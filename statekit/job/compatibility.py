@@ -11,6 +11,8 @@ from statekit.codec.schema import Schema
 from statekit.codec.schema_diff import side_by_side
 from statekit.codec.schema_evolution import members, why_unreadable
 from statekit.errors import RescaleError, RestoreError, StateSchemaError
+from statekit.functions.field_names import FieldNames
+from statekit.job.field_changes import check_fields
 from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.job.state_succession import Succession, former, succession
@@ -248,11 +250,11 @@ def _check_operator(
             f"{key_text(declared)} in the code: keys cannot change their types; give the operator "
             "another name, or start a new checkpoint"
         )
-    _check_definition(stored, declared)
+    check_fields(stored, declared, operator)
     _check_widths(stored, declared)
     if stored.timers and not allow_dropped_state:
         _check_timers(stored, declared, f"@{operator.declared.name}.on_timer")
-    _check_buffered(stored, declared, allow_dropped_state)
+    _check_buffered(stored, declared, operator.declared.field_names, allow_dropped_state)
     names = {state.name for state in declared.states} | operator.declared.traits.dropped_states
     for state in stored.states:
         if state.name not in names and not allow_dropped_state:
@@ -260,28 +262,6 @@ def _check_operator(
                 f"state {state.name!r} of operator {stored.name!r} is in the checkpoint and no "
                 "longer declared: declare it, or pass allow_dropped_state=True to give it up"
             )
-
-
-def _check_definition(stored: OperatorRecord, declared: OperatorRecord) -> None:
-    """Check that an operator is defined as it was. Aggregates may come and go with their states."""
-    before, now = stored.definition or {}, declared.definition or {}
-    if stored.definition is None or declared.definition is None:
-        changed = [*before, *now]
-    else:
-        changed = [name for name in before if name in now and before[name] != now[name]]
-    if not changed:
-        return
-    lines = [
-        f"  {name}: {before.get(name, 'nothing')} in the checkpoint, {now.get(name, 'nothing')} in "
-        "the code"
-        for name in changed
-    ]
-    raise StateSchemaError(
-        f"operator {stored.name!r} is declared in another way than its state was made:\n"
-        + "\n".join(lines)
-        + "\nDeclare it as it was, or give the operator another name= and let the old one go with "
-        "allow_dropped_state=True"
-    )
 
 
 def _check_widths(stored: OperatorRecord, declared: OperatorRecord) -> None:
@@ -316,7 +296,7 @@ def _check_timers(stored: OperatorRecord, declared: OperatorRecord, on_timer: st
 
 
 def _check_buffered(
-    stored: OperatorRecord, declared: OperatorRecord, allow_dropped_state: bool
+    stored: OperatorRecord, declared: OperatorRecord, names: FieldNames, allow_dropped_state: bool
 ) -> None:
     """Check before a buffered record is due that it can be handled. Those of types that are still
     declared are read, whatever is given up.
@@ -342,7 +322,7 @@ def _check_buffered(
     now = Schema.from_json(_buffered_type(stored, declared))
     for type_ in (stored.ordered, *stored.ordered_past):
         before = Schema.from_json(type_)
-        if why := why_unreadable(before, now, root="record"):
+        if why := why_unreadable(before, names.renaming.as_stored(now, before), root="record"):
             comparison = side_by_side("waits", [("record", before)], "waits", [("record", now)])
             raise StateSchemaError(
                 f"records of operator {stored.name!r} wait in the checkpoint, and changed their "

@@ -98,7 +98,7 @@ class Operator:
             timer_names=self.declared.timer_names or None,
             ordered=waiting.schema.to_json() if waiting is not None else None,
             buffered_inputs=self.inputs if waiting is not None else (),
-            definition=None if definition is None else dict(definition),
+            definition=None if definition is None else dict(definition(str)),
             widths=dict(self.declared.traits.widths),
         )
 
@@ -410,6 +410,7 @@ def _state_record(spec: StateSpec) -> StateRecord:
     if spec.key_codec is not None:
         types["key"] = spec.key_codec.schema.to_json()
         fingerprint = f"{spec.key_codec.schema.fingerprint}-{fingerprint}"
+    combining = spec.reduce or spec.aggregate
     return StateRecord(
         name=spec.name,
         kind=spec.kind.name,
@@ -419,6 +420,7 @@ def _state_record(spec: StateSpec) -> StateRecord:
         ttl=spec.ttl,
         era=0 if spec.ttl is None else 1,
         redistribute=None if spec.redistribute is None else spec.redistribute.known,
+        reducer=None if combining is None else combining.stored_name,
     )
 
 

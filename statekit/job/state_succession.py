@@ -69,6 +69,7 @@ def succession(
     try:
         record = _in_its_era(_in_its_generation(stored, declared, hooks), stored)
         _check_hooks(record, hooks)
+        _check_reducer(stored, record)
     except (_RefusedError, StateSchemaError) as error:
         problem = f"state {stored.name!r} of operator {operator!r} {error}"
         return Succession(operator, stored, declared, "refused", problem)
@@ -153,9 +154,21 @@ def _check_hooks(record: StateRecord, hooks: Sequence[Hook]) -> None:
             raise _RefusedError(
                 "may still have rows of a type that it had before, and no hook takes "
                 f"them:\n{_compared(last, record)}\nKeep the hook for them in "
-                f"{_hook_text(record)}, or run `statekit migrate CHECKPOINT --app module:job` with "
-                "it once, which rewrites the rows"
+                f"{_hook_text(record)}, or the names in renamed=, or run `statekit migrate "
+                "CHECKPOINT --app module:job` with it once, which rewrites the rows"
             )
+
+
+def _check_reducer(stored: StateRecord, record: StateRecord) -> None:
+    """Check that stored values were combined as new ones will be, unless a hook converts them."""
+    before, now = stored.reducer, record.reducer
+    if None in (before, now) or before == now or record.generation > stored.generation:
+        return
+    raise _RefusedError(
+        f"is combined by {before} in the checkpoint and by {now} in the code: its stored values "
+        f"are no results of {now}. Nothing was changed. Declare {before} again, or give the state "
+        "another name"
+    )
 
 
 # ------------------------------------------------------------------------------------ messages

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, Self, overload
 
 from typing_extensions import TypeVar
 
 from statekit.errors import StateTypeError
-from statekit.functions.process import Process
+from statekit.functions.process import NOTHING_RENAMED, Process
 from statekit.functions.projection import Projection
 from statekit.functions.stateless import Stateless, name_of
 from statekit.job.plan import Operator, Output, Plan, Transform, check_name
@@ -414,12 +414,13 @@ class Stream(Generic[T]):
         allowed_lateness: dt.timedelta | str = dt.timedelta(0),
         emit: Literal["close", "change"] = "close",
         ordered: bool = False,
+        renamed: Mapping[str, str] = NOTHING_RENAMED,
     ) -> Windowed[T]:
         """Group these records by key and window; call a method of the result for an operator.
 
         Parameters:
             window: `tumbling`, `sliding` or `session`.
-            key, event_time, lateness, ordered: as for `@process`.
+            key, event_time, lateness, ordered, renamed: as for `@process`.
             allowed_lateness: how long a window is kept for late records after it has fired. It
                 fires again, with the updated result, in each epoch in which it gets any.
             emit: let a window fire once it is complete ("close"), or at each record ("change").
@@ -444,7 +445,7 @@ class Stream(Generic[T]):
         record = self._record_type("window")
         options: dict[str, Any] = {"lateness": lateness, "allowed_lateness": allowed_lateness}
         options |= {"key": key, "event_time": event_time, "emit": emit, "ordered": ordered}
-        options["combines"] = len(self._names) == 1
+        options |= {"renamed": renamed, "combines": len(self._names) == 1}
         return Windowed(self, Windowing(record, window, **options))
 
     def aggregate(
@@ -454,6 +455,7 @@ class Stream(Generic[T]):
         into: type[R] | None = None,
         ttl: TTL | None = None,
         name: str | None = None,
+        renamed: Mapping[str, str] = NOTHING_RENAMED,
         **aggregates: FieldAggregate,
     ) -> OperatorStream[R, T]:
         """Keep counts, sums, extremes and means of fields for each key.
@@ -469,6 +471,7 @@ class Stream(Generic[T]):
                 NamedTuples.
             ttl: how long the aggregates of a key are kept.
             name: of the operator; by default `aggregate_by_` and the key.
+            renamed: as for `@process`.
             aggregates: `Count()`, `Sum(field)`, `Min(field)`, `Max(field)`, `Mean(field)`, by name.
 
         Raises:
@@ -490,7 +493,8 @@ class Stream(Generic[T]):
         """
         self._check_single("aggregate")
         record = self._record_type("aggregate")
-        declared = aggregation(record, key=key, aggregates=aggregates, ttl=ttl, into=into)
+        options: dict[str, Any] = {"ttl": ttl, "into": into, "renamed": renamed}
+        declared = aggregation(record, key=key, aggregates=aggregates, **options)
         return self.process(declared, name=name)
 
     def _records(self, stream: str, doing: str) -> Records:

@@ -6,6 +6,7 @@ import datetime as dt
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any, Generic, Literal, TypeVar
 
 from statekit.checkpoint.job_file import Clock, TtlRecord
@@ -78,6 +79,25 @@ _REDUCERS: dict[str, tuple[Any, Callable[[Any, Any], Any]]] = {
 }
 
 
+_OF_PYTHON = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, type)
+
+
+def _function_name(fn: object) -> str | None:
+    """Return the name of a function of Python's own, such as `operator.mul`; None for another one.
+
+    A function of the user is not compared with a former one: its body may change under its name.
+    """
+    known = (name for name, of in _REDUCERS.items() if fn == name or fn in of)
+    if (name := next(known, None)) is not None:
+        return name
+    if not isinstance(fn, _OF_PYTHON):
+        return None
+    module = str(getattr(fn, "__objclass__", fn).__module__).removeprefix("_")
+    if module not in ("builtins", "operator", "math"):
+        return None
+    return fn.__qualname__ if module == "builtins" else f"{module}.{fn.__qualname__}"
+
+
 @dataclass(frozen=True)
 class Reduce:
     """How a `ReducingState` combines its value with a new one.
@@ -97,6 +117,13 @@ class Reduce:
         """`sum`, `min`, `max` or `count` for a built-in reducer, else None."""
         known = (name for name, (fn, _) in _REDUCERS.items() if self.fn is fn or self.fn == name)
         return next(known, None)
+
+    @property
+    def stored_name(self) -> str | None:
+        """The name of the reducer in the checkpoint, such as "max" or "operator.mul"; None for a
+        function of the user.
+        """
+        return _function_name(self.fn)
 
     @property
     def combine(self) -> Callable[[Any, Any], Any]:
@@ -135,6 +162,13 @@ class Aggregate(Generic[In, Acc, Out]):
             given = getattr(self, name)
             if not callable(given) and not (name == "merge" and given is None):
                 raise StateTypeError(f"Aggregate({name}={given!r}): give a function")
+
+    @property
+    def stored_name(self) -> str | None:
+        """The name of the function `add` in the checkpoint, such as "max" or "operator.mul"; None
+        for a function of the user.
+        """
+        return _function_name(self.add)
 
 
 Rule = Literal["even", "union", "broadcast", "hooks"]

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from statekit.checkpoint.job_file import ROW_MARK, PastState, StateRecord
+from statekit.codec.field_renaming import FieldRenaming
 from statekit.codec.schema import Schema
 from statekit.codec.schema_codec import generic_decoder
 from statekit.codec.schema_evolution import is_same_type, why_unreadable
@@ -115,19 +116,60 @@ class Hook:
         return generic_decoder(value_schema(rows[-1]), rows[-1].codec, as_stored=True)
 
 
+@dataclass(frozen=True)
+class RenamedFields(Hook):
+    """Reads values with records whose fields have other names now. No function is called.
+
+    Parameters:
+        declared: the codec of the declared type.
+        renaming: the fields.
+    """
+
+    declared: ValueCodec[Any]
+    renaming: FieldRenaming
+
+    @classmethod
+    def of(cls, declared: ValueCodec[Any], renaming: FieldRenaming) -> RenamedFields:
+        """Return the hook of a state."""
+        return cls(_itself, None, declared, renaming)
+
+    @property
+    def name(self) -> str:
+        return "renamed="
+
+    def takes(self, rows: Sequence[PastState]) -> bool:
+        return all(map(self.is_meant_for, rows))
+
+    def is_meant_for(self, state: PastState) -> bool:
+        if state.codec != self.declared.name:
+            return False
+        stored, declared = value_schema(state), self.declared.schema
+        as_stored = self.renaming.as_stored(declared, stored)
+        return as_stored != declared and why_unreadable(stored, as_stored) is None
+
+    def reader(self, rows: Sequence[PastState]) -> Decode:
+        return self.renaming.reader(self.declared)
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
 def hook_for(hooks: Sequence[Hook], rows: Sequence[PastState]) -> Hook | None:
     """Return the hook for rows of one generation; None if there is none.
 
     A hook that is annotated with the exact type comes first, then one that can read it, then one
-    without an annotation.
+    without an annotation, then the names of `renamed=`.
 
     Raises:
         StateSchemaError: several hooks are equally suitable.
     """
     taking = [hook for hook in hooks if hook.takes(rows)]
+    given = [hook for hook in taking if not isinstance(hook, RenamedFields)]
     for candidates in (
-        [hook for hook in taking if hook.is_meant_for(rows[-1])],
-        [hook for hook in taking if hook.codec is not None],
+        [hook for hook in given if hook.is_meant_for(rows[-1])],
+        [hook for hook in given if hook.codec is not None],
+        given,
         taking,
     ):
         if len(candidates) > 1:

@@ -6,14 +6,14 @@ It needs pyspark, and neither a session nor a JVM.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
 from statekit.errors import StateTypeError
-from statekit.functions.process import Process
+from statekit.functions.process import NOTHING_RENAMED, Process
 from statekit.spark.tws.ddl import parsed_schema
 from statekit.spark.tws.declaration import DELAY, declaration
 from statekit.spark.tws.grouping_key import GroupingKey
@@ -51,6 +51,7 @@ def as_process(
     *,
     watermark: tuple[str, str | dt.timedelta] | None = None,
     pandas: bool | None = None,
+    renamed: Mapping[str, str] = NOTHING_RENAMED,
 ) -> Process[Any, Any, Any]:
     """Return a processor of Spark's `transformWithState` as a process function.
 
@@ -61,7 +62,7 @@ def as_process(
 
     Parameters:
         schema: of the rows, as a StructType or DDL.
-        keys, processor, output_schema, output_mode, time_mode, pandas: as for
+        keys, processor, output_schema, output_mode, time_mode, pandas, renamed: as for
             `transform_with_state`.
         initial_state: with its rows, which are processed in the first epoch.
         event_time_column: as for `transform_with_state`.
@@ -100,7 +101,11 @@ def as_process(
         initial_rows,
     )
     return process_of(
-        calls, event_time=given.event_time, lateness_us=given.lateness_us, of=InProcess
+        calls,
+        event_time=given.event_time,
+        lateness_us=given.lateness_us,
+        renamed=renamed,
+        of=InProcess,
     )
 
 

@@ -14,7 +14,8 @@ from typing import Annotated, Any, ClassVar, Optional
 
 from statekit.codec.annotations import peel
 from statekit.errors import StateTypeError
-from statekit.functions.process import Process, Traits
+from statekit.functions.field_names import Renaming
+from statekit.functions.process import NOTHING_RENAMED, Process, Traits
 from statekit.functions.signature import declare
 from statekit.records.keyed_batch import KeyColumns
 from statekit.records.preaggregate import Combiner, PartialAggregate, Verb, without_none
@@ -68,6 +69,14 @@ class FieldAggregate(ABC):
     @abstractmethod
     def result(self, annotation: Any) -> Any:
         """Return the annotation of its result, for a field with this annotation."""
+
+    def named(self, names: Renaming) -> FieldAggregate:
+        """Return the same aggregate of fields with other names."""
+        if self.field is None:
+            return self
+        of: Any = self
+        renamed: FieldAggregate = dataclasses.replace(of, field=names(self.field))
+        return renamed
 
     def added(self, place: int) -> Callable[[Sequence[Sequence[Any]]], Sequence[Any]]:
         """Return a function from columns of rows to the value that each row adds to the state, or
@@ -229,6 +238,12 @@ class Top(_OfRecords):
     def order(self) -> RecordOrder:
         return RecordOrder(tuple(self.by), self.count, self.ties)
 
+    def named(self, names: Renaming) -> Top:
+        by = ((name.removeprefix("-"), name.startswith("-")) for name in self.by)
+        return dataclasses.replace(
+            self, by=tuple(f"-{names(name)}" if falls else names(name) for name, falls in by)
+        )
+
     def result(self, annotation: Any) -> Any:
         return GenericAlias(list, (annotation.cls,))
 
@@ -255,6 +270,9 @@ class Last(_OfRecords):
     @property
     def order(self) -> RecordOrder:
         return RecordOrder((f"-{self.by}",), 1)
+
+    def named(self, names: Renaming) -> FieldAggregate:
+        return dataclasses.replace(super().named(names), by=names(self.by))  # type: ignore[type-var]
 
     def types(self, results: ResultRecords) -> tuple[Any, Any]:
         if self.field is not None:
@@ -385,6 +403,7 @@ def aggregation(
     aggregates: Mapping[str, FieldAggregate],
     ttl: TTL | None = None,
     into: Any = None,
+    renamed: Mapping[str, str] = NOTHING_RENAMED,
 ) -> Process[Any, Any, Any]:
     """Return a process function that keeps aggregates of the records of each key.
 
@@ -394,6 +413,7 @@ def aggregation(
         aggregates: by name, which is that of the state and of the field in a result.
         ttl: how long they are kept.
         into: a record class for the results; None for NamedTuples.
+        renamed: as for `process`.
 
     Raises:
         StateTypeError: there is no such field, or no such aggregate of it; the message names it.
@@ -426,7 +446,12 @@ def aggregation(
     fold = declare(_fold(len(fields), places, partial(made_of_columns, make)), name, hints)
     traits = Traits(
         combiner=Combiner(record, fields, parts),
-        definition={name: repr(of) for name, of in aggregates.items()},
+        definition=partial(_definition, dict(aggregates)),
         takes_columns=True,  # so each batch has one row per key
     )
-    return Process(fold, fields, hints, traits=traits)
+    return Process(fold, fields, hints, renamed=renamed, traits=traits)
+
+
+def _definition(aggregates: Mapping[str, FieldAggregate], names: Renaming) -> Mapping[str, str]:
+    """Return what each state of an operator aggregates, with other names of fields."""
+    return {name: repr(of.named(names)) for name, of in aggregates.items()}

@@ -11,13 +11,15 @@ import datetime as dt
 import decimal
 import operator
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import itemgetter
 from typing import Any, Literal, Optional
 
 from statekit.functions.context import Context
-from statekit.functions.process import Process, Traits, process
+from statekit.functions.field_names import Renaming
+from statekit.functions.process import NOTHING_RENAMED, Process, Traits, process
 from statekit.functions.signature import declare
 from statekit.job.windows.definitions import (
     LAST,
@@ -152,7 +154,8 @@ class _Result:
         added: returns the value that each combined row adds, from the columns of rows and the place
             of the first part.
         element: the annotation of elements, for results that are lists of them.
-        definition: what the state means, beside the name of the operator.
+        definition: returns what the state means, by name, with other names of fields; None if the
+            name of the operator says it.
     """
 
     operator: str
@@ -164,7 +167,28 @@ class _Result:
     parts: tuple[PartialAggregate, ...] | None = None
     added: Callable[[int], Callable[[Sequence[Any]], Any]] = itemgetter
     element: Any = None
-    definition: str = ""
+    definition: Callable[[Renaming], dict[str, str]] | None = None
+
+    def defined(self, names: Renaming) -> dict[str, str]:
+        """Return what the state means, with other names of fields."""
+        return {"result": self.operator} if self.definition is None else self.definition(names)
+
+
+def _of_field(verb: str, field: str | None) -> Callable[[Renaming], dict[str, str]]:
+    """Return the definition of a verb of a field, or of records."""
+    return lambda names: {"result": verb if field is None else f"{verb}_{names(field)}"}
+
+
+def _own(
+    aggregate: Aggregate[Any, Any, Any], field: str | None, name: str | None, names: Renaming
+) -> dict[str, str]:
+    """Return the definition of an aggregate of the user: what it adds, and how, if that has a
+    name.
+    """
+    title = name or ("aggregate" if field is None else f"aggregate_{names(field)}")
+    added = "the whole record" if field is None else names(field)
+    combines = {} if (known := aggregate.stored_name) is None else {"add": known}
+    return {"result": title, "field": added, **combines}
 
 
 class Windowing:
@@ -173,7 +197,7 @@ class Windowing:
     Parameters:
         record: the type of the records.
         window: the kind of windows.
-        key, event_time, lateness, ordered: as for `@process`.
+        key, event_time, lateness, ordered, renamed: as for `@process`.
         allowed_lateness: how long a window is kept for late records after it has fired.
         emit: let a window fire when it is complete ("close") or at each record ("change").
         combines: whether records may be combined before they are routed: those of one stream.
@@ -194,6 +218,7 @@ class Windowing:
         emit: Literal["close", "change"] = "close",
         ordered: bool = False,
         combines: bool = True,
+        renamed: Mapping[str, str] = NOTHING_RENAMED,
     ) -> None:
         self._record = record
         self._results = ResultRecords(record, "window")
@@ -222,7 +247,11 @@ class Windowing:
             microseconds=duration_to_micros(lateness, "lateness") + allowed_us
         )
         self._decorate = process(
-            key=self._key, event_time=event_time, lateness=total_lateness, ordered=ordered
+            key=self._key,
+            event_time=event_time,
+            lateness=total_lateness,
+            ordered=ordered,
+            renamed=renamed,
         )
         allowed = dt.timedelta(microseconds=allowed_us)
         leads = {"close": allowed, "forget": _ZERO} if allowed else {"close": _ZERO}
@@ -264,7 +293,16 @@ class Windowing:
         aggregate: Aggregate[Any, Any, Any] = Aggregate(_nothing, add, _itself, add)
         accumulator, get = Optional[annotation], self._results.getter(field)  # noqa: UP045
         parts = (PartialAggregate(verb, field),)
-        folded = _Result(f"{verb}_{field}", field, annotation, accumulator, aggregate, get, parts)
+        folded = _Result(
+            f"{verb}_{field}",
+            field,
+            annotation,
+            accumulator,
+            aggregate,
+            get,
+            parts,
+            definition=_of_field(verb, field),
+        )
         return self._made(folded, into)
 
     def mean(self, field: str, into: Any) -> Process[Any, ..., Any]:
@@ -281,7 +319,15 @@ class Windowing:
         result = of.result(self._results.annotation(field))
         pair = Optional[_TUPLE[kind, int]]  # noqa: UP045
         meant = _Result(
-            f"mean_{field}", field, result, pair, aggregate, value_of, of.parts, of.added
+            f"mean_{field}",
+            field,
+            result,
+            pair,
+            aggregate,
+            value_of,
+            of.parts,
+            of.added,
+            definition=_of_field("mean", field),
         )
         return self._made(meant, into)
 
@@ -299,7 +345,14 @@ class Windowing:
         of.types(self._results)
         held, type_ = held_first(self._record), of.result(self._record)
         first = _Result(
-            title, name, type_, held, of.kept(self._record), _alone, of.parts, definition=repr(of)
+            title,
+            name,
+            type_,
+            held,
+            of.kept(self._record),
+            _alone,
+            of.parts,
+            definition=lambda names: {"result": repr(of.named(names))},
         )
         return self._made(first, into)
 
@@ -316,7 +369,16 @@ class Windowing:
         listed: Any = list[element]  # type: ignore[valid-type]
         parts = (PartialAggregate("list", field),)
         of_all = _Result(
-            operator_, name, listed, None, ended, get, parts=parts, added=_none_of, element=element
+            operator_,
+            name,
+            listed,
+            None,
+            ended,
+            get,
+            parts=parts,
+            added=_none_of,
+            element=element,
+            definition=_of_field("collect", field),
         )
         return self._made(of_all, into)
 
@@ -340,7 +402,15 @@ class Windowing:
             )
         get = _itself if field is None else self._results.getter(field)
         title = name or ("aggregate" if field is None else f"aggregate_{field}")
-        of_it = _Result(title, name or "result", result, accumulator, aggregate, get)
+        of_it = _Result(
+            title,
+            name or "result",
+            result,
+            accumulator,
+            aggregate,
+            get,
+            definition=partial(_own, aggregate, field, name),
+        )
         return self._made(of_it, into)
 
     def _made(self, result: _Result, into: Any) -> Process[Any, ..., Any]:
@@ -370,7 +440,7 @@ class Windowing:
         combiner = self._combiner(result)
         traits = Traits(
             combiner=combiner,
-            definition={**self._definition, "result": result.definition or result.operator},
+            definition=lambda names: self._definition | result.defined(names),
             takes_parts=combiner is None and self._takes_all,
             fires=None if due is None else due.fire,
         )

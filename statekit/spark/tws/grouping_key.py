@@ -12,7 +12,7 @@ import datetime as dt
 import decimal
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +20,9 @@ from pyspark.sql import Row
 from pyspark.sql import types as sql
 
 from statekit.errors import StateTypeError
+from statekit.functions.field_names import FieldNames, checked_names
 from statekit.keygroup import key_fields
+from statekit.records.union import Records
 from statekit.spark.columns import quoted
 from statekit.spark.tws.sql_conversions import as_float32, as_local_time, java_double, plain_type
 
@@ -29,6 +31,8 @@ _JSON = (
     "'timestampNTZFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\")"
 )
 
+_COMPUTED = " as key"
+"""The end of the names of columns with key fields that rows do not contain as they are stored."""
 
 Getter = Callable[[Any], tuple[Any, ...]]
 
@@ -175,6 +179,56 @@ class GroupingKey:
         return expressions
 
 
+class ColumnNames(FieldNames):
+    """The columns of rows, by their present and former names, as Spark finds them: in any case.
+
+    Parameters:
+        key: the grouping key of the rows.
+        records: the type of the rows.
+        renamed: the present names of stored columns by their former ones.
+    """
+
+    def __init__(self, key: GroupingKey, records: Records, renamed: Mapping[str, str]) -> None:
+        super().__init__(records, renamed)
+        self._paths = {" ".join(path).lower() for path in _paths(key.rows)}
+        self._columns = {name.lower(): name for name in (*key.columns, *key.rows.names)}
+
+    def is_field(self, name: str) -> bool:
+        return name.lower().removesuffix(_COMPUTED) in self._paths
+
+    def present(self, stored: str) -> str | None:
+        if super().is_field(stored):
+            return stored
+        return self._columns.get(stored.lower()) or super().present(stored)
+
+
+def renamed_columns(key: GroupingKey, renamed: Mapping[str, str]) -> dict[str, str]:
+    """Return the present names of stored columns by their former ones.
+
+    Parameters:
+        key: the grouping key of the rows.
+        renamed: present names by former ones, as in `groupBy`.
+
+    Raises:
+        StateTypeError: it is not a dict of names, or rows have no such column.
+    """
+    columns: dict[str, str] = {}
+    for former, now in checked_names("transform_with_state", renamed).items():
+        path, _ = _found(key.rows, now, "renamed")
+        computed = " ".join(path) + _COMPUTED
+        column = computed if computed in key.columns else " ".join(path)
+        before = " ".join(_split(former))
+        columns |= {before: column, before + _COMPUTED: column}
+    return columns
+
+
+def _paths(type_: sql.DataType, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of columns and of the fields within them."""
+    for of in type_ if isinstance(type_, sql.StructType) else ():
+        yield (*above, of.name)
+        yield from _paths(of.dataType, (*above, of.name))
+
+
 def _field_at(value: Any, path: Sequence[str]) -> Any:
     for name in path:
         value = None if value is None else value[name]
@@ -185,9 +239,9 @@ def _field_at(value: Any, path: Sequence[str]) -> Any:
 
 
 def _part(schema: sql.StructType, name: str) -> _Part:
-    path, type_ = _found(schema, name)
+    path, type_ = _found(schema, name, "keys")
     of_value, expression = plain_type(type_), _path_expression(path)
-    field_name, column = _split(name)[-1], f"{' '.join(path)} as key"
+    field_name, column = _split(name)[-1], " ".join(path) + _COMPUTED
     if of_value is None:
         text, to_text = _as_text(type_, expression, name), _TO_TEXT.get(type(type_))
         from_text = partial(_from_text, type_)
@@ -198,12 +252,17 @@ def _part(schema: sql.StructType, name: str) -> _Part:
     return _Part(path, type_, field_name, column, expression, of_value, from_stored, _same)
 
 
-def _found(schema: sql.StructType, name: object) -> tuple[tuple[str, ...], sql.DataType]:
+def _found(
+    schema: sql.StructType, name: object, option: str
+) -> tuple[tuple[str, ...], sql.DataType]:
     """Return the path of a column or of a field within one, spelled as in the schema, and its
     type.
+
+    Parameters:
+        option: which names it, for messages.
     """
     if not isinstance(name, str):
-        raise StateTypeError(f"keys= has {name!r}: give names of columns")
+        raise StateTypeError(f"{option}= has {name!r}: give names of columns")
     path: list[str] = []
     type_: Any = schema
     for wanted in _split(name):
@@ -211,7 +270,7 @@ def _found(schema: sql.StructType, name: object) -> tuple[tuple[str, ...], sql.D
         similar = [name_found for name_found in names if name_found.lower() == wanted.lower()]
         if wanted not in names and len(similar) != 1:
             raise StateTypeError(
-                f"keys= has {name!r}, and rows have no such column: they have "
+                f"{option}= has {name!r}, and rows have no such column: they have "
                 f"{', '.join(schema.names)}"
             )
         path.append(wanted if wanted in names else similar[0])

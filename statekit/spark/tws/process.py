@@ -24,12 +24,12 @@ from pyspark.sql.streaming import stateful_processor as spark
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.errors import StateTypeError
 from statekit.functions.context import Context
-from statekit.functions.process import Process, Traits
+from statekit.functions.process import NOTHING_RENAMED, Process, Traits
 from statekit.functions.signature import Signature
 from statekit.keygroup import key_fields
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.spark.tws.ddl import parsed_schema
-from statekit.spark.tws.grouping_key import Getter, GroupingKey
+from statekit.spark.tws.grouping_key import ColumnNames, Getter, GroupingKey, renamed_columns
 from statekit.spark.tws.pandas_frames import FrameOptions, FrameReader, frames_of, rows_of
 from statekit.spark.tws.row_records import Initial, RowOutputs, RowRecords
 from statekit.spark.tws.sql_values import SqlValues, plain_name, widths
@@ -296,6 +296,10 @@ class ProcessorProcess(Process[Any, Any, Any]):
             given = {**hints, "_timer": Timer}
             self._callbacks[None] = Signature(_TimerCalls(fn), given, takes="timer")
 
+    @property
+    def field_names(self) -> ColumnNames:
+        return ColumnNames(self.calls.key, self.record_type, self.renamed)
+
     def late_us(self, plan: ShardPlan) -> int:
         """Return the watermark of the epoch before, in whole milliseconds, as in Spark."""
         if self.calls.time_mode != "eventtime":
@@ -353,6 +357,7 @@ def process_of(
     event_time: str | None = None,
     lateness_us: int = 0,
     row: Any = None,
+    renamed: Mapping[str, str] = NOTHING_RENAMED,
     of: type[ProcessorProcess] = ProcessorProcess,
 ) -> ProcessorProcess:
     """Return a process function that calls a processor.
@@ -360,6 +365,7 @@ def process_of(
     Parameters:
         event_time, lateness_us: as for `process`.
         row: the class of rows, after another processor.
+        renamed: the present names of columns by the names that they had before.
         of: the class of the process function.
     """
     states = calls.declared.values()
@@ -380,7 +386,9 @@ def process_of(
         earliest_us=0 if by_event_time else BEGINNING,  # as in Spark, 1970
         dropped_states=frozenset(map(plain_name, calls.deleted)),
     )
-    return of(calls, calls.key.columns, hints, event_time, lateness_us, False, (), None, traits)
+    times = event_time, lateness_us, False, ()
+    columns = renamed_columns(calls.key, renamed)
+    return of(calls, calls.key.columns, hints, *times, None, columns, traits)
 
 
 _STATES: dict[Kind, Any] = {"value": ValueState, "list": ListState, "map": MapState}

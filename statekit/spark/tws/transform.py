@@ -13,6 +13,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from statekit import sinks
 from statekit.errors import RestoreError, StateTypeError
+from statekit.functions.process import NOTHING_RENAMED
 from statekit.job.job import Job
 from statekit.job.options import StartOptions
 from statekit.job.stream import Stream
@@ -136,6 +137,7 @@ def transform_with_state(
     *,
     name: str | None = None,
     pandas: bool | None = None,
+    renamed: Mapping[str, str] = NOTHING_RENAMED,
 ) -> Transformed:
     """Run a processor that was written for Spark's `transformWithState` unchanged.
 
@@ -158,6 +160,9 @@ def transform_with_state(
             by this name.
         pandas: whether the processor takes frames of pandas, as with `transformWithStateInPandas`;
             None decides by the annotations of `handleInputRows`.
+        renamed: the present names of columns by the names that they had before. A checkpoint
+            contains the names of `keys` and of the column with event time, and a start with other
+            columns is refused unless they are renamed.
 
     Raises:
         StateTypeError: an argument is not valid; the message names it.
@@ -182,7 +187,11 @@ def transform_with_state(
         processor, given.outputs, given.time_mode, given.key, initial and initial[1], frames
     )
     declared = process_of(
-        calls, event_time=given.event_time, lateness_us=given.lateness_us, row=_row_of(above)
+        calls,
+        event_time=given.event_time,
+        lateness_us=given.lateness_us,
+        row=_row_of(above),
+        renamed=renamed,
     )
     if above is None:
         job = Job(name)

@@ -6,6 +6,7 @@ Each consumer of a stream gets records of its own.
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -368,7 +369,7 @@ def _opened_copies(
     if working_directory is None:
         scratch = tempfile.TemporaryDirectory(prefix="statekit-")
         working_directory = closing.enter_context(scratch)
-        closing.callback(uploader().give_up, working_directory)
+        closing.callback(uploader().give_up, f"{working_directory}{os.sep}")
     return DiskCopies(working_directory, options.rocksdb, options.bases)
 
 

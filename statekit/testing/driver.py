@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import os
 import shutil
 import tempfile
 import weakref
@@ -36,6 +37,7 @@ from statekit.state.key_scope import Clocks, KeyScope
 from statekit.state.timers import Timer
 from statekit.timestamp import datetime_to_micros, instant
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies
+from statekit.working_copy.uploader import uploader
 
 Backend = Literal["memory", "rocksdb"]
 
@@ -69,6 +71,12 @@ def check_backend(name: str) -> None:
     """
     if name not in get_args(Backend):
         raise StateTypeError(f'backend={name!r}: use "memory" or "rocksdb"')
+
+
+def _remove_copies(directory: str) -> None:
+    """Remove working copies, after their uploads have ended."""
+    uploader().give_up(f"{directory}{os.sep}")
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 class JobDriver:
@@ -112,7 +120,7 @@ class JobDriver:
         elif self._backend == "rocksdb":
             if self._directory is None:
                 self._directory = tempfile.mkdtemp(prefix="statekit-harness-")
-                weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
+                weakref.finalize(self, _remove_copies, self._directory)
             copies = DiskCopies(self._directory)
         return LocalRunner(
             self._job,

@@ -28,6 +28,7 @@ from statekit.checkpoint.manifest import ShardPlans
 from statekit.clock import now_us, unique_id
 from statekit.working_copy.directory import PARTS, marked_attempt, private_homes, remove_abandoned
 from statekit.working_copy.lock import DirectoryLock, usable
+from statekit.working_copy.uploader import uploader
 
 _HOME_NAME = re.compile(r"(\d+)-(\d+)")
 _ID = r"[0-9a-f]{32}"
@@ -208,12 +209,18 @@ class CopySpace:
                 total -= sum(size for file, size in copy.files.items() if not shared[file])
 
     def remove(self, home: Path) -> bool:
-        """Remove a copy unless it is in use. Return whether it is gone."""
+        """Remove a copy unless it is in use. Return whether it is gone.
+
+        Uploads of its base snapshots by this process end first. A copy whose base another process
+        uploads is in use.
+        """
         lock = DirectoryLock.take_existing(home)
         if lock is None:
             return False
-        leaving = []
+        leaving: list[Path] = []
         try:
+            if not _uploads_ended(home):
+                return False
             for part in PARTS:
                 if (home / part).is_dir():
                     leaving.append(self.root / f"removed.{unique_id()}")
@@ -264,6 +271,17 @@ class CopySpace:
         except OSError:
             return False  # there is no such directory, and so no copy to remove
         return free < self._options.disk_reserve_bytes
+
+
+def _uploads_ended(home: Path) -> bool:
+    """End the uploads of a copy by this process. Return whether no process uploads any."""
+    is_ended = uploader().give_up(f"{home}{os.sep}")
+    for place in (home / "snapshots").glob("*"):
+        lock = DirectoryLock.take_existing(place)
+        is_ended = is_ended and (lock is not None or not place.exists())
+        if lock is not None:
+            lock.release()
+    return is_ended
 
 
 def _is_time(directory: Path) -> bool:

@@ -41,7 +41,7 @@ class Uploader:
         self._busy_with: str | None = None
         self._thread: threading.Thread | None = None
         self._ends = False
-        self._given_up: list[str] = []
+        self._is_given_up = False
 
     def submit(self, name: str, work: Work) -> bool:
         """Submit work. Return False if it is submitted already.
@@ -67,15 +67,23 @@ class Uploader:
         with self._changed:
             return self._changed.wait_for(lambda: not self._work, timeout_s)
 
-    def give_up(self, under: str) -> None:
-        """Drop all work whose name starts with `under`, and wait until none of it runs."""
+    def give_up(self, under: str, timeout_s: float = _EXIT_S) -> bool:
+        """Drop all work whose name starts with `under`, and wait until none of it runs.
+
+        Call it before the files of the work are removed. Work that is given up does not fail, and
+        nothing is logged.
+
+        Returns:
+            False if some still runs: after the time-out, or if the thread itself calls this.
+        """
         with self._changed:
-            self._given_up.append(under)
             self._drop_queued(under)
-            self._changed.wait_for(
-                lambda: not any(name.startswith(under) for name in self._work), _EXIT_S
-            )
-            self._given_up.remove(under)
+            if not (self._busy_with or "").startswith(under):
+                return True
+            self._is_given_up = True
+            if threading.current_thread() is self._thread:
+                return False  # it would wait for itself
+            return self._changed.wait_for(lambda: not self._is_given_up, timeout_s)
 
     def _drop_queued(self, under: str) -> None:
         for name in [name for name in self._work if name.startswith(under)]:
@@ -104,7 +112,7 @@ class Uploader:
                 self._busy_with = name
             self._do(name, work)
             with self._changed:
-                self._busy_with = None
+                self._busy_with, self._is_given_up = None, False
                 del self._work[name]
                 self._changed.notify_all()
 
@@ -116,6 +124,9 @@ class Uploader:
         except _Ending:
             return
         except Exception as error:  # noqa: BLE001 - the epoch that handed it in is over
+            if self._is_given_up:  # its files may be gone
+                _logger.debug("%s was given up: %s", name, error)
+                return
             _logger.warning(
                 "%s failed and is tried again with a later epoch; until then a restore applies "
                 "more change files: %s",
@@ -124,7 +135,7 @@ class Uploader:
             )
 
     def _going(self) -> None:
-        if self._ends or (self._busy_with or "").startswith(tuple(self._given_up)):
+        if self._ends or self._is_given_up:
             raise _Ending
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import statekit as sk
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.sealed_json import FileRef
 from statekit.job.progress import Run
+from statekit.working_copy.uploader import uploader
+from tests.support.timeouts import PATIENCE_S
 
 
 class Event(NamedTuple):
@@ -301,3 +307,49 @@ def test_a_callback_gets_the_records_of_its_sink_only() -> None:
     assert done.outputs == {}
     assert all(isinstance(record, Total) for record in taken["totals"])
     assert len(taken["totals"]) == len(taken["counts"]) == 9
+
+
+# ------------------------------------------------------------------------------ uploads at the end
+
+
+@pytest.mark.parametrize("has_directory", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_end_of_a_run_removes_no_files_that_it_is_uploading(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    has_directory: bool,
+    fails: bool,
+) -> None:
+    begun, lost = threading.Event(), list[Path]()
+
+    def endless(_: Repository, path: str, file: Path, going: Callable[[], None]) -> FileRef:
+        begun.set()
+        while True:
+            going()
+            if not file.exists():
+                lost.append(file)
+                raise FileNotFoundError(file)
+            time.sleep(0.001)
+
+    def published(records: list[Any], epoch: int) -> None:
+        if epoch == 3:
+            assert begun.wait(PATIENCE_S)
+            if fails:
+                raise Crash
+
+    monkeypatch.setattr(Repository, "put_path", endless)
+    with pytest.raises(Crash) if fails else contextlib.nullcontext():
+        job().run(
+            {"events": events(50)},
+            outputs={"totals": published},
+            checkpoint=tmp_path / "c",
+            backend="rocksdb",
+            working_directory=tmp_path / "local" if has_directory else None,
+            bases=sk.BaseOptions(replay_seconds=0, uploaded_per_changed=100),
+            epoch_size=10,
+            keep_copies=False,
+        )
+    uploader().give_up(str(tmp_path))  # a run that failed keeps its copies, and uploads on
+    assert uploader().drain(PATIENCE_S)
+    assert (lost, caplog.text) == ([], "")

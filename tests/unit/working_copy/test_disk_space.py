@@ -21,6 +21,7 @@ from statekit.cli import copies as cli_copies
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.copies import DiskCopies, MemoryCopies
 from statekit.working_copy.disk_space import CopySpace
+from statekit.working_copy.lock import DirectoryLock
 from tests.support.command_line import statekit
 from tests.support.counting_job import Entry, comparable, copied_rows
 from tests.support.counting_job_runs import advance, check_rows, obtain, rows_after, runner
@@ -72,6 +73,24 @@ def test_a_copy_whose_private_twin_is_in_use_is_in_use(root: Path, copies: DiskC
     assert CopySpace(copies.root).remove(found.home)
     assert dict(two.backend.scan("total", b"", b"\xff"))
     two.abandon()
+    check_rows(made)
+
+
+def test_a_copy_whose_base_another_process_uploads_is_not_removed(
+    root: Path, copies: DiskCopies
+) -> None:
+    made = runner(root, copies)
+    advance(made)
+    (found,) = CopySpace(copies.root).copies()
+    staged = found.home / "snapshots" / "1"
+    staged.mkdir(parents=True)
+    lock = DirectoryLock.take(staged)
+    assert lock is not None
+    assert not CopySpace(copies.root).remove(found.home)
+    check_rows(made)
+    lock.release()
+    assert CopySpace(copies.root).remove(found.home)
+    assert not staged.exists()
     check_rows(made)
 
 

@@ -130,3 +130,35 @@ def test_work_in_a_removed_directory_is_dropped() -> None:
     assert made.drain(30)
     assert done == [1, 2]
     made.close()
+
+
+def test_work_that_fails_after_it_was_given_up_is_not_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made, begun, is_gone = Uploader(), threading.Event(), threading.Event()
+
+    def stuck(going: Going) -> None:
+        begun.set()
+        assert is_gone.wait(PATIENCE_S)
+        raise FileNotFoundError("its files were removed")
+
+    with caplog.at_level(logging.WARNING, "statekit.uploader"):
+        made.submit("/a/1", stuck)
+        assert begun.wait(PATIENCE_S)
+        assert not made.give_up("/a", timeout_s=0.001)
+        is_gone.set()
+        assert made.give_up("/a")
+        assert made.drain(PATIENCE_S)
+        made.submit("/a/2", stuck)
+        assert made.drain(PATIENCE_S)
+    assert "/a/1" not in caplog.text
+    assert "/a/2 failed and is tried again" in caplog.text
+    made.close()
+
+
+def test_work_that_gives_itself_up_does_not_wait_for_itself() -> None:
+    made, answers = Uploader(), list[bool]()
+    made.submit("/a/1", lambda going: answers.append(made.give_up("/a")))
+    assert made.drain(PATIENCE_S)
+    assert answers == [False]
+    made.close()

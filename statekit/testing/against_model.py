@@ -7,7 +7,6 @@ import datetime as dt
 from statekit.errors import StatekitError, StateTypeError
 from statekit.runtime.local import SourceForm
 from statekit.testing.comparison import have_the_same, is_same
-from statekit.testing.job_harness import JobHarness
 from statekit.testing.process_model import ProcessModel
 from statekit.testing.subject import History, Observed, Step, Subject
 
@@ -39,7 +38,7 @@ def differs_from_model(
     emits = {operator.name: "outputs", operator.late: "late"}
     sinks = {each.name: emits[each.stream] for each in subject.job.sinks if each.stream in emits}
     subject.count_run(history)
-    harness, ours, theirs = JobHarness(subject.job, 1), Observed(), Observed()
+    harness, ours, theirs = subject.harness(), Observed(), Observed()
     form = SourceForm(subject.job.sources[0].record_type)
     for number, step in enumerate(subject.steps(history, ours)):
         if step.what in ("end", "after"):

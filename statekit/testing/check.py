@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import pickle
 import types
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -15,13 +14,14 @@ from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.stream import Stream
-from statekit.testing.counterexamples import Depth, counterexample
+from statekit.testing.counterexamples import Depth
 from statekit.testing.divergence import explained
 from statekit.testing.properties import PROPERTIES, Property
+from statekit.testing.search import Search
 from statekit.testing.subject import Events, History, Subject
 
-_HISTORIES_MIN = 30
-"""Of so many histories, most have records."""
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
 
 
 def check(
@@ -73,17 +73,15 @@ def check(
     _check_arguments(subject, holds, excused, history)
     chosen = _chosen(subject, holds, dict(excused or {}))
     names = {each.name for each in chosen}
-    if "processes" in names:
-        with contextlib.suppress(TypeError, AttributeError, pickle.PicklingError):
-            _ = subject.pickled  # before the first run; the property says what is wrong
+    with contextlib.suppress(StateTypeError):
+        _ = subject.pickled  # before the first run; where it is needed, it says what is wrong
     for each in chosen:
-        found = _found(subject, each, events, depth, history, holds)
-        if found is None and "errors" not in names:
+        search = Search(subject, each, _inputs(subject, each, events, history, holds), depth)
+        found = search.found(history is not None)
+        if found is not None:
+            raise AssertionError(explained(subject, each, *found))
+        if "errors" not in names:
             _check_that_most_run(subject, each)
-        elif found is not None:
-            shown, argument = found
-            difference = each.find(subject, shown, argument)
-            raise AssertionError(explained(subject, each, shown, argument, difference))
 
 
 def _name_of(given: object, frame: types.FrameType | None) -> str | None:
@@ -175,52 +173,20 @@ def _chosen(
     return [each for each in chosen if each.applies(subject) is None]
 
 
-def _found(
+def _inputs(
     subject: Subject,
     wanted: Property,
     events: Events,
-    depth: Depth | None,
     history: Sequence[Any] | None,
     holds: Collection[str] | None,
-) -> tuple[History, Any] | None:
-    """Return the smallest history, and disturbance, for which a property does not hold."""
+) -> SearchStrategy[tuple[Any, History]]:
+    """Return a strategy of disturbances and histories."""
     from hypothesis import strategies as st
 
-    if history is None:
-        histories = subject.histories(events)
-    else:
-        histories = st.just(_by_source(subject, history))
     arguments = st.just(holds[wanted.name]) if isinstance(holds, Mapping) else wanted.arguments()
-
-    made: list[int] = []
-    subject.runs, subject.failed = 0, []
-
-    def fails(drawn: tuple[Any, History]) -> bool:
-        argument, tried = drawn
-        made.append(sum(len(records) for epoch in tried for records in epoch.values()))
-        difference = wanted.find(subject, tried, argument)
-        subject.is_cut_short = subject.has_no_end  # not during it: runs are compared
-        return difference is not None
-
-    found = counterexample(
-        st.tuples(arguments, histories),
-        fails,
-        depth,
-        share=wanted.share,
-        is_shrunk=wanted.is_shrunk,
-    )
-    if found is None:
-        if history is None and len(made) >= _HISTORIES_MIN and sum(made) < len(made):
-            raise StateTypeError(
-                f"{len(made)} histories of {subject.name!r} have {sum(made)} records together, so "
-                "nothing is checked: the class refuses most values of its types, or events= has "
-                "few. Give examples: events=[...]"
-            )
-        return None
-    argument, failed = found[0]
-    if not wanted.is_shrunk:
-        return failed, argument
-    return _without_others(failed, lambda tried: fails((argument, tried))), argument
+    if history is not None:
+        return st.tuples(arguments, st.just(_by_source(subject, history)))
+    return st.tuples(arguments, subject.histories(events))
 
 
 def _check_that_most_run(subject: Subject, checked: Property) -> None:
@@ -234,25 +200,6 @@ def _check_that_most_run(subject: Subject, checked: Property) -> None:
             f"{checked.name!r} checks nothing: {len(subject.failed)} of {subject.runs} runs of "
             f"{subject.name!r} fail. The first error: {subject.failed[0]}"
         )
-
-
-def _without_others(history: History, fails: Callable[[History], bool]) -> History:
-    """Return a history without the records and epochs that do not matter for its failure."""
-    number = len(history) - 1
-    while number >= 0:
-        without = [*history[:number], *history[number + 1 :]]
-        if fails(without):
-            history = without
-        else:
-            for name, records in history[number].items():
-                for place in reversed(range(len(records))):
-                    shorter = [*records[:place], *records[place + 1 :]]
-                    epoch = {**history[number], name: shorter}
-                    tried = [*history[:number], epoch, *history[number + 1 :]]
-                    if fails(tried):
-                        history, records = tried, shorter
-        number -= 1
-    return history
 
 
 def _by_source(subject: Subject, history: Sequence[Any]) -> History:

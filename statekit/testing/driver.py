@@ -35,6 +35,7 @@ from statekit.runtime.shard import obtained
 from statekit.state.base import State, StateSpec
 from statekit.state.key_scope import Clocks, KeyScope
 from statekit.state.timers import Timer
+from statekit.testing.process_memory import ProcessMemory
 from statekit.timestamp import datetime_to_micros, instant
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies
 from statekit.working_copy.uploader import uploader
@@ -88,6 +89,7 @@ class JobDriver:
         backend: where rows are kept between epochs; or working copies, which stay after a crash.
         checkpoint: to commit to, and to continue from; None keeps everything in memory.
         allow_dropped_state: continue although the code no longer declares a stored state.
+        memory: what functions keep outside of states, as a new process has it; None takes it now.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class JobDriver:
         checkpoint: str | Path | Repository | None,
         *,
         allow_dropped_state: bool,
+        memory: ProcessMemory | None = None,
     ) -> None:
         if isinstance(backend, str):
             check_backend(backend)
@@ -111,6 +114,7 @@ class JobDriver:
         self._allow_dropped_state = allow_dropped_state
         self._directory: str | None = None
         self._now_us = 0
+        self._memory = memory or memory_of(job)
         self._runner = self._start(parallelism)
 
     def _start(self, parallelism: int | None) -> LocalRunner:
@@ -156,15 +160,21 @@ class JobDriver:
         return None if last is None else last.epoch
 
     def crash(self) -> None:
-        """Drop all uncommitted changes and reopen at the last committed epoch."""
-        self._runner = self._start(self.parallelism)
+        """Drop all uncommitted changes and reopen at the last committed epoch.
+
+        What the functions keep outside of states is lost, as in a new process: globals, attributes
+        of classes, closures and caches are as they were when the harness was made.
+        """
+        self.rescale(self.parallelism)
 
     def rescale(self, parallelism: int) -> None:
-        """Restart at the last committed epoch with so many shards.
+        """Restart at the last committed epoch with so many shards, in a process as new as after a
+        crash.
 
         Raises:
             RescaleError: the number is not possible.
         """
+        self._memory.restore()
         self._runner = self._start(parallelism)
 
     def checkpoint(self, path: str | Path) -> None:
@@ -366,6 +376,11 @@ class JobDriver:
         if last is not None:
             scope.clocks = Clocks(plan.reached_us, last.processing_time_us, plan.reached_us)
         return scope
+
+
+def memory_of(job: Job) -> ProcessMemory:
+    """Return what the functions of a job keep outside of states now."""
+    return ProcessMemory(job, [operator.declared.fn for operator in job.operators])
 
 
 def stored_epochs(

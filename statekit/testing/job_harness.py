@@ -16,6 +16,7 @@ from statekit.job.plan import Operator
 from statekit.job.progress import OutputCallback
 from statekit.state.timers import Timer
 from statekit.testing.driver import Backend, Contents, JobDriver, stored_epochs
+from statekit.testing.process_memory import ProcessMemory
 from statekit.testing.read_back import misread
 from statekit.timestamp import instant
 from statekit.watermark import BEGINNING
@@ -37,6 +38,7 @@ class JobHarness(JobDriver):
         checkpoint: a directory or an open repository to commit to, and to continue from if it has
             epochs; None keeps everything in memory.
         allow_dropped_state: continue although the code no longer declares a stored state.
+        memory: what functions keep outside of states, as a new process has it; None takes it now.
 
     Attributes:
         outputs: the records of each sink so far.
@@ -68,6 +70,7 @@ class JobHarness(JobDriver):
         checkpoint: str | Path | Repository | None = None,
         *,
         allow_dropped_state: bool = False,
+        memory: ProcessMemory | None = None,
     ) -> None:
         if not isinstance(job, Job):
             raise StateTypeError(
@@ -77,7 +80,12 @@ class JobHarness(JobDriver):
         self.job = job
         self.outputs: dict[str, list[Any]] = {sink.name: [] for sink in job.sinks}
         super().__init__(
-            job, parallelism, backend, checkpoint, allow_dropped_state=allow_dropped_state
+            job,
+            parallelism,
+            backend,
+            checkpoint,
+            allow_dropped_state=allow_dropped_state,
+            memory=memory,
         )
 
     def send(self, **records: Iterable[Any]) -> dict[str, list[Any]]:

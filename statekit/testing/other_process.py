@@ -1,35 +1,20 @@
-"""Functions are called in other processes.
-
-Some have other hashes of texts, other random numbers, another time and another time zone. They are
-started by the first call, and wait for more until this process ends.
-"""
+"""Functions are called in another process, which waits for more until this one ends."""
 
 from __future__ import annotations
 
 import atexit
-import datetime as dt
 import os
 import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import IO, Any, Self
 
 from statekit.errors import StatekitError
 from statekit.records import by_value
 
-_ELSEWHERE = (
-    {"PYTHONHASHSEED": "4242", "TZ": "Asia/Kathmandu"},
-    {"PYTHONHASHSEED": "7", "TZ": "Pacific/Marquesas"},
-)
-"""Two processes, since a small set may have the same order in one of them; with time zones that are
-nobody's default, 5:45 hours ahead of UTC and 9:30 behind.
-"""
-
-_AHEAD = dt.timedelta(days=400, hours=7)
 _HEADER_BYTES = 8
 
 
@@ -38,18 +23,25 @@ class OtherProcess:
 
     Parameters:
         purpose: what it does, for errors.
-        serving: the function of this module that it runs.
+        serving: the function that it runs, which is found in its module: `serve`, or one that
+            calls it.
         environment: variables that it has besides those of this process.
+        title: by which a message calls it.
     """
 
     def __init__(
-        self, purpose: str, serving: Callable[[], None], environment: Mapping[str, str]
+        self,
+        purpose: str,
+        serving: Callable[[], None],
+        environment: Mapping[str, str],
+        title: str = "another process",
     ) -> None:
+        self.title = title
         self._purpose = purpose
         self._lock = threading.Lock()
         name = serving.__name__
         self._process = subprocess.Popen(
-            [sys.executable, "-c", f"from {__name__} import {name}; {name}()"],
+            [sys.executable, "-c", f"from {serving.__module__} import {name}; {name}()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -96,23 +88,6 @@ class OtherProcess:
             if pipe is not None:
                 pipe.close()
         self._process.wait()
-
-
-@cache
-def other_processes() -> Sequence[OtherProcess]:
-    """Return the processes, which are started by the first call."""
-    return [
-        OtherProcess("runs histories with other hashes", serve_ahead, environment)
-        for environment in _ELSEWHERE
-    ]
-
-
-def serve_ahead() -> None:
-    """Call functions at another time. See `serve`."""
-    import time_machine
-
-    time_machine.travel(_AHEAD, tick=True).start()
-    serve()
 
 
 def serve() -> None:

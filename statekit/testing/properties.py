@@ -6,7 +6,6 @@ A property compares a run with a disturbed one over the same history, or looks a
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,6 @@ from pydantic import NonNegativeInt, PositiveInt
 from statekit.checkpoint.repository import Repository
 from statekit.errors import StatekitError, StateTypeError
 from statekit.functions.process import Process
-from statekit.job.job import Job
 from statekit.testing.against_model import differs_from_model, modelled
 from statekit.testing.comparison import (
     Compare,
@@ -29,8 +27,9 @@ from statekit.testing.comparison import (
 )
 from statekit.testing.faults import Fault, Faults, FaultyCopies, faulty, safe_faults
 from statekit.testing.job_harness import JobHarness
+from statekit.testing.new_processes import found_there, other_process, other_processes, run_there
 from statekit.testing.on_spark import differs_on_spark
-from statekit.testing.other_process import OtherProcess, other_processes
+from statekit.testing.other_process import OtherProcess
 from statekit.testing.redistribution import check_redistribution
 from statekit.testing.subject import DRAINS_MAX, History, Observed, Step, Subject
 from statekit.working_copy.copies import MemoryCopies
@@ -69,6 +68,7 @@ class Property:
         takes: the annotation of the argument.
         share: of the histories that others are given: some take longer.
         is_shrunk: whether a history that fails is made smaller.
+        is_confirmed: whether a history that fails here has to fail in new processes, too.
     """
 
     name: str
@@ -79,6 +79,7 @@ class Property:
     takes: Any = None
     share: float = 1.0
     is_shrunk: bool = True
+    is_confirmed: bool = True
 
 
 # ---------------------------------------------------------------------------------------- disturbed
@@ -167,38 +168,58 @@ def _replayed(subject: Subject, history: History, before: set[int]) -> Observed:
 
 
 def _processes(subject: Subject, history: History, _: None) -> Difference | None:
-    one = subject.plain_run(history)
-    if one is None:
-        return None
-    for process in other_processes():
-        second = partial(_elsewhere, process, subject, history)
-        if (found := _between(one, second, "another process")) is not None:
-            return found
+    """Compare processes with each other. This one is none of them: it has other hashes each time it
+    is started, so that a difference would come and go.
+    """
+    first, *others = other_processes()
+    subject.count_run(history)
+    one = _elsewhere(first, subject, history)
+    for number, process in enumerate(others):
+        other = _elsewhere(process, subject, history, kills=number == 0)
+        titles = first.title, process.title
+        if isinstance(one, StatekitError):
+            if not isinstance(other, StatekitError):
+                return Difference(f"the first run fails: {one}", titles, (Observed(), other))
+        elif isinstance(other, StatekitError):
+            return Difference(f"the second run fails: {other}", titles, (one, None))
+        elif (what := exactly(one, other)) is not None:
+            return Difference(what, titles, (one, other))
+    if isinstance(one, StatekitError):
+        subject.failed.append(one)
     return None
 
 
-def _elsewhere(process: OtherProcess, subject: Subject, history: History) -> Observed:
+def _elsewhere(
+    process: OtherProcess, subject: Subject, history: History, *, kills: bool = False
+) -> Observed | StatekitError:
+    """Return what a run in another process comes to, or its error."""
+    pickled = subject.pickled
     try:
-        observed: Observed = process.call(_run_as_it_was, subject.pickled, history)
-    except (TypeError, AttributeError, pickle.PicklingError) as error:
-        raise StateTypeError(
-            f"{subject.name} cannot be sent to another process, as Spark does with it ({error}): "
-            "make such an object inside of the function, or keep it in a module"
-        ) from error
-    return observed
+        result: Observed = process.call(run_there, pickled, history, kills)
+    except StatekitError as error:
+        return error
+    return result
 
 
-def _run_as_it_was(pickled: bytes, history: History) -> Observed:
-    job: Job = pickle.loads(pickled)  # noqa: S301 - of our own process
-    return Subject(job).run(history)
+def found_in_new_processes(
+    subject: Subject, checked: Property, history: History, argument: Any
+) -> Difference | None:
+    """Return the difference for a history in processes that crashes kill; None if there is none.
+
+    Raises:
+        StateTypeError: the job cannot be sent to another process.
+    """
+    pickled, process = subject.pickled, other_process(0)
+    found: Difference | None = process.call(found_there, pickled, checked.find, history, argument)
+    return found
 
 
 def _on_disk(subject: Subject, history: History, _: None) -> Observed:
-    return subject.run(history, harness=JobHarness(subject.job, 1, "rocksdb"))
+    return subject.run(history, harness=subject.harness(1, "rocksdb"))
 
 
 def _sharded(subject: Subject, history: History, shards: int) -> Observed:
-    return subject.run(history, harness=JobHarness(subject.job, shards))
+    return subject.run(history, harness=subject.harness(shards))
 
 
 def _rescaled(subject: Subject, history: History, shards: list[int]) -> Observed:
@@ -288,7 +309,7 @@ def _with_faults(subject: Subject, history: History, planned: list[Fault]) -> Ob
     store = faulty(Repository.in_memory(), faults)
 
     def started() -> JobHarness:
-        return JobHarness(subject.job, 1, FaultyCopies(MemoryCopies(), faults), store)
+        return subject.harness(1, FaultyCopies(MemoryCopies(), faults), store)
 
     harness: JobHarness | None = None
     for step in subject.steps(history, observed):
@@ -355,7 +376,7 @@ def _leftovers(subject: Subject, history: History, _: None) -> Difference | None
 
 
 def _queries(subject: Subject, history: History, _: None) -> Difference | None:
-    harness = JobHarness(subject.job, 1)
+    harness = subject.harness()
     observed = subject.plain_run(history, harness=harness)
     if observed is None:
         return None
@@ -365,6 +386,7 @@ def _queries(subject: Subject, history: History, _: None) -> Difference | None:
 def _spark(subject: Subject, history: History, _: None) -> Difference | None:
     if subject.plain_run(history) is None:
         return None
+    subject.memory.restore()
     try:
         what = differs_on_spark(subject.job, history)
     except StateTypeError:
@@ -513,13 +535,22 @@ PROPERTIES: tuple[Property, ...] = (
     Property(
         "repeats",
         "After a crash, records that were published before are emitted differently: something "
-        "outside of the states is used, such as a global variable, a clock or random numbers",
+        "outside of the states is used, such as a clock, random numbers or a file",
         _always,
         _nothing,
         _compared(_again, lambda _: "the same once more"),
         share=0.5,
     ),
     Property("errors", "A record like this stops the job", _always, _nothing, _errors),
+    Property(
+        "restarts",
+        "After a crash between two epochs, results are other ones: something is kept outside of "
+        "the states, such as in a global variable or a cache",
+        _always,
+        _epochs,
+        _compared(_crashed, lambda before: f"crashes before the epochs {sorted(before)}"),
+        takes=set[NonNegativeInt],
+    ),
     Property(
         "arrival order",
         "Results depend on the order in which records arrive",
@@ -551,15 +582,6 @@ PROPERTIES: tuple[Property, ...] = (
         ),
         takes=list[NonNegativeInt],
         share=2.0,
-    ),
-    Property(
-        "restarts",
-        "After a crash between two epochs, results are other ones: something is kept outside of "
-        "the states",
-        _always,
-        _epochs,
-        _compared(_crashed, lambda before: f"crashes before the epochs {sorted(before)}"),
-        takes=set[NonNegativeInt],
     ),
     Property(
         "replays",
@@ -596,12 +618,14 @@ PROPERTIES: tuple[Property, ...] = (
     ),
     Property(
         "processes",
-        "Each worker process has other results: they depend on random numbers, the clock or the "
-        "time zone of the computer, hash(), or the order of a set",
+        "Each worker process has other results: they depend on what a process keeps outside of the "
+        "states, random numbers, the clock or the time zone of the computer, hash(), or the order "
+        "of a set",
         _always,
         _nothing,
         _processes,
         share=0.4,
+        is_confirmed=False,
     ),
     Property(
         "queries",
@@ -635,8 +659,9 @@ PROPERTIES: tuple[Property, ...] = (
         _spark,
         share=0.05,
         is_shrunk=False,
+        is_confirmed=False,
     ),
 )
-"""Those that find most come first: `repeats`, which finds what is kept outside of states, before
-other runs have filled it.
+"""Those that find most come first: `repeats` and `restarts`, which find what is kept outside of
+states.
 """

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import datetime as dt
 import inspect
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce
@@ -13,6 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from statekit.checkpoint.job_file import Clock
+from statekit.checkpoint.repository import Repository
 from statekit.codec.annotations import struct_fields
 from statekit.errors import StatekitError, StateTypeError
 from statekit.functions.process import Process
@@ -23,9 +25,11 @@ from statekit.records import by_value
 from statekit.records.record_type import RecordType
 from statekit.state.base import StateSpec
 from statekit.state.options import Redistribute
-from statekit.testing.driver import Contents
+from statekit.testing.driver import Backend, Contents, memory_of
 from statekit.testing.harness import job_of, process_of
 from statekit.testing.job_harness import JobHarness, timed_readers
+from statekit.testing.killed_harness import killed_harness
+from statekit.working_copy.copies import WorkingCopies
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -165,6 +169,7 @@ class Subject:
 
     Parameters:
         given: a process function, the output stream of an operator, or a job.
+        is_killed: whether runs are in processes of their own, which crashes kill.
 
     Attributes:
         job: the job.
@@ -173,9 +178,13 @@ class Subject:
         is_cut_short: whether runs without end are stopped soon: it is known that there are some.
         runs: how many plain runs there were.
         failed: their errors.
+        memory: what functions keep outside of states, as it is before the first run.
     """
 
-    def __init__(self, given: Process[Any, Any, Any] | Stream[Any] | Job) -> None:
+    def __init__(
+        self, given: Process[Any, Any, Any] | Stream[Any] | Job, *, is_killed: bool = False
+    ) -> None:
+        self._is_killed = is_killed
         self.has_no_end = self.is_cut_short = False
         self.runs, self.failed = 0, list[StatekitError]()
         if isinstance(given, Job):
@@ -190,6 +199,7 @@ class Subject:
             self.variable = self.job.name if inspect.isfunction(process.fn) else "process"
             if isinstance(given, Stream):
                 self.variable = "stream"
+        self.memory = memory_of(self.job)
 
     @property
     def name(self) -> str:
@@ -220,8 +230,41 @@ class Subject:
     def pickled(self) -> bytes:
         """The job as other processes get it. If it is taken before the first run, what functions
         keep outside of the states is not in it.
+
+        Raises:
+            StateTypeError: a function refers to something that cannot be sent.
         """
-        return by_value.dumps(self.job, keeps_files=True)
+        try:
+            return by_value.dumps(self.job, keeps_files=True)
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            raise StateTypeError(
+                f"{self.name} cannot be sent to another process, as Spark does with it ({error}): "
+                "make such an object inside of the function, or keep it in a module"
+            ) from error
+
+    @property
+    def can_be_sent(self) -> bool:
+        """Whether other processes can get the job."""
+        try:
+            return bool(self.pickled)
+        except StateTypeError:
+            return False
+
+    def harness(
+        self,
+        parallelism: int = 1,
+        backend: Backend | WorkingCopies = "memory",
+        checkpoint: Repository | None = None,
+    ) -> JobHarness:
+        """Return a harness in a new process: nothing is left of runs before.
+
+        Parameters:
+            parallelism, backend, checkpoint: as for `JobHarness`.
+        """
+        if self._is_killed and isinstance(backend, str) and checkpoint is None:
+            return killed_harness(self.job, parallelism, backend)
+        self.memory.restore()
+        return JobHarness(self.job, parallelism, backend, checkpoint, memory=self.memory)
 
     def times_of(self, source: str) -> Callable[[Any], Any]:
         """Return a function from a record of a source to its event time; to 0 without, or where
@@ -264,10 +307,10 @@ class Subject:
 
         Parameters:
             disturb: what happens between epochs.
-            harness: that runs them; None for one shard in memory.
+            harness: a new one that runs them; None for one shard in memory.
             stands: whether processing time stands until the last record.
         """
-        harness = harness or JobHarness(self.job, 1)
+        harness = harness or self.harness()
         observed = Observed()
         for step in self.steps(history, observed, stands=stands):
             if step.has_nothing_to_do(harness):

@@ -1,0 +1,153 @@
+"""Search for the smallest history for which a property does not hold: first in this process, where
+it is fast, and then in new processes, where nothing is left of runs before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from statekit.errors import StateTypeError
+from statekit.testing.counterexamples import Depth, counterexample
+from statekit.testing.properties import Difference, Property, found_in_new_processes
+from statekit.testing.subject import History, Subject
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+_HISTORIES_MIN = 30
+"""Of so many histories, most have records."""
+
+_TRIES = 3
+"""So often a history that failed is run in new processes: some depend on chance."""
+
+_SHARE = 0.3
+"""Of the histories, if those that fail in this process do not in new ones, which are slow."""
+
+Found = tuple[History, Any, Difference | None]
+"""A history, how it was disturbed, and what differs; None if it did not when it was run again."""
+
+Find = Callable[[Subject, History, Any], Difference | None]
+
+
+class Search:
+    """Search for a history of a subject for which a property does not hold.
+
+    Parameters:
+        subject: what is checked.
+        wanted: the property.
+        inputs: a strategy of disturbances and histories.
+        depth: how many histories are tried.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        wanted: Property,
+        inputs: SearchStrategy[tuple[Any, History]],
+        depth: Depth | None,
+    ) -> None:
+        self._subject, self._wanted = subject, wanted
+        self._inputs, self._depth = inputs, depth
+        self._sizes: list[int] = []
+
+    def found(self, is_given: bool) -> Found | None:
+        """Return the smallest history that fails; None if none does.
+
+        What Python cannot look into is left in this process after a run. So a history that fails
+        here is a counterexample only if it does in new processes, too.
+
+        Parameters:
+            is_given: whether there is one history, as in a test that a check printed. It is then
+                also run in new processes if it passes here.
+
+        Raises:
+            StateTypeError: the histories have hardly any records.
+        """
+        self._subject.runs, self._subject.failed = 0, []
+        found = self._smallest(self._wanted.find, 1.0)
+        if found is None:
+            self._check_sizes(is_given)
+            if not is_given or not self._can_be_confirmed:
+                return None
+        elif not self._can_be_confirmed:
+            return *found, self._wanted.find(self._subject, *found)
+        else:
+            for _ in range(_TRIES):
+                if (difference := self._in_new_processes(self._subject, *found)) is not None:
+                    return *found, difference
+        return self._found_in_new_processes()
+
+    def _found_in_new_processes(self) -> Found | None:
+        found = self._smallest(self._in_new_processes, _SHARE)
+        return None if found is None else (*found, self._in_new_processes(self._subject, *found))
+
+    @property
+    def _can_be_confirmed(self) -> bool:
+        return self._wanted.is_confirmed and self._subject.can_be_sent
+
+    def _in_new_processes(
+        self, subject: Subject, history: History, argument: Any
+    ) -> Difference | None:
+        return found_in_new_processes(subject, self._wanted, history, argument)
+
+    def _smallest(self, find: Find, share: float) -> tuple[History, Any] | None:
+        def fails(drawn: tuple[Any, History]) -> bool:
+            argument, tried = drawn
+            self._sizes.append(sum(len(records) for epoch in tried for records in epoch.values()))
+            difference = find(self._subject, tried, argument)
+            self._subject.is_cut_short = self._subject.has_no_end  # not during it
+            return difference is not None
+
+        found = counterexample(
+            self._inputs,
+            fails,
+            self._depth,
+            share=share * self._wanted.share,
+            is_shrunk=self._wanted.is_shrunk,
+        )
+        if found is None:
+            return None
+        argument, failed = found[0]
+        if self._wanted.is_shrunk:
+            failed = _without_others(failed, lambda tried: fails((argument, tried)))
+            argument = _with_fewer(argument, lambda tried: fails((tried, failed)))
+        return failed, argument
+
+    def _check_sizes(self, is_given: bool) -> None:
+        made = self._sizes
+        if not is_given and len(made) >= _HISTORIES_MIN and sum(made) < len(made):
+            raise StateTypeError(
+                f"{len(made)} histories of {self._subject.name!r} have {sum(made)} records "
+                "together, so nothing is checked: the class refuses most values of its types, or "
+                "events= has few. Give examples: events=[...]"
+            )
+
+
+def _without_others(history: History, fails: Callable[[History], bool]) -> History:
+    """Return a history without the records and epochs that do not matter for its failure."""
+    number = len(history) - 1
+    while number >= 0:
+        without = [*history[:number], *history[number + 1 :]]
+        if fails(without):
+            history = without
+        else:
+            for name, records in history[number].items():
+                for place in reversed(range(len(records))):
+                    shorter = [*records[:place], *records[place + 1 :]]
+                    epoch = {**history[number], name: shorter}
+                    tried = [*history[:number], epoch, *history[number + 1 :]]
+                    if fails(tried):
+                        history, records = tried, shorter
+        number -= 1
+    return history
+
+
+def _with_fewer(argument: Any, fails: Callable[[Any], bool]) -> Any:
+    """Return how a history is disturbed, without what does not matter for its failure."""
+    if isinstance(argument, set | list):
+        for each in list(argument):
+            fewer = type(argument)(other for other in argument if other is not each)
+            if fewer and fails(fewer):
+                argument = fewer
+    return argument

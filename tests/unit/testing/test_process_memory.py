@@ -32,6 +32,7 @@ class Order(NamedTuple):
 
 
 number = 0
+first_used: int
 SEEN: dict[str, int] = {}
 BY_KEY: collections.defaultdict[str, list[int]] = collections.defaultdict(list)
 IN_ORDER: collections.OrderedDict[int, int] = collections.OrderedDict()
@@ -56,10 +57,10 @@ def rebound() -> int:
 def added_global() -> int:
     global first_used
     try:
-        first_used += 1  # type: ignore[name-defined]
+        first_used += 1
     except NameError:
         first_used = 1
-    return int(first_used)
+    return first_used
 
 
 def in_dict() -> int:
@@ -361,7 +362,7 @@ REGISTERED: list[str] = []
 
 
 def register() -> None:
-    """Create a table once in each process, which is right. The list is set back, the table is not."""
+    """Create a table once in each process, which is right: it is not set back, and the list is."""
     if not REGISTERED:
         CONNECTION.execute("create table metrics (number int)")
         REGISTERED.append("metrics")

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from statekit.query import read
+
 Checkpoint = Annotated[str, typer.Argument(help="Directory or URL of a checkpoint.")]
 Epoch = Annotated[int | None, typer.Option(help="Look at this epoch instead of the last one.")]
 AllowPickle = Annotated[
@@ -14,3 +16,14 @@ AllowPickle = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")]
+WideInts = Annotated[
+    bool, typer.Option("--wide-ints", help="Make ints decimal(20, 0), for ints of 2^63 or more.")
+]
+WideIntsAsText = Annotated[
+    bool, typer.Option("--wide-ints-as-text", help="Make ints text, for ints of 2^63 or more.")
+]
+
+
+def ints_as(wide_ints: bool, as_text: bool) -> read.WideInts:
+    """Return how ints are read, of both options."""
+    return "text" if as_text else wide_ints

@@ -13,7 +13,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from statekit.cli.arguments import AllowPickle, Checkpoint, Epoch
+from statekit.cli.arguments import AllowPickle, Checkpoint, Epoch, WideInts, WideIntsAsText, ints_as
 from statekit.cli.tables import count_text, empty_table, out, print_json, print_title, say
 from statekit.query.export import export
 from statekit.query.plain import json_rows
@@ -36,9 +36,6 @@ Key = Annotated[
 Columns = Annotated[
     list[str] | None,
     typer.Option("--column", help="Only this column; repeat it.", show_default=False),
-]
-WideInts = Annotated[
-    bool, typer.Option("--wide-ints", help="Make ints decimal(20, 0), for ints of 2^63 or more.")
 ]
 
 
@@ -72,11 +69,13 @@ def export_state(
         bool, typer.Option("--overwrite", help="Replace the file if it exists.")
     ] = False,
     wide_ints: WideInts = False,
+    wide_ints_as_text: WideIntsAsText = False,
     allow_pickle: AllowPickle = False,
 ) -> None:
     """Write the rows of a state to a file: Parquet, CSV, Arrow, or a DuckDB database."""
     rows = StateTable(CheckpointReader(checkpoint, epoch=epoch), operator, state)
-    reader = rows.reader(key=key, columns=column, wide_ints=wide_ints, allow_pickle=allow_pickle)
+    wide = ints_as(wide_ints, wide_ints_as_text)
+    reader = rows.reader(key=key, columns=column, wide_ints=wide, allow_pickle=allow_pickle)
     count = export(reader, into, to.value, name=state, overwrite=overwrite)
     say(f"{count_text(count, 'row', 'rows')} of {rows.place} in {into}")
 
@@ -94,11 +93,13 @@ def scan(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON per row.")] = False,
     wide_ints: WideInts = False,
+    wide_ints_as_text: WideIntsAsText = False,
     allow_pickle: AllowPickle = False,
 ) -> None:
     """Print the rows of a state, in the order of key groups and keys."""
     rows = StateTable(CheckpointReader(checkpoint, epoch=epoch), operator, state)
-    reader = rows.reader(key=key, columns=column, wide_ints=wide_ints, allow_pickle=allow_pickle)
+    wide = ints_as(wide_ints, wide_ints_as_text)
+    reader = rows.reader(key=key, columns=column, wide_ints=wide, allow_pickle=allow_pickle)
     all_rows = (row for batch in reader for row in json_rows(batch))
     if as_json:
         for row in islice(all_rows, limit):

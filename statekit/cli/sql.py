@@ -11,7 +11,7 @@ import pyarrow as pa
 import typer
 from rich.text import Text
 
-from statekit.cli.arguments import Checkpoint, Epoch
+from statekit.cli.arguments import Checkpoint, Epoch, WideInts, WideIntsAsText, ints_as
 from statekit.cli.tables import empty_table, out, say
 from statekit.query.export import csv_text
 from statekit.query.plain import json_rows, json_values
@@ -39,12 +39,22 @@ def sql(
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="The number of rows.")] = 1_000,
     timeout: Annotated[float, typer.Option(min=0.1, help="The longest time, in seconds.")] = 60.0,
     memory: Annotated[str, typer.Option(help="How much memory DuckDB may take.")] = "1GB",
+    wide_ints: WideInts = False,
+    wide_ints_as_text: WideIntsAsText = False,
 ) -> None:
     """Run a query over the states of one epoch, with DuckDB.
 
     Needs the extra `sql` (pip install 'statekit\\[sql]').
     """
-    result = run_sql(checkpoint, query, epoch, rows=limit, timeout_s=timeout, memory=memory)
+    result = run_sql(
+        checkpoint,
+        query,
+        epoch,
+        rows=limit,
+        timeout_s=timeout,
+        memory=memory,
+        wide_ints=ints_as(wide_ints, wide_ints_as_text),
+    )
     table = result.table
     if to is SqlFormat.ARROW:
         with pa.ipc.new_stream(sys.stdout.buffer, table.schema) as stream:

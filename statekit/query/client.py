@@ -41,6 +41,7 @@ T = TypeVar("T")
 
 _BUSY = frozenset({429, 502, 503, 504})
 _ABSENT = 404
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
@@ -80,12 +81,17 @@ class WatchEvent(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A request."""
+    """A request.
+
+    Parameters:
+        follows: whether it is sent to the address that an answer redirects to.
+    """
 
     method: str
     path: str
     params: Mapping[str, Any]
     content: bytes | None = None
+    follows: bool = True
 
 
 Step = Call | float
@@ -138,7 +144,8 @@ class _Exchanges:
         stored = msgspec.msgpack.decode(answer.content)
         types = stored["types"]
         if types not in self._job_files:
-            self._job_files[types] = yield from self._types(job, {"epoch": stored["epoch"]})
+            exactly = {"epoch": stored["epoch"], "manifest": stored["manifest"]}
+            self._job_files[types] = yield from self._types(job, exactly)
         rows = self._rows.get((types, operator, state))
         if rows is None:
             rows = StateRows(self._job_files[types], operator, state, function)
@@ -193,15 +200,29 @@ class _Exchanges:
         sent = yield from self._sent("GET", f"{_place(job)}/types", epoch)
         return JobFile.from_bytes(sent.content, "the types of the server")
 
+    def file_url(
+        self, job: str, operator: str, state: str, to: str, params: Mapping[str, Any]
+    ) -> Exchange[str]:
+        path = f"{_place(job, operator, state)}.{quote(to, safe='')}"
+        answer = yield from self._sent("GET", path, params, follows=False)
+        base = httpx.URL(self._url)
+        return str(base.join(answer.headers["location"]))
+
     def _sent(
-        self, method: str, path: str, params: Mapping[str, Any], content: bytes | None = None
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, Any],
+        content: bytes | None = None,
+        *,
+        follows: bool = True,
     ) -> Exchange[HttpAnswer]:
         """Send a request, again while the server is busy or cannot be reached, and return its
         answer.
         """
         for attempt in range(self._retries + 1):
             is_last = attempt == self._retries
-            answer = yield Call(method, path, params, content)
+            answer = yield Call(method, path, params, content, follows)
             if isinstance(answer, httpx.TransportError):
                 if is_last:
                     raise _unreachable(self._url, answer) from answer
@@ -486,6 +507,21 @@ class Client:
                 return
             params["cursor"] = cursor
 
+    def file_url(
+        self, job: str, operator: str, state: str, to: str = "parquet", **epoch: Any
+    ) -> str:
+        """Return the address of a file with all rows of a state after one epoch, for DuckDB, Polars
+        and others that read a file in parts. It stays of this epoch while the job commits others.
+
+        Parameters:
+            to: "parquet", "arrow" or "csv".
+            epoch: as for `get`; also `wide_ints`, "decimal" or "text", for ints of 2^63 or more.
+
+        Raises:
+            QueryError, StorageError: as for `get`.
+        """
+        return self._run(self._exchanges.file_url(job, operator, state, to, epoch))
+
     def follow(
         self,
         job: str,
@@ -548,12 +584,15 @@ class Client:
             return result
 
     def _answered(self, call: Call) -> HttpAnswer:
-        if self._plain is None:
-            return _answer_of(self._http.send(_request(self._http, call)))
-        url = _url(self._http.base_url, call.path)
-        if call.params:
-            url = url.copy_merge_params(call.params)
-        return self._plain.send(call.method, url.raw_path, call.content)
+        if self._plain is not None:
+            url = _url(self._http.base_url, call.path)
+            if call.params:
+                url = url.copy_merge_params(call.params)
+            answer = self._plain.send(call.method, url.raw_path, call.content)
+            if not (call.follows and answer.status in _REDIRECTS):
+                return answer
+        request = _request(self._http, call)
+        return _answer_of(self._http.send(request, follow_redirects=call.follows))
 
     def close(self) -> None:
         """Close the connections."""
@@ -619,6 +658,12 @@ class AsyncClient:
                 return
             params["cursor"] = cursor
 
+    async def file_url(
+        self, job: str, operator: str, state: str, to: str = "parquet", **epoch: Any
+    ) -> str:
+        """Return the address of a file of one epoch. See `Client.file_url`."""
+        return await self._run(self._exchanges.file_url(job, operator, state, to, epoch))
+
     async def follow(
         self,
         job: str,
@@ -659,7 +704,9 @@ class AsyncClient:
                     answer = None
                     continue
                 try:
-                    answer = _answer_of(await self._http.send(_request(self._http, step)))
+                    request = _request(self._http, step)
+                    sent = await self._http.send(request, follow_redirects=step.follows)
+                    answer = _answer_of(sent)
                 except httpx.TransportError as error:
                     answer = error
         except StopIteration as end:
@@ -699,4 +746,10 @@ def _http_options(url: str, token: str | None, timeout: Any) -> dict[str, Any]:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     # Certificates take 20 ms to read.
     verify = httpx.URL(url).scheme != "http"
-    return {"base_url": url, "headers": headers, "timeout": timeout_s, "verify": verify}
+    return {
+        "base_url": url,
+        "headers": headers,
+        "timeout": timeout_s,
+        "verify": verify,
+        "follow_redirects": True,
+    }

@@ -38,6 +38,31 @@ WIDE_INT = pa.decimal128(20, 0)
 """MessagePack has ints up to 2^64-1."""
 
 
+def with_text(schema: pa.Schema) -> pa.Schema:
+    """Return a schema with text in the place of ints of 20 digits.
+
+    >>> with_text(pa.schema({"n": WIDE_INT, "of": pa.list_(WIDE_INT)})).types
+    [DataType(string), ListType(list<item: string>)]
+    """
+    return pa.schema([_field_with_text(field) for field in schema], schema.metadata)
+
+
+def _field_with_text(field: pa.Field) -> pa.Field:
+    return field.with_type(_with_text(field.type))
+
+
+def _with_text(type_: pa.DataType) -> pa.DataType:
+    if type_ == WIDE_INT:
+        return pa.string()
+    if pa.types.is_list(type_):
+        return pa.list_(_field_with_text(type_.value_field))
+    if pa.types.is_struct(type_):
+        return pa.struct([_field_with_text(field) for field in type_.fields])
+    if pa.types.is_map(type_):
+        return pa.map_(_field_with_text(type_.key_field), _field_with_text(type_.item_field))
+    return type_
+
+
 @dataclass(frozen=True)
 class Column:
     """A type of Arrow, and how values become such an array.

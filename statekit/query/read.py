@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ from statekit.checkpoint.retention import still_kept
 from statekit.codec.key_codec import schema_key_codec
 from statekit.errors import CorruptCheckpointError, QueryError, StateTypeError
 from statekit.keygroup import key_group, pack_group
+from statekit.query.columns import with_text
 from statekit.query.packed_bytes import RowBatch, row_batches
 from statekit.query.reader import CheckpointReader
 from statekit.query.row_parts import Family
@@ -28,6 +29,13 @@ from statekit.query.stored_batches import keyed_batches, local_batches, shard_ba
 from statekit.query.table import TooWide, table_for_reading
 from statekit.stored_types import encoded_keys, key_schema
 from statekit.working_copy.unpacked_shard import ShardRows
+
+WideInts = bool | Literal["text"]
+"""How ints become columns: int64; with True decimal(20, 0), which has all of them; or text."""
+
+
+class WideIntError(QueryError):
+    """An int is too large for the column that it was asked for in."""
 
 
 def read(
@@ -38,7 +46,7 @@ def read(
     *,
     key: Any = None,
     columns: Sequence[str] | None = None,
-    wide_ints: bool = False,
+    wide_ints: WideInts = False,
     allow_pickle: bool = False,
 ) -> pa.RecordBatchReader:
     """Return the rows of a state after an epoch as record batches.
@@ -54,7 +62,8 @@ def read(
         key: read the rows of this key alone, from its key group: as text or JSON; several key
             fields as a list; the key None as "null".
         columns: the columns to read, in order; None for all. Others are not decoded.
-        wide_ints: give ints the type decimal(20, 0), for states with ints of 2^63 or more.
+        wide_ints: for states with ints of 2^63 or more: True gives all ints the type
+            decimal(20, 0), and "text" makes them text, for tools without such decimals.
         allow_pickle: unpickle values, which can run any code that whoever wrote the checkpoint
             chose.
 
@@ -117,7 +126,7 @@ class StateTable:
         encoded_key: bytes | None = None,
         shard: int | None = None,
         columns: Sequence[str] | None = None,
-        wide_ints: bool = False,
+        wide_ints: WideInts = False,
         allow_pickle: bool = False,
     ) -> pa.RecordBatchReader:
         """Return the rows as record batches: as `read`.
@@ -135,8 +144,9 @@ class StateTable:
             )
         with self._located():
             table = table_for_reading(
-                self.family, wanted=columns, wide=wide_ints, allow_pickle=allow_pickle
+                self.family, wanted=columns, wide=bool(wide_ints), allow_pickle=allow_pickle
             )
+        schema = with_text(table.schema) if wide_ints == "text" else table.schema
         if encoded_key is not None:
             batches = self._batches_of_key([encoded_key])
         elif key is not None:
@@ -150,9 +160,9 @@ class StateTable:
                 for rows in batches:
                     batch = table.batch(rows, expired_until=until)
                     if batch.num_rows:
-                        yield batch
+                        yield batch.cast(schema) if wide_ints == "text" else batch
 
-        return pa.RecordBatchReader.from_batches(table.schema, filled())
+        return pa.RecordBatchReader.from_batches(schema, filled())
 
     def schema(self, *, wide_ints: bool = False, allow_pickle: bool = False) -> pa.Schema:
         """Return the columns.
@@ -251,9 +261,11 @@ class StateTable:
                 f"{self.place} of {self._repository.url}: {error}"
             ) from error
         except TooWide as error:
-            raise QueryError(
+            raise WideIntError(
                 f"{self.place} has an int of 2^63 or more, for which int64 is too small: pass "
-                "wide_ints=True (--wide-ints), which makes all of its ints decimal(20, 0)"
+                "wide_ints=True (--wide-ints, or over HTTP wide_ints=decimal), which makes all of "
+                'its ints decimal(20, 0), or wide_ints="text" (--wide-ints-as-text, or over HTTP '
+                "wide_ints=text), which makes them text"
             ) from error
         except QueryError as error:
             raise QueryError(f"{self.place}: {error}") from error

@@ -73,6 +73,11 @@ PARAMETERS: Mapping[str, Part] = {
         {"type": "number", "minimum": 0, "maximum": WAIT_MAX_S, "default": 0},
         "How many seconds to wait for min_epoch and min_watermark.",
     ),
+    "wide_ints": in_query(
+        "wide_ints",
+        {"enum": ["decimal", "text"]},
+        "Of a file: how ints are written if some are 2^63 or more.",
+    ),
     "limit": in_query(
         "limit",
         {"type": "integer", "minimum": 1, "maximum": ROWS_MAX},
@@ -204,6 +209,7 @@ SQL_QUERY: JsonSchema = {
         "epoch": or_null(_EPOCH),
         "manifest": or_null(_CHECKSUM),
         "rows": {"type": "integer", "minimum": 1, "maximum": SQL_ROWS_MAX},
+        "wide_ints": {"enum": ["decimal", "text", None]},
     },
     "required": ["job", "sql"],
     "additionalProperties": False,
@@ -227,6 +233,11 @@ SCHEMAS: Mapping[str, JsonSchema] = {
 
 HEADERS: Mapping[str, Part] = {
     "ETag": {"description": "Stands for the value.", "schema": {"type": "string"}},
+    "Last-Modified": {"description": "When the epoch was committed.", "schema": {"type": "string"}},
+    "Location": {
+        "description": "The address of the file of one epoch.",
+        "schema": {"type": "string"},
+    },
     "Retry-After": {"description": "How many seconds to wait.", "schema": {"type": "string"}},
     "Statekit-Epoch": {"description": "The epoch of the file.", "schema": {"type": "string"}},
     "Statekit-Is-Cut": {
@@ -272,7 +283,9 @@ def _problem(description: str, *kinds: str, retry: bool = False) -> Part:
 _PROBLEMS: Mapping[int, tuple[str, Part]] = {
     400: (
         "BadRequest",
-        _problem("The request cannot be understood.", "bad_request", "state_type", "query"),
+        _problem(
+            "The request cannot be understood.", "bad_request", "state_type", "query", "wide_ints"
+        ),
     ),
     401: ("Unauthorized", _problem("The request has no known token.", "unauthorized")),
     403: ("Forbidden", _problem("The token may not read this.", "forbidden")),
@@ -283,6 +296,8 @@ _PROBLEMS: Mapping[int, tuple[str, Part]] = {
     405: ("NotAllowed", _problem("The address has no such method.", "method_not_allowed")),
     409: ("Behind", _problem("The epoch is not reached.", "behind")),
     410: ("Gone", _problem("The epoch can no longer be read.", "gone")),
+    412: ("OtherFile", _problem("The file is not the one that is meant.", "precondition")),
+    416: ("NoSuchPart", _problem("The file has no such part.", "range")),
     413: ("TooLarge", _problem(f"More than {KEYS_MAX:,} keys, or too many bytes.", "too_large")),
     421: ("UnknownHost", _problem("The server does not have this name.", "unknown_host")),
     429: ("TooMany", _problem("Too many requests.", "too_many", retry=True)),
@@ -299,9 +314,28 @@ _PROBLEMS: Mapping[int, tuple[str, Part]] = {
 
 RESPONSES: Mapping[str, Part] = {
     "NotModified": {"description": "The client has the value.", "headers": _TAG},
+    "OfAnEpoch": {
+        "description": "The file is at the address of the last epoch.",
+        "headers": {name: reference("headers", name) for name in ("Location", "Statekit-Epoch")},
+    },
     **dict(_PROBLEMS.values()),
 }
 """Answers of many routes, by name."""
+
+FILE_HEADERS = ("ETag", "Last-Modified", "Statekit-Epoch")
+
+FILE_CONDITIONS = [
+    {"name": name, "in": "header", "description": text, "schema": {"type": "string"}}
+    for name, text in (
+        ("If-Match", "The tag of the file that is meant."),
+        (
+            "If-Range",
+            "The tag of the file that the parts are of; otherwise the answer is all of it.",
+        ),
+        ("Range", "Which parts of the file."),
+    )
+]
+"""Headers of requests for files."""
 
 OF_A_JOB = (400, 404, 409, 410)
 """Statuses of problems of routes that read an epoch of a job."""

@@ -17,6 +17,8 @@ from statekit.codec.json_schema import JsonSchema
 from statekit.server.metrics import MEDIA_TYPE as METRICS_TYPE
 from statekit.server.openapi_parts import (
     EPOCH_PARAMETERS,
+    FILE_CONDITIONS,
+    FILE_HEADERS,
     OF_A_JOB,
     SQL_QUERY,
     Part,
@@ -109,6 +111,9 @@ PATHS: dict[str, Part] = {
 """Addresses that are not of a job."""
 
 
+_PARTS = {"multipart/byteranges": JsonSchema()}
+
+
 def of_jobs(aliases: Sequence[str]) -> dict[str, Part]:
     """Return the addresses of a job that are the same for all its states.
 
@@ -123,7 +128,6 @@ def of_jobs(aliases: Sequence[str]) -> dict[str, Part]:
     ]
     ends = in_path("format", {"enum": list(MEDIA_TYPES)}, "Of the file.")
     files = {media_type: JsonSchema() for media_type in MEDIA_TYPES.values()}
-    headers = ["ETag", "Statekit-Epoch"]
     return {
         "/{job}": _get(
             "describe",
@@ -143,11 +147,20 @@ def of_jobs(aliases: Sequence[str]) -> dict[str, Part]:
         "/{job}/{operator}/{state}.{format}": _get(
             "file",
             "All rows of a state, as a file, of which parts can be asked for.",
-            [*place, ends, *EPOCH_PARAMETERS],
+            [
+                *place,
+                ends,
+                *EPOCH_PARAMETERS,
+                reference("parameters", "wide_ints"),
+                reference("parameters", "if_none_match"),
+                *FILE_CONDITIONS,
+            ],
             {
-                "200": answered("The file.", files, headers),
-                "206": answered("A part of it.", files, headers),
-                **problems(*OF_A_JOB),
+                "200": answered("The file.", files, FILE_HEADERS),
+                "206": answered("Parts of it.", {**files, **_PARTS}, FILE_HEADERS),
+                "304": reference("responses", "NotModified"),
+                "307": reference("responses", "OfAnEpoch"),
+                **problems(*OF_A_JOB, 412, 416),
             },
         ),
         "/{job}/{operator}/{state}/stored": {"post": _stored(place)},

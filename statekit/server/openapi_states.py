@@ -242,6 +242,7 @@ class _StatePart:
             *(reference("parameters", name) for name in ("limit", "reverse", "cursor", "prefix")),
             *EPOCH_PARAMETERS,
             _IF_NONE_MATCH,
+            reference("parameters", "wide_ints"),
         ]
         items = {"type": "array", "items": array_of([self._key, self._value])}
         value = object_of({"items": items, "cursor": or_null({"type": "string"})})
@@ -257,6 +258,7 @@ class _StatePart:
             "responses": {
                 "200": answered("A page of keys, or what the state has for the key.", answers),
                 "304": reference("responses", "NotModified"),
+                "307": reference("responses", "OfAnEpoch"),
                 **problems(*OF_A_JOB, 413),
             },
         }

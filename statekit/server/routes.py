@@ -13,7 +13,8 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urlencode
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request
@@ -22,6 +23,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Scope
 
 from statekit.checkpoint.state_kinds import RowShape
+from statekit.errors import QueryError
 from statekit.query.export import Format
 from statekit.query.view import View
 from statekit.server.access import Access, Token, forbidden
@@ -50,7 +52,7 @@ from statekit.server.reads import (
 )
 from statekit.server.served_job import LAST, ServedJob, Wanted
 from statekit.server.sql_queries import Queries, SqlQuery, states_of
-from statekit.server.tables import MEDIA_TYPES, Tables
+from statekit.server.tables import MEDIA_TYPES, Asked, Tables
 from statekit.server.waits import Waiter, Waits
 from statekit.server.watch import EVENT_STREAM, Watch, asks_to_watch, prefix_of
 
@@ -60,6 +62,12 @@ RESERVED = frozenset(
     {"assets", "docs", "healthz", "jobs", "metrics", "openapi.json", "readyz", "sql"}
 )
 """Names that no job can be served under."""
+
+_OF_EPOCHS = ("epoch", "manifest", "as_of", "min_epoch", "min_watermark", "wait")
+"""Parameters that say which epoch."""
+
+WideIntsOfFile = Literal["decimal", "text"]
+"""How ints are written that are too large for 64 bits with a sign."""
 
 WAIT_MAX_S = 60.0
 """The longest wait for an epoch."""
@@ -202,7 +210,7 @@ async def _part(
 
 
 Epoch = Annotated[Wanted, Depends(_wanted)]
-Asked = Annotated[Part, Depends(_part)]
+PartAsked = Annotated[Part, Depends(_part)]
 ResultFormat = Annotated[str | None, Query(alias="format")]
 
 
@@ -352,13 +360,16 @@ async def read_state(
     served: Jobs,
     token: Allowed,
     epoch: Epoch,
-    part: Asked,
+    part: PartAsked,
     key: str | None = None,
     cursor: str | None = None,
     prefix: str | None = None,
     rows: bool = True,
+    wide_ints: WideIntsOfFile | None = None,
 ) -> Response:
     """Read one key, given as JSON; a range of keys; or all rows, as Arrow, Parquet or CSV.
+
+    A file has the address of its epoch: without `epoch`, the answer redirects to that.
 
     With `Accept: text/event-stream`, watch what is asked for; `prefix` is that of keys, and without
     `rows` the stream has only changes.
@@ -371,11 +382,14 @@ async def read_state(
         return _watched(
             request, served, own, (operator, state), data, begins, is_json=True, rows=rows
         )
-    view = await own.view(epoch, operator)
-    if to is not None and key is not None:
-        raise bad_request("a file has all keys: leave key= out, or read it as JSON")
     if to is not None:
-        return await served.tables.response(own, view, operator, state, to)
+        if key is not None:
+            raise bad_request("a file has all keys: leave key= out, or read it as JSON")
+        table = Asked(operator, state, to, wide_ints == "decimal" or (wide_ints or False))
+        return await _file(request, served, own, epoch, table)
+    if wide_ints is not None:
+        raise bad_request("wide_ints= is for files and SQL: JSON has ints of any size")
+    view = await own.view(epoch, operator)
     if key is not None:
         data = json_of(key, "key")
         return await _one(request, own, view, (operator, state), part, data, is_json=True)
@@ -396,7 +410,7 @@ async def read_one(
     served: Jobs,
     token: Allowed,
     epoch: Epoch,
-    part: Asked,
+    part: PartAsked,
     rows: bool = True,
 ) -> Response:
     """Read one key, given as text. With `Accept: text/event-stream`, watch it."""
@@ -407,6 +421,29 @@ async def read_one(
         )
     view = await own.view(epoch, operator)
     return await _one(request, own, view, (operator, state), part, key, is_json=False)
+
+
+async def _file(
+    request: Request, served: Served, job: ServedJob, epoch: Wanted, asked: Asked
+) -> Response:
+    """Return a file with all rows of a state, or the address of the file."""
+    if epoch.epoch_id is not None:
+        kept = served.tables.kept(job, epoch.epoch_id, asked, request)
+        if kept is not None:  # maybe longer than the epoch
+            return kept
+    view = await job.view(epoch, asked.operator)
+    if asked.state not in (names := view.record(asked.operator).holds):
+        raise QueryError(
+            f"operator {asked.operator!r} has no state {asked.state!r} in epoch {view.epoch}: it "
+            f"has {', '.join(names) or 'none'}"
+        )
+    if epoch.epoch is not None:
+        return await served.tables.response(job, view, asked, request)
+    others = [own for own in request.query_params.multi_items() if own[0] not in _OF_EPOCHS]
+    exactly = urlencode([*others, ("epoch", view.epoch), ("manifest", view.id.manifest)])
+    path = request.scope["raw_path"].decode("latin-1")
+    headers = {"Location": f"{path}?{exactly}", "Cache-Control": "no-store"}
+    return Response(status_code=307, headers={**headers, "Statekit-Epoch": str(view.epoch)})
 
 
 def _format(state: str, request: Request) -> tuple[str, Format | None]:

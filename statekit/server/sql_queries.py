@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import pyarrow as pa
@@ -41,6 +41,7 @@ class SqlQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         epoch: which epoch; None for the last one.
         manifest: the checksum of its manifest; None for any epoch of that number.
         rows: how many rows at most.
+        wide_ints: how ints of states are read of which some are 2^63 or more; None for int64.
     """
 
     job: str
@@ -48,6 +49,7 @@ class SqlQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epoch: int | None = None
     manifest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")] | None = None
     rows: int = _ROWS
+    wide_ints: Literal["decimal", "text"] | None = None
 
 
 def states_of(view: View) -> list[tuple[str, str]]:
@@ -101,6 +103,7 @@ class Queries:
                 timeout_s=_SECONDS,
                 memory=_MEMORY,
                 states=states,
+                wide_ints=asked.wide_ints == "decimal" or (asked.wide_ints or False),
                 is_unwanted=is_unwanted,
                 directory=self._directory,
             )

@@ -1,8 +1,9 @@
 """Tables: all rows of a state after an epoch, as a file that DuckDB, Polars and pandas read from
 its address.
 
-These read parts of a file, in several requests. So each file is written once, in a directory of the
-server, and is kept for a while.
+These read parts of a file, in several requests. So each file is of one epoch, which its address
+names. It is written once, in a directory of the server, and is kept for a while, also if the epoch
+is no longer.
 """
 
 from __future__ import annotations
@@ -10,18 +11,32 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import OrderedDict
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
+import pyarrow as pa
+import xxhash
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import FileResponse
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.types import Receive, Scope, Send
 
+from statekit.checkpoint.epoch_id import EpochId
+from statekit.clock import stopwatch_s
 from statekit.query.export import Format, export
-from statekit.query.read import read
+from statekit.query.read import StateTable, WideIntError, WideInts
+from statekit.query.reader import CheckpointReader
 from statekit.query.view import View
+from statekit.server.conditions import Range, Validators, ranges_of
 from statekit.server.disk import Disk
-from statekit.server.problems import too_many
+from statekit.server.problems import Problem, too_many
 from statekit.server.served_job import ServedJob
+from statekit.timestamp import instant
 
 MEDIA_TYPES: dict[Format, str] = {
     "arrow": "application/vnd.apache.arrow.file",
@@ -32,7 +47,53 @@ MEDIA_TYPES: dict[Format, str] = {
 
 _FILES_MAX = 16
 _WRITTEN_AT_ONCE = 2
-_REMOVED_AFTER_S = 60.0
+_KEPT_S = 60.0
+"""How long a file is kept after it was asked for, so that a reader gets all of its parts."""
+
+
+class Asked(NamedTuple):
+    """A table that a request asks for.
+
+    Parameters:
+        operator, state: their names.
+        to: the format.
+        wide_ints: how ints of 2^63 or more are written.
+    """
+
+    operator: str
+    state: str
+    to: Format
+    wide_ints: WideInts
+
+
+class _File(NamedTuple):
+    """A table on the disk, and its bytes."""
+
+    path: Path
+    size: int
+
+
+@dataclass(eq=False)
+class _Table:
+    """A table that is being written, or was written.
+
+    Parameters:
+        validators: what stands for its content.
+        writing: writes it.
+
+    Attributes:
+        asked_s: when it was asked for last, by a monotonic clock.
+    """
+
+    validators: Validators
+    writing: asyncio.Task[_File]
+    asked_s: float = field(default_factory=stopwatch_s)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it was written."""
+        task = self.writing
+        return task.done() and not task.cancelled() and task.exception() is None
 
 
 class Tables:
@@ -46,68 +107,151 @@ class Tables:
     def __init__(self, disk: Disk, most: int) -> None:
         self._disk, self._most = disk, most
         self._directory = disk.below("tables")
-        self._files: OrderedDict[str, asyncio.Task[Path]] = OrderedDict()
+        self._tables: OrderedDict[str, _Table] = OrderedDict()
         self._numbers = itertools.count()
-        self._writing = asyncio.Semaphore(_WRITTEN_AT_ONCE)
+        self._at_once = asyncio.Semaphore(_WRITTEN_AT_ONCE)
+
+    def kept(
+        self, job: ServedJob, epoch_id: EpochId, asked: Asked, request: Request
+    ) -> Response | None:
+        """Return a table as the answer of a request, if it was written already.
+
+        Raises:
+            Problem: the request asks for parts that the table does not have, or its conditions do
+                not hold.
+        """
+        table = self._tables.get(_tag(job, epoch_id, asked))
+        if table is None or not table.is_there:
+            return None
+        return self._answer(table, epoch_id, asked, request)
 
     async def response(
-        self, job: ServedJob, view: View, operator: str, state: str, to: Format
-    ) -> FileResponse:
+        self, job: ServedJob, view: View, asked: Asked, request: Request
+    ) -> Response:
         """Return a table as the answer of a request.
 
         Raises:
-            QueryError: there is no such state.
             CorruptCheckpointError, StorageError: it cannot be read, or not be written.
-            Problem: too many are being written, the server may not take more of the disk, or the
-                checkpoint no longer has the epoch.
+            Problem: too many are being written, the server may not take more of the disk, the
+                checkpoint no longer has the epoch, or an int is too wide; or as for `kept`.
         """
-        tag = f"{job.identity}.{operator}.{state}.{view.epoch}.{to}"
-        task = self._files.get(tag)
-        if task is None or (task.done() and (task.cancelled() or task.exception())):
-            await self._check()
-            path = self._directory / f"{next(self._numbers)}.{to}"
-            writing = self._written(job.checkpoint, view.epoch, operator, state, to, path)
-            task = self._files[tag] = asyncio.ensure_future(writing)
-        self._files.move_to_end(tag)
+        tag = _tag(job, view.id, asked)
+        modified = instant(view.manifest.committed_at_us).replace(microsecond=0)
+        validators = Validators(tag, modified)
+        if (unchanged := _unchanged(validators, request)) is not None:
+            return unchanged
+        table = self._tables.get(tag)
+        if table is None or (table.writing.done() and not table.is_there):
+            await self._check_space()
+            path = self._directory / f"{next(self._numbers)}.{asked.to}"
+            writing = asyncio.ensure_future(self._written(job.checkpoint, view.id, asked, path))
+            table = self._tables[tag] = _Table(validators, writing)
         async with job.reads_checkpoint(view):
-            path = await asyncio.shield(task)
+            await asyncio.shield(table.writing)
         self._remove_old()
-        return FileResponse(
-            path,
-            media_type=MEDIA_TYPES[to],
-            headers={"ETag": f'"{tag}"', "Statekit-Epoch": str(view.epoch)},
-        )
+        return self._answer(table, view.id, asked, request)
 
-    async def _check(self) -> None:
+    def _answer(self, table: _Table, epoch_id: EpochId, asked: Asked, request: Request) -> Response:
+        validators, file = table.validators, table.writing.result()
+        if (unchanged := _unchanged(validators, request)) is not None:
+            return unchanged
+        self._tables.move_to_end(validators.tag)
+        table.asked_s = stopwatch_s()
+        has_range = request.method == "GET" and validators.has_range(request.headers)
+        ranges = ranges_of(request.headers["range"], file.size) if has_range else []
+        own = {"Statekit-Epoch": str(epoch_id.epoch), "Cache-Control": "no-cache"}
+        return _Parts(file.path, ranges, {**validators.headers, **own}, MEDIA_TYPES[asked.to])
+
+    async def _check_space(self) -> None:
         """Check that one more table may be written."""
-        if sum(not task.done() for task in self._files.values()) >= self._most:
+        if sum(not table.writing.done() for table in self._tables.values()) >= self._most:
             raise too_many("too many files are being written already: try again", retry_s=5)
         if await run_in_threadpool(lambda: self._disk.is_full):
-            self._remove_old(most=0)
+            self._remove_old(is_full=True)
         await run_in_threadpool(self._disk.check_request)
 
-    async def _written(
-        self, checkpoint: str, epoch: int, operator: str, state: str, to: Format, path: Path
-    ) -> Path:
-        def write() -> None:
-            export(read(checkpoint, operator, state, epoch), path, to, overwrite=True)
+    async def _written(self, checkpoint: str, epoch_id: EpochId, asked: Asked, path: Path) -> _File:
+        def write() -> _File:
+            reader = CheckpointReader(checkpoint, epoch=epoch_id)
+            rows = StateTable(reader, asked.operator, asked.state)
+            export(rows.reader(wide_ints=asked.wide_ints), path, asked.to, overwrite=True)
+            return _File(path, path.stat().st_size)
 
-        async with self._writing:
-            await run_in_threadpool(write)
-        return path
+        async with self._at_once:
+            try:
+                return await run_in_threadpool(write)
+            except WideIntError as error:
+                raise Problem(400, "wide_ints", str(error)) from error
 
-    def _remove_old(self, most: int = _FILES_MAX) -> None:
-        """Remove the files that were asked for longest ago.
+    def _remove_old(self, *, is_full: bool = False) -> None:
+        """Remove the files that nobody has asked for in a while, but for the last ones.
 
         Parameters:
-            most: how many stay.
+            is_full: remove all files, once requests that have begun have opened them.
         """
-        while len(self._files) > most:
-            tag, task = next(iter(self._files.items()))
-            if not task.done():
-                return
-            del self._files[tag]
-            if not task.cancelled() and task.exception() is None:
-                # Later, as requests that have begun may not have opened it yet.
-                remove = partial(task.result().unlink, missing_ok=True)
-                asyncio.get_running_loop().call_later(_REMOVED_AFTER_S, remove)
+        for tag, table in list(self._tables.items()):
+            is_old = len(self._tables) > _FILES_MAX and stopwatch_s() - table.asked_s > _KEPT_S
+            if not table.writing.done() or not (is_old or is_full):
+                continue
+            del self._tables[tag]
+            if table.is_there:
+                remove = partial(table.writing.result().path.unlink, missing_ok=True)
+                asyncio.get_running_loop().call_later(_KEPT_S if is_full else 0, remove)
+
+
+class _Parts(FileResponse):
+    """A file, or parts of it.
+
+    Parameters:
+        path: of the file.
+        ranges: the parts, which lie in it; none for all.
+        headers: of the answer.
+        media_type: of the file.
+    """
+
+    def __init__(
+        self, path: Path, ranges: Sequence[Range], headers: Mapping[str, str], media_type: str
+    ) -> None:
+        super().__init__(path, headers=headers, media_type=media_type)
+        self._ranges = ranges
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Which parts are sent was decided here, and only of GET requests.
+        own = MutableHeaders(raw=list(scope["headers"]))
+        del own["range"], own["if-range"]
+        if self._ranges and scope["method"] == "GET":
+            own["range"] = "bytes=" + ",".join(f"{first}-{last}" for first, last in self._ranges)
+        await super().__call__({**scope, "headers": own.raw}, receive, send)
+
+
+def _tag(job: ServedJob, epoch_id: EpochId, asked: Asked) -> str:
+    """Return the strong tag of a table."""
+    parts = repr((job.identity, epoch_id, asked, _versions())).encode()
+    return f'"{xxhash.xxh3_128_hexdigest(parts)}"'
+
+
+@cache
+def _versions() -> tuple[str, str]:
+    """Return the versions of what writes tables: other ones may write other bytes."""
+    return version("statekit"), pa.__version__
+
+
+def _unchanged(validators: Validators, request: Request) -> Response | None:
+    """Return the answer of a request whose client has the file already.
+
+    Raises:
+        Problem: the request is about another file.
+    """
+    match validators.failed(request.headers):
+        case 304:
+            headers = {**validators.headers, "Cache-Control": "no-cache"}
+            return Response(status_code=304, headers=headers)
+        case 412:
+            raise Problem(
+                412,
+                "precondition",
+                "the file is another one than the request is about (If-Match, "
+                "If-Unmodified-Since): ask for its length and its tag again",
+                validators.headers,
+            )
+    return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from statekit.checkpoint.epoch_id import EpochId
@@ -17,6 +19,7 @@ class Request(msgspec.Struct, frozen=True):
         rows: how many rows of the result at most, and one more if there are more.
         memory: how much memory DuckDB may take, as "1GB".
         states: the states that may be read, as operator and state; None for all.
+        wide_ints: as for `statekit.read`.
     """
 
     checkpoint: str
@@ -25,3 +28,4 @@ class Request(msgspec.Struct, frozen=True):
     rows: int
     memory: str
     states: list[tuple[str, str]] | None = None
+    wide_ints: bool | Literal["text"] = False

@@ -13,6 +13,7 @@ import pyarrow as pa
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.errors import QueryError
 from statekit.query.child_process import run_child
+from statekit.query.read import WideInts
 from statekit.sql.request import Request
 
 ROWS_MAX = 100_000
@@ -45,6 +46,7 @@ def run_sql(
     timeout_s: float = 30.0,
     memory: str = "1GB",
     states: list[tuple[str, str]] | None = None,
+    wide_ints: WideInts = False,
     is_unwanted: Callable[[], bool] = lambda: False,
     directory: Path | None = None,
 ) -> SqlResult:
@@ -61,6 +63,7 @@ def run_sql(
         timeout_s: the longest time, in seconds.
         memory: how much memory DuckDB may take.
         states: the states that may be read, as operator and state; None for all.
+        wide_ints: as for `statekit.read`, for states with ints of 2^63 or more.
         is_unwanted: asked while the query runs; it is ended once nobody wants the result.
         directory: where the files of the query are written; None for `TMPDIR`.
 
@@ -77,7 +80,7 @@ def run_sql(
     place = checkpoint if "://" in checkpoint else os.path.abspath(checkpoint)
     output = run_child(
         "statekit.sql.worker",
-        Request(place, epoch, sql, rows, memory, states),
+        Request(place, epoch, sql, rows, memory, states, wide_ints),
         "query",
         timeout_s=timeout_s,
         is_unwanted=is_unwanted,

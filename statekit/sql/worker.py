@@ -22,7 +22,7 @@ from statekit.codec.schema import Schema
 from statekit.errors import QueryError, StateTypeError
 from statekit.query.child_process import answer_parent
 from statekit.query.export import export
-from statekit.query.read import StateTable
+from statekit.query.read import StateTable, WideInts
 from statekit.query.reader import CheckpointReader
 from statekit.sql.pushdown import key_of
 from statekit.sql.request import Request
@@ -93,7 +93,7 @@ def _add_states(
         table = StateTable(reader, operator, state)
         key = _key_in(database, request, reader, operator, state) if is_about_one else None
         path = directory / f"{next(numbers)}.parquet"
-        export(_rows(table, key), path, "parquet")
+        export(_rows(table, key, request.wide_ints), path, "parquet")
         database.execute(f"create schema if not exists {_quoted(operator)}")
         name = f"rows of {operator}.{state}"
         database.register(name, ds.dataset(path, format="parquet"))
@@ -101,12 +101,12 @@ def _add_states(
         database.execute(f"create view {view} as select * from {_quoted(name)}")
 
 
-def _rows(table: StateTable, key: Any) -> pa.RecordBatchReader:
+def _rows(table: StateTable, key: Any, wide_ints: WideInts) -> pa.RecordBatchReader:
     """Return the rows of one key; all rows without a key, or if it is none of the operator."""
     try:
-        return table.reader(key=key)
+        return table.reader(key=key, wide_ints=wide_ints)
     except StateTypeError:
-        return table.reader()
+        return table.reader(wide_ints=wide_ints)
 
 
 def _mentions(sql: str, operator: str, state: str) -> int:

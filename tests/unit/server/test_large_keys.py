@@ -123,7 +123,7 @@ def test_a_page_ends_before_it_has_too_many_rows(address: str, state: str, rever
 def test_a_state_may_have_the_name_of_a_format(address: str) -> None:
     found = httpx.get(f"{address}/loads/loads/csv", params={"limit": 1}).json()
     assert found["value"]["items"] == [["a", [6_000]]]
-    text = httpx.get(f"{address}/loads/loads/csv.csv").text
+    text = httpx.get(f"{address}/loads/loads/csv.csv", follow_redirects=True).text
     assert text.splitlines()[0].startswith('"name"')
 
 

@@ -52,9 +52,12 @@ def test_at_its_disk_limit_a_server_answers_from_what_it_has_and_says_so(
     with server({"shop": home}, directory=copies):
         taken = bytes_below([copies])
     options = {"directory": copies, "disk_bytes": taken + 2**20}
-    with server({"shop": home}, **options) as address, httpx.Client(base_url=address) as client:
+    with (
+        server({"shop": home}, **options) as address,
+        httpx.Client(base_url=address, follow_redirects=True) as client,
+    ):
         assert client.get("/readyz").json() == {"status": "ok"}
-        assert client.get("/shop/sales/total.parquet").status_code == 200
+        assert client.get("/shop/sales/total.parquet", follow_redirects=True).status_code == 200
         ballast = copies / "shop" / "ballast"
         ballast.write_bytes(bytes(2 * 2**20))
         until(lambda: client.get("/readyz").json() == {"status": "disk_full"})
@@ -73,7 +76,7 @@ def test_at_its_disk_limit_a_server_answers_from_what_it_has_and_says_so(
         ballast.unlink()
         until(lambda: client.get("/shop/sales/total/rome").json()["value"] == 401)
         assert client.get("/readyz").json() == {"status": "ok"}
-        assert client.get("/shop/sales/log.parquet").status_code == 200
+        assert client.get("/shop/sales/log.parquet", follow_redirects=True).status_code == 200
 
 
 def test_a_server_whose_copies_are_too_large_is_refused_at_the_start(
@@ -117,7 +120,12 @@ def test_files_of_a_killed_server_are_removed_by_the_next_one_and_of_no_other(
         try:
             for process in (killed, other):
                 address = address_from(process)
-                assert httpx.get(f"{address}/sales/sales/total.parquet").status_code == 200
+                assert (
+                    httpx.get(
+                        f"{address}/sales/sales/total.parquet", follow_redirects=True
+                    ).status_code
+                    == 200
+                )
             own = set(tmp_path.glob("statekit-server-*"))
             assert len(own) == 2
             killed.send_signal(signal.SIGKILL)
@@ -127,7 +135,12 @@ def test_files_of_a_killed_server_are_removed_by_the_next_one_and_of_no_other(
                     address_from(third)
                     assert len(own & set(tmp_path.glob("statekit-server-*"))) == 1
                     assert len(list(tmp_path.glob("statekit-replica-*"))) == 2
-                    assert httpx.get(f"{address}/sales/sales/log.parquet").status_code == 200
+                    assert (
+                        httpx.get(
+                            f"{address}/sales/sales/log.parquet", follow_redirects=True
+                        ).status_code
+                        == 200
+                    )
                 finally:
                     third.terminate()
             other.terminate()

@@ -43,7 +43,10 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
             failed.append(error)
 
     job = threading.Thread(target=run)
-    with server({"shop": home}) as address, httpx.Client(base_url=address, timeout=30) as client:
+    with (
+        server({"shop": home}) as address,
+        httpx.Client(base_url=address, timeout=30, follow_redirects=True) as client,
+    ):
         job.start()
         yield client
         job.join(300)

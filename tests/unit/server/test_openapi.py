@@ -50,7 +50,10 @@ def test_answers_of_all_types_are_what_the_document_says(
 ) -> None:
     home = tmp_path_factory.mktemp("types")
     served_types.run(home / "types", records)
-    with server({"types": home / "types"}) as address, httpx.Client(base_url=address) as client:
+    with (
+        server({"types": home / "types"}) as address,
+        httpx.Client(base_url=address, follow_redirects=True) as client,
+    ):
         api = OpenApi.of(address)
         api.check_references()
         for kind in served_types.KINDS:
@@ -113,7 +116,10 @@ def test_keys_of_plain_dicts_have_no_declared_type(tmp_path: Path) -> None:
     job.source("records", dict).process(count)
     keys: list[list[Any]] = [["x", 1], [None, True], ["1", "null"]]
     job.run({"records": [{"a": a, "b": b} for a, b in keys]}, checkpoint=tmp_path / "dicts")
-    with server({"dicts": tmp_path / "dicts"}) as address, httpx.Client(base_url=address) as client:
+    with (
+        server({"dicts": tmp_path / "dicts"}) as address,
+        httpx.Client(base_url=address, follow_redirects=True) as client,
+    ):
         api = OpenApi.of(address)
         api.check_references()
         check_state(client, api, "/dicts/count/n", keys)
@@ -133,7 +139,10 @@ def test_the_document_changes_with_the_types_of_the_job(tmp_path: Path) -> None:
         job.run({"records": records}, checkpoint=home, epoch_size=1)
 
     run(int, [{"user": "ann"}])
-    with server({"site": home}) as address, httpx.Client(base_url=address) as client:
+    with (
+        server({"site": home}) as address,
+        httpx.Client(base_url=address, follow_redirects=True) as client,
+    ):
         before = client.get("/openapi.json")
         assert before.json()["components"]["schemas"]["site.visits.last"] == {"type": "integer"}
         tag = {"If-None-Match": before.headers["etag"]}
@@ -150,7 +159,10 @@ def test_the_document_changes_with_the_types_of_the_job(tmp_path: Path) -> None:
 
 
 def test_problems_are_what_the_document_says(home: Path) -> None:
-    with server({"shop": home}) as address, httpx.Client(base_url=address) as client:
+    with (
+        server({"shop": home}) as address,
+        httpx.Client(base_url=address, follow_redirects=True) as client,
+    ):
         api = OpenApi.of(address)
         state = "/shop/sales/total"
         for path, described in [

@@ -39,7 +39,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def client(home: Path) -> Iterator[httpx.Client]:
-    with server({"shop": home}) as address, httpx.Client(base_url=address) as client:
+    with (
+        server({"shop": home}) as address,
+        httpx.Client(base_url=address, follow_redirects=True) as client,
+    ):
         yield client
 
 
@@ -115,7 +118,10 @@ def test_an_absent_key_is_404_and_says_the_epoch(client: httpx.Client, path: str
 def test_a_client_that_has_the_value_gets_304_until_it_changes(tmp_path: Path) -> None:
     home = tmp_path / "sales"
     sell(home, RECORDS[:2])
-    with server({"shop": home}) as address, httpx.Client(base_url=address) as client:
+    with (
+        server({"shop": home}) as address,
+        httpx.Client(base_url=address, follow_redirects=True) as client,
+    ):
         for path in ("/shop/sales/total/rome", "/shop/sales/items/rome"):
             tag = client.get(path).headers["etag"]
             assert client.get(path, headers={"If-None-Match": tag}).status_code == 304
@@ -191,7 +197,10 @@ def test_pages_of_a_range_follow_each_other_and_are_of_one_epoch(tmp_path: Path)
     home = tmp_path / "sales"
     records = [Sale(f"shop {number:02}", "tea", number) for number in range(25)]
     sell(home, records, epoch_size=25)
-    with server({"shop": home}) as address, httpx.Client(base_url=address) as client:
+    with (
+        server({"shop": home}) as address,
+        httpx.Client(base_url=address, follow_redirects=True) as client,
+    ):
         found, cursor = [], None
         while True:
             given: dict[str, Any] = {"start": '"shop 03"', "end": '"shop 20"', "limit": 7}
@@ -214,7 +223,10 @@ def test_pages_of_a_range_follow_each_other_and_are_of_one_epoch(tmp_path: Path)
 def test_a_cursor_of_an_epoch_that_is_gone_is_410(tmp_path: Path) -> None:
     home = tmp_path / "sales"
     sell(home, RECORDS)
-    with server({"shop": home}, epochs=1) as address, httpx.Client(base_url=address) as client:
+    with (
+        server({"shop": home}, epochs=1) as address,
+        httpx.Client(base_url=address, follow_redirects=True) as client,
+    ):
         cursor = value(client.get("/shop/sales/total?limit=1"))["cursor"]
         sell(home, [*RECORDS, Sale("rome", "tea", 5)])
         assert client.get("/shop?min_epoch=5&wait=20").status_code == 200
@@ -235,7 +247,10 @@ def replaced(tmp_path: Path) -> Iterator[tuple[httpx.Client, dict[str, Any], Cal
     sell(home, RECORDS[:2])
     shutil.copytree(home, backup)
     sell(home, RECORDS[:3])
-    with server({"shop": home}) as address, httpx.Client(base_url=address, timeout=20) as client:
+    with (
+        server({"shop": home}) as address,
+        httpx.Client(base_url=address, timeout=20, follow_redirects=True) as client,
+    ):
         first = client.get("/shop/sales/total?limit=1").json()
         assert first["epoch"] == 2
 
@@ -292,7 +307,10 @@ def test_processes_read_the_version_of_the_epoch_that_an_answer_names(tmp_path: 
 def test_an_epoch_can_be_asked_for_by_number_and_by_time(tmp_path: Path) -> None:
     home = tmp_path / "sales"
     sell(home, RECORDS[:1])
-    with server({"shop": home}) as address, httpx.Client(base_url=address) as client:
+    with (
+        server({"shop": home}) as address,
+        httpx.Client(base_url=address, follow_redirects=True) as client,
+    ):
         first = client.get("/shop/sales/total/rome").json()
         sell(home, RECORDS[:3])
         last = client.get("/shop/sales/total/rome?min_epoch=2&wait=20").json()
@@ -394,7 +412,10 @@ def test_a_file_has_all_keys_and_json_is_preferred(client: httpx.Client) -> None
 def test_one_request_has_no_more_rows_than_one_answer(tmp_path: Path) -> None:
     home = tmp_path / "sales"
     sell(home, [Sale("rome", "tea", 1)] * 6_000, epoch_size=6_000)
-    with server({"shop": home}) as address, httpx.Client(base_url=address) as client:
+    with (
+        server({"shop": home}) as address,
+        httpx.Client(base_url=address, follow_redirects=True) as client,
+    ):
         once = client.post("/shop/sales/log/query", json={"keys": ["rome"]})
         assert len(value(once)[0]) == 6_000
         twice = client.post("/shop/sales/log/query", json={"keys": ["rome", "rome"]})

@@ -42,6 +42,7 @@ T = TypeVar("T")
 _BUSY = frozenset({429, 502, 503, 504})
 _ABSENT = 404
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
+"""Answers of a proxy, as of one that has moved, or that speaks TLS alone."""
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
@@ -81,17 +82,12 @@ class WatchEvent(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A request.
-
-    Parameters:
-        follows: whether it is sent to the address that an answer redirects to.
-    """
+    """A request."""
 
     method: str
     path: str
     params: Mapping[str, Any]
     content: bytes | None = None
-    follows: bool = True
 
 
 Step = Call | float
@@ -166,7 +162,7 @@ class _Exchanges:
         found = answer.json()
         items, cursor = found["value"]["items"], found["value"]["cursor"]
         if operator in self._functions and items:
-            epoch = {"epoch": found["epoch"]}
+            epoch = {"epoch": found["epoch"], "manifest": found["manifest"]}
             rows = yield from self.rows(job, operator, state, epoch)
             keys = [rows.keys.from_json(key) for key, _ in items]
             values = yield from self.get_many(job, operator, state, keys, epoch)
@@ -203,26 +199,22 @@ class _Exchanges:
     def file_url(
         self, job: str, operator: str, state: str, to: str, params: Mapping[str, Any]
     ) -> Exchange[str]:
-        path = f"{_place(job, operator, state)}.{quote(to, safe='')}"
-        answer = yield from self._sent("GET", path, params, follows=False)
-        base = httpx.URL(self._url)
-        return str(base.join(answer.headers["location"]))
+        of_file = {name: of for name, of in params.items() if name == "wide_ints"}
+        of_epoch = {name: of for name, of in params.items() if name not in of_file}
+        found = (yield from self._sent("GET", _place(job), of_epoch)).json()
+        exactly = {"epoch": found["epoch"], "manifest": found["manifest"]}
+        url = _url(httpx.URL(self._url), f"{_place(job, operator, state)}.{quote(to, safe='')}")
+        return str(url.copy_merge_params({**exactly, **of_file}))
 
     def _sent(
-        self,
-        method: str,
-        path: str,
-        params: Mapping[str, Any],
-        content: bytes | None = None,
-        *,
-        follows: bool = True,
+        self, method: str, path: str, params: Mapping[str, Any], content: bytes | None = None
     ) -> Exchange[HttpAnswer]:
         """Send a request, again while the server is busy or cannot be reached, and return its
         answer.
         """
         for attempt in range(self._retries + 1):
             is_last = attempt == self._retries
-            answer = yield Call(method, path, params, content, follows)
+            answer = yield Call(method, path, params, content)
             if isinstance(answer, httpx.TransportError):
                 if is_last:
                     raise _unreachable(self._url, answer) from answer
@@ -589,10 +581,9 @@ class Client:
             if call.params:
                 url = url.copy_merge_params(call.params)
             answer = self._plain.send(call.method, url.raw_path, call.content)
-            if not (call.follows and answer.status in _REDIRECTS):
+            if answer.status not in _REDIRECTS:
                 return answer
-        request = _request(self._http, call)
-        return _answer_of(self._http.send(request, follow_redirects=call.follows))
+        return _answer_of(self._http.send(_request(self._http, call)))
 
     def close(self) -> None:
         """Close the connections."""
@@ -704,9 +695,7 @@ class AsyncClient:
                     answer = None
                     continue
                 try:
-                    request = _request(self._http, step)
-                    sent = await self._http.send(request, follow_redirects=step.follows)
-                    answer = _answer_of(sent)
+                    answer = _answer_of(await self._http.send(_request(self._http, step)))
                 except httpx.TransportError as error:
                     answer = error
         except StopIteration as end:

@@ -39,8 +39,15 @@ from statekit.server.tables import Tables
 from statekit.server.time_limit import TimeLimit
 from statekit.server.waits import Waits
 
-_GIVEN = ("Authorization", "Content-Type", "If-None-Match", "Last-Event-ID", "Range")
-_EXPOSED = ("ETag", "Retry-After", "Statekit-Epoch", "Statekit-Is-Cut")
+_CONDITIONS = (
+    *("If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since"),
+    "Range",
+)
+_GIVEN = ("Authorization", "Content-Type", "Last-Event-ID", *_CONDITIONS)
+_EXPOSED = (
+    *("Accept-Ranges", "Content-Range", "ETag", "Retry-After", "Statekit-Epoch"),
+    "Statekit-Is-Cut",
+)
 """Headers of requests and answers, which pages of other sites may give and read."""
 
 _logger = logging.getLogger("statekit.server")

@@ -441,9 +441,9 @@ async def _file(
         return await served.tables.response(job, view, asked, request)
     others = [own for own in request.query_params.multi_items() if own[0] not in _OF_EPOCHS]
     exactly = urlencode([*others, ("epoch", view.epoch), ("manifest", view.id.manifest)])
-    path = request.scope["raw_path"].decode("latin-1")
-    headers = {"Location": f"{path}?{exactly}", "Cache-Control": "no-store"}
-    return Response(status_code=307, headers={**headers, "Statekit-Epoch": str(view.epoch)})
+    location = f"{request.scope['raw_path'].decode('latin-1')}?{exactly}"
+    is_whole = request.method == "GET" and "range" not in request.headers
+    return await served.tables.redirect(job, view, asked, location, with_content=is_whole)
 
 
 def _format(state: str, request: Request) -> tuple[str, Format | None]:

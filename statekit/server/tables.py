@@ -45,7 +45,7 @@ MEDIA_TYPES: dict[Format, str] = {
 }
 """The formats of tables."""
 
-_FILES_MAX = 16
+_FILES_MAX, _SMALL_BYTES = 16, 2**20
 _WRITTEN_AT_ONCE = 2
 _KEPT_S = 60.0
 """How long a file is kept after it was asked for, so that a reader gets all of its parts."""
@@ -135,11 +135,40 @@ class Tables:
             Problem: too many are being written, the server may not take more of the disk, the
                 checkpoint no longer has the epoch, or an int is too wide; or as for `kept`.
         """
-        tag = _tag(job, view.id, asked)
-        modified = instant(view.manifest.committed_at_us).replace(microsecond=0)
-        validators = Validators(tag, modified)
+        validators = _validators(job, view, asked)
         if (unchanged := _unchanged(validators, request)) is not None:
             return unchanged
+        table = await self._table(job, view, asked, validators)
+        return self._answer(table, view.id, asked, request)
+
+    async def redirect(
+        self, job: ServedJob, view: View, asked: Asked, location: str, *, with_content: bool
+    ) -> Response:
+        """Return the answer that leads to the address of a table.
+
+        Parameters:
+            location: that address.
+            with_content: whether the answer has the table itself too, if that is small: for clients
+                that do not follow redirects.
+
+        Raises:
+            CorruptCheckpointError, StorageError, Problem: as for `response`, with the content.
+        """
+        epoch = {"Statekit-Epoch": str(view.epoch)}
+        headers = {"Location": location, "Cache-Control": "no-store", **epoch}
+        if with_content:
+            table = await self._table(job, view, asked, _validators(job, view, asked))
+            file = table.writing.result()
+            if file.size <= _SMALL_BYTES:
+                content = await run_in_threadpool(file.path.read_bytes)
+                return Response(content, 307, headers, MEDIA_TYPES[asked.to])
+        return Response(status_code=307, headers=headers)
+
+    async def _table(
+        self, job: ServedJob, view: View, asked: Asked, validators: Validators
+    ) -> _Table:
+        """Return a table once it is written."""
+        tag = validators.tag
         table = self._tables.get(tag)
         if table is None or (table.writing.done() and not table.is_there):
             await self._check_space()
@@ -148,8 +177,10 @@ class Tables:
             table = self._tables[tag] = _Table(validators, writing)
         async with job.reads_checkpoint(view):
             await asyncio.shield(table.writing)
+        table.asked_s = stopwatch_s()
+        self._tables.move_to_end(tag)
         self._remove_old()
-        return self._answer(table, view.id, asked, request)
+        return table
 
     def _answer(self, table: _Table, epoch_id: EpochId, asked: Asked, request: Request) -> Response:
         validators, file = table.validators, table.writing.result()
@@ -222,6 +253,11 @@ class _Parts(FileResponse):
         if self._ranges and scope["method"] == "GET":
             own["range"] = "bytes=" + ",".join(f"{first}-{last}" for first, last in self._ranges)
         await super().__call__({**scope, "headers": own.raw}, receive, send)
+
+
+def _validators(job: ServedJob, view: View, asked: Asked) -> Validators:
+    modified = instant(view.manifest.committed_at_us).replace(microsecond=0)
+    return Validators(_tag(job, view.id, asked), modified)
 
 
 def _tag(job: ServedJob, epoch_id: EpochId, asked: Asked) -> str:

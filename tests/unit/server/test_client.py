@@ -10,9 +10,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -298,6 +300,46 @@ def test_the_command_prints_keys_and_ranges(address: str) -> None:
     assert printed("shop", "sales", "total") == (0, '["oslo",900]\n["rome",400]\n')
     assert printed("shop", "sales", "total", "rome", "--epoch", "1") == (0, "400\n")
     assert printed("shop", "sales", "total", "rome", "--follow")[0] == 2
+
+
+def test_the_address_of_a_file_stays_of_its_epoch(address: str) -> None:
+    with Client(address) as client:
+        url = client.file_url("shop", "sales", "total", "csv", wide_ints="text")
+        answer = httpx.get(url)
+        assert (answer.status_code, answer.headers["content-type"][:8]) == (200, "text/csv")
+        assert '"rome","400"' in answer.text
+        assert "manifest=" in url
+        with pytest.raises(sk.QueryError, match="cannot be read yet"):
+            client.file_url("shop", "sales", "total", epoch=99)
+
+    async def of_loop() -> str:
+        async with AsyncClient(address) as client:
+            return await client.file_url("shop", "sales", "total", "csv", wide_ints="text")
+
+    assert asyncio.run(of_loop()) == url
+
+
+def test_a_client_goes_where_a_proxy_sends_it(address: str) -> None:
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(308)
+            self.send_header("Location", address + self.path)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        with Client(f"http://127.0.0.1:{proxy.server_port}", functions=[sales]) as client:
+            assert client.get("shop", "sales", "total", "rome").value == 400
+            assert dict(client.scan("shop", "sales", "total")) == {"oslo": 900, "rome": 400}
+            events = client.follow("shop", "sales", "total", key="rome")
+            assert [next(events).name for _ in range(3)] == ["reset", "row", "epoch"]
+        proxy.shutdown()
 
 
 def test_events_are_followed_in_a_loop(address: str) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 import statekit as sk
 from statekit.checkpoint.repository import Repository
+from statekit.server import tables
 from statekit.testing import JobHarness
 from tests.support.served import Sale, sell, server
 from tests.unit.server.test_reads import problem, replaced
@@ -75,6 +76,17 @@ def test_an_address_without_an_epoch_leads_to_that_of_an_epoch(
     found = client.request(method, path, params=params, follow_redirects=True)
     assert found.status_code == 200
     assert client.get(path, params={"epoch": epoch}, headers={"Accept": "text/csv"}).is_success
+
+
+def test_a_client_that_does_not_follow_has_a_small_file_at_once(
+    client: httpx.Client, file: httpx.Response, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = client.get(FILE)
+    assert (answer.status_code, answer.content) == (307, file.content)
+    assert answer.headers["content-type"] == file.headers["content-type"]
+    assert not client.get(FILE, headers={"Range": "bytes=0-3"}).content
+    monkeypatch.setattr(tables, "_SMALL_BYTES", len(file.content) - 1)
+    assert not client.get(FILE).content
 
 
 def test_what_is_not_there_leads_nowhere(client: httpx.Client) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import xxhash
 
 from statekit.errors import RescaleError, StateTypeError
+from statekit.shown import shown
 from statekit.timestamp import datetime_to_micros
 
 DEFAULT_GROUPS = 128
@@ -58,7 +59,7 @@ def _hash_str(value: str, seed: int) -> int:
         return _hash64(value.encode(), seed)
     except UnicodeEncodeError:
         raise StateTypeError(
-            f"{value!r} cannot be a key: it has lone surrogates, use valid text"
+            f"{shown(value)} cannot be a key: it has lone surrogates, use valid text"
         ) from None
 
 
@@ -141,7 +142,7 @@ def check_groups(groups: int) -> int:
     128
     """
     if type(groups) is not int or not 1 <= groups <= MAX_GROUPS:
-        raise RescaleError(f"key_groups={groups!r}: use an int from 1 to {MAX_GROUPS}")
+        raise RescaleError(f"key_groups={shown(groups)}: use an int from 1 to {MAX_GROUPS}")
     return groups
 
 
@@ -157,7 +158,7 @@ def check_parallelism(shards: int, groups: int = DEFAULT_GROUPS) -> int:
     check_groups(groups)
     if type(shards) is not int or not 1 <= shards <= groups:
         raise RescaleError(
-            f"parallelism={shards!r}: use an int from 1 to {groups}, the number of key groups"
+            f"parallelism={shown(shards)}: use an int from 1 to {groups}, the number of key groups"
         )
     return shards
 

@@ -7,6 +7,7 @@ import re
 import struct
 
 from statekit.errors import StateTypeError
+from statekit.shown import shown
 
 MIN_MICROS = -62_135_596_800_000_000
 """The first instant: the start of the year 1."""
@@ -52,15 +53,15 @@ def datetime_to_micros(value: dt.datetime) -> int:
         is_naive = zone is not dt.UTC and (zone is None or value.utcoffset() is None)
     except AttributeError:
         raise StateTypeError(
-            f"{value!r} of type {type(value).__name__} is no instant: give an aware datetime"
+            f"{shown(value)} of type {type(value).__name__} is no instant: give an aware datetime"
         ) from None
     if is_naive:
         raise StateTypeError(
-            f"{value!r} has no timezone: attach one, for example value.replace(tzinfo=UTC)"
+            f"{shown(value)} has no timezone: attach one, for example value.replace(tzinfo=UTC)"
         )
     micros = (value - _EPOCH) // _MICROSECOND
     if not MIN_MICROS <= micros <= MAX_MICROS:
-        raise StateTypeError(f"{value!r} is not within the years 1 to 9999 in UTC: clip it")
+        raise StateTypeError(f"{shown(value)} is not within the years 1 to 9999 in UTC: clip it")
     return micros
 
 
@@ -118,16 +119,18 @@ def duration_to_micros(duration: dt.timedelta | str, what: str) -> int:
             factor = _MICROS.get(unit.lower()) or _MICROS.get(unit.lower().removesuffix("s"))
             if factor is None:
                 raise StateTypeError(
-                    f"{what}={duration!r}: {unit!r} is no unit of time: use weeks, days, hours, "
+                    f"{what}={shown(duration)}: {unit!r} is no unit of time: use weeks, days, "
+                    "hours, "
                     "minutes, seconds, milliseconds or microseconds"
                 )
             micros += int(count) * factor
     else:
         raise StateTypeError(
-            f'{what}={duration!r}: give a timedelta or a text such as "10 seconds" or "2 hours"'
+            f'{what}={shown(duration)}: give a timedelta or a text such as "10 seconds" or "2 '
+            'hours"'
         )
     if not 0 <= micros <= MAX_MICROS - MIN_MICROS:
-        raise StateTypeError(f"{what}={duration!r}: give a duration from 0 to 9998 years")
+        raise StateTypeError(f"{what}={shown(duration)}: give a duration from 0 to 9998 years")
     return micros
 
 

@@ -18,6 +18,7 @@ import pydantic
 import typing_extensions
 
 from statekit.errors import StateTypeError
+from statekit.shown import shown_text
 
 SCALARS: dict[str, type] = {
     "null": types.NoneType,
@@ -255,7 +256,8 @@ def class_hints(cls: Any) -> Mapping[str, Any]:
         return typing_extensions.get_type_hints(cls, include_extras=True)
     except (NameError, AttributeError, TypeError, SyntaxError) as error:
         raise StateTypeError(
-            f"an annotation of {cls.__name__} cannot be resolved ({error}): define the types it"
+            f"an annotation of {cls.__name__} cannot be resolved ({shown_text(error)}): define "
+            "the types it"
             " names at the top of a module, not inside of a function or under TYPE_CHECKING"
         ) from error
 

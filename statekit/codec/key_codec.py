@@ -17,6 +17,7 @@ from statekit.codec.schema import Schema, schema_of
 from statekit.codec.value_check import NESTING_MAX
 from statekit.codec.vectorized import sortable_ints
 from statekit.errors import CorruptCheckpointError, StateTypeError
+from statekit.shown import shown, shown_text, type_name
 from statekit.timestamp import datetime_to_micros, micros_to_datetime, timedelta_to_micros
 
 T = TypeVar("T")
@@ -40,7 +41,7 @@ _MASK64 = (1 << 64) - 1
 
 def _no_key(expected: str, value: object, hint: str = "") -> StateTypeError:
     return StateTypeError(
-        f"a key of type {expected} cannot be {value!r:.100} ({type(value).__name__})"
+        f"a key of type {expected} cannot be {shown(value, 100)} ({type_name(value)})"
         + (f": {hint}" if hint else f": use a value of type {expected}")
     )
 
@@ -360,7 +361,7 @@ def _encode_dynamic(value: Any, level: int = 0) -> bytes:
         tag, encode = _DYNAMIC_ENCODERS[type(value)]
     except KeyError:
         raise StateTypeError(
-            f"{value!r:.100} ({type(value).__name__}) cannot be a key: use None, bool, int, str,"
+            f"{shown(value, 100)} ({type_name(value)}) cannot be a key: use None, bool, int, str,"
             " bytes, date, datetime or a tuple of those"
         ) from None
     return tag + encode(value)
@@ -388,7 +389,8 @@ def _checked_decode(decode: KeyDecode, name: str) -> Callable[..., tuple[Any, in
                 raise ValueError("it is cut off")
         except _KEY_ERRORS as error:
             raise CorruptCheckpointError(
-                f"{data.hex()!r:.100} is not a key of type {name} ({error}): check that the type "
+                f"{data.hex()!r:.100} is not a key of type {name} ({shown_text(error)}): check "
+                "that the type "
                 "of the key was not changed, else restore an earlier epoch"
             ) from error
         return value, end

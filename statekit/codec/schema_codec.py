@@ -16,10 +16,11 @@ import msgspec
 
 from statekit.codec.key_codec import schema_key_codec
 from statekit.codec.schema import Schema
-from statekit.codec.value_codec import PickleCodec, checked_decode, shortened
+from statekit.codec.value_codec import PickleCodec, checked_decode
 from statekit.codec.value_plan import ENCODER, is_map
 from statekit.codec.value_union import split_member, tagged_members, tagged_value
 from statekit.errors import QueryError, StateTypeError
+from statekit.shown import shown
 
 Json = Any
 """None, bool, int, float, str, list or dict of those."""
@@ -192,7 +193,7 @@ def _show_scalar(kind: str, value: Any, as_stored: bool) -> Json:
     if isinstance(value, dt.timedelta):
         return msgspec.to_builtins(value)  # ISO 8601, as values are stored and keys are given
     if not isinstance(value, str | bool | int | float | None):
-        raise ValueError(f"{value!r} is not a {kind}")
+        raise ValueError(f"{shown(value)} is not a {kind}")
     if isinstance(value, float) and not (as_stored or math.isfinite(value)):
         return str(value)
     return value
@@ -223,7 +224,7 @@ def expect(wire: Any, cls: type) -> Any:
     In keys, a tuple stands for a list.
     """
     if not isinstance(wire, (cls, tuple) if cls is list else cls):
-        raise ValueError(f"{wire!r:.60} is not a {cls.__name__}")
+        raise ValueError(f"{shown(wire, 60)} is not a {cls.__name__}")
     return wire
 
 
@@ -251,7 +252,7 @@ def json_value_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
         except _KEY_ERRORS as error:
             why = "it is nested too deep" if isinstance(error, RecursionError) else error
             raise StateTypeError(
-                f"{shortened(data)} is not a value of type {schema.brief}: {why}"
+                f"{shown(data, 100)} is not a value of type {schema.brief}: {why}"
             ) from error
 
     return encode
@@ -409,7 +410,7 @@ def _key_encoder(
         except _KEY_ERRORS as error:
             why = "it is nested too deep" if isinstance(error, RecursionError) else error
             raise StateTypeError(
-                f"{shortened(given)} is not a key of type {schema.brief}: {why}"
+                f"{shown(given, 100)} is not a key of type {schema.brief}: {why}"
             ) from error
 
     return encode_json

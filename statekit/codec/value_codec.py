@@ -25,6 +25,7 @@ from statekit.codec.value_check import INT_MAX, INT_MIN, NESTING_MAX, exceeds_ne
 from statekit.codec.value_plan import ENCODER, Convert, ValuePlan, unchanged
 from statekit.codec.value_struct import Planner
 from statekit.errors import CorruptCheckpointError, StateTypeError
+from statekit.shown import shown, shown_text, type_name
 
 T = TypeVar("T")
 
@@ -77,7 +78,7 @@ def value_codec(annotation: Any) -> ValueCodec[Any]:
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(plan.wire)
     except TypeError as error:
         raise StateTypeError(
-            f"{schema.brief} cannot be stored ({error}): use a simpler type"
+            f"{schema.brief} cannot be stored ({shown_text(error)}): use a simpler type"
         ) from error
     encode = _checked_encode(schema.brief, plan.to_wire)
     decode = checked_decode(schema.brief, decoder.decode, plan.from_wire)
@@ -105,7 +106,8 @@ def _checked_encode(name: str, to_wire: Convert | None) -> Callable[[Any], bytes
             return write(value if to_wire is None else to_wire(value))
         except _ENCODE_ERRORS as error:
             raise StateTypeError(
-                f"{shortened(value)} cannot be stored as {name} ({error}): ints must fit 64 bits,"
+                f"{shown(value, 100)} cannot be stored as {name} ({shown_text(error)}): ints must "
+                "fit 64 bits,"
                 " text must be valid UTF-8 and nesting must end"
             ) from error
 
@@ -127,29 +129,16 @@ def _verified(
             if encode(decode(data)) != data:
                 why = "it changes when it is read back"
         except CorruptCheckpointError as error:
-            why = f"it cannot be read back: {error.__cause__}"
+            why = f"it cannot be read back: {shown_text(error.__cause__ or error)}"
         if why:
             raise StateTypeError(
-                f"{shortened(value)} cannot be stored as {name} ({why}): `__post_init__` and "
+                f"{shown(value, 100)} cannot be stored as {name} ({why}): `__post_init__` and "
                 "`model_post_init` are called again when a value is read, let them leave complete "
                 "fields as they are"
             )
         return data
 
     return encode_verified
-
-
-def shortened(value: object, length: int = 100) -> str:
-    """Return the repr of a value for a message, cut to a length, however large or deep the value
-    is.
-    """
-    try:
-        text = repr(value)
-    except RecursionError:
-        return f"a deeply nested {type(value).__name__}"
-    except ValueError:  # an int of more digits than Python prints
-        return f"a large {type(value).__name__}"
-    return text[:length]
 
 
 _LIST_32 = struct.Struct(">BI")
@@ -198,7 +187,8 @@ def checked_decode(
         except Exception as error:
             raise CorruptCheckpointError(
                 f"{len(data)} bytes {bytes(data[:32]).hex()!r} are not a value of type {name} "
-                f"({error}): check that the declared type can read the stored rows, else restore "
+                f"({shown_text(error)}): check that the declared type can read the stored rows, "
+                "else restore "
                 "an earlier epoch"
             ) from error
 
@@ -209,7 +199,7 @@ def _why_refused(plan: ValuePlan, value: Any) -> str:
     """Return why a value is not accepted, with the path into it."""
     if exceeds_nesting(plan.accepts, value):
         return f"it is nested more than {NESTING_MAX} levels deep: keep the parts as rows of a map"
-    return _reason(plan, value, "") or f"{shortened(value)} is accepted"
+    return _reason(plan, value, "") or f"{shown(value, 100)} is accepted"
 
 
 def _reason(plan: ValuePlan, value: Any, path: str) -> str | None:
@@ -218,9 +208,11 @@ def _reason(plan: ValuePlan, value: Any, path: str) -> str | None:
     for suffix, part, inner in _parts(plan, value):
         if reason := _reason(part, inner, path + suffix):
             return reason
-    problem = f"expected {plan.schema.brief}, got {type(value).__name__} {shortened(value)}"
+    problem = f"expected {plan.schema.brief}, got {type_name(value)} {shown(value, 100)}"
     if type(value) is dt.datetime and _unoptional(plan.schema).kind == "datetime":
-        problem = f"expected a datetime with a timezone within the years 1 to 9999, got {value!r}"
+        problem = (
+            f"expected a datetime with a timezone within the years 1 to 9999, got {shown(value)}"
+        )
     elif type(value) is int and not INT_MIN <= value <= INT_MAX:
         problem += ": an int must fit 64 bits"
     elif type(value) is str and not is_text(value):
@@ -260,8 +252,8 @@ def _parts(plan: ValuePlan, value: Any) -> Iterator[tuple[str, ValuePlan, Any]]:
             yield f".{field.name}", item, getattr(value, field.name, None)
     elif schema.kind == "dict":
         for key, part in value.items():
-            yield f".keys[{key!r:.60}]", items[0], key
-            yield f"[{key!r:.60}]", items[1], part
+            yield f".keys[{shown(key, 60)}]", items[0], key
+            yield f"[{shown(key, 60)}]", items[1], part
     elif schema.kind in ("set", "frozenset"):
         for part in value:
             yield f"{{{part!r:.60}}}", items[0], part
@@ -305,7 +297,7 @@ class PickleCodec:
             lambda value: isinstance(value, expected),
             _pickle_encode,
             checked_decode(name, pickle.loads, None),
-            lambda value: f"expected {name}, got {type(value).__name__} {shortened(value)}",
+            lambda value: f"expected {name}, got {type_name(value)} {shown(value, 100)}",
         )
 
 
@@ -314,5 +306,5 @@ def _pickle_encode(value: Any) -> bytes:
         return bytes(cloudpickle.dumps(value, protocol=5))
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
         raise StateTypeError(
-            f"{shortened(value)} cannot be pickled ({error}): keep plain data in state"
+            f"{shown(value, 100)} cannot be pickled ({shown_text(error)}): keep plain data in state"
         ) from error

@@ -21,6 +21,7 @@ from statekit.codec.value_check import (
     scalar_checks,
     unpacking,
 )
+from statekit.shown import shown
 
 ENCODER = msgspec.msgpack.Encoder(uuid_format="canonical", decimal_format="string")
 Convert = Callable[[Any], Any]
@@ -88,7 +89,7 @@ def _plan_literal(schema: Schema, _items: Sequence[ValuePlan]) -> ValuePlan:
 
     def from_wire(value: Any) -> Any:
         if not accepts(value):
-            raise ValueError(f"{value!r} is not one of {schema}")
+            raise ValueError(f"{shown(value)} is not one of {schema}")
         return value
 
     wire: Any = typing.Union[tuple(types)]  # noqa: UP007  built at run time

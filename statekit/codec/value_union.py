@@ -13,6 +13,7 @@ from statekit.codec.annotations import SCALARS
 from statekit.codec.schema import Schema
 from statekit.codec.value_check import any_of
 from statekit.codec.value_plan import ENCODER, Convert, ValuePlan, is_map, plan_of, unchanged
+from statekit.shown import shown
 
 UNION_EXT = 1
 """MessagePack extension type of a tagged union member."""
@@ -98,7 +99,7 @@ def _union_to_wire(schema: Schema, ordered: list[ValuePlan], tagged: frozenset[s
         for fits, member in candidates:
             if fits(value):
                 return write(member, value)
-        raise TypeError(f"{value!r:.100} is none of {schema.brief}")
+        raise TypeError(f"{shown(value, 100)} is none of {schema.brief}")
 
     return to_wire
 

@@ -11,6 +11,7 @@ from statekit.codec.value_codec import PickleCodec, ValueCodec, value_codec
 from statekit.errors import StateTypeError
 from statekit.functions.signature import hints_of
 from statekit.functions.state_parameters import explained
+from statekit.shown import shown
 from statekit.state.row_versions import Hook
 
 MigrateOption = Mapping[str, Callable[[Any], Any] | Sequence[Callable[[Any], Any]]]
@@ -31,7 +32,7 @@ def checked_hooks(operator: str, migrate: object, caller: dict[str, Any]) -> Hoo
     """
     if not isinstance(migrate, Mapping):
         raise StateTypeError(
-            f"{operator}: migrate={migrate!r}: give a dict from names of states to functions"
+            f"{operator}: migrate={shown(migrate)}: give a dict from names of states to functions"
         )
     return {
         name: tuple(_checked(f"{operator}, migrate[{name!r}]", fn, caller) for fn in _listed(given))
@@ -47,7 +48,7 @@ def _checked(where: str, fn: object, caller: dict[str, Any]) -> tuple[Callable[[
     if not inspect.isfunction(fn):
         raise StateTypeError(
             f"{where}: a hook is a function that takes an old value and returns a new one, not "
-            f"{fn!r}"
+            f"{shown(fn)}"
         )
     parameters = list(inspect.signature(fn).parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

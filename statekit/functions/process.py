@@ -51,6 +51,7 @@ from statekit.records.output_union import output_type_of
 from statekit.records.preaggregate import Combiner, with_operator_name
 from statekit.records.union import Records, records_of
 from statekit.records.value_order import order_of_value
+from statekit.shown import shown, shown_text
 from statekit.state.base import State, StateSpec
 from statekit.state.event_time_buffer import BufferedRecord, TieOrder
 from statekit.state.key_scope import KeyScope
@@ -235,7 +236,7 @@ class Process(Generic[R, P, U]):
     def _take_callback(self, caller: dict[str, Any], name: str | None, fn: Any) -> Any:
         """Add the callback for timers of a name, or for all others, and return it."""
         if not inspect.isfunction(fn):
-            raise StateTypeError(f"{self.name}.on_timer decorates a function, not {fn!r}")
+            raise StateTypeError(f"{self.name}.on_timer decorates a function, not {shown(fn)}")
         if not self.key:
             raise StateTypeError(
                 f"{fn.__name__}: timers belong to keys, and {self.name} has none: declare "
@@ -295,7 +296,7 @@ class Process(Generic[R, P, U]):
         [{'EUR': 1.5}, {'EUR': 1.5}]
         """
         if not inspect.isfunction(fn):
-            raise StateTypeError(f"{self.name}.on_broadcast decorates a function, not {fn!r}")
+            raise StateTypeError(f"{self.name}.on_broadcast decorates a function, not {shown(fn)}")
         hints = hints_of(fn, sys._getframe(1).f_locals)
         self.handlers.take(Signature(fn, hints, takes="broadcast record"))
         return fn
@@ -459,7 +460,8 @@ class Process(Generic[R, P, U]):
                 raise self.record_type.missing(error, record) from None
             except (StateTypeError, AttributeError, TypeError) as error:
                 raise ProcessError(
-                    f"{self.name}: event time {name!r} of {record!r} is no instant: {error}"
+                    f"{self.name}: event time {name!r} of {shown(record)} is no instant: "
+                    f"{shown_text(error)}"
                 ) from error
 
         return time
@@ -657,27 +659,31 @@ def process(
             "key, write @process()"
         )
     if not isinstance(key, str | tuple | list | None):
-        raise StateTypeError(f"@process(key={key!r}): give the name of a record field, or several")
+        raise StateTypeError(
+            f"@process(key={shown(key)}): give the name of a record field, or several"
+        )
     fields = (key,) if isinstance(key, str) else tuple(key or ())
     if event_time is None and lateness != dt.timedelta(0):
-        raise StateTypeError(f"@process(lateness={lateness!r}): say which field has the event_time")
+        raise StateTypeError(
+            f"@process(lateness={shown(lateness)}): say which field has the event_time"
+        )
     if ordered and event_time is None:
         raise StateTypeError("@process(ordered=True): say which field has the event_time")
     if ordered and key is None:
         raise StateTypeError("@process(ordered=True): say which field has the key to order by")
     if not isinstance(order_by, str | tuple | list):
         raise StateTypeError(
-            f"@process(order_by={order_by!r}): give the name of a record field, or several"
+            f"@process(order_by={shown(order_by)}): give the name of a record field, or several"
         )
     ties = (order_by,) if isinstance(order_by, str) else tuple(order_by)
     if ties and not ordered:
-        raise StateTypeError(f"@process(order_by={order_by!r}): declare ordered=True, too")
+        raise StateTypeError(f"@process(order_by={shown(order_by)}): declare ordered=True, too")
     lateness_us = duration_to_micros(lateness, "lateness")
     caller = sys._getframe(1).f_locals
 
     def decorate(fn: Callable[..., Any]) -> Process[Any, Any, Any]:
         if not inspect.isfunction(fn):
-            raise StateTypeError(f"@process decorates a function, not {fn!r}")
+            raise StateTypeError(f"@process decorates a function, not {shown(fn)}")
         if (key is not None and not fields) or len(set(fields)) != len(fields):
             raise StateTypeError(f"{fn.__name__}: key={fields} must name different fields")
         hooks = checked_hooks(fn.__name__, migrate, caller)

@@ -10,6 +10,7 @@ from statekit.codec.annotations import Field, peel, show
 from statekit.errors import StateTypeError
 from statekit.records.arrow_reader import record_builder
 from statekit.records.record_type import RecordType
+from statekit.shown import shown
 
 WHOLE = "*"
 """Stands for a whole record in place of one of its fields."""
@@ -123,7 +124,7 @@ class Projection:
                 continue
             else:
                 raise StateTypeError(
-                    f"{self._where}: {self.taken.name} has no field {of!r} for "
+                    f"{self._where}: {self.taken.name} has no field {shown(of)} for "
                     f"{self.into.name}.{name} (it has {', '.join(taken)}): name the field that it "
                     f"gets, as in select({self.into.name}, {name}=...)"
                 )

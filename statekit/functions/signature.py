@@ -23,6 +23,7 @@ from statekit.functions.state_parameters import (
     with_stored_type,
 )
 from statekit.names import name_fault
+from statekit.shown import shown_text
 from statekit.state.base import State, StateSpec
 from statekit.state.timers import Timer
 
@@ -198,7 +199,7 @@ def hints_of(fn: Callable[..., Any], caller: dict[str, Any]) -> dict[str, Any]:
             where = "return annotation" if name == "return" else f"parameter {name!r}"
             raise StateTypeError(
                 f"{fn.__name__}, {where}: the annotation {annotation!r} cannot be resolved "
-                f"({error}): correct it, or define its names before the function"
+                f"({shown_text(error)}): correct it, or define its names before the function"
             ) from error
         where = f"{fn.__name__}, parameter {name!r}"
         hints[name] = explained(where, partial(with_stored_type, resolved[name], caller))

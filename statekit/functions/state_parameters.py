@@ -13,6 +13,7 @@ from statekit.codec.annotations import show
 from statekit.codec.key_codec import key_codec
 from statekit.codec.value_codec import PickleCodec, ValueCodec, value_codec
 from statekit.errors import StateTypeError
+from statekit.shown import shown, shown_text
 from statekit.state.base import State, StateSpec
 from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState
@@ -96,7 +97,7 @@ def state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
     )
     if Default in given and not spec.codec.accepts(spec.default):
         raise StateTypeError(
-            f"{where}: Default({spec.default!r}) does not fit {spec.codec.schema}: "
+            f"{where}: Default({shown(spec.default)}) does not fit {spec.codec.schema}: "
             f"{spec.codec.reason(spec.default)}"
         )
     if spec.default is not None:
@@ -213,7 +214,8 @@ def with_stored_type(annotation: Any, caller: dict[str, Any]) -> Any:
         hints = typing.get_type_hints(cls.snapshot_state, None, caller, include_extras=True)
     except (NameError, AttributeError, TypeError) as error:
         raise StateTypeError(
-            f"the annotations of {cls.__name__}.snapshot_state cannot be resolved ({error}): "
+            f"the annotations of {cls.__name__}.snapshot_state cannot be resolved "
+            f"({shown_text(error)}): "
             "correct them, or define their names before the function that takes the object"
         ) from error
     if "return" not in hints:
@@ -252,7 +254,7 @@ def explained(where: str, make: Callable[[], Any]) -> Any:
     try:
         return make()
     except StateTypeError as error:
-        raise StateTypeError(f"{where}: {error}") from None
+        raise StateTypeError(f"{where}: {shown_text(error)}") from None
 
 
 def annotation_text(annotation: Any) -> str:

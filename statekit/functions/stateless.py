@@ -19,9 +19,9 @@ from statekit.errors import ProcessError, StatekitError, StateTypeError
 from statekit.functions.projection import Projection
 from statekit.functions.signature import hints_of, outputs_annotation
 from statekit.functions.state_parameters import annotation_text
-from statekit.records.declaration import shorten
 from statekit.records.output_union import AnyOutput, output_type_of
 from statekit.records.union import Records, records_of
+from statekit.shown import shown, shown_error
 
 Kind = Literal["of", "select", "map", "filter", "flat_map"]
 
@@ -76,7 +76,9 @@ class Stateless:
         """
         name, where = name_of(fn), f"{kind}({name_of(fn)})"
         if not callable(fn) or inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
-            raise StateTypeError(f"{where}: give an ordinary function of one record, not {fn!r}")
+            raise StateTypeError(
+                f"{where}: give an ordinary function of one record, not {shown(fn)}"
+            )
         hints = hints_of(fn, sys._getframe(3).f_locals) if inspect.isfunction(fn) else {}
         _check_takes(fn, hints, records, where)
         if kind == "filter":
@@ -160,11 +162,11 @@ class Stateless:
 
     def _failed(self, error: Exception, record: Any, stream: str) -> StatekitError:
         if isinstance(error, StatekitError):
-            error.add_note(f"while {self.kind} {stream!r} handled {shorten(record)}")
+            error.add_note(f"while {self.kind} {stream!r} handled {shown(record)}")
             return error
         return ProcessError(
-            f"{self.kind} {stream!r} failed with {type(error).__name__}: {error}; the record was "
-            f"{shorten(record)}. Nothing of this epoch is committed: correct the function or the "
+            f"{self.kind} {stream!r} failed with {shown_error(error)}; the record was "
+            f"{shown(record)}. Nothing of this epoch is committed: correct the function or the "
             "record, then start the job again"
         )
 

@@ -20,6 +20,7 @@ from statekit.job.stream import Stream
 from statekit.keygroup import check_groups
 from statekit.recording.recorder import Recorder
 from statekit.records.union import records_of
+from statekit.shown import shown
 from statekit.timestamp import duration_to_micros
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import WorkingCopies
@@ -129,7 +130,9 @@ class Job(Plan):
         if idle_after is not None:
             idle_us = duration_to_micros(idle_after, "idle_after")
             if idle_us <= 0:
-                raise StateTypeError(f"{where}: idle_after={idle_after!r} must be longer than 0")
+                raise StateTypeError(
+                    f"{where}: idle_after={shown(idle_after)} must be longer than 0"
+                )
         self.sources.append(Source(self.free_name("source", name), records, idle_us))
         return Stream(self, name)
 

@@ -16,6 +16,7 @@ from statekit.codec.schema import Schema
 from statekit.codec.schema_diff import side_by_side
 from statekit.codec.schema_evolution import is_same_type, why_unreadable
 from statekit.errors import StateSchemaError
+from statekit.shown import shown_text
 from statekit.state.row_versions import Hook, hook_for, value_schema
 
 T = TypeVar("T")
@@ -71,7 +72,7 @@ def succession(
         _check_hooks(record, hooks)
         _check_reducer(stored, record)
     except (_RefusedError, StateSchemaError) as error:
-        problem = f"state {stored.name!r} of operator {operator!r} {error}"
+        problem = f"state {stored.name!r} of operator {operator!r} {shown_text(error)}"
         return Succession(operator, stored, declared, "refused", problem)
     verdict: Literal["same", "compatible", "migrated"] = "compatible" if record.past else "same"
     return Succession(operator, stored, record, "migrated" if record.generation else verdict)

@@ -18,6 +18,7 @@ from statekit.job.windows.field_aggregates import FieldAggregate, Top, aggregati
 from statekit.job.windows.window_operator import Windowing
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
+from statekit.shown import shown
 from statekit.state.options import TTL, Aggregate
 
 T = TypeVar("T")
@@ -128,7 +129,7 @@ class Stream(Generic[T]):
         """
         if not isinstance(declared, Process):
             raise StateTypeError(
-                f"process() takes a function decorated with @process, not {declared!r}"
+                f"process() takes a function decorated with @process, not {shown(declared)}"
             )
         given = (broadcast,) if isinstance(broadcast, Stream) else broadcast
         broadcasts = _names_of(self._job, "process(broadcast=…)", given)

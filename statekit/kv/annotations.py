@@ -23,10 +23,10 @@ def identifier_of(name: str) -> str:
     return f"{identifier}_" if keyword.iskeyword(identifier) else identifier
 
 
-def shown(of: Any) -> str:
+def type_text(of: Any) -> str:
     """Return an annotation as a person writes it.
 
-    >>> shown(int), shown(optional(int))
+    >>> type_text(int), type_text(optional(int))
     ('int', 'Optional[int]')
     """
     is_class = isinstance(of, type) and not typing.get_args(of)

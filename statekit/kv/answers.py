@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any, Self
 
 from statekit.errors import StateTypeError
-from statekit.kv.annotations import named_class, shown
+from statekit.kv.annotations import named_class, type_text
 from statekit.kv.operations import Results
+from statekit.shown import shown
 
 
 def entry_class(name: str, fields: dict[str, Any], into: Any) -> Any:
@@ -30,9 +31,10 @@ def entry_class(name: str, fields: dict[str, Any], into: Any) -> Any:
     (given,) = typing.get_args(hints["entries"]) if _is_list(hints["entries"]) else (None,)
     declared = typing.get_type_hints(given, include_extras=True) if isinstance(given, type) else {}
     if declared != fields:
-        wanted = ", ".join(f"{field}: {shown(of)}" for field, of in fields.items())
+        wanted = ", ".join(f"{field}: {type_text(of)}" for field, of in fields.items())
         raise StateTypeError(
-            f"{name}: {into.__name__}.entries is {shown(hints['entries'])}: declare it as a list "
+            f"{name}: {into.__name__}.entries is {type_text(hints['entries'])}: declare it as a "
+            "list "
             f"of records with the fields {wanted}"
         )
     return given
@@ -70,7 +72,7 @@ class AnswerClass:
             return cls(named_class(name, fields), fields, is_own=True)
         wanted = typing.get_type_hints(into, include_extras=True) if isinstance(into, type) else {}
         if not wanted:
-            raise StateTypeError(f"{name}: into={into!r} must be a class of records")
+            raise StateTypeError(f"{name}: into={shown(into)} must be a class of records")
         for field, of in wanted.items():
             if field not in fields:
                 raise StateTypeError(
@@ -79,8 +81,8 @@ class AnswerClass:
                 )
             if of != fields[field]:
                 raise StateTypeError(
-                    f"{name}: {into.__name__}.{field} is {shown(of)}, and that of answers "
-                    f"is {shown(fields[field])}: declare it with the same type"
+                    f"{name}: {into.__name__}.{field} is {type_text(of)}, and that of answers "
+                    f"is {type_text(fields[field])}: declare it with the same type"
                 )
         return cls(into, fields, is_own=False)
 

@@ -18,6 +18,7 @@ from statekit.job.stream import Stream
 from statekit.kv.annotations import iterator_of, list_of, named_class, optional
 from statekit.kv.answers import AnswerClass
 from statekit.kv.requests import Part, check_fields, getter, key_of_parts
+from statekit.shown import shown
 
 _EMPTY: dict[type, Any] = {
     bool: False,
@@ -73,7 +74,7 @@ class Assembly:
             given = keys_of(record)
             if not isinstance(given, list | tuple):
                 raise StateTypeError(
-                    f"{where}: {given!r:.100} is no list of keys: keys= must give a list or a "
+                    f"{where}: {shown(given, 100)} is no list of keys: keys= must give a list or a "
                     "tuple, whose order the values have"
                 )
             keys = [(key,) if parts == 1 else key_of_parts(key, parts, where) for key in given]

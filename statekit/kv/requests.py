@@ -10,7 +10,8 @@ from typing import Any
 
 from statekit.errors import StateTypeError
 from statekit.job.stream import Stream
-from statekit.kv.annotations import named_class, optional, shown
+from statekit.kv.annotations import named_class, optional, type_text
+from statekit.shown import shown
 
 WHOLE = "*"
 """Stands for the record itself in place of one of its fields."""
@@ -64,7 +65,8 @@ def key_of_parts(key: Any, count: int, where: str) -> tuple[Any, ...]:
     """
     if not isinstance(key, tuple) or len(key) != count:
         raise StateTypeError(
-            f"{where}: {key!r} is no key of {count} parts: the function of the keys must return a "
+            f"{where}: {shown(key)} is no key of {count} parts: the function of the keys must "
+            "return a "
             "tuple of them"
         )
     return key
@@ -95,8 +97,9 @@ def check_fields(stream: Stream[Any], where: str, parts: list[Part]) -> None:
             field = f"{record_class.__name__}.{part.given}"
             what = "the record" if part.given == WHOLE else field
             raise StateTypeError(
-                f"{where}: {part.name} is {shown(part.type)}, and {what} is "
-                f"{shown(fields[part.given])}: declare both with the same type, or give a function"
+                f"{where}: {part.name} is {type_text(part.type)}, and {what} is "
+                f"{type_text(fields[part.given])}: declare both with the same type, or give a "
+                "function"
             )
 
 
@@ -113,7 +116,7 @@ def getter(stream: Stream[Any], given: Given) -> Callable[[Any], Any]:
     cls = stream.record_class
     if given not in (fields := typing.get_type_hints(cls)):
         raise StateTypeError(
-            f"stream {stream.name!r}: {cls.__name__} has no field {given!r} (it has "
+            f"stream {stream.name!r}: {cls.__name__} has no field {shown(given)} (it has "
             f"{', '.join(fields)})"
         )
     return operator.itemgetter(given) if issubclass(cls, dict) else operator.attrgetter(given)

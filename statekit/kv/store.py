@@ -18,12 +18,13 @@ from statekit.functions.process import Process, process
 from statekit.job.job import Job
 from statekit.job.stream import Stream
 from statekit.kv import operations
-from statekit.kv.annotations import iterator_of, list_of, one_of, optional, shown
+from statekit.kv.annotations import iterator_of, list_of, one_of, optional, type_text
 from statekit.kv.answers import AnswerClass, entry_class
 from statekit.kv.layouts import Layout, OneValue, SortedValues, ValueWithPast
 from statekit.kv.multi_get import Assembly
 from statekit.kv.operations import Results
 from statekit.kv.requests import WHOLE, Given, Part, check_fields, getter, key_of_parts, requests_of
+from statekit.shown import shown
 from statekit.state.options import TTL
 
 K = TypeVar("K")
@@ -120,11 +121,14 @@ class KVStore(Generic[K, V]):
             raise StateTypeError(f"{self._where}: give the name of the store as text")
         if type(None) in typing.get_args(value) or value is None:
             raise StateTypeError(
-                f"{self._where}: value={shown(value)}: None stands for an absent value, so that it "
+                f"{self._where}: value={type_text(value)}: None stands for an absent value, so "
+                "that it "
                 "is no value: leave it out of the type"
             )
         if ttl is not None and not isinstance(ttl, TTL):
-            raise StateTypeError(f"{self._where}: ttl={ttl!r}: give a TTL, as in sk.TTL('30 days')")
+            raise StateTypeError(
+                f"{self._where}: ttl={shown(ttl)}: give a TTL, as in sk.TTL('30 days')"
+            )
         self._keys = _key_parts(key)
         self._value = value
         self._sort = sort
@@ -347,7 +351,7 @@ class KVStore(Generic[K, V]):
         """
         if not callable(fn):
             raise StateTypeError(
-                f"{self._where}: update takes a function of a value and a record, not {fn!r}"
+                f"{self._where}: update takes a function of a value and a record, not {shown(fn)}"
             )
         parts = [*self._cell(key, sort), self._record(stream)]
         results = {"before": optional(self._value), "value": optional(self._value)}
@@ -438,7 +442,7 @@ class KVStore(Generic[K, V]):
             )
         if limit is not None and (type(limit) is not int or limit < 1):
             raise StateTypeError(
-                f"{self._where}: scan(limit={limit!r}): give a number of entries, at least 1"
+                f"{self._where}: scan(limit={shown(limit)}): give a number of entries, at least 1"
             )
         bound = optional(self._sort)
         parts = self._key(key)
@@ -463,13 +467,15 @@ class KVStore(Generic[K, V]):
         """
         if not isinstance(answers, Stream):
             raise StateTypeError(
-                f"{self._where}: late({answers!r}): give what an operation of the store returned"
+                f"{self._where}: late({shown(answers)}): give what an operation of the store "
+                "returned"
             )
         assembly = self._assemblies.get(answers.name)
         operation = self._operations.get(answers.name if assembly is None else assembly.found)
         if operation is None or self._event_time is None:
             raise StateTypeError(
-                f"{self._where}: {answers!r} has no late requests: give what an operation of a "
+                f"{self._where}: {shown(answers)} has no late requests: give what an operation of "
+                "a "
                 "store with event_time= returned"
             )
         name = f"{answers.name}.late"
@@ -489,7 +495,7 @@ class KVStore(Generic[K, V]):
             given = list(key)
         elif not callable(key):
             raise StateTypeError(
-                f"{self._where}: key={key!r}: give a field, several fields, or a function"
+                f"{self._where}: key={shown(key)}: give a field, several fields, or a function"
             )
         elif len(types) > 1:
             own = partial(_item_of, key, len(types), self._where)
@@ -498,7 +504,8 @@ class KVStore(Generic[K, V]):
             given = [key]
         if len(given) != len(types):
             raise StateTypeError(
-                f"{self._where}: key={key!r} has {len(given)} parts, and keys of the store have "
+                f"{self._where}: key={shown(key)} has {len(given)} parts, and keys of the store "
+                "have "
                 f"{len(types)}: give as many fields"
             )
         return [Part(name, of, each) for (name, of), each in zip(types, given, strict=True)]
@@ -524,8 +531,9 @@ class KVStore(Generic[K, V]):
         found = typing.get_type_hints(record_class).get(keys)
         if found is not None and found not in lists:
             raise StateTypeError(
-                f"{self._where}: multi_get(keys={keys!r}): {record_class.__name__}.{keys} is "
-                f"{shown(found)}: declare it as {shown(lists[0])}, or give a function that returns "
+                f"{self._where}: multi_get(keys={shown(keys)}): {record_class.__name__}.{keys} is "
+                f"{type_text(found)}: declare it as {type_text(lists[0])}, or give a function "
+                "that returns "
                 "a list of keys"
             )
 
@@ -657,7 +665,9 @@ class KVStore(Generic[K, V]):
 def _key_parts(key: Any) -> dict[str, Any]:
     """Return the names and types of the parts of a key."""
     if key is tuple or isinstance(key, str):
-        raise StateTypeError(f"KVStore(key={key!r}): give a type, such as str or tuple[str, int]")
+        raise StateTypeError(
+            f"KVStore(key={shown(key)}): give a type, such as str or tuple[str, int]"
+        )
     if typing.get_origin(key) is not tuple:
         return {"key": key}
     return {f"key_{place}": of for place, of in enumerate(typing.get_args(key), start=1)}

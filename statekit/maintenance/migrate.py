@@ -33,6 +33,7 @@ from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.job.state_succession import Succession
 from statekit.maintenance.rewrite import Progress
+from statekit.shown import shown
 from statekit.state.base import StateSpec
 from statekit.state.key_scope import KeyScope
 from statekit.state.row_versions import generation_codec
@@ -104,7 +105,9 @@ class _Rewriting:
             return self.codec.decode(row)
         except CorruptCheckpointError as error:
             scope = self.scope
-            place = f"state {self.spec.name!r} of operator {scope.operator!r} at key {scope.key!r}"
+            place = (
+                f"state {self.spec.name!r} of operator {scope.operator!r} at key {shown(scope.key)}"
+            )
             raise CorruptCheckpointError(f"{place}: {error}") from error
 
 

@@ -23,9 +23,10 @@ import pyarrow as pa
 
 from statekit.codec.schema import Schema
 from statekit.codec.schema_codec import show_wire
-from statekit.codec.value_codec import checked_decode, shortened
+from statekit.codec.value_codec import checked_decode
 from statekit.codec.value_plan import is_map
 from statekit.errors import CorruptCheckpointError
+from statekit.shown import shown, shown_text
 from statekit.timestamp import timedelta_to_micros
 
 Values = Sequence[Any]
@@ -116,7 +117,8 @@ def json_column(brief: str, to_json: Callable[[Any], Any]) -> Column:
             return msgspec.json.encode(to_json(value)).decode()
         except Exception as error:
             raise CorruptCheckpointError(
-                f"{shortened(value)} is not a value of type {brief} ({error}): check that the "
+                f"{shown(value, 100)} is not a value of type {brief} ({shown_text(error)}): check "
+                "that the "
                 "declared type can read the stored rows, else restore an earlier epoch"
             ) from error
 

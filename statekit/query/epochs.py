@@ -20,6 +20,7 @@ from statekit.errors import (
     StateTypeError,
     StorageError,
 )
+from statekit.shown import shown
 from statekit.timestamp import duration_to_micros
 
 RESYNCHRONISE = (
@@ -63,7 +64,7 @@ class EpochReader:
         if poll is not None:
             poll_us = duration_to_micros(poll, "poll")
             if not poll_us:
-                raise StateTypeError(f"poll={poll!r}: give a duration above 0")
+                raise StateTypeError(f"poll={shown(poll)}: give a duration above 0")
             return poll_us / 1e6
         return 1.0 if self.repository.root is None else 0.02
 

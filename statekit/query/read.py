@@ -27,6 +27,7 @@ from statekit.query.row_parts import Family
 from statekit.query.state_rows import expiry_time_us
 from statekit.query.stored_batches import keyed_batches, local_batches, shard_batches
 from statekit.query.table import TooWide, table_for_reading
+from statekit.shown import shown
 from statekit.stored_types import encoded_keys, key_schema
 from statekit.working_copy.unpacked_shard import ShardRows
 
@@ -139,7 +140,8 @@ class StateTable:
             isinstance(columns, str) or not all(isinstance(name, str) for name in columns)
         ):
             raise StateTypeError(
-                f"columns={columns!r:.200}: give a list of names, such as ['value']. Nothing was "
+                f"columns={shown(columns, 200)}: give a list of names, such as ['value']. Nothing "
+                "was "
                 "read"
             )
         with self._located():

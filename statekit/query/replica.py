@@ -35,6 +35,7 @@ from statekit.query.replica_arguments import (
 )
 from statekit.query.replica_directory import end, mark_temporary, replica_directory
 from statekit.query.view import PublishedEpoch, View
+from statekit.shown import shown
 from statekit.timestamp import duration_to_micros
 
 _logger = logging.getLogger("statekit.replica")
@@ -145,7 +146,9 @@ class Replica(Closing):
         check_space: Callable[[], None] = lambda: None,
     ) -> None:
         if type(views) is not int or views < 1:
-            raise StateTypeError(f"views={views!r}: give the number of epochs to keep, at least 1")
+            raise StateTypeError(
+                f"views={shown(views)}: give the number of epochs to keep, at least 1"
+            )
         self._reader = EpochReader(checkpoint)
         self._functions = functions_by_operator(functions)
         self._are_functions_checked = False
@@ -362,7 +365,8 @@ class Replica(Closing):
                 return published
         numbers = ", ".join(str(published.manifest.epoch) for published in self._published)
         raise QueryError(
-            f"the replica of {self._url} cannot read epoch {epoch!r}: it has the epochs {numbers}. "
+            f"the replica of {self._url} cannot read epoch {shown(epoch)}: it has the epochs "
+            f"{numbers}. "
             "Pass one of them; to keep more, pass views=; for older ones use statekit.read"
         )
 
@@ -454,7 +458,7 @@ class Replica(Closing):
             QueryError: it cannot be read in time, or the replica was closed.
         """
         if type(epoch) is not int:
-            raise StateTypeError(f"epoch={epoch!r}: give the number of an epoch")
+            raise StateTypeError(f"epoch={shown(epoch)}: give the number of an epoch")
         limit_s = duration_to_micros(timeout, "timeout") / 1e6
         with self._changed:
             is_there = self._changed.wait_for(

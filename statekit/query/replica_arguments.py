@@ -8,6 +8,7 @@ from typing import Any
 from statekit.checkpoint.job_file import JobFile
 from statekit.errors import QueryError, StateTypeError
 from statekit.functions.process import Process
+from statekit.shown import shown
 
 Functions = Mapping[str, Process[Any, Any, Any]]
 """Process functions, by the name of their operator."""
@@ -25,7 +26,7 @@ def operator_names(operators: Any) -> tuple[str, ...] | None:
     names = tuple(names)
     if not names or not all(isinstance(name, str) for name in names):
         raise StateTypeError(
-            f"operators={operators!r:.100}: give the names of operators in a list, such as "
+            f"operators={shown(operators, 100)}: give the names of operators in a list, such as "
             'operators=["sales"], or None for all'
         )
     return names
@@ -45,7 +46,7 @@ def key_group_range(key_groups: Any) -> tuple[int, int] | None:
         or any(type(group) is not int for group in key_groups)
     ):
         raise StateTypeError(
-            f"key_groups={key_groups!r:.100}: give the first and the last key group, such as "
+            f"key_groups={shown(key_groups, 100)}: give the first and the last key group, such as "
             "key_groups=(0, 63), or None for all"
         )
     return key_groups[0], key_groups[1]
@@ -67,7 +68,8 @@ def functions_by_operator(functions: Any) -> Functions:
     for name, function in named.items():
         if not (isinstance(name, str) and isinstance(function, Process)):
             raise StateTypeError(
-                f"functions={functions!r:.100}: give process functions, which are decorated with "
+                f"functions={shown(functions, 100)}: give process functions, which are decorated "
+                "with "
                 "@process, in a list or by the name of their operator, such as functions=[sales] "
                 'or functions={"sales": sales}'
             )
@@ -101,6 +103,6 @@ def listed_keys(keys: Iterable[Any]) -> list[Any]:
     """
     if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
         raise StateTypeError(
-            f"keys={keys!r:.100} is one key: give several keys in a list, or use get"
+            f"keys={shown(keys, 100)} is one key: give several keys in a list, or use get"
         )
     return keys if isinstance(keys, list) else list(keys)

@@ -21,6 +21,7 @@ from statekit.keygroup import GROUP_BYTES, group_of_row, pack_group
 from statekit.query.hot_rows import HotRows
 from statekit.query.replica_arguments import listed_keys
 from statekit.query.state_rows import Row, StateRows, expiry_time_us
+from statekit.shown import shown
 from statekit.timestamp import instant
 
 K = TypeVar("K")
@@ -303,7 +304,7 @@ class StateView(Generic[K, V]):
         if shape is RowShape.ELEMENTS:
             if type(place) is not int or place < 0:
                 raise QueryError(
-                    f"place={place!r} of the list state {self._name!r}: give the index of an "
+                    f"place={shown(place)} of the list state {self._name!r}: give the index of an "
                     "element, from 0 on"
                 )
             return next((row for _, row in islice(self._stored(prefix), place, None)), None)
@@ -311,7 +312,8 @@ class StateView(Generic[K, V]):
             prefix += self._rows.encode_place(place)
         elif place is not None:
             raise QueryError(
-                f"place={place!r} of state {self._name!r}, which has one row per key: leave it out"
+                f"place={shown(place)} of state {self._name!r}, which has one row per key: leave "
+                "it out"
             )
         return self._source.get(self._name, prefix)
 
@@ -484,7 +486,8 @@ class StateView(Generic[K, V]):
                 return Page(items, self._cursor_after(last))
             if is_too_much:
                 raise LargeKeyError(
-                    f"state {self._name!r} has more than {rows:,} rows for the key {key!r:.500}: "
+                    f"state {self._name!r} has more than {rows:,} rows for the key "
+                    f"{shown(key, 500)}: "
                     "read this key in parts, with key, start, end and limit, and the keys after it "
                     "with the cursor of this answer",
                     key,
@@ -621,10 +624,10 @@ def _parts_of_cursor(cursor: str) -> tuple[EpochId, bytes]:
         return epoch_id, after
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise QueryError(
-            f"cursor {cursor!r:.100} is not valid: pass the cursor of a page unchanged"
+            f"cursor {shown(cursor, 100)} is not valid: pass the cursor of a page unchanged"
         ) from error
 
 
 def _check_limit(limit: Any, least: int) -> None:
     if limit is not None and (type(limit) is not int or limit < least):
-        raise QueryError(f"limit={limit!r}: give a number of keys, at least {least}")
+        raise QueryError(f"limit={shown(limit)}: give a number of keys, at least {least}")

@@ -22,6 +22,7 @@ from statekit.query.packed_bytes import RowBatch
 from statekit.query.reader import CheckpointReader
 from statekit.query.row_parts import Family, Positions, RowParts
 from statekit.query.stored_batches import keyed_batches
+from statekit.shown import shown
 from statekit.stored_types import key_schema
 
 Measure = Literal["size", "rows", "writes"]
@@ -99,7 +100,7 @@ def top(
         StateTypeError: the limit is not a number above 0.
     """
     if type(limit) is not int or limit < 1:
-        raise StateTypeError(f"limit={limit!r}: give the number of keys, at least 1")
+        raise StateTypeError(f"limit={shown(limit)}: give the number of keys, at least 1")
     record = checkpoint.operator(operator)
     families = _families(record, state, checkpoint.manifest.epoch)
     with still_kept(checkpoint.repository, checkpoint.manifest.epoch, QueryError):

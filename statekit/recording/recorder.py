@@ -10,6 +10,7 @@ import xxhash
 
 from statekit.byte_size import size_bytes
 from statekit.errors import StateTypeError
+from statekit.shown import shown
 
 _SHARES = 1_000_000
 
@@ -46,14 +47,17 @@ class Recorder:
     def __post_init__(self) -> None:
         if not 0 < self.sample <= 1:
             raise StateTypeError(
-                f"Recorder(sample={self.sample!r}): give a share of the epochs, from more than 0 "
+                f"Recorder(sample={shown(self.sample)}): give a share of the epochs, from more "
+                "than 0 "
                 "up to 1"
             )
         for name, given in (("operators", self.operators), ("shards", self.shards)):
             if isinstance(given, str) or (given is not None and not isinstance(given, Collection)):
-                raise StateTypeError(f"Recorder({name}={given!r}): give a list, or None for all")
+                raise StateTypeError(
+                    f"Recorder({name}={shown(given)}): give a list, or None for all"
+                )
         if self.limit_bytes < 1:
-            raise StateTypeError(f"Recorder(limit={self.limit!r}): give at least 1 byte")
+            raise StateTypeError(f"Recorder(limit={shown(self.limit)}): give at least 1 byte")
 
     @property
     def limit_bytes(self) -> int:
@@ -80,9 +84,10 @@ def check_recorder(given: object, operators: Sequence[str]) -> None:
         StateTypeError: it is none, or names an operator that the job does not have.
     """
     if not isinstance(given, Recorder):
-        raise StateTypeError(f"record={given!r:.100}: give a recorder, as sk.Recorder(path)")
+        raise StateTypeError(f"record={shown(given, 100)}: give a recorder, as sk.Recorder(path)")
     if unknown := [name for name in given.operators or () if name not in operators]:
         raise StateTypeError(
-            f"Recorder(operators={list(given.operators or ())}): the job has no {unknown[0]!r}, it "
+            f"Recorder(operators={list(given.operators or ())}): the job has no "
+            f"{shown(unknown[0])}, it "
             f"has {', '.join(operators)}"
         )

@@ -25,6 +25,7 @@ from statekit.records.declaration import (
     ValueMismatch,
     flavour_of,
 )
+from statekit.shown import shown, shown_text
 
 Read = Callable[[Any], list[Any]]
 """A function from an Arrow array, by default one without nulls, to its values."""
@@ -191,7 +192,7 @@ def _with_nulls(read: Read, nullable: bool, path: str) -> Read:
         try:
             return read(array)
         except (ValueError, ArithmeticError) as error:  # ArrowInvalid is a ValueError
-            raise ValueMismatch(f"{path}: {error}") from error
+            raise ValueMismatch(f"{path}: {shown_text(error)}") from error
 
     def optional(array: Any) -> list[Any]:
         if not array.null_count:
@@ -257,7 +258,7 @@ def _choice_reader(member: Any, arrow: Any, path: str) -> Read:
 
     def convert(value: Any) -> Any:  # an Enum with _missing_, or a combination of flags
         if cls is None:
-            raise ValueError(f"{value!r} is not one of {', '.join(map(repr, values))}")
+            raise ValueError(f"{shown(value)} is not one of {', '.join(map(repr, values))}")
         return cls(value)
 
     def choose(array: Any) -> list[Any]:
@@ -268,7 +269,9 @@ def _choice_reader(member: Any, arrow: Any, path: str) -> Read:
             try:
                 return [table[value] if value in table else convert(value) for value in values]
             except ValueError as error:
-                raise ValueMismatch(f"{path}, declared as {show(member)}: {error}") from None
+                raise ValueMismatch(
+                    f"{path}, declared as {show(member)}: {shown_text(error)}"
+                ) from None
 
     return choose
 

@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 
 from statekit.errors import StateTypeError
 from statekit.records.arrow_reader import EPOCH
-from statekit.records.declaration import ValueMismatch, shorten
+from statekit.records.declaration import ValueMismatch
+from statekit.shown import shown, shown_text, type_name
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 
 Check = Callable[[list[Any]], None]
@@ -66,10 +67,10 @@ class OutputColumn:
                 return self.make_array(values)
             return pa.array(self.converted(values), self.arrow)
         except (pa.ArrowException, ArithmeticError, ValueError, TypeError) as error:
-            value = f" {shorten(values[0])}" if len(values) == 1 else ""
+            value = f" {shown(values[0])}" if len(values) == 1 else ""
             raise ValueMismatch(
                 f"{self.path}, declared as {self.declared} (Arrow {self.arrow}), cannot hold"
-                f"{value}: {error}"
+                f"{value}: {shown_text(error)}"
             ) from error
 
 
@@ -88,8 +89,8 @@ def instances(
             return
         for value in values:
             if not isinstance(value, accepted) or isinstance(value, refused):
-                kind = type(value).__name__
-                actual = "None" if value is None else f"{shorten(value)} of type {kind}"
+                kind = type_name(value)
+                actual = "None" if value is None else f"{shown(value)} of type {kind}"
                 raise ValueMismatch(f"{path} is declared as {declared}, got {actual}")
 
     return check
@@ -121,7 +122,7 @@ def _check_zones(values: list[Any], path: str) -> None:
     for value in values:
         if value.utcoffset() is None:
             raise ValueMismatch(
-                f"{path} got the naive datetime {value!r}, which is no point in time: give it "
+                f"{path} got the naive datetime {shown(value)}, which is no point in time: give it "
                 "a time zone, such as tzinfo=datetime.UTC"
             )
 
@@ -262,7 +263,7 @@ def choices(
     def check(choices: list[Any]) -> None:
         for value in choices:
             if type(value) not in kinds or (type(value), value) not in allowed:
-                raise ValueMismatch(f"{path} is declared as {declared}, got {shorten(value)}")
+                raise ValueMismatch(f"{path} is declared as {declared}, got {shown(value)}")
 
     def to_arrow(members: list[Any]) -> list[Any]:
         return stored.converted(members if cls is None else [each.value for each in members])

@@ -23,8 +23,9 @@ from statekit.records.arrow_scalars import (
     instances,
     scalar,
 )
-from statekit.records.declaration import MAPPINGS, SEQUENCES, ValueMismatch, flavour_of, shorten
+from statekit.records.declaration import MAPPINGS, SEQUENCES, ValueMismatch, flavour_of
 from statekit.records.record_type import RecordType
+from statekit.shown import shown, shown_text
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,9 +115,11 @@ def record_rows(record_type: RecordType, path: str, stack: tuple[Any, ...]) -> O
         try:
             return [list(map(getter, values)) for getter in getters]
         except KeyError as error:
-            raise ValueMismatch(f"{path} needs a field {error.args[0]!r}") from None
+            raise ValueMismatch(f"{path} needs a field {shown(error.args[0])}") from None
         except AttributeError as error:
-            raise ValueMismatch(f"{path} has a field that was never set: {error}") from error
+            raise ValueMismatch(
+                f"{path} has a field that was never set: {shown_text(error)}"
+            ) from error
 
     return OutputRows(names, columns, split, annotations, cls)
 
@@ -192,7 +195,7 @@ def _one_of(parts: list[OutputColumn], nullable: bool, path: str, declared: str)
     def check(values: list[Any]) -> None:
         for value in values:
             if not (value is None and nullable) and not any(fits(part, value) for part in parts):
-                raise ValueMismatch(f"{path} is declared as {declared}, got {shorten(value)}")
+                raise ValueMismatch(f"{path} is declared as {declared}, got {shown(value)}")
 
     return check
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 from statekit.codec.annotations import Field, peel, show, struct_fields, struct_flavour
 from statekit.codec.annotations import Flavour as StructFlavour
 from statekit.errors import StateTypeError
+from statekit.shown import shown_text
 
 Flavour = StructFlavour | Literal["dict"]
 ACCEPTED = (
@@ -72,7 +73,7 @@ class RecordDeclaration:
         try:
             fields = {field.name: field for field in struct_fields(record)}
         except StateTypeError as error:
-            raise StateTypeError(f"{where}: {error}") from error
+            raise StateTypeError(f"{where}: {shown_text(error)}") from error
         return cls(record, record.__name__, flavour, fields, where)
 
     @property
@@ -86,12 +87,6 @@ class RecordDeclaration:
         """
         absent = self.flavour == "typeddict" and not field.required
         return typing.Optional[field.annotation] if absent else field.annotation  # noqa: UP045
-
-
-def shorten(value: Any, limit: int = 400) -> str:
-    """Return the repr of a value, cut to a length that fits a message."""
-    text = repr(value)
-    return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
 
 
 def flavour_of(annotation: Any) -> Flavour | None:

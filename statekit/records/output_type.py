@@ -15,9 +15,10 @@ from statekit.errors import ProcessError, StateTypeError
 from statekit.records.arrow_reader import ColumnMismatch, Read, field_reader, record_builder
 from statekit.records.arrow_scalars import OutputColumn
 from statekit.records.arrow_writer import is_fixed_tuple, record_rows, single_column, tuple_rows
-from statekit.records.declaration import flavour_of, shorten
+from statekit.records.declaration import flavour_of
 from statekit.records.output_copy import Copy, copier
 from statekit.records.record_type import RecordType
+from statekit.shown import shown, shown_text
 
 Columns = Sequence[list[Any]]
 
@@ -139,7 +140,7 @@ class OutputType:
         except Exception as error:
             raise ProcessError(
                 f"{self.where}: {self.name} refuses a record with the fields of "
-                f"another one: {error}"
+                f"another one: {shown_text(error)}"
             ) from error
 
     def copies(self, stored: list[Any]) -> list[Any]:
@@ -218,9 +219,11 @@ class OutputType:
             try:
                 self._arrays(self._rows.split([record]))
             except Exception as first:  # noqa: BLE001 - becomes a part of the message
-                subject, cause = f"{self._noun} {index}, {shorten(record)},", first
+                subject, cause = f"{self._noun} {index}, {shown(record)},", first
                 break
-        return ProcessError(f"{self.where}: {subject} does not fit {self.name}: {cause}")
+        return ProcessError(
+            f"{self.where}: {subject} does not fit {self.name}: {shown_text(cause)}"
+        )
 
 
 def _array(column: OutputColumn, values: list[Any]) -> Any:

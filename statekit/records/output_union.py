@@ -14,10 +14,11 @@ import pyarrow as pa
 
 from statekit.codec.annotations import peel, show
 from statekit.errors import ProcessError, StateTypeError
-from statekit.records.declaration import flavour_of, shorten
+from statekit.records.declaration import flavour_of
 from statekit.records.output_copy import Copy
 from statekit.records.output_type import OutputType
 from statekit.records.union import RecordUnion
+from statekit.shown import shown, type_name
 
 F = TypeVar("F")
 
@@ -145,8 +146,8 @@ class OutputUnion:
             if type(record) not in self._by_class
         )
         raise ProcessError(
-            f"{self.where}: {self._noun} {place}, {shorten(foreign)}, is a "
-            f"{type(foreign).__name__}: emit an instance of just one of {self.name}"
+            f"{self.where}: {self._noun} {place}, {shown(foreign)}, is a "
+            f"{type_name(foreign)}: emit an instance of just one of {self.name}"
         )
 
 

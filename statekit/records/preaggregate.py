@@ -26,13 +26,13 @@ from statekit.codec.annotations import peel
 from statekit.errors import ProcessError, StateTypeError
 from statekit.records.arrow_sort import row_numbers
 from statekit.records.arrow_sums import DIGITS, aggregable, cast_stored, fits, stored_type
-from statekit.records.declaration import shorten
 from statekit.records.group_lists import AllValues, GroupLists, offsets
 from statekit.records.output_type import OutputType
 from statekit.records.panes import LATE, Panes
 from statekit.records.rebatch import rebatched
 from statekit.records.record_order import RecordOrder
 from statekit.records.record_type import RecordType
+from statekit.shown import shown, shown_text
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 from statekit.watermark import BEGINNING
 
@@ -370,7 +370,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             records = _read(self._projected, table)
             timeless = next(record for record in records if getattr(record, name) is None)
             raise ProcessError(
-                f"{self.record.where}: event time {name!r} of {shorten(timeless)} is no instant: "
+                f"{self.record.where}: event time {name!r} of {shown(timeless)} is no instant: "
                 "give each record one, or leave such records out"
             )
         return times
@@ -428,10 +428,10 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             return cast_stored(result, target)
         except pa.ArrowInvalid as error:
             row = next(n for n in range(len(result)) if not fits(result.slice(n, 1), target))
-            key = ", ".join(f"{name}={keys[name][row].as_py()!r}" for name in self.key)
+            key = ", ".join(f"{name}={shown(keys[name][row].as_py())}" for name in self.key)
             raise ProcessError(
                 f"{self.record.where}: a sum of {input_type} values, that of the key {key}, does "
-                f"not fit {target}: {error}; sum a field of Decimal, or of float"
+                f"not fit {target}: {shown_text(error)}; sum a field of Decimal, or of float"
             ) from error
 
     def _columns(self, records: Sequence[Any]) -> pa.Table:
@@ -459,7 +459,7 @@ def with_operator_name(operator: str) -> Iterator[None]:
     try:
         yield
     except ProcessError as error:
-        raise ProcessError(f"operator {operator!r}: {error}") from error
+        raise ProcessError(f"operator {operator!r}: {shown_text(error)}") from error
 
 
 def _read(record: RecordType, table: pa.Table) -> list[Any]:

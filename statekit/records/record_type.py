@@ -20,7 +20,8 @@ from statekit.records.arrow_reader import (
     record_builder,
     record_columns,
 )
-from statekit.records.declaration import RecordDeclaration, ValueMismatch, shorten
+from statekit.records.declaration import RecordDeclaration, ValueMismatch
+from statekit.shown import shown, shown_text, type_name
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class RecordType(RecordDeclaration):
         if not isinstance(value, Mapping):
             raise ProcessError(
                 f"{self.where}: expected a {self.name} or a mapping of its fields, "
-                f"got {type(value).__name__}: {shorten(value)}"
+                f"got {type_name(value)}: {shown(value)}"
             )
         if self.flavour == "dict":
             return value if isinstance(value, dict) else dict(value)
@@ -84,8 +85,8 @@ class RecordType(RecordDeclaration):
             return self._validate(value)
         except (ValueError, TypeError) as error:  # msgspec's and pydantic's errors are ValueErrors
             raise ProcessError(
-                f"{self.where}: a mapping does not validate as {self.name}: {error}. "
-                f"The mapping: {shorten(value)}"
+                f"{self.where}: a mapping does not validate as {self.name}: {shown_text(error)}. "
+                f"The mapping: {shown(value)}"
             ) from error
 
     def _validate(self, value: Mapping[str, Any]) -> Any:
@@ -146,7 +147,7 @@ class RecordType(RecordDeclaration):
         count, parameter 'row': a record has no 'tail'. The record: {'airport': 'JFK'}
         """
         return ProcessError(
-            f"{self.where}: a record has no {error.args[0]!r}. The record: {shorten(record)}"
+            f"{self.where}: a record has no {shown(error.args[0])}. The record: {shown(record)}"
         )
 
 
@@ -160,7 +161,7 @@ class RecordReader:
         try:
             names, self._values = record_columns(record_type, columns, record_type.name)
         except ColumnMismatch as error:
-            raise ProcessError(f"{record_type.where}: {error}") from None
+            raise ProcessError(f"{record_type.where}: {shown_text(error)}") from None
         self._build = record_builder(record_type, names)
 
     def read(self, batch: Any) -> list[Any]:
@@ -203,7 +204,7 @@ class RecordReader:
                 cause = first
                 break
         return ProcessError(
-            f"{record_type.where}: {subject} does not fit {record_type.name}: {cause}"
+            f"{record_type.where}: {subject} does not fit {record_type.name}: {shown_text(cause)}"
         )
 
 
@@ -227,9 +228,9 @@ def _foreign(cls: Any, value: Any) -> Any:
 def _show_row(row: Any, first: int) -> str:
     columns = list(row.schema)[first:]
     try:
-        return shorten(record_assembler(_PLAIN, columns, "")(row.columns[first:], 1)[0])
+        return shown(record_assembler(_PLAIN, columns, "")(row.columns[first:], 1)[0])
     except (ValueMismatch, ValueError, OverflowError):  # a date that Python cannot hold
-        return shorten(str(row))
+        return shown(str(row))
 
 
 _PLAIN = RecordType(dict, "dict", "dict", None, "")

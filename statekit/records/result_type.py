@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 from statekit.codec.annotations import peel, show
 from statekit.errors import StateTypeError
 from statekit.records.record_type import RecordType
+from statekit.shown import shown_text
 
 _SUMMED = (int, float, decimal.Decimal, dt.timedelta)
 ORDERED = (*_SUMMED, bool, str, bytes, dt.date, dt.datetime)
@@ -89,7 +90,9 @@ class ResultRecords:
         try:
             cls = cast("Any", NamedTuple)(title, list(types.items()))
         except ValueError as error:
-            raise self.error(f"{name} cannot emit a NamedTuple: {error}: use into=") from None
+            raise self.error(
+                f"{name} cannot emit a NamedTuple: {shown_text(error)}: use into="
+            ) from None
         return cls, cls
 
     def _into(self, into: Any, types: dict[str, Any]) -> tuple[Any, Make]:

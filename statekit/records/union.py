@@ -9,8 +9,8 @@ from typing import Any
 
 from statekit.codec.annotations import peel, show
 from statekit.errors import ProcessError, StateTypeError
-from statekit.records.declaration import shorten
 from statekit.records.record_type import RecordType
+from statekit.shown import shown, type_name
 
 
 class RecordUnion:
@@ -72,7 +72,7 @@ class RecordUnion:
     def _foreign(self, value: Any) -> ProcessError:
         return ProcessError(
             f"{self.where}: expected an instance of just one of {self.name}, got "
-            f"{type(value).__name__}: {shorten(value)}"
+            f"{type_name(value)}: {shown(value)}"
         )
 
 

@@ -17,6 +17,7 @@ from statekit.codec.key_codec import KeyCodec
 from statekit.errors import ProcessError, StateTypeError
 from statekit.keygroup import pack_group
 from statekit.records.keyed_batch import KeyColumns, KeyedBatch, KeyRuns
+from statekit.shown import shown, shown_text
 from statekit.state.key_scope import KeyScope
 
 # States are flushed after at most this many keys; at the start of a shard, after a sixteenth.
@@ -329,12 +330,7 @@ def not_a_key(
 ) -> ProcessError:
     """Return the error for a record whose key cannot be one."""
     return ProcessError(
-        f"operator {operator!r}: key ({', '.join(fields)}) = {key!r} of record {shown(record)} "
-        f"cannot be a key: {cause}"
+        f"operator {operator!r}: key ({', '.join(fields)}) = {shown(key)} of record "
+        f"{shown(record)} "
+        f"cannot be a key: {shown_text(cause)}"
     )
-
-
-def shown(record: object) -> str:
-    """Return a record as text for a message, truncated."""
-    text = repr(record)
-    return text if len(text) <= 500 else f"{text[:500]}…"

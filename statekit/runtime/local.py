@@ -38,6 +38,7 @@ from statekit.runtime.key_iteration import not_a_key
 from statekit.runtime.recorded_input import recorded_input
 from statekit.runtime.shard import reporting, run_shard
 from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
+from statekit.shown import shown
 from statekit.watermark import is_late
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies
 from statekit.working_copy.uploader import uploader
@@ -321,11 +322,13 @@ def run(
 ) -> Run:
     """Run a job in this process until its inputs end. See `Job.run`."""
     if isinstance(backend, str) and backend not in ("memory", "rocksdb"):
-        raise StateTypeError(f'backend={backend!r}: use "memory" or "rocksdb"')
+        raise StateTypeError(f'backend={shown(backend)}: use "memory" or "rocksdb"')
     check_options(options.rocksdb, options.keep_copies)
     for name, records in inputs.items():
         if not isinstance(records, Iterable):
-            raise StateTypeError(f"inputs[{name!r}] is {records!r}: give an iterable of records")
+            raise StateTypeError(
+                f"inputs[{name!r}] is {shown(records)}: give an iterable of records"
+            )
     job.check_names(inputs, {sink.name for sink in job.sinks} | set(outputs))
     with contextlib.ExitStack() as closing:
         endpoint = open_endpoint(options.metrics)

@@ -19,6 +19,7 @@ from statekit.checkpoint.manifest import (
 from statekit.checkpoint.sealed_json import COUNT_MAX
 from statekit.errors import IncompleteEpochError
 from statekit.job.plan import Operator
+from statekit.shown import shown
 
 _first_group = attrgetter("first_group")
 
@@ -166,7 +167,7 @@ class OperatorReports:
             raise IncompleteEpochError(
                 f"epoch {self.epoch}, operator {self.operator.name!r}: its shards were given "
                 f"{sorted(set(counts))} records of the broadcast stream "
-                f"{self.operator.streams[number]!r}, and each must be given all: the input "
+                f"{shown(self.operator.streams[number])}, and each must be given all: the input "
                 "changed while it was read. Nothing of this epoch is committed: give an input "
                 "that reads the same again, then start the job"
             )

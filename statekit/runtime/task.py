@@ -20,7 +20,8 @@ from statekit.functions.due import Due
 from statekit.functions.process import Process
 from statekit.functions.signature import Bound
 from statekit.records.keyed_batch import KeyColumns, KeyedBatch
-from statekit.runtime.key_iteration import Handled, KeyIteration, shown
+from statekit.runtime.key_iteration import Handled, KeyIteration
+from statekit.shown import shown, shown_error, shown_text
 from statekit.state.event_time_buffer import BufferedRecord, EventTimeBuffer
 from statekit.state.key_scope import KeyScope
 from statekit.state.timers import CLOCKS, DueTimers, Timers, due_keys
@@ -192,7 +193,7 @@ class ShardTask:
         while some := list(islice(outputs, self._at_once)):
             if self._process.output_type is None:
                 raise ProcessError(
-                    f"operator {self.scope.operator!r} yielded {some[0]!r} and is declared to "
+                    f"operator {self.scope.operator!r} yielded {shown(some[0])} and is declared to "
                     "return None: declare Iterator[T]"
                 )
             self.records_out += len(some)
@@ -341,7 +342,7 @@ class ShardTask:
             except StateTypeError as error:
                 raise ProcessError(
                     f"operator {self.scope.operator!r}: record {shown(record)} cannot be buffered "
-                    f"in state: {error}"
+                    f"in state: {shown_text(error)}"
                 ) from error
 
     def _handle_buffered(self, buffer: EventTimeBuffer) -> Iterator[Any]:
@@ -430,7 +431,7 @@ class ShardTask:
         scope = self.scope if at_key else self.shard_scope
         return ProcessError(
             f"operator {scope.operator!r} failed {scope.place} in epoch {scope.epoch} with "
-            f"{type(error).__name__}: {error}; {handled}.{self._process.hint(error)} "
+            f"{shown_error(error)}; {handled}.{self._process.hint(error)} "
             "Nothing of this epoch is committed: "
             "correct the function or the record, then start the job again"
         )

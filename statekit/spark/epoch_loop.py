@@ -28,6 +28,7 @@ from statekit.job.options import StartOptions
 from statekit.job.progress import Progress
 from statekit.maintenance.savepoint.write import savepoint_folder, write_savepoint
 from statekit.runtime.coordinator import Coordinator
+from statekit.shown import shown
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.failures import translated
 from statekit.spark.merged_inputs import merged, split
@@ -487,7 +488,7 @@ def _heartbeat_s(options: StartOptions) -> float | None:
         return None
     seconds = duration_to_micros(options.heartbeat, "heartbeat") / 1_000_000
     if not seconds:
-        raise StateTypeError(f"heartbeat={options.heartbeat!r}: give more than nothing")
+        raise StateTypeError(f"heartbeat={shown(options.heartbeat)}: give more than nothing")
     return seconds
 
 

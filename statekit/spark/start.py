@@ -21,6 +21,7 @@ from statekit.keygroup import DEFAULT_GROUPS
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.metrics.option import open_endpoint
 from statekit.runtime.coordinator import Coordinator
+from statekit.shown import shown
 from statekit.sinks import Callback, Sink
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.epoch_loop import RUNNING, EpochLoop, Query
@@ -129,7 +130,8 @@ def _sink(name: str, output: object) -> Sink:
     if callable(output):
         return Callback(output)
     raise StateTypeError(
-        f"outputs[{name!r}] is {output!r}: give sinks.parquet(path), sinks.writer(format), or a "
+        f"outputs[{name!r}] is {shown(output)}: give sinks.parquet(path), sinks.writer(format), "
+        "or a "
         "function (df, epoch)"
     )
 

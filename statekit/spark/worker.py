@@ -32,6 +32,7 @@ from statekit.records.union import Records
 from statekit.runtime.recorded_input import recorded_input
 from statekit.runtime.shard import RARE_COLLECTION, reporting, run_shard
 from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
+from statekit.shown import shown
 from statekit.spark.commit_records import Reporter
 from statekit.spark.pickling import Pickled, unpickled
 from statekit.spark.replayed_rows import ReplayedRows
@@ -424,7 +425,7 @@ def _groups_in_shard(
     for key, group, size in builder.key_runs(keys, records):
         if not start <= group <= end:
             raise StrayKeyError(
-                f"{sender} emits a record of key {key!r}, which does not belong to shard "
+                f"{sender} emits a record of key {shown(key)}, which does not belong to shard "
                 f"{plan.shard} of {plan.operator}",
                 plan.operator,
             )

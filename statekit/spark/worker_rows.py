@@ -29,6 +29,7 @@ from statekit.records.arrow_sort import comparable, order_by, sort_keys
 from statekit.records.keyed_batch import BroadcastRecords, KeyedBatch
 from statekit.records.record_type import RecordReader, RecordType
 from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
+from statekit.shown import shown
 
 GROUP = "__statekit_group"
 ARRIVAL = "__statekit_arrival"
@@ -261,7 +262,8 @@ class RowBatchBuilder(KeyedBatchBuilder):
                 fields = ", ".join(self._process.key)
                 raise ProcessError(
                     f"operator {self._operator!r}: {self._process.record_type.name} changes "
-                    f"its key ({fields}) to {key!r} while {records[place]!r} is made, after the "
+                    f"its key ({fields}) to {shown(key)} while {shown(records[place])} is made, "
+                    "after the "
                     "records were routed by the columns: change the column in the DataFrame "
                     "instead"
                 )

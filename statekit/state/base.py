@@ -37,8 +37,9 @@ from statekit.backend.interface import Backend, Rows, prefix_end
 from statekit.checkpoint.job_file import TtlRecord
 from statekit.checkpoint.state_kinds import StateKind
 from statekit.codec.key_codec import KeyCodec
-from statekit.codec.value_codec import PickleCodec, ValueCodec, shortened
+from statekit.codec.value_codec import PickleCodec, ValueCodec
 from statekit.errors import CorruptCheckpointError, StateTypeError
+from statekit.shown import shown, shown_text
 from statekit.state.key_scope import KeyScope
 from statekit.state.options import TTL, Aggregate, Redistribute, Reduce
 from statekit.state.row_versions import Hook, generation_codec
@@ -217,12 +218,13 @@ class State:
             key: the key of the value; the current key by default.
         """
         return StateTypeError(
-            f"{self._where(key)} cannot hold {shown(value)}: {error}. Nothing of this epoch is "
+            f"{self._where(key)} cannot hold {shown(value)}: {shown_text(error)}. Nothing of this "
+            "epoch is "
             "committed"
         )
 
     def _unreadable(self, error: CorruptCheckpointError) -> CorruptCheckpointError:
-        return CorruptCheckpointError(f"{self._where()}: {error}")
+        return CorruptCheckpointError(f"{self._where()}: {shown_text(error)}")
 
     def _row(self, value: Any, codec: ValueCodec[Any] | None = None) -> bytes:
         """Encode a value, or raise an error if the type does not allow it.
@@ -300,9 +302,3 @@ class ManyRowState(State):
     def _drop_pending(self) -> None:
         """Forget the pending rows of this key."""
         raise NotImplementedError
-
-
-def shown(value: object) -> str:
-    """Return `value` as text for a message, truncated."""
-    text = shortened(value, 201)
-    return text if len(text) <= 200 else f"{text[:200]}… ({type(value).__name__})"

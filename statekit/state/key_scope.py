@@ -12,6 +12,7 @@ from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import StateRecord
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.keygroup import pack_group
+from statekit.shown import shown
 from statekit.watermark import BEGINNING, END
 
 Spill = Callable[[], None]
@@ -157,7 +158,7 @@ class KeyScope:
 
     def place_of(self, key: Any) -> str:
         """Return a key, or the shard, for messages."""
-        return f"at key {key!r}" if self.shard is None else f"in shard {self.shard}"
+        return f"at key {shown(key)}" if self.shard is None else f"in shard {self.shard}"
 
     def enter(self, prefix: bytes, key: Any) -> None:
         """Make another key the current one. States of the key before must have been flushed."""

@@ -20,8 +20,9 @@ from statekit.backend.interface import Backend, Reader, Rows, prefix_end
 from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.errors import StateTypeError
 from statekit.keygroup import pack_group
+from statekit.shown import shown, shown_text
 from statekit.state import base
-from statekit.state.base import ABSENT, ManyRowState, StateSpec, shown
+from statekit.state.base import ABSENT, ManyRowState, StateSpec
 from statekit.state.key_scope import KeyScope
 from statekit.state.options import Aggregate
 from statekit.state.row_cache import UNKNOWN, RowCache
@@ -263,7 +264,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
             raise self._not_a_key(key, error) from None
 
     def _not_a_key(self, key: object, error: StateTypeError) -> StateTypeError:
-        return StateTypeError(f"{self._where()}, map key {shown(key)}: {error}")
+        return StateTypeError(f"{self._where()}, map key {shown(key)}: {shown_text(error)}")
 
     def _look(self, row_key: bytes) -> Any:
         value = self._known.get(row_key, UNKNOWN)

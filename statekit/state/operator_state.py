@@ -13,6 +13,7 @@ from statekit.backend.interface import Backend
 from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.codec.value_codec import PickleCodec
 from statekit.errors import CorruptCheckpointError, ProcessError, StatekitError, StateTypeError
+from statekit.shown import shown_error
 from statekit.state.base import State, StateSpec
 from statekit.state.key_scope import KeyScope
 from statekit.state.list_state import ListState
@@ -195,6 +196,6 @@ class ObjectState(State):
 
     def _failed(self, what: str, error: Exception) -> ProcessError:
         return ProcessError(
-            f"{self._where()}: {what} failed with {type(error).__name__}: {error}. Nothing of this "
+            f"{self._where()}: {what} failed with {shown_error(error)}. Nothing of this "
             "epoch is committed: correct the class, then start the job again"
         )

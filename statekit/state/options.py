@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from statekit.checkpoint.job_file import Clock, TtlRecord
 from statekit.errors import StateTypeError
+from statekit.shown import shown
 from statekit.timestamp import duration_to_micros
 
 In = TypeVar("In")
@@ -56,9 +57,9 @@ class TTL:
 
     def __post_init__(self) -> None:
         if self.clock not in ("processing", "event"):
-            raise StateTypeError(f'TTL(clock={self.clock!r}): use "processing" or "event"')
+            raise StateTypeError(f'TTL(clock={shown(self.clock)}): use "processing" or "event"')
         if self.refresh not in ("write", "read"):
-            raise StateTypeError(f'TTL(refresh={self.refresh!r}): use "write" or "read"')
+            raise StateTypeError(f'TTL(refresh={shown(self.refresh)}): use "write" or "read"')
         if duration_to_micros(self.duration, "TTL duration") == 0:
             raise StateTypeError("TTL(0) would keep nothing: give a longer duration")
 
@@ -132,7 +133,8 @@ class Reduce:
             return _REDUCERS[self.known][1]
         if not callable(self.fn):
             raise StateTypeError(
-                f"Reduce({self.fn!r}) is not a reducer: pass a function of two arguments, or one "
+                f"Reduce({shown(self.fn)}) is not a reducer: pass a function of two arguments, or "
+                "one "
                 "of sum, min, max, 'count'"
             )
         return self.fn
@@ -161,7 +163,7 @@ class Aggregate(Generic[In, Acc, Out]):
         for name in ("create", "add", "result", "merge"):
             given = getattr(self, name)
             if not callable(given) and not (name == "merge" and given is None):
-                raise StateTypeError(f"Aggregate({name}={given!r}): give a function")
+                raise StateTypeError(f"Aggregate({name}={shown(given)}): give a function")
 
     @property
     def stored_name(self) -> str | None:
@@ -209,12 +211,13 @@ class Redistribute:
                 )
         elif self.rule not in ("even", "union", "broadcast"):
             raise StateTypeError(
-                f'Redistribute({self.rule!r}): use "even", "union" or "broadcast", or the '
+                f'Redistribute({shown(self.rule)}): use "even", "union" or "broadcast", or the '
                 "functions split= and merge="
             )
         elif self.split is not None or self.merge is not None:
             raise StateTypeError(
-                f"Redistribute({self.rule!r}): give a rule, or the functions split= and merge=, "
+                f"Redistribute({shown(self.rule)}): give a rule, or the functions split= and "
+                "merge=, "
                 "and not both"
             )
 

@@ -37,7 +37,8 @@ from statekit.codec.schema_evolution import is_same_type
 from statekit.codec.value_codec import ValueCodec
 from statekit.errors import RescaleError, StatekitError
 from statekit.keygroup import group_of_row, pack_group
-from statekit.state.base import StateSpec, shown
+from statekit.shown import shown, shown_error
+from statekit.state.base import StateSpec
 from statekit.state.key_scope import KeyScope
 from statekit.state.options import Rule
 from statekit.state.row_versions import generation_codec, value_schema
@@ -353,7 +354,7 @@ class _Hooks:
         except StatekitError:
             raise
         except Exception as error:
-            message = f"{about} failed with {type(error).__name__}: {error}"
+            message = f"{about} failed with {shown_error(error)}"
             raise self._refused(message) from error
 
     def _plain(self, rows: list[bytes]) -> Any:

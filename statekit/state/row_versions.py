@@ -24,6 +24,7 @@ from statekit.codec.schema_codec import generic_decoder
 from statekit.codec.schema_evolution import is_same_type, why_unreadable
 from statekit.codec.value_codec import ValueCodec
 from statekit.errors import CorruptCheckpointError, ProcessError, StateSchemaError, StateTypeError
+from statekit.shown import shown, shown_error, shown_text
 from statekit.state.key_scope import KeyScope
 
 _MARK = ROW_MARK + b"\x00"
@@ -237,24 +238,25 @@ def _converter(
 
     def convert(row: bytes) -> Any:
         old = read(row)
-        old_text = f"the old value was {old!r:.200}"
+        old_text = f"the old value was {shown(old, 200)}"
         try:
             new = hook.fn(old)
         except Exception as error:
             raise ProcessError(
-                f"{where()} failed with {type(error).__name__}: {error}; {old_text}. Nothing of "
+                f"{where()} failed with {shown_error(error)}; {old_text}. Nothing of "
                 "this epoch is committed: correct the hook, then start again"
             ) from error
         if not codec.accepts(new):
             raise StateTypeError(
-                f"{where()} returned {new!r:.200}: {codec.reason(new)}; {old_text}. Nothing of "
+                f"{where()} returned {shown(new, 200)}: {codec.reason(new)}; {old_text}. Nothing "
+                "of "
                 "this epoch is committed: return a value of the declared type"
             )
         # As it would be stored: the caller owns it, and nothing of it belongs to the hook.
         try:
             return codec.decode(codec.encode(new))
         except StateTypeError as error:
-            raise StateTypeError(f"{where()}: {error}; {old_text}") from None
+            raise StateTypeError(f"{where()}: {shown_text(error)}; {old_text}") from None
 
     return convert
 

@@ -27,6 +27,7 @@ from statekit.checkpoint.manifest import ShardPlan
 from statekit.codec.key_codec import KeyCodec
 from statekit.errors import CorruptCheckpointError, ProcessError, StateTypeError
 from statekit.keygroup import group_of_row
+from statekit.shown import shown, shown_text
 from statekit.state import base
 from statekit.state.key_scope import KeyScope
 from statekit.timestamp import (
@@ -105,7 +106,8 @@ def timer_of_row(row: _Row) -> Timer:
         return Timer(at, row[_NAMED:].decode(), CLOCKS[row[0]])
     except (IndexError, ValueError, OverflowError) as error:
         raise CorruptCheckpointError(
-            f"a timer's row {row.hex()} cannot be read: {error}. Restore the checkpoint from a "
+            f"a timer's row {row.hex()} cannot be read: {shown_text(error)}. Restore the "
+            "checkpoint from a "
             "backup"
         ) from error
 
@@ -248,7 +250,7 @@ class Timers:
                 'clock="processing"'
             )
         if not isinstance(at, dt.datetime):
-            raise self._wrong(f"the time of a timer is a datetime, not {at!r}")
+            raise self._wrong(f"the time of a timer is a datetime, not {shown(at)}")
         if not isinstance(name, str):
             raise self._wrong(f"the name of a timer is a str, not {name!r}")
         try:
@@ -264,13 +266,14 @@ class Timers:
 
     def _tag(self, clock: Clock) -> bytes:
         if clock not in CLOCK_TAGS:
-            raise self._wrong(f'clock={clock!r}: use "event" or "processing"')
+            raise self._wrong(f'clock={shown(clock)}: use "event" or "processing"')
         return CLOCK_TAGS[clock]
 
     def _wrong(self, reason: str) -> StateTypeError:
         scope = self._scope
         return StateTypeError(
-            f"timer of operator {scope.operator!r} at key {scope.key!r} in epoch {scope.epoch}: "
+            f"timer of operator {scope.operator!r} at key {shown(scope.key)} in epoch "
+            f"{scope.epoch}: "
             f"{reason}. Nothing of this epoch is committed"
         )
 

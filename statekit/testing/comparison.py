@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from statekit.codec.value_codec import shortened
+from statekit.shown import shown
 from statekit.testing.subject import Observed
 
 Compare = Callable[[Observed, Observed], str | None]
@@ -74,7 +74,7 @@ def _in_contents(one: Observed, other: Observed, number: int) -> str | None:
             value, again = values.get(key), second.states[operator, name].get(key)
             if not is_same(value, again):
                 where = f"state {name!r} of {operator} at the key {key!r} {after}"
-                return f"{where}: {shortened(value)} and {shortened(again)}"
+                return f"{where}: {shown(value, 100)} and {shown(again, 100)}"
     for operator, timers in first.timers.items():
         for key in _keys(timers, second.timers[operator]):
             if timers.get(key) != second.timers[operator].get(key):

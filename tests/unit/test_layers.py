@@ -15,6 +15,7 @@ from tests.support.places import ROOT
 PACKAGE = ROOT / "statekit"
 
 RANKS = [
+    "shown",
     "names",
     "printable",
     "errors",

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 from statekit.errors import StateTypeError
 from statekit.functions.context import Context
 from statekit.records.panes import SessionPanes, SlidingPanes
+from statekit.shown import shown
 from statekit.state.map_state import MapState
 from statekit.state.options import Aggregate
 from statekit.state.timers import Timer
@@ -134,7 +135,8 @@ def sliding(
     )
     if window.every > window.size:
         raise StateTypeError(
-            f"every={every!r} is more than size={size!r}, and records between two windows would be "
+            f"every={shown(every)} is more than size={shown(size)}, and records between two "
+            "windows would be "
             "in none: give at most the size"
         )
     return window
@@ -160,7 +162,7 @@ def session(gap: dt.timedelta | str) -> Session:
 def _duration(given: dt.timedelta | str, what: str, least: int = 1) -> dt.timedelta:
     micros = duration_to_micros(given, what)
     if micros < least:
-        raise StateTypeError(f'{what}={given!r}: give more than nothing, such as "10 minutes"')
+        raise StateTypeError(f'{what}={shown(given)}: give more than nothing, such as "10 minutes"')
     return dt.timedelta(microseconds=micros)
 
 

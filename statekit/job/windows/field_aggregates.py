@@ -22,6 +22,7 @@ from statekit.records.preaggregate import Combiner, PartialAggregate, Verb, with
 from statekit.records.record_order import RecordOrder
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import ResultRecords, made_of_columns
+from statekit.shown import shown
 from statekit.state.list_state import ListState
 from statekit.state.options import TTL, Aggregate, Reduce
 from statekit.state.single_row_states import AggregatingState, ReducingState
@@ -228,7 +229,7 @@ class Top(_OfRecords):
 
     def __post_init__(self) -> None:
         if type(self.count) is not int or self.count < 1:
-            raise StateTypeError(f"Top({self.count!r}): say how many records, at least 1")
+            raise StateTypeError(f"Top({shown(self.count)}): say how many records, at least 1")
         fields = (self.by,) if isinstance(self.by, str) else tuple(self.by)
         if not fields:
             raise StateTypeError('Top(by=()): name at least one field, as in by="-price"')
@@ -430,7 +431,8 @@ def aggregation(
     for name, of in aggregates.items():
         if not isinstance(of, FieldAggregate):
             raise results.error(
-                f"{name}={of!r}: give Count(), or Sum, Min, Max, Mean or Collect of a field, or "
+                f"{name}={shown(of)}: give Count(), or Sum, Min, Max, Mean or Collect of a field, "
+                "or "
                 "Top, Last or Collect of the records"
             )
         if name in types:

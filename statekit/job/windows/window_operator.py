@@ -58,6 +58,7 @@ from statekit.records.preaggregate import (
 )
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import Make, ResultRecords
+from statekit.shown import shown
 from statekit.state.map_state import MapState
 from statekit.state.options import Aggregate
 from statekit.state.single_row_states import ValueState
@@ -226,15 +227,15 @@ class Windowing:
         self._key = (key,) if isinstance(key, str) else tuple(key)
         if not isinstance(window, Window):
             raise self._results.error(
-                f'{window!r} is no window: give tumbling("1 hour"), sliding("1 hour", "5 minutes") '
-                'or session("30 minutes")'
+                f'{shown(window)} is no window: give tumbling("1 hour"), '
+                'sliding("1 hour", "5 minutes") or session("30 minutes")'
             )
         if emit not in ("close", "change"):
-            raise self._results.error(f'emit={emit!r}: use "close" or "change"')
+            raise self._results.error(f'emit={shown(emit)}: use "close" or "change"')
         allowed_us = duration_to_micros(allowed_lateness, "allowed_lateness")
         if allowed_us > _ALLOWED_MAX_US:  # time itself begins with the year 1
             raise self._results.error(
-                f"allowed_lateness={allowed_lateness!r}: give at most 1000 years of 365 days"
+                f"allowed_lateness={shown(allowed_lateness)}: give at most 1000 years of 365 days"
             )
         if ordered and allowed_us:
             raise self._results.error(
@@ -394,7 +395,7 @@ class Windowing:
         """Return the function that applies the user's aggregate to the records, or to a field."""
         if not isinstance(aggregate, Aggregate):
             raise self._results.error(
-                f"aggregate() takes an Aggregate(create, add, result), not {aggregate!r}"
+                f"aggregate() takes an Aggregate(create, add, result), not {shown(aggregate)}"
             )
         if isinstance(self._window, Session) and aggregate.merge is None:
             raise self._results.error(

@@ -31,6 +31,7 @@ from statekit.codec.schema_codec import generic_decoder
 from statekit.errors import CorruptCheckpointError, QueryError, StatekitError
 from statekit.keygroup import group_of_row, pack_group
 from statekit.maintenance.row_keys import Entry, KeyedRows, RowParts
+from statekit.shown import shown
 from statekit.state.event_time_buffer import record_of_row
 from statekit.state.row_versions import row_decoder
 from statekit.state.timers import DUE, timer_of_row
@@ -263,7 +264,7 @@ def _canonical(codec: KeyCodec[Any], data: bytes) -> None:
     """
     key, end = codec.decode(data)
     if end != len(data) or codec.encode(key) != data:
-        raise CorruptCheckpointError(f"{data.hex()} is not how the key {key!r} is stored")
+        raise CorruptCheckpointError(f"{data.hex()} is not how the key {shown(key)} is stored")
 
 
 def _check_nothing(row: bytes) -> None:

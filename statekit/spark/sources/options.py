@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 
 from statekit.errors import StateTypeError
+from statekit.shown import shown
 
 Given = Mapping[str, str]
 
@@ -37,7 +38,8 @@ class Options:
                 close = difflib.get_close_matches(name, names, n=1)
                 advice = f"did you mean {names[close[0]]}? It" if close else "it"
                 raise StateTypeError(
-                    f"option {name}={value!r}: format {source!r} has no such option. Nothing was "
+                    f"option {name}={shown(value)}: format {source!r} has no such option. Nothing "
+                    "was "
                     f"read: {advice} has {', '.join(known)}"
                 )
 
@@ -85,7 +87,8 @@ class Options:
     def wrong(self, name: str, advice: str) -> StateTypeError:
         """Return the error that the value of an option is wrong."""
         return StateTypeError(
-            f"option {name}={self.text(name)!r} of format {self._source!r} is not valid. Nothing "
+            f"option {name}={shown(self.text(name))} of format {self._source!r} is not valid. "
+            "Nothing "
             f"was read: {advice}"
         )
 

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from statekit.checkpoint import spark_log
 from statekit.checkpoint.sealed_json import parse_json
 from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
+from statekit.shown import shown, shown_error, type_name
 from statekit.spark.failures import translated
 from statekit.spark.tws.state_handles import Kind, TimeMode
 
@@ -221,8 +222,9 @@ class TwsCheckpoint:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RestoreError(
                 f"{self.url} has metadata of a transformWithState that this statekit does not know "
-                f"({type(error).__name__}: {error}; the metadata is "
-                f"{row.operatorProperties!r:.300}): upgrade statekit, or run a micro-batch with "
+                f"({shown_error(error)}; the metadata is "
+                f"{shown(row.operatorProperties, 300)}): upgrade statekit, or run a micro-batch "
+                "with "
                 "Spark 4.1 or newer"
             ) from error
         return TwsOperator(time_mode, {state.name: state for state in states})
@@ -318,7 +320,7 @@ def _shown(error: Exception) -> str:
 def _unopened(url: str, error: Exception) -> StorageError:
     # Its message may have more of the configuration in it than is anybody's business.
     thrown = getattr(error, "java_exception", None)
-    reason = type(error).__name__ if thrown is None else thrown.getClass().getSimpleName()
+    reason = type_name(error) if thrown is None else thrown.getClass().getSimpleName()
     return StorageError(
         f"Spark cannot open {url} ({reason}): check the path, and that Spark has Hadoop's library "
         "and the credentials for that store"

@@ -9,6 +9,7 @@ from pyspark.sql import types as sql
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from statekit.errors import StateTypeError
+from statekit.shown import shown
 from statekit.spark.tws.ddl import parsed_schema
 from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.state_handles import TimeMode
@@ -62,13 +63,14 @@ def declaration(
     """
     if not isinstance(processor, StatefulProcessor):
         raise StateTypeError(
-            f"processor={processor!r:.200}: give an instance of a subclass of Spark's "
+            f"processor={shown(processor, 200)}: give an instance of a subclass of Spark's "
             "StatefulProcessor"
         )
     mode = _time_mode(time_mode)
     if str(output_mode).lower() not in _OUTPUT_MODES:
         raise StateTypeError(
-            f"output_mode={output_mode!r}: there are append, update and complete; each emits what "
+            f"output_mode={shown(output_mode)}: there are append, update and complete; each emits "
+            "what "
             "the processor yields"
         )
     outputs = parsed_schema(output_schema, "output_schema")
@@ -83,7 +85,7 @@ def declaration(
 def _time_mode(given: str) -> TimeMode:
     known_mode = next((mode for mode in _TIME_MODES if mode == str(given).lower()), None)
     if known_mode is None:
-        raise StateTypeError(f"time_mode={given!r}: choose none, processingTime or eventTime")
+        raise StateTypeError(f"time_mode={shown(given)}: choose none, processingTime or eventTime")
     return known_mode
 
 
@@ -97,7 +99,7 @@ def _event_time(
     """
     if named is not None and named not in outputs and named not in delays:
         raise StateTypeError(
-            f"event_time_column={named!r}: the outputs have no such column (they have "
+            f"event_time_column={shown(named)}: the outputs have no such column (they have "
             f"{', '.join(outputs)})"
         )
     if mode == "none" or not delays:

@@ -21,6 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.errors import ProcessError, StateTypeError
 from statekit.records.record_type import RecordType
+from statekit.shown import shown, shown_text, type_name
 from statekit.spark.tws.dict_class import dict_class
 from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.pandas_frames import FrameReader
@@ -71,7 +72,8 @@ class GivenRows(RecordType):
         names = value if isinstance(value, Mapping) else getattr(value, "__fields__", ())
         if unknown := [name for name in names if name not in self.schema.names]:
             raise ProcessError(
-                f"{value!r:.200} has {', '.join(map(repr, unknown))}, and rows have the columns "
+                f"{shown(value, 200)} has {', '.join(map(repr, unknown))}, and rows have the "
+                "columns "
                 f"{', '.join(self.schema.names)}"
             )
         (batch,) = _arrow_row(self.rows.coerce(value), self.schema).to_batches()
@@ -98,8 +100,8 @@ def _arrow_row(row: Iterable[Any], schema: sql.StructType) -> pa.Table:
             f", column {of.name!r} of type {of.dataType.simpleString()}" for of in misfits
         )
         raise ProcessError(
-            f"{row!r:.200} does not fit the schema of the rows{told}: "
-            f"{type(error).__name__} {error}"
+            f"{shown(row, 200)} does not fit the schema of the rows{told}: "
+            f"{type_name(error)} {shown_text(error)}"
         ) from error
 
 

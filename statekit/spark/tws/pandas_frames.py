@@ -19,6 +19,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from statekit.errors import ProcessError, StateTypeError
 from statekit.records.record_type import RecordReader
+from statekit.shown import shown_text
 from statekit.spark.tws.row_records import row_class
 
 _UNLIMITED = (1 << 31) - 1
@@ -109,7 +110,8 @@ def _check_installed() -> None:
         from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion  # noqa: F401
     except ImportError as error:
         raise StateTypeError(
-            f"the processor takes frames of pandas, and they cannot be made here ({error}): "
+            "the processor takes frames of pandas, and they cannot be made here "
+            f"({shown_text(error)}): "
             "install pandas and PySpark 4.3, or let it take rows"
         ) from error
 

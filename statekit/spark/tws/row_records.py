@@ -19,6 +19,7 @@ from statekit.errors import ProcessError
 from statekit.records.arrow_reader import timestamp_reader
 from statekit.records.output_type import OutputType
 from statekit.records.record_type import RecordReader
+from statekit.shown import shown, shown_error
 from statekit.spark.tws.grouping_key import Getter, GroupingKey
 from statekit.spark.tws.sql_conversions import plain_type
 from statekit.spark.worker_rows import ColumnRecords
@@ -85,7 +86,7 @@ class RowRecords(ColumnRecords):
         if isinstance(value, Mapping):
             value = [value.get(name) for name in names]
         if not isinstance(value, list | tuple) or len(value) != len(names):
-            raise ProcessError(f"{value!r:.200} is no row with the columns {', '.join(names)}")
+            raise ProcessError(f"{shown(value, 200)} is no row with the columns {', '.join(names)}")
         return tuple.__new__(self.cls, value)
 
     def getter(self, fields: tuple[str, ...]) -> Callable[[Any], Any]:
@@ -171,8 +172,8 @@ class RowOutputs(OutputType):
             return self._batch(records)
         except Exception as error:
             raise ProcessError(
-                f"a row does not fit the output schema: {type(error).__name__}: {error}. The first "
-                f"row of its batch is {records[0]!r:.200}; nothing of this epoch is committed"
+                f"a row does not fit the output schema: {shown_error(error)}. The first "
+                f"row of its batch is {shown(records[0], 200)}; nothing of this epoch is committed"
             ) from error
 
     def check_all(self, records: list[Any]) -> None:

@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import types as sql
 
+from statekit.shown import shown, type_name
+
 _logger = logging.getLogger("statekit.spark.sql_conversions")
 
 Loss = Callable[..., Any]
@@ -53,7 +55,7 @@ class Rule(NamedTuple):
 
 def misfit(value: Any, wanted: str) -> MisfitError:
     """Return the error for a value that is not of its type."""
-    return MisfitError(f"{value!r:.80} ({type(value).__name__}) is no {wanted}")
+    return MisfitError(f"{shown(value, 80)} ({type_name(value)}) is no {wanted}")
 
 
 _LOGGED: set[tuple[str, str]] = set()
@@ -71,7 +73,7 @@ def loss(where: str, of: sql.DataType) -> Loss:
     def lost(value: Any, stored: Any = None) -> Any:
         if not _is_read_by_spark(value):
             raise misfit(value, of.simpleString())
-        logged = (where, type(value).__name__)
+        logged = (where, type_name(value))
         if logged not in _LOGGED:
             _LOGGED.add(logged)
             _logger.warning(
@@ -81,7 +83,7 @@ def loss(where: str, of: sql.DataType) -> Loss:
                 of.simpleString(),
                 value,
                 logged[1],
-                "null" if stored is None else f"{stored!r:.80}",
+                "null" if stored is None else f"{shown(stored, 80)}",
             )
         return stored
 

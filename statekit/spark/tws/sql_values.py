@@ -22,6 +22,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as sql
 
 from statekit.errors import StateTypeError
+from statekit.shown import shown, shown_text
 from statekit.spark.tws.row_records import row_class
 from statekit.spark.tws.sql_conversions import (
     INTEGER_BITS,
@@ -91,7 +92,8 @@ class SqlValues:
             return self._make(_struct_put(self.schema, self._puts, self._parts(value)))
         except MisfitError as error:
             raise StateTypeError(
-                f"{self._where} cannot hold {value!r:.200}: {error}. Its schema is "
+                f"{self._where} cannot hold {shown(value, 200)}: {shown_text(error)}. Its schema "
+                "is "
                 f"{self.schema.simpleString()}; nothing of this epoch is committed"
             ) from None
 
@@ -282,7 +284,7 @@ def _map(key: Rule, values_type: Rule, lost: Loss, *, in_python: bool) -> Rule:
             raise MisfitError("keys of its type cannot be the keys of a dict") from None
         if None in converted:  # Spark fails, or reads 0 for it
             odd = next(given for given, stored in zip(value, keys, strict=True) if stored is None)
-            raise MisfitError(f"{odd!r:.80} is no key of the map")
+            raise MisfitError(f"{shown(odd, 80)} is no key of the map")
         return converted
 
     def got(stored: dict[Any, Any]) -> dict[Any, Any]:

@@ -20,6 +20,7 @@ from pyspark.sql import types as sql
 from statekit.errors import StateSchemaError, StateTypeError
 from statekit.functions.context import Context
 from statekit.functions.process import Process
+from statekit.shown import shown
 from statekit.spark.columns import quoted
 from statekit.spark.tws.checkpoint import KeptState, TwsCheckpoint
 from statekit.spark.tws.grouping_key import GroupingKey
@@ -215,7 +216,8 @@ def _put(of: Declared, state: Any, expires_ms: int, content: Any) -> None:
 
 def _two_in_one(what: str, one: object, other: object) -> StateTypeError:
     return StateTypeError(
-        f"the query has {what} {one!r} and {other!r}, which are one key in statekit: remove one of "
+        f"the query has {what} {shown(one)} and {shown(other)}, which are one key in statekit: "
+        "remove one of "
         "them in the query. Nothing was imported"
     )
 

@@ -15,9 +15,11 @@ StatekitError
 
 from __future__ import annotations
 
+import types
 from typing import ClassVar, Self
 
 __all__ = [
+    "CALL_FAILURES",
     "CorruptCheckpointError",
     "FencedError",
     "IncompleteEpochError",
@@ -31,6 +33,7 @@ __all__ = [
     "StorageError",
     "class_of_kind",
     "error_class",
+    "is_close",
 ]
 
 
@@ -148,6 +151,31 @@ class StorageError(StatekitError, OSError):
     """The checkpoint store or the local disk failed: full, unwritable or unreachable."""
 
     kind: ClassVar[str] = "storage"
+
+
+CALL_FAILURES = (Exception, SystemExit, GeneratorExit, BaseExceptionGroup)
+"""What a call of a user's function fails with. Other exceptions, such as KeyboardInterrupt, end the
+run as they are.
+"""
+
+
+def is_close(error: BaseException) -> bool:
+    """Return whether an exception was raised in this frame because its generator is closed, and not
+    by a function that it calls.
+
+    >>> def emitted():
+    ...     try:
+    ...         yield 1
+    ...     except GeneratorExit as error:
+    ...         print(is_close(error))
+    >>> outputs = emitted()
+    >>> next(outputs), outputs.close()
+    True
+    (1, None)
+    """
+    raised_at: types.TracebackType | None = error.__traceback__
+    is_here = raised_at is None or raised_at.tb_next is None
+    return isinstance(error, GeneratorExit) and is_here
 
 
 def error_class(name: str) -> type[StatekitError] | None:

@@ -6,6 +6,8 @@ Python's own `hash` is not used: it is salted per process.
 from __future__ import annotations
 
 import datetime as dt
+import enum
+import uuid
 from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import Any
@@ -13,8 +15,8 @@ from typing import Any
 import xxhash
 
 from statekit.errors import RescaleError, StateTypeError
-from statekit.shown import shown
-from statekit.timestamp import datetime_to_micros
+from statekit.shown import shown, type_name
+from statekit.timestamp import datetime_to_micros, timedelta_to_micros
 
 DEFAULT_GROUPS = 128
 MAX_GROUPS = 32_768
@@ -72,6 +74,34 @@ def _hash_datetime(value: dt.datetime, seed: int) -> int:
     return _hash64(datetime_to_micros(value).to_bytes(8, "little", signed=True), seed)
 
 
+def _hash_timedelta(value: dt.timedelta, seed: int) -> int:
+    return _hash_int(timedelta_to_micros(value), seed)
+
+
+def _hash_tuple(fields: Iterable[Any], seed: int) -> int:
+    """Return the hash of the fields of a tuple, one after the other."""
+    for field in fields:
+        hash_field = _HASHERS.get(type(field)) or _hasher(field)
+        seed = hash_field(field, seed)
+    return seed
+
+
+def _hasher(field: Any) -> Callable[[Any, int], int]:
+    """Return how a key field of another class than the built-in ones is hashed.
+
+    Raises:
+        StateTypeError: it cannot be a key field.
+    """
+    if isinstance(field, enum.Enum):
+        return lambda member, seed: _hash_tuple((member.value,), seed)
+    if isinstance(field, tuple) and hasattr(field, "_fields"):
+        return _hash_tuple
+    raise StateTypeError(
+        f"{shown(field, 100)} ({type_name(field)}) cannot be a key field: use bool, int, str, "
+        "bytes, date, datetime, timedelta, UUID, an Enum or a NamedTuple of those, or None"
+    )
+
+
 _HASHERS: dict[type, Callable[[Any, int], int]] = {
     type(None): lambda _value, seed: seed,
     bool: lambda value, seed: _hash64(value.to_bytes(4, "little"), seed),
@@ -80,6 +110,9 @@ _HASHERS: dict[type, Callable[[Any, int], int]] = {
     bytes: _hash64,
     dt.date: _hash_date,
     dt.datetime: _hash_datetime,
+    dt.timedelta: _hash_timedelta,
+    uuid.UUID: lambda value, seed: _hash64(value.bytes, seed),
+    tuple: _hash_tuple,
 }
 
 
@@ -87,7 +120,8 @@ def key_hash(fields: Iterable[Any]) -> int:
     """Return the hash of a key's fields as a signed 64-bit integer, as Spark's `xxhash64` gives it.
 
     Parameters:
-        fields: bool, int, str, bytes, date, datetime or None each.
+        fields: bool, int, str, bytes, date, datetime, timedelta, UUID, or None each; an Enum, which
+            is hashed as its value; or a tuple of those, hashed as its parts.
 
     Raises:
         StateTypeError: a field is of another type, or out of range.
@@ -95,15 +129,7 @@ def key_hash(fields: Iterable[Any]) -> int:
     >>> key_hash(["UA", None]) == key_hash(["UA"])
     True
     """
-    value = _SEED
-    for field in fields:
-        hash_field = _HASHERS.get(type(field))
-        if hash_field is None:
-            raise StateTypeError(
-                f"{field!r:.100} ({type(field).__name__}) cannot be a key field: use bool, int, "
-                "str, bytes, date or datetime, or None"
-            )
-        value = hash_field(field, value)
+    value = _hash_tuple(fields, _SEED)
     return value - _WRAP if value >= _SIGN else value
 
 

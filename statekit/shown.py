@@ -6,15 +6,14 @@ an exception. Then the message must still name the error that it is about.
 
 from __future__ import annotations
 
+from statekit.errors import CALL_FAILURES
+
 SHOWN_MAX = 400
 """How many characters of a value a message has."""
 
 _TEXT_MAX = 2_000
 
 _NAME_MAX = 100
-
-# What the code of a user may raise here and end with. A KeyboardInterrupt stops the run.
-_FAILURES = (Exception, SystemExit, GeneratorExit)
 
 
 def shown(value: object, limit: int = SHOWN_MAX) -> str:
@@ -37,7 +36,7 @@ def shown(value: object, limit: int = SHOWN_MAX) -> str:
         text = repr(value)
     except RecursionError:
         return f"a deeply nested {type_name(value)}"
-    except _FAILURES as error:
+    except CALL_FAILURES as error:
         if type(value) is int:  # of more digits than Python prints
             return f"an int of {value.bit_length()} bits"
         return f"<{type_name(value)}, whose repr() fails with {type_name(error)}>"
@@ -64,7 +63,7 @@ def shown_text(error: BaseException, limit: int = _TEXT_MAX) -> str:
         text = str(error)
     except RecursionError:
         return "its text is nested too deeply"
-    except _FAILURES as failed:
+    except CALL_FAILURES as failed:
         return f"<its str() fails with {type_name(failed)}>"
     return _bounded(text, limit)
 
@@ -79,7 +78,7 @@ def type_name(value: object) -> str:
     cls = type(value)
     try:
         name, module = str(cls.__name__), str(cls.__module__).partition(".")[0]
-    except _FAILURES:  # of a metaclass
+    except CALL_FAILURES:  # of a metaclass
         return "object"
     if module in ("numpy", "pandas"):
         name = f"{module}.{name.removesuffix('Type')}"

@@ -24,7 +24,7 @@ from statekit.codec.schema import Schema, schema_of
 from statekit.codec.value_check import INT_MAX, INT_MIN, NESTING_MAX, exceeds_nesting, is_text
 from statekit.codec.value_plan import ENCODER, Convert, ValuePlan, unchanged
 from statekit.codec.value_struct import Planner
-from statekit.errors import CorruptCheckpointError, StateTypeError
+from statekit.errors import CALL_FAILURES, CorruptCheckpointError, StateTypeError
 from statekit.shown import shown, shown_text, type_name
 
 T = TypeVar("T")
@@ -158,7 +158,7 @@ def _decode_all(
     def decode_all(rows: Sequence[bytes]) -> list[Any]:
         try:
             return build_all(decoder().decode(_LIST_32.pack(0xDD, len(rows)) + b"".join(rows)))
-        except Exception:  # noqa: BLE001  one of them is wrong: this says which
+        except CALL_FAILURES:  # one of them is wrong: this says which
             return list(map(decode, rows))
 
     return decode_all
@@ -184,7 +184,7 @@ def checked_decode(
     def decode(data: bytes) -> Any:
         try:
             return read(data) if from_wire is None else from_wire(read(data))
-        except Exception as error:
+        except CALL_FAILURES as error:
             raise CorruptCheckpointError(
                 f"{len(data)} bytes {bytes(data[:32]).hex()!r} are not a value of type {name} "
                 f"({shown_text(error)}): check that the declared type can read the stored rows, "

@@ -9,14 +9,16 @@ from typing import Any
 
 from statekit.codec.annotations import peel, show
 from statekit.codec.key_codec import KeyCodec, dynamic_key_codec, key_codec
-from statekit.codec.schema import schema_of
+from statekit.codec.schema import Schema, schema_of
 from statekit.codec.value_codec import ValueCodec, value_codec
 from statekit.errors import StateTypeError
 from statekit.functions.state_parameters import explained
 from statekit.records.union import Records
 
-KEY_TYPES = frozenset({"bool", "int", "str", "bytes", "date", "datetime"})
-"""Schema kinds of key fields; a field may also be Optional."""
+KEY_TYPES = frozenset({"bool", "int", "str", "bytes", "date", "datetime", "timedelta", "uuid"})
+"""Scalar kinds of key fields. A field may also be an Enum or a Literal, a NamedTuple of those, and
+Optional.
+"""
 
 
 def codec_of_keys(operator: str, records: Records, key: tuple[str, ...]) -> KeyCodec[Any]:
@@ -34,16 +36,28 @@ def codec_of_keys(operator: str, records: Records, key: tuple[str, ...]) -> KeyC
         annotation = _annotation_in_all(records, name, f"key field {name!r}")
         where = f"{operator}, key field {name!r}"
         codec = explained(where, functools.partial(key_codec, annotation))
-        schema = codec.schema.items[0] if codec.schema.kind == "optional" else codec.schema
-        if schema.kind not in KEY_TYPES:
+        if (part := _no_key_field(codec.schema)) is not None:
             raise StateTypeError(
-                f"{where}: {codec.schema} cannot be a key: use bool, int, str, bytes, date or "
-                "datetime, or Optional of one of them (floats never compare reliably)"
+                f"{where}: {part} cannot be a key: use bool, int, str, bytes, date, datetime, "
+                "timedelta, UUID, an Enum, a NamedTuple of those, or Optional of one of them "
+                "(floats never compare reliably)"
             )
         annotations.append(annotation)
     if len(annotations) == 1:
         return key_codec(annotations[0])
     return key_codec(tuple[tuple(annotations)])  # type: ignore[misc]
+
+
+def _no_key_field(schema: Schema) -> Schema | None:
+    """Return the part of a type that no key field can have; None if there is none."""
+    if schema.kind in KEY_TYPES or schema.kind in ("enum", "literal"):
+        return None
+    parts = list(schema.items) if schema.kind == "optional" else []
+    if schema.flavour == "namedtuple":
+        parts = [field.schema for field in schema.fields]
+    if not parts:
+        return schema
+    return next((found for part in parts if (found := _no_key_field(part)) is not None), None)
 
 
 def check_event_time(records: Records, name: str | None) -> None:

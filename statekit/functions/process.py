@@ -398,7 +398,7 @@ class Process(Generic[R, P, U]):
         others = bound.get(None, _nobody)
         return lambda name: bound.get(name, others)
 
-    def hint(self, error: Exception) -> str:
+    def hint(self, error: BaseException) -> str:
         """Return advice about an error of the function, as a sentence after a space; may be
         empty.
         """

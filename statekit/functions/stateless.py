@@ -15,7 +15,7 @@ from itertools import compress
 from operator import length_hint
 from typing import Any, Literal, Self
 
-from statekit.errors import ProcessError, StatekitError, StateTypeError
+from statekit.errors import CALL_FAILURES, ProcessError, StatekitError, StateTypeError
 from statekit.functions.projection import Projection
 from statekit.functions.signature import hints_of, outputs_annotation
 from statekit.functions.state_parameters import annotation_text
@@ -141,9 +141,11 @@ class Stateless:
                 emitted = _flattened(emitted)
             copy = self.output_type.copy
             return list(emitted if copy is None else map(copy, emitted))
-        except Exception as error:
+        except BaseException as error:
             taken = len(records) - length_hint(following)
-            raise self._failed(error, records[max(0, taken - 1)], stream) from error
+            if (typed := self._failed(error, records[max(0, taken - 1)], stream)) is None:
+                raise
+            raise typed from error
 
     def kept(self, records: list[Any], stream: str) -> list[bool]:
         """Return whether each record is kept, if it emits records unchanged.
@@ -156,14 +158,19 @@ class Stateless:
             return [type(record) is fn for record in following]
         try:
             return [bool(fn(record)) for record in following]
-        except Exception as error:
+        except BaseException as error:
             taken = len(records) - length_hint(following)
-            raise self._failed(error, records[taken - 1], stream) from error
+            if (typed := self._failed(error, records[taken - 1], stream)) is None:
+                raise
+            raise typed from error
 
-    def _failed(self, error: Exception, record: Any, stream: str) -> StatekitError:
-        if isinstance(error, StatekitError):
+    def _failed(self, error: BaseException, record: Any, stream: str) -> ProcessError | None:
+        """Return the error to raise instead of an error of the function; None to raise it with a
+        note.
+        """
+        if isinstance(error, StatekitError) or not isinstance(error, CALL_FAILURES):
             error.add_note(f"while {self.kind} {stream!r} handled {shown(record)}")
-            return error
+            return None
         return ProcessError(
             f"{self.kind} {stream!r} failed with {shown_error(error)}; the record was "
             f"{shown(record)}. Nothing of this epoch is committed: correct the function or the "

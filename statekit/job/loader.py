@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from typing import TypeVar
 
-from statekit.errors import StateTypeError
+from statekit.errors import CALL_FAILURES, StateTypeError
 from statekit.job.job import Job
+from statekit.shown import shown, shown_error
 
 _T = TypeVar("_T")
 
@@ -46,10 +47,10 @@ def load_named(text: str, kind: type[_T], what: str) -> _T:
         sys.path.insert(0, here)
     try:
         container = importlib.import_module(module_name)
-    except Exception as error:
+    except CALL_FAILURES as error:
         raise StateTypeError(
             f"{text!r}: the module {module_name} cannot be imported from {here} "
-            f"({type(error).__name__}: {error}): correct it, or go to the directory that has it"
+            f"({shown_error(error)}): correct it, or go to the directory that has it"
         ) from error
     for part in attribute.split("."):
         if not hasattr(container, part):
@@ -59,13 +60,13 @@ def load_named(text: str, kind: type[_T], what: str) -> _T:
     if callable(loaded) and not isinstance(loaded, kind):
         try:
             loaded = loaded()
-        except Exception as error:
+        except CALL_FAILURES as error:
             raise StateTypeError(
-                f"{text!r} was called to make {what}, and failed with {type(error).__name__}: "
-                f"{error}: give a function that needs no arguments"
+                f"{text!r} was called to make {what}, and failed with "
+                f"{shown_error(error)}: give a function that needs no arguments"
             ) from error
     if not isinstance(loaded, kind):
         raise StateTypeError(
-            f"{text!r} is {loaded!r:.100}, and no {kind.__name__}: name one, or what makes one"
+            f"{text!r} is {shown(loaded, 100)}, and no {kind.__name__}: name one, or what makes one"
         )
     return loaded

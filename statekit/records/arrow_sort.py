@@ -18,6 +18,17 @@ def comparable(column: pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks()
 
 
+def comparable_parts(column: pa.ChunkedArray) -> list[pa.Array]:
+    """Return columns that sort together as one does: a struct is one column for whether it is
+    null, and those of its fields.
+    """
+    if not pa.types.is_struct(column.type):
+        return [comparable(column)]
+    whole = column.combine_chunks()
+    parts = (comparable_parts(pa.chunked_array([part])) for part in whole.flatten())
+    return [whole.is_valid().cast(pa.int8()), *(each for part in parts for each in part)]
+
+
 def row_numbers(count: int) -> pa.Array:
     """Return the numbers of so many rows.
 

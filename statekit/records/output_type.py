@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from statekit.codec.annotations import peel, show
-from statekit.errors import ProcessError, StateTypeError
+from statekit.errors import CALL_FAILURES, ProcessError, StateTypeError
 from statekit.records.arrow_reader import ColumnMismatch, Read, field_reader, record_builder
 from statekit.records.arrow_scalars import OutputColumn
 from statekit.records.arrow_writer import is_fixed_tuple, record_rows, single_column, tuple_rows
@@ -101,7 +101,7 @@ class OutputType:
             return pa.RecordBatch.from_arrays(
                 self._arrays(self._rows.split(records)), schema=schema
             )
-        except Exception as error:
+        except CALL_FAILURES as error:
             raise self._explained(records, error) from error
 
     @functools.cached_property
@@ -124,7 +124,7 @@ class OutputType:
         try:
             values = self._rows.split(records)
             return self._with_stored_values(records, values, self._arrays(values))
-        except Exception as error:
+        except CALL_FAILURES as error:
             raise self._explained(records, error) from error
 
     def received(self, stored: list[Any]) -> list[Any]:
@@ -137,7 +137,7 @@ class OutputType:
             return stored
         try:
             return self._build(self._rows.split(stored), len(stored))
-        except Exception as error:
+        except CALL_FAILURES as error:
             raise ProcessError(
                 f"{self.where}: {self.name} refuses a record with the fields of "
                 f"another one: {shown_text(error)}"
@@ -210,7 +210,7 @@ class OutputType:
         """Return the array of each column after checking its values; None without an Arrow type."""
         return list(map(_array, self._rows.columns, values))
 
-    def _explained(self, records: list[Any], error: Exception) -> ProcessError:
+    def _explained(self, records: list[Any], error: BaseException) -> ProcessError:
         """Return the error about the first output that does not fit, found by checking one by
         one.
         """
@@ -218,7 +218,7 @@ class OutputType:
         for index, record in enumerate(records):
             try:
                 self._arrays(self._rows.split([record]))
-            except Exception as first:  # noqa: BLE001 - becomes a part of the message
+            except CALL_FAILURES as first:
                 subject, cause = f"{self._noun} {index}, {shown(record)},", first
                 break
         return ProcessError(

@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple, Optional, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statekit.codec.annotations import peel
+from statekit.codec.annotations import peel, struct_flavour
 from statekit.errors import ProcessError, StateTypeError
 from statekit.records.arrow_sort import row_numbers
 from statekit.records.arrow_sums import DIGITS, aggregable, cast_stored, fits, stored_type
@@ -480,6 +480,12 @@ def has_columns(record: RecordType, fields: Iterable[str]) -> bool:
     except (StateTypeError, ValueError):  # ValueError: a name that no NamedTuple may have
         return False
     return True
+
+
+def can_be_grouped(record: RecordType, key: Iterable[str]) -> bool:
+    """Return whether Arrow groups rows by the columns of a key: it does not by structs."""
+    members = (member for name in key for member in peel(_annotation(record, name))[0])
+    return not any(struct_flavour(member) for member in members)
 
 
 def _annotation(record: RecordType, name: str) -> Any:

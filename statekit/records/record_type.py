@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pydantic
 
-from statekit.errors import ProcessError
+from statekit.errors import CALL_FAILURES, ProcessError, StatekitError
 from statekit.records.arrow_reader import (
     ColumnMismatch,
     record_assembler,
@@ -21,7 +21,7 @@ from statekit.records.arrow_reader import (
     record_columns,
 )
 from statekit.records.declaration import RecordDeclaration, ValueMismatch
-from statekit.shown import shown, shown_text, type_name
+from statekit.shown import shown, shown_error, shown_text, type_name
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,9 +83,13 @@ class RecordType(RecordDeclaration):
             return value if isinstance(value, dict) else dict(value)
         try:
             return self._validate(value)
-        except (ValueError, TypeError) as error:  # msgspec's and pydantic's errors are ValueErrors
+        except CALL_FAILURES as error:
+            if isinstance(error, StatekitError):
+                raise
+            is_misfit = isinstance(error, ValueError | TypeError)
+            why = shown_text(error) if is_misfit else shown_error(error)
             raise ProcessError(
-                f"{self.where}: a mapping does not validate as {self.name}: {shown_text(error)}. "
+                f"{self.where}: a mapping does not validate as {self.name}: {why}. "
                 f"The mapping: {shown(value)}"
             ) from error
 
@@ -172,7 +176,7 @@ class RecordReader:
         """
         try:
             return self._read(batch)
-        except Exception as error:
+        except CALL_FAILURES as error:
             raise self._explained(batch, error) from error
 
     def columns(self, batch: Any) -> list[list[Any]]:
@@ -183,13 +187,13 @@ class RecordReader:
         """
         try:
             return self._values(batch.columns[self._first :])
-        except Exception as error:
+        except CALL_FAILURES as error:
             raise self._explained(batch, error) from error
 
     def _read(self, batch: Any) -> list[Any]:
         return self._build(self._values(batch.columns[self._first :]), batch.num_rows)
 
-    def _explained(self, batch: Any, error: Exception) -> ProcessError:
+    def _explained(self, batch: Any, error: BaseException) -> ProcessError:
         """Return the error about the first row that does not fit, found by reading them one by
         one.
         """
@@ -199,7 +203,7 @@ class RecordReader:
             row = batch.slice(index, 1)
             try:
                 self._read(row)
-            except Exception as first:  # noqa: BLE001 - becomes a part of the message
+            except CALL_FAILURES as first:
                 subject = f"row {index} of a batch, {_show_row(row, self._first)},"
                 cause = first
                 break

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import functools
+import sys
 import uuid
 from collections.abc import Iterable, Mapping, Set
 from decimal import Decimal
@@ -16,9 +17,11 @@ from math import isnan
 from typing import Any
 
 from statekit.codec.annotations import struct_fields, struct_flavour
+from statekit.shown import shown
 from statekit.timestamp import datetime_to_micros
 
 _EPOCH = dt.timedelta(0)
+_NO_LIMIT = sys.maxsize
 
 
 def order_of_value(value: Any) -> tuple[Any, ...]:
@@ -83,4 +86,4 @@ def _order_of_parts(value: Any) -> tuple[Any, ...]:
         return (12, *sorted(map(order_of_value, value)))
     if isinstance(value, Iterable):
         return (11, *map(order_of_value, value))
-    return (14, type(value).__name__, repr(value))
+    return (14, type(value).__name__, shown(value, _NO_LIMIT))

@@ -39,6 +39,7 @@ from statekit.runtime.recorded_input import recorded_input
 from statekit.runtime.shard import reporting, run_shard
 from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
 from statekit.shown import shown
+from statekit.sinks.sink import sink_failures
 from statekit.watermark import is_late
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies
 from statekit.working_copy.uploader import uploader
@@ -224,7 +225,8 @@ class LocalRunner:
         self.coordinator.check_owner()
         emitted = {sink.name: streams.for_sink(sink.stream) for sink in self.job.sinks}
         for name, callback in (outputs or {}).items():
-            callback(emitted[name], epoch)
+            with sink_failures(name, epoch):
+                callback(emitted[name], epoch)
         manifest = self.coordinator.commit(reports, offsets=offsets)
         self.coordinator.metrics.committed(manifest, stopwatch_s() - begun_s)
         return emitted

@@ -14,7 +14,7 @@ from statekit.backend.interface import Backend, StateSize
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import TIMERS, WAITING, Clock
 from statekit.checkpoint.manifest import ShardPlan
-from statekit.errors import ProcessError, StatekitError, StateTypeError
+from statekit.errors import CALL_FAILURES, ProcessError, StatekitError, StateTypeError, is_close
 from statekit.functions.context import Context
 from statekit.functions.due import Due
 from statekit.functions.process import Process
@@ -172,16 +172,17 @@ class ShardTask:
         emitted = self._copied(chain.from_iterable(_calls(self._call, self._arguments, inputs)))
         try:
             yield from self._lists(emitted)
-        except Exception as error:
+        except BaseException as error:
+            if is_close(error):
+                raise
             if (unread := self._keys.unread) is not None:
                 raise unread  # noqa: B904 - the function's error only follows from it
             kind, handled = current()
-            if not isinstance(error, StatekitError):
+            if self._is_untyped(error):
                 raise self._failed(error, f"the {kind} was {shown(handled)}") from error
             if not self._keys.is_between:
                 prefix = "" if kind == "record" else f"a key, and the {kind} was "
-                note = f"while operator {self.scope.operator!r} handled {prefix}{shown(handled)}"
-                error.add_note(note)
+                self._note(error, f"{prefix}{shown(handled)}")
             raise
 
     def _lists(self, outputs: Iterator[Any]) -> Iterator[list[Any]]:
@@ -216,8 +217,8 @@ class ShardTask:
         try:
             outputs: list[Any] = self._call(keys, *self._arguments)
             return outputs
-        except Exception as error:  # noqa: BLE001 - raised below with its key
-            failed = error
+        except CALL_FAILURES as error:
+            failed = error  # raised below with its key
         single_keys = self._keys.one_by_one(keys)
         deque(self._called(single_keys, lambda: ("key", self.scope.key)), maxlen=0)
         if isinstance(failed, StatekitError):
@@ -281,10 +282,10 @@ class ShardTask:
         """Return the next outputs of what is due; None if there are no more."""
         try:
             return next(fired, None)
-        except StatekitError:
+        except BaseException as error:
+            if self._is_untyped(error):
+                raise self._failed(error, "it computed the result of a window") from error
             raise
-        except Exception as error:
-            raise self._failed(error, "it computed the result of a window") from error
 
     def _sweep(self) -> None:
         """Remove some expired rows."""
@@ -317,11 +318,13 @@ class ShardTask:
             emitted = call(handled, *arguments)
             if emitted is not None:
                 yield from self._copied(emitted)
-        except StatekitError as error:
-            error.add_note(f"while operator {self.scope.operator!r} handled {shown(handled)}")
+        except BaseException as error:
+            if is_close(error):
+                raise
+            if self._is_untyped(error):
+                raise self._failed(error, f"the {kind} was {shown(handled)}") from error
+            self._note(error, shown(handled))
             raise
-        except Exception as error:
-            raise self._failed(error, f"the {kind} was {shown(handled)}") from error
 
     def _copied(self, emitted: Iterable[Any]) -> Iterator[Any]:
         """Copy mutable outputs when they are emitted."""
@@ -426,9 +429,25 @@ class ShardTask:
             added[WAITING] = self._buffer.added
         return added
 
-    def _failed(self, error: Exception, handled: str) -> ProcessError:
+    @staticmethod
+    def _is_untyped(error: BaseException) -> bool:
+        """Return whether an error of a function becomes a ProcessError."""
+        return isinstance(error, CALL_FAILURES) and not isinstance(error, StatekitError)
+
+    def _note(self, error: BaseException, handled: str) -> None:
+        """Note at an error that is raised as it is what was handled."""
+        note = f"while operator {self.scope.operator!r} handled {handled}"
+        if not isinstance(error, StatekitError):  # as its own message has no place
+            note += f", {self._scope_of_call().place} in epoch {self.scope.epoch}"
+        error.add_note(note)
+
+    def _scope_of_call(self) -> KeyScope:
+        """Return the scope of the function that is called: that of a key, or of the shard."""
         at_key = self._process.key and not self.shard_scope.broadcasting
-        scope = self.scope if at_key else self.shard_scope
+        return self.scope if at_key else self.shard_scope
+
+    def _failed(self, error: BaseException, handled: str) -> ProcessError:
+        scope = self._scope_of_call()
         return ProcessError(
             f"operator {scope.operator!r} failed {scope.place} in epoch {scope.epoch} with "
             f"{shown_error(error)}; {handled}.{self._process.hint(error)} "

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+from statekit.errors import CALL_FAILURES, ProcessError, StatekitError
+from statekit.shown import shown_error
 
 
 @dataclass(frozen=True)
@@ -127,3 +131,27 @@ def callback(fn: Callable[[Any, int], object], *, concurrent: bool = False) -> C
     True
     """
     return Callback(fn, concurrent)
+
+
+@contextmanager
+def sink_failures(
+    name: str, epoch: int, passes: Callable[[BaseException], bool] = lambda error: False
+) -> Iterator[None]:
+    """Write the outputs of an epoch to a sink.
+
+    Parameters:
+        passes: whether an error is not about the sink, and raised as it is.
+
+    Raises:
+        ProcessError: the sink failed, and not with an error of statekit.
+    """
+    try:
+        yield
+    except CALL_FAILURES as error:
+        if isinstance(error, StatekitError) or passes(error):
+            raise
+        raise ProcessError(
+            f"sink {name!r} failed in epoch {epoch} with {shown_error(error)}. Nothing of this "
+            "epoch is committed, and it runs again under the same number: correct the sink, then "
+            "start the job again"
+        ) from error

@@ -30,15 +30,15 @@ from statekit.job.job import Job
 from statekit.job.options import StartOptions
 from statekit.job.plan import Operator
 from statekit.runtime.coordinator import Coordinator
-from statekit.sinks.sink import Attempt, Sink
+from statekit.sinks.sink import Attempt, Sink, sink_failures
 from statekit.spark.columns import quoted
 from statekit.spark.combined_frames import Combines
 from statekit.spark.commit_records import Reports
 from statekit.spark.concurrent_actions import Action, run_all
 from statekit.spark.epoch_streams import EpochStreams, Transforms
-from statekit.spark.failures import translated
+from statekit.spark.failures import is_of_spark, of_ended_worker, translated
 from statekit.spark.merged_inputs import MergedInputs
-from statekit.spark.pickling import Pickled, PickledBases, pickled
+from statekit.spark.pickling import Pickled, PickledBases, pickled_operator
 from statekit.spark.placement import Placement
 from statekit.spark.plan import (
     FirstInput,
@@ -96,7 +96,7 @@ class EpochRunner:
         self._rocksdb = options.rocksdb or RocksOptions()
         self._bases = options.bases or BaseOptions()
         self._functions: dict[str, Pickled[AnyProcess]] = {
-            operator.name: pickled(operator.declared) for operator in job.operators
+            operator.name: pickled_operator(operator) for operator in job.operators
         }
         self._pickled_bases: dict[str, PickledBases] = {}
         self._transforms = Transforms(job)
@@ -144,8 +144,11 @@ class EpochRunner:
             try:
                 reports = self._at_once(inputs) if self._single_read else self._persisted(inputs)
             except (PySparkException, Py4JJavaError, IncompleteEpochError) as error:
-                if not self._adapts_to(translated(error)):
-                    raise
+                if self._adapts_to(translated(error)):
+                    continue
+                if (ended := of_ended_worker(error, self._coordinator)) is not None:
+                    raise ended from error
+                raise
             else:
                 break
         if self._placement is not None:
@@ -334,7 +337,8 @@ class EpochRunner:
             check_owner=coordinator.check_owner,
         )
         attempt.check_owner()
-        self._outputs[name].write(df, attempt)
+        with sink_failures(name, coordinator.epoch, is_of_spark):
+            self._outputs[name].write(df, attempt)
         self._written.add(name)
 
     def _late(self, operator: Operator, streams: EpochStreams) -> DataFrame:

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from statekit.job.job import Job
 from statekit.job.plan import Transform
 from statekit.query.closing import Closing
-from statekit.spark.pickling import pickled
+from statekit.spark.pickling import pickled_transform
 from statekit.spark.plan import selected
 from statekit.spark.worker import PickledTransform, TransformStep, output_schema
 
@@ -27,7 +27,7 @@ class Transforms:
     def __init__(self, job: Job) -> None:
         self.job = job
         self._pickled = {
-            each.name: PickledTransform(each.name, pickled(each.function))
+            each.name: PickledTransform(each.name, pickled_transform(each))
             for each in job.transforms
         }
         self._schemas: dict[str, StructType] = {}

@@ -1,13 +1,26 @@
-"""Turn errors that Spark returns back into the typed errors that workers raised."""
+"""Turn errors that Spark returns back into the typed errors that workers raised.
+
+The driver gets the error of a worker as text: its traceback. A worker marks the lines of a message
+so that no text of a user's record or exception can be taken for another error.
+"""
 
 from __future__ import annotations
 
 import re
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
 
-from statekit.errors import FencedError, RetryError, StatekitError, StorageError, error_class
+from statekit.errors import (
+    FencedError,
+    ProcessError,
+    RetryError,
+    StatekitError,
+    StorageError,
+    error_class,
+)
+from statekit.runtime.coordinator import Coordinator
+from statekit.spark.worker_failures import LINE
 
 _STATEKIT_ERROR = re.compile(
     r"statekit\.errors\.(\w+): (.*?)(?= SQLSTATE: |\n\s*at |\n\nDriver|\Z)", re.DOTALL
@@ -27,6 +40,7 @@ _WAY_OUT: dict[type[StatekitError], str] = {
     StorageError: "Nothing committed is lost: check that the store has space and may be written, "
     "then start again",
 }
+_WORKER_ENDED = re.compile(r"Python worker (?:exited unexpectedly|process terminated)")
 
 
 def translated(error: BaseException) -> BaseException:
@@ -34,11 +48,13 @@ def translated(error: BaseException) -> BaseException:
     if isinstance(error, StatekitError):
         return error
     text = str(error)
-    names = _STATEKIT_ERROR.findall(text)
+    begins = [m.start() for m in re.finditer(r"^statekit\.errors\.\w+: ", text, re.MULTILINE)]
+    # A worker's traceback ends with the error itself, after its causes.
+    found = _STATEKIT_ERROR.search(text, begins[-1] if begins else 0)
     kinds = [kind for sign, kind in _SPARKS_WORDS.items() if sign in text]
-    if names:
-        name, message = names[-1]
-        cls, message = error_class(name) or StatekitError, message.strip()
+    if found is not None:
+        cls, message = error_class(found[1]) or StatekitError, found[2].strip()
+        message = message.replace(LINE, "\n")
         typed = cls.from_text(message) if issubclass(cls, RetryError) else cls(message)
     elif kinds and isinstance(error, PySparkException | Py4JJavaError):
         typed = kinds[0](f"{text.splitlines()[0]}. {_WAY_OUT[kinds[0]]}")
@@ -46,3 +62,23 @@ def translated(error: BaseException) -> BaseException:
         return error
     typed.__cause__ = error
     return typed
+
+
+def is_of_spark(error: BaseException) -> bool:
+    """Return whether an error comes from Spark while it runs, and not from how it is called."""
+    is_spark = isinstance(error, PySparkException | Py4JError)
+    return is_spark and not isinstance(error, AnalysisException)
+
+
+def of_ended_worker(error: BaseException, coordinator: Coordinator) -> ProcessError | None:
+    """Return the error for a Python worker that ended in an epoch; None if none did."""
+    if isinstance(error, StatekitError) or not _WORKER_ENDED.search(str(error)):
+        return None
+    operators = ", ".join(repr(operator.name) for operator in coordinator.job.operators)
+    return ProcessError(
+        f"a Python worker of Spark ended in the middle of epoch {coordinator.epoch}, while it ran "
+        f"the operators {operators}: a function called os._exit, a library crashed, or the system "
+        "ended the process because of its memory. Nothing of this epoch is committed: look at the "
+        "standard error of the workers, correct the function or give the workers more memory, then "
+        "start the job again"
+    )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import pickle
 import sys
-from collections.abc import Sequence
+import types
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import chain, repeat
 from operator import is_
@@ -15,9 +18,18 @@ import cloudpickle
 import pyarrow as pa
 
 from statekit.checkpoint.manifest import ShardState
+from statekit.errors import CALL_FAILURES, ProcessError, StateTypeError
+from statekit.functions.process import Process
+from statekit.functions.stateless import Stateless
+from statekit.job.job import Job
+from statekit.job.plan import Operator, Transform
 from statekit.records import by_value
+from statekit.shown import shown_error, type_name
 
 T = TypeVar("T")
+
+_SEARCHED_MAX = 10_000
+"""How many objects are searched for one that cannot be pickled."""
 
 _CHUNK_SHARDS = 64
 """Shards that are unpickled together. With more of them, a task of few shards unpickles others."""
@@ -27,19 +39,102 @@ class Pickled(NamedTuple, Generic[T]):
     """A pickled process function or stateless function, unpickled once per worker process.
 
     Parameters:
+        name: what it is, for messages.
         data: the pickled function with its types.
         path: where the sender imports modules from, so that a worker on the same file system finds
             modules that are pickled by reference.
     """
 
+    name: str
     data: bytes
     path: tuple[str, ...]
 
 
-def pickled(function: T) -> Pickled[T]:
-    """Pickle a function for the workers."""
+def pickled(function: T, name: str = "a function") -> Pickled[T]:
+    """Pickle a function for the workers.
+
+    Parameters:
+        name: what it is, for messages.
+
+    Raises:
+        StateTypeError: it uses an object that cannot be pickled.
+    """
     path = tuple(entry for entry in sys.path if os.path.isabs(entry))
-    return Pickled(by_value.dumps(function), path)
+    try:
+        return Pickled(name, by_value.dumps(function), path)
+    except CALL_FAILURES as error:
+        raise StateTypeError(
+            f"{name} cannot be sent to Spark's workers: {_unpicklable(function)}"
+            f"{shown_error(error)}. Nothing was started: make the object inside of the function, "
+            "or in a function that is called on the first record, and not where the job is declared"
+        ) from error
+
+
+def pickled_operator(operator: Operator) -> Pickled[Process[Any, Any, Any]]:
+    """Pickle the process function of an operator; raises as `pickled` does."""
+    return pickled(operator.declared, f"operator {operator.name!r}")
+
+
+def pickled_transform(transform: Transform) -> Pickled[Stateless]:
+    """Pickle the function of a transform; raises as `pickled` does."""
+    return pickled(transform.function, f"{transform.function.kind} {transform.name!r}")
+
+
+def check_sendable(job: Job) -> None:
+    """Check that the functions of a job can be sent to Spark's workers.
+
+    Raises:
+        StateTypeError: one of them uses an object that cannot be pickled.
+    """
+    for operator in job.operators:
+        pickled_operator(operator)
+    for each in job.transforms:
+        pickled_transform(each)
+
+
+def _unpicklable(function: object) -> str:
+    """Return which object of a function cannot be pickled, for a message; empty if it is not
+    found.
+    """
+    for fn in _functions_of(function):
+        for where, name, value in _used(fn):
+            try:
+                by_value.dumps(value)
+            except CALL_FAILURES:
+                if not isinstance(value, types.FunctionType):  # it is in what this one uses
+                    return f"the {where} {name!r} of {fn.__name__} is a {type_name(value)}; "
+    return ""
+
+
+def _functions_of(given: object) -> Iterator[types.FunctionType]:
+    """Yield the functions that an object refers to, directly or not."""
+    seen: set[int] = set()
+    waiting = [given]
+    while waiting and len(seen) < _SEARCHED_MAX:
+        one = waiting.pop(0)
+        if id(one) in seen or isinstance(one, types.ModuleType | type):
+            continue
+        seen.add(id(one))
+        if isinstance(one, types.FunctionType):
+            yield one
+            waiting += [value for _, _, value in _used(one)]
+        else:
+            waiting += gc.get_referents(one)
+
+
+def _used(fn: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
+    """Yield what a function uses from outside: how, under which name, and the object."""
+    code = fn.__code__
+    for name, cell in zip(code.co_freevars, fn.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # it is not assigned yet
+            yield "variable", name, cell.cell_contents
+    for name in code.co_names:
+        if name in fn.__globals__:
+            yield "global", name, fn.__globals__[name]
+    defaults = fn.__defaults__ or ()
+    named = code.co_varnames[: code.co_argcount]
+    for name, value in zip(named[len(named) - len(defaults) :], defaults, strict=True):
+        yield "default", name, value
 
 
 def unpickled(function: Pickled[T]) -> T:
@@ -52,7 +147,14 @@ def _unpickled(function: Pickled[Any]) -> Any:
     for entry in function.path:
         if entry not in sys.path and os.path.isdir(entry):
             sys.path.append(entry)
-    return cloudpickle.loads(function.data)
+    try:
+        return cloudpickle.loads(function.data)
+    except CALL_FAILURES as error:
+        raise ProcessError(
+            f"{function.name} cannot be read in a Spark worker: {shown_error(error)}. Nothing of "
+            "this epoch is committed: give the workers the modules that it uses, as with "
+            "spark.sparkContext.addPyFile, or correct how its objects are unpickled"
+        ) from error
 
 
 class PickledBases(Sequence[ShardState]):

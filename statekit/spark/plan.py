@@ -20,6 +20,7 @@ from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 from statekit.spark.columns import projected_to, quoted, with_derived
 from statekit.spark.combined_frames import CombinedFrames, Combines
+from statekit.spark.key_columns import key_columns
 from statekit.spark.pickling import Pickled
 from statekit.spark.placed_frame import TASK
 from statekit.spark.worker import LateStep, ShardStep, branch_column, pass_schema
@@ -42,15 +43,6 @@ _NUMBER_BITS = 63  # bits without the sign of the number that rows are sorted by
 _ORIGIN_BITS = 10
 _ROW_BITS = 33  # of a row's number within its partition, in monotonically_increasing_id()
 
-_KEY_TYPES = (
-    spark_types.BooleanType,
-    spark_types.IntegralType,
-    spark_types.StringType,
-    spark_types.BinaryType,
-    spark_types.DateType,
-    spark_types.TimestampType,
-)
-
 
 def check_input(df: DataFrame, source: Source, job: Job) -> None:
     """Check a frame's columns against the records and keys of a job, before anything runs.
@@ -65,6 +57,7 @@ def check_input(df: DataFrame, source: Source, job: Job) -> None:
             f"source {source.name!r} has {source.record_type.name}, and the rows of a frame are of "
             "one type: declare a source for each of them, and join them with union()"
         )
+    _check_case(record_type, df, source.name)
     try:
         projected = projected_to(record_type, df)
         record_type.reader(to_arrow_schema(projected.schema, timezone="UTC"))
@@ -72,6 +65,29 @@ def check_input(df: DataFrame, source: Source, job: Job) -> None:
     except ProcessError as error:
         error.add_note(f"while looking at the input {source.name!r}")
         raise
+
+
+def _check_case(record_type: RecordType, df: DataFrame, source: str) -> None:
+    """Check that no column that is read differs from another one, or from its field, in case only.
+
+    Raises:
+        ProcessError: one does.
+    """
+    reads = df.columns if record_type.fields is None else record_type.field_names
+    for name in reads:
+        alike = (column for column in df.columns if column.lower() == name.lower())
+        others = [column for column in alike if column != name]
+        if others and name not in df.columns:
+            raise ProcessError(
+                f"inputs[{source!r}] has no column {name!r} for the field of {record_type.name}, "
+                f"and a column {others[0]!r}: names differ if their case does, so rename the "
+                f"column with withColumnRenamed({others[0]!r}, {name!r})"
+            )
+        if others and df.sparkSession.conf.get("spark.sql.caseSensitive") != "true":
+            raise ProcessError(
+                f"inputs[{source!r}] has the columns {name!r} and {others[0]!r}, which are one "
+                "name to Spark: rename or drop one of them"
+            )
 
 
 def _check_consumers(df: DataFrame, stream: str, job: Job) -> None:
@@ -87,8 +103,7 @@ def _check_consumers(df: DataFrame, stream: str, job: Job) -> None:
     for operator in job.consumers_of(stream):
         if stream not in operator.inputs:
             continue  # broadcast records need no key
-        for name in operator.declared.key:
-            key_expression(df, name, operator.name)
+        key_columns(df, operator)
         _check_event_time(df, operator)
         if len(operator.declared.record_type.members) == 1:
             _check_consumers(df, operator.late, job)
@@ -398,9 +413,8 @@ class UnionFrames(ShardFrames):
 def _group_and_key(df: DataFrame, options: FrameOptions) -> list[Column]:
     """Return the columns by which the records of an input are routed and sorted."""
     group = F.expr(group_expression(df, options)).cast("int").alias(GROUP)
-    expressions = [key_expression(df, name, options.operator.name) for name in options.key]
-    keys = zip(expressions, options.key, strict=True)
-    return [group, *(F.expr(expression).alias(name) for expression, name in keys)]
+    keys = key_columns(df, options.operator)
+    return [group, *(F.expr(key.expression).alias(key.name) for key in keys)]
 
 
 def outputs_of_branch(number: int, df: DataFrame) -> DataFrame:
@@ -521,9 +535,10 @@ def selected_columns(transform: Transform, df: DataFrame) -> list[Column]:
 def group_expression(df: DataFrame, options: FrameOptions) -> str:
     """Return the key group of a record; without a key, records are distributed round robin."""
     operator, shards, groups = options.operator, options.shards, options.groups
-    keys = [key_expression(df, name, operator.name) for name in options.key]
+    keys = key_columns(df, operator)
     if keys:
-        return f"pmod(xxhash64({', '.join(keys)}), {groups})"
+        hashed = (expression for key in keys for expression in key.hashed)
+        return f"pmod(xxhash64({', '.join(hashed)}), {groups})"
     turn = f"pmod(monotonically_increasing_id(), {shards})"
     return f"({turn} * {groups} + {shards - 1}) div {shards}"  # the first key group of that shard
 
@@ -614,19 +629,3 @@ def _sort_type(df: DataFrame, name: str) -> spark_types.DataType:
 
 def _is_integral(df: DataFrame, name: str) -> bool:
     return isinstance(df.schema[name].dataType, spark_types.IntegralType)
-
-
-def key_expression(df: DataFrame, name: str, operator: str) -> str:
-    """Return a key field as it is hashed: integers as bigint, everything else unchanged."""
-    if name not in df.columns:
-        raise ProcessError(
-            f"operator {operator!r}: the input has no key column {name!r} (it has "
-            f"{', '.join(df.columns)}): add it, or change key="
-        )
-    type_found = df.schema[name].dataType
-    if not isinstance(type_found, _KEY_TYPES):
-        raise ProcessError(
-            f"operator {operator!r}: key column {name!r} is {type_found.simpleString()}, which "
-            "cannot be a key: cast it to a bigint, string, binary, boolean, date or timestamp"
-        )
-    return f"cast({quoted(name)} as bigint)" if _is_integral(df, name) else quoted(name)

@@ -26,6 +26,7 @@ from statekit.sinks import Callback, Sink
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.epoch_loop import RUNNING, EpochLoop, Query
 from statekit.spark.offsets import check_spark_reaches, check_sparks_part
+from statekit.spark.pickling import check_sendable
 from statekit.spark.plan import FirstInput, check_input
 from statekit.spark.warm_workers import warm_workers
 from statekit.spark.worker import output_schema
@@ -72,6 +73,7 @@ def start_query(
         raise StateTypeError("inputs are either all streaming or all static: do not mix them")
     is_streaming = streaming == {True}
     _check_end(options, is_streaming=is_streaming)
+    check_sendable(job)
     use_this_python(spark)
     warm_workers(spark)
     with ExitStack() as opened:

@@ -36,6 +36,7 @@ from statekit.shown import shown
 from statekit.spark.commit_records import Reporter
 from statekit.spark.pickling import Pickled, unpickled
 from statekit.spark.replayed_rows import ReplayedRows
+from statekit.spark.worker_failures import readable_errors
 from statekit.spark.worker_rows import (
     GROUP,
     INPUT,
@@ -217,6 +218,7 @@ class ShardStep:
     started_us: int | None = None
     recorder: Recorder | None = None
 
+    @readable_errors
     def __call__(self, batches: Batches) -> Batches:
         _acknowledge_at_once()
         _collect_rarely()
@@ -446,6 +448,7 @@ class CombineStep:
     operator: str
     late_us: int
 
+    @readable_errors
     def __call__(self, batches: Batches) -> Batches:
         _acknowledge_at_once()
         combiner = unpickled(self.function).traits.combiner
@@ -466,6 +469,7 @@ class TransformStep:
 
     transforms: tuple[PickledTransform, ...]
 
+    @readable_errors
     def __call__(self, batches: Batches) -> Batches:
         _acknowledge_at_once()
         reader = StreamReader(self.transforms[0].record_type.members)
@@ -511,6 +515,7 @@ class LateStep:
     types: tuple[int, ...]
     watermark_us: int
 
+    @readable_errors
     def __call__(self, batches: Batches) -> Batches:
         _acknowledge_at_once()
         declared = unpickled(self.function)

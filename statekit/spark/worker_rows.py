@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ import pyarrow.compute as pc
 
 from statekit.errors import IncompleteEpochError, ProcessError, UnsortedError
 from statekit.functions.process import Process
-from statekit.records.arrow_sort import comparable, order_by, sort_keys
+from statekit.records.arrow_sort import comparable_parts, order_by, sort_keys
 from statekit.records.keyed_batch import BroadcastRecords, KeyedBatch
 from statekit.records.record_type import RecordReader, RecordType
 from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
@@ -41,6 +42,9 @@ FIRST_MARK = -1
 
 
 # A piece ends with the key group in which it gets so large, or within one that is far larger.
+# Kinds of keys that are the values of their columns.
+_PLAIN_KINDS = frozenset({"bool", "int", "str", "bytes", "dynamic"})
+
 _ENOUGH_ROWS = 50_000
 _ENOUGH_BYTES = 8 * 1024 * 1024
 _MOST_BYTES = 64 * 1024 * 1024
@@ -167,7 +171,8 @@ def _pieces(batches: Batches) -> Iterator[tuple[pa.Table, _Largest]]:
 
 def _in_order(piece: pa.Table, key: Sequence[str], largest: _Largest) -> _Rows | None:
     """Return the rows of a piece in order; None if a row arrived twice."""
-    columns = [comparable(piece.column(name)) for name in (0, *key, piece.num_columns - 1)]
+    sorted_by = map(piece.column, (0, *key, piece.num_columns - 1))
+    columns = [part for column in sorted_by for part in comparable_parts(column)]
     keys = [each for column in columns for each in sort_keys(column)]
     if _ascends(keys):
         return _Rows(piece.to_batches(), _place(columns, 0), _place(columns, -1))
@@ -224,6 +229,13 @@ class RowBatchBuilder(KeyedBatchBuilder):
             self._check_keys(keys, groups, records)
         return KeyedBatch(keys, groups, keys, records, times, inputs)
 
+    @cached_property
+    def _has_plain_key(self) -> bool:
+        """Whether a key is the value of its column, if this is no time."""
+        schema = self._process.key_codec.schema
+        kind = schema.items[0].kind if schema.kind == "optional" else schema.kind
+        return len(self._process.key) == 1 and kind in _PLAIN_KINDS
+
     def _row_keys(self, rows: pa.RecordBatch, records: list[Any]) -> list[Any]:
         process = self._process
         if not process.key:
@@ -232,7 +244,7 @@ class RowBatchBuilder(KeyedBatchBuilder):
             columns = [rows.column(name).to_pylist() for name in process.key]
             return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         first = rows.column(process.key[0])
-        is_plain = len(process.key) == 1 and not pa.types.is_temporal(first.type)
+        is_plain = self._has_plain_key and not pa.types.is_temporal(first.type)
         if is_plain and not process.record_type.may_change_fields:
             return list(first.to_pylist())
         return self.keys(records)

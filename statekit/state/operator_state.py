@@ -12,7 +12,13 @@ from typing import Any, Protocol, TypeVar
 from statekit.backend.interface import Backend
 from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.codec.value_codec import PickleCodec
-from statekit.errors import CorruptCheckpointError, ProcessError, StatekitError, StateTypeError
+from statekit.errors import (
+    CALL_FAILURES,
+    CorruptCheckpointError,
+    ProcessError,
+    StatekitError,
+    StateTypeError,
+)
 from statekit.shown import shown_error
 from statekit.state.base import State, StateSpec
 from statekit.state.key_scope import KeyScope
@@ -176,7 +182,7 @@ class ObjectState(State):
                 restored.restore_state(self._decode(self._stored))
         except CorruptCheckpointError as error:
             raise self._unreadable(error) from error
-        except Exception as error:
+        except CALL_FAILURES as error:
             raise self._failed(f"{cls.__name__}.restore_state", error) from error
         return restored
 
@@ -185,7 +191,7 @@ class ObjectState(State):
             value = self._object.snapshot_state()
         except StatekitError:
             raise
-        except Exception as error:
+        except CALL_FAILURES as error:
             name = f"{type(self._object).__name__}.snapshot_state"
             raise self._failed(name, error) from error
         row, prefix, before = self._row(value), self._scope.prefix, self._stored
@@ -194,7 +200,7 @@ class ObjectState(State):
             self._resized(prefix, 0 if before is None else len(prefix) + len(before), row)
             self._stored = row
 
-    def _failed(self, what: str, error: Exception) -> ProcessError:
+    def _failed(self, what: str, error: BaseException) -> ProcessError:
         return ProcessError(
             f"{self._where()}: {what} failed with {shown_error(error)}. Nothing of this "
             "epoch is committed: correct the class, then start the job again"

@@ -23,7 +23,13 @@ from statekit.codec.schema import Schema
 from statekit.codec.schema_codec import generic_decoder
 from statekit.codec.schema_evolution import is_same_type, why_unreadable
 from statekit.codec.value_codec import ValueCodec
-from statekit.errors import CorruptCheckpointError, ProcessError, StateSchemaError, StateTypeError
+from statekit.errors import (
+    CALL_FAILURES,
+    CorruptCheckpointError,
+    ProcessError,
+    StateSchemaError,
+    StateTypeError,
+)
 from statekit.shown import shown, shown_error, shown_text
 from statekit.state.key_scope import KeyScope
 
@@ -241,7 +247,7 @@ def _converter(
         old_text = f"the old value was {shown(old, 200)}"
         try:
             new = hook.fn(old)
-        except Exception as error:
+        except CALL_FAILURES as error:
             raise ProcessError(
                 f"{where()} failed with {shown_error(error)}; {old_text}. Nothing of "
                 "this epoch is committed: correct the hook, then start again"

@@ -15,10 +15,10 @@ from tests.support.places import ROOT
 PACKAGE = ROOT / "statekit"
 
 RANKS = [
-    "shown",
     "names",
     "printable",
     "errors",
+    "shown",
     "byte_size",
     "clock",
     "timestamp",

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from statekit.backend.interface import prefix_end
 from statekit.codec.vectorized import sortable_ints
+from statekit.errors import CALL_FAILURES
 from statekit.functions.context import Context
 from statekit.functions.due import Due
 from statekit.job.windows.definitions import (
@@ -147,7 +148,7 @@ class DueWindows(ABC):
         ends = [window.end for window in of_rows]
         try:
             return made_of_columns(self._make, *fields, starts, ends, list(map(self._finish, held)))
-        except Exception:
+        except CALL_FAILURES:
             for row, key, start, end, of in zip(rows, keys, starts, ends, held, strict=True):
                 due.at_key(row[0][: decode(row[0], GROUP_BYTES)[1]], key)
                 self._make(*key_fields(key), start, end, self._finish(of))

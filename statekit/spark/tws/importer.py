@@ -133,7 +133,7 @@ class SparkImport:
         reporter = arrived.begin()
         shipped = replace(plans, bases=PickledBases(plans.bases))
         step = ShardStep(
-            branches=(Branch((Stage(pickled(self._stored_rows), shipped),)),),
+            branches=(Branch((Stage(pickled(self._stored_rows, "the import"), shipped),)),),
             url=repository.url,
             directory=directory_for_copies(self._spark.sparkContext, working_directory),
             options=rocksdb or RocksOptions(),

@@ -317,7 +317,7 @@ class ProcessorProcess(Process[Any, Any, Any]):
         assert initial is not None, "there is some"
         return RowRecords.grouped(initial, self.calls.key, self.calls.records.reads)
 
-    def hint(self, error: Exception) -> str:
+    def hint(self, error: BaseException) -> str:
         if isinstance(error, AttributeError) and self.calls.frames is None:
             return " The processor was given rows: if it takes frames of pandas, say pandas=True."
         return ""

@@ -531,7 +531,7 @@ def test_a_replayed_epoch_takes_place_at_the_same_instant(tmp_path: Path) -> Non
             raise OSError("the power is out")
 
     options: dict[str, Any] = {"checkpoint": tmp_path / "c", "epoch_size": 1}
-    with pytest.raises(OSError, match="the power is out"):
+    with pytest.raises(sk.ProcessError, match="OSError: the power is out"):
         job.run(given, outputs={"out": dies}, clock=lambda: 5_000_000, **options)
     assert len(list((tmp_path / "c" / "begun").iterdir())) == 1
     job.run(
@@ -833,7 +833,7 @@ def test_a_drain_that_died_is_finished_by_the_next_run(tmp_path: Path) -> None:
 
     given = {"events": [event("a", 10), event("b", 12)]}
     kept: list[Any] = []
-    with pytest.raises(OSError, match="the power is out"):
+    with pytest.raises(sk.ProcessError, match="OSError: the power is out"):
         session_job().run(
             given, checkpoint=tmp_path / "c", outputs={"out": dies, "late": dies}, drain=True
         )

@@ -171,7 +171,7 @@ def test_a_crash_between_sink_and_commit_replays_the_epoch_with_its_number(tmp_p
             {"events": events(30)}, epoch_size=10, checkpoint=tmp_path, outputs={"counts": sink}
         )
 
-    with pytest.raises(Crash):
+    with pytest.raises(sk.ProcessError, match=r"sink 'counts' failed in epoch 1 with Crash"):
         run()
     sink.crash_at = None
     assert run().epochs == 2

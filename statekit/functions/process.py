@@ -32,7 +32,7 @@ from typing import (
 from statekit.backend.interface import Backend
 from statekit.checkpoint.job_file import EXPIRY, TIMERS, WAITING
 from statekit.checkpoint.manifest import ShardPlan
-from statekit.codec.value_codec import ValueCodec, shortened
+from statekit.codec.value_codec import ValueCodec
 from statekit.errors import ProcessError, StateTypeError
 from statekit.functions.broadcast import Handlers
 from statekit.functions.context import Context
@@ -654,7 +654,7 @@ def process(
     if decorated:
         name = getattr(decorated[0], "__name__", "f")
         raise StateTypeError(
-            f"@process was given {shortened(decorated[0])} by position: call it with options by "
+            f"@process was given {shown(decorated[0], 100)} by position: call it with options by "
             f'name, such as @process(key="customer") above def {name}; for an operator without a '
             "key, write @process()"
         )

@@ -22,7 +22,6 @@ import msgspec
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.clock import sleep_s
-from statekit.codec.value_codec import shortened
 from statekit.errors import (
     CorruptCheckpointError,
     QueryError,
@@ -35,6 +34,7 @@ from statekit.query.plain_requests import HttpAnswer, PlainRequests, is_plain
 from statekit.query.replica import Answer
 from statekit.query.replica_arguments import functions_by_operator, listed_keys
 from statekit.query.state_rows import StateRows
+from statekit.shown import shown
 from statekit.timestamp import duration_to_micros
 
 T = TypeVar("T")
@@ -252,13 +252,13 @@ def _params(epoch: EpochChoice) -> dict[str, Any]:
 
 def _json_params(**given: Any) -> dict[str, str]:
     """Return parameters with keys, or parts of them, as JSON. None is no parameter."""
-    shown = {name: _json_key(of) for name, of in given.items() if of is not None}
+    keys = {name: _json_key(of) for name, of in given.items() if of is not None}
     try:
-        return {name: msgspec.json.encode(of).decode() for name, of in shown.items()}
+        return {name: msgspec.json.encode(of).decode() for name, of in keys.items()}
     except (TypeError, ValueError) as error:
         raise StateTypeError(
-            f"{shortened(given)}: {error}: give keys as the operator has them, or as JSON can hold "
-            "them"
+            f"{shown(given, 100)}: {error}: give keys as the operator has them, or as "
+            "JSON can hold them"
         ) from error
 
 

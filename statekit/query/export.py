@@ -19,9 +19,9 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from statekit.clock import unique_id
-from statekit.codec.value_codec import shortened
 from statekit.errors import QueryError, StorageError
 from statekit.query.plain import flat
+from statekit.shown import shown
 
 Format = Literal["parquet", "csv", "arrow", "duckdb"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -58,8 +58,8 @@ def export(
     """
     if to not in FORMATS:
         raise QueryError(
-            f"export to {shortened(to)}: there is no such format, and nothing was written; use one "
-            f"of {', '.join(FORMATS)}"
+            f"export to {shown(to, 100)}: there is no such format, and nothing was written; use "
+            f"one of {', '.join(FORMATS)}"
         )
     with _file_errors(into):
         is_directory, exists = into.is_dir(), into.exists()

@@ -60,7 +60,9 @@ def test_datetime_of_another_zone_is_the_same_instant() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", [1.5, 2**63, -(2**63) - 1, "\ud800", dt.datetime(2013, 1, 1), [1], (1, (2, 3))], ids=repr
+    "key",
+    [1.5, 2**63, -(2**63) - 1, "\ud800", dt.datetime(2013, 1, 1), [1], (1, [2, 3]), (1, (2.5,))],
+    ids=repr,
 )
 def test_a_key_of_an_unsupported_type_is_refused(key: Any) -> None:
     with pytest.raises(StateTypeError):

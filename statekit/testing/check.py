@@ -87,6 +87,95 @@ def check(
         subject.memory.restore()
 
 
+def _name_of(given: object, frame: types.FrameType | None) -> str | None:
+    """Return what the caller of a function calls an object; None if it has no name there."""
+    caller = None if frame is None else frame.f_back
+    if caller is None:
+        return None
+    # Parameters of a test have other names than what they are given.
+    is_function = isinstance(given, Process)
+    named = caller.f_globals if is_function else {**caller.f_locals, **caller.f_globals}
+    return next((name for name, value in named.items() if value is given), None)
+
+
+def _check_arguments(subject: Subject, holds: object, excused: object, history: Any) -> None:
+    """Check the forms of what `check` is given.
+
+    Raises:
+        StateTypeError: one is wrong.
+    """
+    if isinstance(holds, str) or not isinstance(holds, Collection | None):
+        raise StateTypeError(f"holds={holds!r}: give a list of properties, as holds=['errors']")
+    if holds is not None and not holds:
+        raise StateTypeError(f"holds={holds!r} names no property: leave it out to check all")
+    if isinstance(holds, Mapping):
+        _check_disturbances(holds)
+    if not isinstance(excused, Mapping | None):
+        raise StateTypeError(
+            f"excused={excused!r}: give a dict with a reason for each property, as "
+            "excused={'repeats': 'order numbers may have gaps'}"
+        )
+    if history is None:
+        return
+    is_list = isinstance(history, Sequence) and not isinstance(history, str)
+    if not is_list or not all(map(_is_epoch, history)):
+        raise StateTypeError(
+            f"history={history!r:.100}: give a list of epochs, each a list of records, as "
+            "history=[[...], [...]]; of several sources, each a dict of such lists"
+        )
+    for epoch in history:
+        if isinstance(epoch, Mapping):
+            subject.check_sources("history", epoch)
+    for epoch in _by_source(subject, history):
+        subject.check_records("history", epoch)
+
+
+def _check_disturbances(holds: Mapping[Any, Any]) -> None:
+    """Check how runs are disturbed.
+
+    Raises:
+        StateTypeError: a run cannot be disturbed in such a way.
+    """
+    for each in PROPERTIES:
+        if each.name in holds:
+            try:
+                TypeAdapter(each.takes).validate_python(holds[each.name], strict=True)
+            except ValidationError as error:
+                reason = error.errors()[0]["msg"]
+                raise StateTypeError(
+                    f"holds={{{each.name!r}: {holds[each.name]!r:.100}}}: {reason}. Give what a "
+                    f"failed check printed, or holds=[{each.name!r}] to try all ways"
+                ) from None
+
+
+def _is_epoch(epoch: object) -> bool:
+    """Return whether something is the records of an epoch: a list, or a dict of lists."""
+    if isinstance(epoch, Mapping):
+        return all(_is_epoch(records) for records in epoch.values())
+    return isinstance(epoch, list | tuple) and not hasattr(epoch, "_fields")
+
+
+def _chosen(
+    subject: Subject, holds: Collection[str] | None, excused: Mapping[str, str]
+) -> list[Property]:
+    """Return the properties to check.
+
+    Raises:
+        StateTypeError: there is no such property, one is excused without a reason, or none is left.
+    """
+    names = [each.name for each in PROPERTIES]
+    for name in [*(holds or ()), *excused]:
+        if name not in names:
+            raise StateTypeError(f"there is no property {name!r}: there are {', '.join(names)}")
+    for name, reason in excused.items():
+        if not str(reason or "").strip():
+            raise StateTypeError(f"excused={{{name!r}: {reason!r}}}: say why, in a sentence")
+    if holds is not None:
+        return [each for each in PROPERTIES if each.name in holds and each.name not in excused]
+    chosen = [each for each in PROPERTIES if each.name not in excused]
+    return [each for each in chosen if each.applies(subject) is None]
+
+
 def _inputs(
     subject: Subject,
     wanted: Property,

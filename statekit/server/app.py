@@ -6,8 +6,10 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
@@ -95,10 +97,9 @@ class Application:
         )
         app = FastAPI(title="statekit", lifespan=self._life, openapi_url=None)
         app.state.served = served
-        app.include_router(openapi_router)
-        app.include_router(assets_router)
-        app.include_router(insight_router)
-        app.include_router(router)
+        for routes in (openapi_router, assets_router, insight_router, router):
+            app.include_router(routes)
+            app.include_router(_heads_of(routes))
         app.state.documents = Documents(app, served)
         _answer_problems(app)
         limited = TimeLimit(StoredReads(app, served), limits.seconds)
@@ -136,7 +137,7 @@ def _for_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
     """Return an application that pages of other sites may read. Errors are readable, too."""
     if not origins:
         return app
-    return CORSMiddleware(
+    return _Origins(
         app,
         allow_origins=origins,
         allow_methods=("GET", "HEAD", "POST"),
@@ -144,6 +145,28 @@ def _for_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
         expose_headers=_EXPOSED,
         max_age=600,
     )
+
+
+def _heads_of(routes: APIRouter) -> APIRouter:
+    """Return routes that answer HEAD wherever GET is. The server leaves the content out."""
+    heads = APIRouter()
+    for route in routes.routes:
+        if isinstance(route, APIRoute) and "GET" in (route.methods or ()):
+            heads.add_api_route(
+                route.path, route.endpoint, methods=["HEAD"], include_in_schema=False
+            )
+    return heads
+
+
+class _Origins(CORSMiddleware):
+    """Lets pages of other sites read, and refuses those of all others with a problem."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        response = super().preflight_response(request_headers)
+        if response.status_code < 400:
+            return response
+        detail = "a page of this site may not send this request: see --allow-origin"
+        return response_of(Problem(400, "forbidden_origin", detail, {"Vary": "Origin"}))
 
 
 def _answer_problems(app: FastAPI) -> None:
@@ -181,6 +204,8 @@ async def _of_http(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http")
     headers = dict(error.headers or {})
+    if headers.get("Allow") == "GET":
+        headers["Allow"] = "GET, HEAD"
     return response_of(Problem(error.status_code, kind, str(error.detail), headers))
 
 

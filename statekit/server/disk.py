@@ -1,7 +1,8 @@
 """Disk space: what a server may take for its copies and for the files of requests.
 
-At the limit the server keeps answering from what it has. Replicas stay at their epochs, and nothing
-is written for requests, until there is space. It says so in /readyz, in metrics and in the log.
+At the limit, or if a disk itself has no space left, the server keeps answering from what it has.
+Replicas stay at their epochs, and nothing is written for requests, until there is space. It says so
+in /readyz, in metrics and in the log.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from statekit.query.replica_directory import locked, mark_temporary, temporary_d
 from statekit.server.problems import Problem
 
 _MEASURED_EVERY_S = 1.0
+
+_FREE_MIN, _FREE_PART = 64 * 2**20, 100
+"""A disk with less free space is full: so many bytes, or this part of a small disk."""
 
 
 class Disk:
@@ -45,6 +49,7 @@ class Disk:
         self._directories = [self.directory]
         self._measuring = threading.Lock()
         self._used, self._measured_s = 0, -_MEASURED_EVERY_S
+        self._without_space: Path | None = None
 
     def add(self, directory: Path) -> None:
         """Count a directory from now on."""
@@ -61,22 +66,42 @@ class Disk:
     def used_bytes(self) -> int:
         """Bytes of all files, as of a second ago at most."""
         with self._measuring:
-            if stopwatch_s() - self._measured_s >= _MEASURED_EVERY_S:
-                self._used = bytes_below(self._directories)
-                self._measured_s = stopwatch_s()
+            self._measure()
             return self._used
 
     @property
+    def without_space(self) -> Path | None:
+        """A directory on a disk that has no space left, as of a second ago at most; None if all
+        have.
+        """
+        with self._measuring:
+            self._measure()
+            return self._without_space
+
+    def _measure(self) -> None:
+        if stopwatch_s() - self._measured_s >= _MEASURED_EVERY_S:
+            self._used = bytes_below(self._directories)
+            self._without_space = next(filter(_has_no_space, self._directories), None)
+            self._measured_s = stopwatch_s()
+
+    @property
     def is_full(self) -> bool:
-        """Whether the directories take more than they may."""
-        return self.limit_bytes is not None and self.used_bytes > self.limit_bytes
+        """Whether the directories take more than they may, or a disk has no space left."""
+        if self.limit_bytes is not None and self.used_bytes > self.limit_bytes:
+            return True
+        return self.without_space is not None
 
     def check(self) -> None:
         """Check that copies may grow.
 
         Raises:
-            StorageError: the directories take too much already.
+            StorageError: the directories take too much already, or a disk has no space left.
         """
+        if (place := self.without_space) is not None:
+            raise StorageError(
+                f"the disk of {place} has no space left for the copies of the server: copies stay "
+                "at their epochs, and can be read. Make space"
+            )
         if self.is_full:
             raise StorageError(
                 f"the server may take {self.limit_bytes:,} bytes of disk for its copies and files "
@@ -88,7 +113,7 @@ class Disk:
         """Check that a file may be written for a request.
 
         Raises:
-            Problem: the directories take too much already.
+            Problem: the directories take too much already, or a disk has no space left.
         """
         if self.is_full:
             raise Problem(
@@ -107,6 +132,14 @@ class Disk:
 def bytes_below(directories: Iterable[Path]) -> int:
     """Return the bytes of all files below directories. Files that copies share count once."""
     return sum(dict(_sizes(directories)).values())
+
+
+def _has_no_space(directory: Path) -> bool:
+    try:
+        disk = shutil.disk_usage(directory)
+    except OSError:  # another check says what is wrong with it
+        return False
+    return disk.free < min(_FREE_MIN, disk.total // _FREE_PART)
 
 
 def _sizes(directories: Iterable[Path]) -> Iterator[tuple[tuple[int, int], int]]:

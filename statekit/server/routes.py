@@ -351,7 +351,6 @@ async def stored_rows(
 
 
 @router.get("/{job}/{operator}/{state}")
-@router.head("/{job}/{operator}/{state}", include_in_schema=False)
 async def read_state(
     job: str,
     operator: str,
@@ -400,7 +399,6 @@ async def read_state(
 
 
 @router.get("/{job}/{operator}/{state}/{key:path}")
-@router.head("/{job}/{operator}/{state}/{key:path}", include_in_schema=False)
 async def read_one(
     job: str,
     operator: str,

@@ -20,6 +20,7 @@ from statekit.server.disk import Disk
 from statekit.server.hosts import ANY_HOST
 from statekit.server.limits import Limits
 from statekit.server.logs import escape_logs, write_logs
+from statekit.server.protocol import ProblemProtocol
 from statekit.server.proxies import trusted_networks
 from statekit.server.routes import RESERVED
 from statekit.server.served_job import ServedJob
@@ -166,6 +167,8 @@ def uvicorn_config(checkpoints: Mapping[str, str], options: ServerOptions) -> uv
     return uvicorn.Config(
         Application(jobs, access, hosts, options.limits, disk, options.origins, proxies),
         headers=_HEADERS,
+        http=ProblemProtocol,
+        ws="none",
         proxy_headers=False,  # `TrustedProxies` reads them
         limit_concurrency=options.connections,
         access_log=False,

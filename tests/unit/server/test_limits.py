@@ -22,6 +22,7 @@ from statekit.server.disk import Disk, bytes_below
 from statekit.server.limits import Limits
 from statekit.server.serve import ServerOptions, rocks_options, uvicorn_config
 from tests.support.served import Sale, sell, server
+from tests.support.small_disk import small_disk
 from tests.unit.server.test_access import SECRET, kind, token_file
 from tests.unit.server.test_metrics import metrics
 
@@ -77,6 +78,28 @@ def test_at_its_disk_limit_a_server_answers_from_what_it_has_and_says_so(
         until(lambda: client.get("/shop/sales/total/rome").json()["value"] == 401)
         assert client.get("/readyz").json() == {"status": "ok"}
         assert client.get("/shop/sales/log.parquet", follow_redirects=True).status_code == 200
+
+
+def test_a_disk_without_space_is_reported_and_the_server_answers_from_what_it_has(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "sales"
+    sell(home, [Sale("rome", "tea", 400)])
+    with (
+        small_disk(tmp_path / "disk") as disk,
+        server({"shop": home}, directory=disk.path / "copies") as address,
+        httpx.Client(base_url=address, follow_redirects=True) as client,
+    ):
+        assert client.get("/readyz").json() == {"status": "ok"}
+        disk.fill()
+        until(lambda: client.get("/readyz").json() == {"status": "disk_full"})
+        sell(home, [Sale("rome", "tea", 400), Sale("rome", "tea", 1)])
+        until(lambda: client.get("/jobs").json()[0]["has_error"])
+        assert client.get("/shop/sales/total/rome").json()["value"] == 400
+        assert kind(client.get("/shop/sales/log.parquet")) == (503, "disk_full")
+        disk.make_space()
+        until(lambda: client.get("/shop/sales/total/rome").json()["value"] == 401)
+        assert client.get("/readyz").json() == {"status": "ok"}
 
 
 def test_a_server_whose_copies_are_too_large_is_refused_at_the_start(

@@ -99,6 +99,8 @@ class Traits:
         earliest_us: shards see this watermark in place of an earlier one or none.
         dropped_states: states that are dropped if the checkpoint has them and the function does not
             declare them.
+        made_of: what a function that is made from options does, as data: the runtime does not read
+            it, and a model of the function in plain Python does.
     """
 
     combiner: Combiner | None = None
@@ -112,6 +114,7 @@ class Traits:
     settles: bool = False
     earliest_us: int = BEGINNING
     dropped_states: frozenset[str] = frozenset()
+    made_of: Any = None
 
 
 class Process(Generic[R, P, U]):

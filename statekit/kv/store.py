@@ -6,10 +6,10 @@ import datetime as dt
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 from typing_extensions import TypeVar
 
@@ -44,12 +44,29 @@ class _Operation:
         requests: the stream that feeds it.
         request, answer: the classes of its requests and answers.
         handle: handles a request with the states of its key.
+        kind: the name of the operation.
+        arguments: what it was declared with, beside the parts of its requests.
     """
 
     requests: Stream[Any]
     request: Any
     answer: Any
     handle: Callable[[Any, Any], Any]
+    kind: str
+    arguments: Mapping[str, Any]
+
+
+class StoredOperations(NamedTuple):
+    """What the operator of a store does, as data: a model in plain Python is made of it.
+
+    Parameters:
+        history: how long replaced values are kept; None without a history.
+        of: of each class of requests the kind of its operation, the arguments that it was declared
+            with, and the class of its answers.
+    """
+
+    history: dt.timedelta | None
+    of: Mapping[type, tuple[str, Mapping[str, Any], Any]]
 
 
 class KVStore(Generic[K, V]):
@@ -325,7 +342,7 @@ class KVStore(Generic[K, V]):
         results = {"value": optional(self._value)}
         with self._undone_if_refused():
             requests = assembly.requests(getter(stream, keys))
-            found = self._declared(assembly.found, requests, results, handle, None)
+            found = self._declared("multi_get", assembly.found, requests, results, handle, None)
             answers = assembly.answers(found, into)
         self._assemblies[answers.name] = assembly
         return answers
@@ -356,7 +373,7 @@ class KVStore(Generic[K, V]):
         parts = [*self._cell(key, sort), self._record(stream)]
         results = {"before": optional(self._value), "value": optional(self._value)}
         handle = operations.update(self._layout, fn)
-        return self._added("update", stream, parts, results, handle, into, name)
+        return self._added("update", stream, parts, results, handle, into, name, changed=fn)
 
     def put_if_absent(
         self,
@@ -376,8 +393,9 @@ class KVStore(Generic[K, V]):
         parts = [*self._cell(key, sort), self._record(stream)]
         check_fields(stream, f"{self._where}.put_if_absent", [Part("value", self._value, value)])
         results = {"won": bool, "value": self._value}
-        handle = operations.put_if_absent(self._layout, getter(stream, value))
-        return self._added("put_if_absent", stream, parts, results, handle, into, name)
+        new = getter(stream, value)
+        handle = operations.put_if_absent(self._layout, new)
+        return self._added("put_if_absent", stream, parts, results, handle, into, name, new=new)
 
     def compare_and_set(
         self,
@@ -405,10 +423,12 @@ class KVStore(Generic[K, V]):
         compared = [Part(part, optional(self._value), of) for part, of in given.items()]
         check_fields(stream, f"{self._where}.compare_and_set", compared)
         results = {"won": bool, "value": optional(self._value)}
-        new = getter(stream, value)
-        of = optional(self._value)
-        handle = operations.compare_and_set(self._layout, getter(stream, expected), new, of)
-        return self._added("compare_and_set", stream, parts, results, handle, into, name)
+        old, new = getter(stream, expected), getter(stream, value)
+        handle = operations.compare_and_set(self._layout, old, new, optional(self._value))
+        arguments = {"expected": old, "new": new}
+        return self._added(
+            "compare_and_set", stream, parts, results, handle, into, name, **arguments
+        )
 
     def scan(
         self,
@@ -451,7 +471,9 @@ class KVStore(Generic[K, V]):
         fields = {"sort": self._sort, "value": self._value}
         entry = entry_class(f"{self._where}.scan", fields, into)
         handle = operations.scan(entry, reverse=reverse, limit=limit)
-        return self._added("scan", stream, parts, {"entries": list_of(entry)}, handle, into, name)
+        results = {"entries": list_of(entry)}
+        of_scan = {"entry": entry, "reverse": reverse, "limit": limit}
+        return self._added("scan", stream, parts, results, handle, into, name, **of_scan)
 
     def late(self, answers: Stream[Any]) -> Stream[Any]:
         """Return the late requests of an operation: records with `key`, `at` and its other parts;
@@ -598,6 +620,7 @@ class KVStore(Generic[K, V]):
         handle: Results,
         into: Any,
         name: str | None,
+        **arguments: Any,
     ) -> Stream[Any]:
         """Declare an operation with the records of a stream, and return its answers."""
         # Buffered requests belong to an operation by the name of their class: it says the kind.
@@ -607,15 +630,23 @@ class KVStore(Generic[K, V]):
             parts = [*parts, Part("at", dt.datetime, self._event_time)]
         with self._undone_if_refused():
             requests = requests_of(stream, f"{name}.{suffix}", parts)
-            return self._declared(name, requests, results, handle, into)
+            return self._declared(kind, name, requests, results, handle, into, arguments)
 
     def _declared(
-        self, name: str, requests: Stream[Any], results: dict[str, Any], handle: Results, into: Any
+        self,
+        kind: str,
+        name: str,
+        requests: Stream[Any],
+        results: dict[str, Any],
+        handle: Results,
+        into: Any,
+        arguments: Mapping[str, Any] = MappingProxyType({}),
     ) -> Stream[Any]:
         """Declare an operation with its requests, and return its answers.
 
         Parameters:
             results: the names and types of the results of `handle`.
+            arguments: what it was declared with, beside the parts of its requests.
         """
         request: Any = requests.record_class
         fields = typing.get_type_hints(request, include_extras=True) | results
@@ -632,7 +663,8 @@ class KVStore(Generic[K, V]):
                 f"classes of one name, {answer.cls.__name__}: give each operation a class of its "
                 "own, or another name"
             )
-        operation = _Operation(requests, request, answer.cls, answer.of_results(handle))
+        handled = answer.of_results(handle)
+        operation = _Operation(requests, request, answer.cls, handled, kind, arguments)
         self._operations = {**self._operations, name: operation}
         return self._stream().of(answer.cls, name=name)
 
@@ -657,6 +689,11 @@ class KVStore(Generic[K, V]):
         handled.__annotations__["request"] = one_of(each.request for each in every)
         handled.__annotations__["return"] = iterator_of(one_of(each.answer for each in every))
         declared = process(key=tuple(self._keys), migrate=self._migrate, **self._times)(handled)
+        history = self._layout.history if isinstance(self._layout, ValueWithPast) else None
+        made_of = StoredOperations(
+            history, {each.request: (each.kind, each.arguments, each.answer) for each in every}
+        )
+        declared = declared.with_traits(replace(declared.traits, made_of=made_of))
         first, *others = [each.requests for each in every]
         everything = first.union(*others) if others else first
         return everything.process(declared, name=self.name, replace=True)

@@ -202,6 +202,20 @@ class ListState(ManyRowState, Sequence[T]):
         if scope.batch.full or len(self._again) >= base.PENDING_ROWS_MAX:
             self._spill()
 
+    def _restarted(self, rows: Rows, expiry: Expiry) -> Iterator[bytes]:
+        """Yield the encoded elements of stored rows, and restart the TTL of each one as it is read,
+        at any key.
+        """
+        for row_key, row in rows:
+            value, before = expiry.split(row)
+            if expiry.is_over(before):
+                continue
+            written = expiry.stamp(before)
+            if before not in (PERMANENT, written):
+                row = expiry.row(row_key, value, before, written)
+                self._scope.batch.put(self._name, row_key, row)
+            yield value
+
     def _pending_rows(self) -> list[bytes]:
         """Return the encoded elements that are pending."""
         if self._at is not self._scope.prefix:
@@ -262,7 +276,10 @@ class ListState(ManyRowState, Sequence[T]):
         for prefix, values in zip(prefixes, lists, strict=True):
             rows = list(map(self._row, values))
             stored = self._backend.scan(self._name, prefix, prefix_end(prefix))
-            found.append(list(map(self._decode, chain(self._values_of(stored), rows))))
+            held = self._values_of(stored)
+            if self.expiry is not None and self.expiry.refreshes:
+                held = self._restarted(stored, self.expiry)
+            found.append(list(map(self._decode, chain(held, rows))))
             self._pending += rows
             self._prefixes += repeat(prefix, len(rows))
             if self.expiry is not None:

@@ -1,79 +1,187 @@
-"""A history of a process function over plain Python, compared with a run over states."""
+"""A history of a job over plain Python, compared with a run over states."""
 
 from __future__ import annotations
 
-import datetime as dt
+import contextlib
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
-from statekit.errors import StatekitError, StateTypeError
-from statekit.runtime.local import SourceForm
-from statekit.testing.comparison import have_the_same, is_same
+from statekit.errors import StatekitError
+from statekit.job.job import Job
+from statekit.job.plan import Operator, Output, Transform
+from statekit.shown import shown
+from statekit.testing.comparison import agree, have_the_same, is_same
+from statekit.testing.driver import Contents
+from statekit.testing.job_harness import JobHarness, timed_readers
+from statekit.testing.job_model import JobModel
 from statekit.testing.process_model import ProcessModel
 from statekit.testing.subject import History, Observed, Step, Subject
+from statekit.timestamp import datetime_to_micros
 
 
-def modelled(subject: Subject) -> ProcessModel | None:
-    """Return a model of the function that is checked; None if it has none: a job of several
-    operators, with transforms before the function, or a window.
-    """
-    job = subject.job
-    if len(job.operators) != 1 or len(job.sources) != 1:
-        return None
-    (operator,), (source,) = job.operators, job.sources
-    if operator.streams != (source.name,) or operator.declared.traits.definition is not None:
-        return None
-    try:
-        return ProcessModel(operator.declared)
-    except StateTypeError:
-        return None
+def is_modelled(job: Job) -> bool:
+    """Return whether an operator of a job has a model."""
+    return bool(JobModel(job).of)
 
 
-def differs_from_model(
-    subject: Subject, model: ProcessModel, history: History
-) -> tuple[str, Observed, Observed] | None:
+def differs_from_model(subject: Subject, history: History) -> tuple[str, Observed, Observed] | None:
     """Return what differs, and what both come to; None if nothing does, or if the run fails.
 
-    The end of event time is left out: it fires everything, whatever was kept before.
+    If functions have timers, the end of event time is left out: it fires everything, whatever was
+    kept before.
     """
-    (operator,) = subject.job.operators
-    emits = {operator.name: "outputs", operator.late: "late"}
-    sinks = {each.name: emits[each.stream] for each in subject.job.sinks if each.stream in emits}
+    job = _with_all_streams(subject.job)
+    subject.memory.restore()
+    model, harness = JobModel(job), JobHarness(job, 1, memory=subject.memory)
+    ours, theirs = Observed(), Observed()
     subject.count_run(history)
-    harness, ours, theirs = subject.harness(), Observed(), Observed()
-    form = SourceForm(subject.job.sources[0].record_type)
-    for number, step in enumerate(subject.steps(history, ours)):
-        if step.what in ("end", "after"):
+    for step in subject.steps(history, ours):
+        if step.what in ("end", "after") and subject.has_timers:
             break
-        watermark = step.reached(harness) if step.what == "watermark" else None
+        if step.has_nothing_to_do(harness):
+            continue
+        to = _watermarks(job, step, harness)
         try:
             ours.add(step.run(harness), harness)
         except StatekitError as error:
             subject.failed.append(error)
             return None
-        emitted = _emitted(model, step, watermark, form)
-        theirs.epochs.append({sink: emitted[of] for sink, of in sinks.items()})
-        for sink, again in theirs.epochs[-1].items():
-            if not have_the_same(ours.epochs[-1][sink], again):
-                return f"the records of sink {sink!r} in epoch {number}", ours, theirs
-        for (_, name), values in ours.contents[-1].states.items():
-            for key, value in values.items():
-                if not is_same(model.state(name, key), value):
-                    what = (
-                        f"state {name!r} of {operator.name} at the key {key!r} after epoch {number}"
-                    )
-                    return what, ours, theirs
+        emitted = _received(job, ours.epochs[-1])
+        drains = step.what in ("end", "after")
+        theirs.epochs.append(model.run(emitted, step.at, drains=drains, to=to))
+        what = _in_epoch(job, model, ours, emitted, theirs.epochs[-1])
+        if what is not None:
+            return what, *_shown(subject.job, ours, theirs)
     return None
 
 
-def _emitted(
-    model: ProcessModel, step: Step, watermark: dt.datetime | None, form: SourceForm
-) -> dict[str, list[object]]:
-    """Run an epoch of the model, over the records that the function of a job gets.
+def _with_all_streams(job: Job) -> Job:
+    """Return a job with a sink for each stream, by the name of the stream."""
+    every = copy.copy(job)
+    streams = [source.name for source in job.sources]
+    streams += [each.name for each in job.transforms]
+    for operator in job.operators:
+        streams += [operator.name] if operator.declared.output_type is not None else []
+        streams += [operator.late] if operator.declared.event_time is not None else []
+    every.sinks = [Output(name, name) for name in streams]
+    return every
+
+
+def _watermarks(job: Job, step: Step, harness: JobHarness) -> Mapping[str, int]:
+    """Return the watermarks that operators reach at least in an epoch."""
+    if step.what != "watermark":
+        return {}
+    return dict.fromkeys(timed_readers(job), datetime_to_micros(step.reached(harness)))
+
+
+def _received(job: Job, emitted: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """Return the records of each stream as its readers receive them."""
+    of_sources = {source.name for source in job.sources}
+    late = {operator.late: operator for operator in job.operators}
+    found = {}
+    for stream, records in emitted.items():
+        has_form = stream not in of_sources and stream not in late
+        form = job.output_of(stream) if has_form else None
+        found[stream] = records if form is None else form.received(form.copies(records))
+    return found
+
+
+def _in_epoch(
+    job: Job,
+    model: JobModel,
+    ours: Observed,
+    emitted: Mapping[str, list[Any]],
+    theirs: dict[str, list[Any]],
+) -> str | None:
+    """Return what differs in the last epoch.
 
     Parameters:
-        watermark: to which event time is advanced; None if the epoch has records.
+        emitted: the records of each stream, as readers receive them.
+        theirs: those of the model; gets what transforms return.
     """
-    model.processing_time = step.at
-    if watermark is not None:
-        return model.advance_watermark(watermark)
-    received = {name: form.received(form.taken(some)) for name, some in step.records.items()}
-    return model.send(**received)
+    number, contents = len(ours.epochs) - 1, ours.contents[-1]
+    for transform in job.transforms:
+        theirs |= _transformed(transform, emitted)
+    for operator in job.operators:
+        form = operator.declared.output_type
+        if form is not None and operator.name in theirs:
+            with contextlib.suppress(StatekitError):  # then they differ
+                theirs[operator.name] = form.stored(theirs[operator.name])
+    for stream, again in theirs.items():
+        if stream in emitted and not agree(ours.epochs[-1][stream], again):
+            return f"the records of {stream!r} in epoch {number}"
+    if contents.late != model.late:
+        return f"late records up to epoch {number}: {contents.late}, and {model.late} in the model"
+    for operator in job.operators:
+        of = model.of.get(operator.name)
+        if isinstance(of, ProcessModel):
+            what = _in_states(operator, of, contents) or _in_timers(operator, of, contents)
+            if what is not None:
+                return f"{what} after epoch {number}"
+    return None
+
+
+def _transformed(transform: Transform, emitted: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """Return what a transform makes of its records; nothing if a filter changes them."""
+    fn, given = transform.function.fn, copy.deepcopy(emitted[transform.input])
+    match transform.function.kind:
+        case "of":
+            made = [record for record in given if type(record) is fn]
+        case "filter":
+            made = [record for record in given if fn(record)]
+            if not have_the_same(given, emitted[transform.input]):
+                return {}
+        case "flat_map":
+            made = [copy.deepcopy(each) for record in given for each in fn(record)]
+        case _:
+            made = [copy.deepcopy(fn(record)) for record in given]
+    with contextlib.suppress(StatekitError):  # then they differ
+        made = transform.function.output_type.stored(made)
+    return {transform.name: made}
+
+
+def _in_states(operator: Operator, model: ProcessModel, contents: Contents) -> str | None:
+    """Return which state of a key differs."""
+    for spec in operator.declared.states:
+        values = contents.states.get((operator.name, spec.name))
+        if values is None or not model.has_state(spec.name):
+            continue
+        for key in dict.fromkeys([*values, *model.keys]):
+            again = model.state(spec.name, key)
+            if not (is_same(values.get(key), again) or (key not in values and not again)):
+                if key not in values and is_same(again, spec.default):
+                    continue
+                held = values.get(key)
+                where = f"state {spec.name!r} of {operator.name} at the key {key!r}"
+                return f"{where}, {shown(held)} and {shown(again)} in the model,"
+    return None
+
+
+def _in_timers(operator: Operator, model: ProcessModel, contents: Contents) -> str | None:
+    """Return the timers of which key differ."""
+    if not operator.declared.handles_timers:
+        return None
+    for key in dict.fromkeys([*contents.timers[operator.name], *model.keys]):
+        if set(contents.timers[operator.name].get(key, ())) != set(model.timers(key)):
+            return f"the timers of {operator.name} at the key {key!r}"
+    return None
+
+
+def _shown(job: Job, ours: Observed, theirs: Observed) -> tuple[Observed, Observed]:
+    """Return two runs with the records of sinks, and of streams that differ in the last epoch."""
+    names = {sink.stream: sink.name for sink in job.sinks}
+    last, again = ours.epochs[-1], theirs.epochs[-1]
+    for stream, records in again.items():
+        if stream in last and not agree(last[stream], records):
+            names.setdefault(stream, stream)
+
+    def named(observed: Observed) -> Observed:
+        epochs = [
+            {name: epoch[stream] for stream, name in names.items() if stream in epoch}
+            for epoch in observed.epochs
+        ]
+        return replace(observed, epochs=epochs)
+
+    return named(ours), named(theirs)

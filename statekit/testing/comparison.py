@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import enum
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,18 +12,24 @@ from typing import Any
 from statekit.shown import shown
 from statekit.testing.subject import Observed
 
+_FLOAT = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?|-?\d+e[+-]?\d+")
+
 Compare = Callable[[Observed, Observed], str | None]
 """Returns what differs; None if nothing does."""
 
 
 def exactly(one: Observed, other: Observed) -> str | None:
-    """Compare all records in order, states, operator states and timers, after each epoch."""
-    return _by_epoch(one, other, is_same, _in_contents, _in_operator_states)
+    """Compare all records in order, states, operator states, timers and the number of late records,
+    after each epoch.
+    """
+    return _by_epoch(one, other, is_same, _in_contents, _in_operator_states, _in_late)
 
 
 def in_any_order(one: Observed, other: Observed) -> str | None:
-    """Compare the records of each epoch in any order, states and timers."""
-    return _by_epoch(one, other, have_the_same, _in_contents)
+    """Compare the records of each epoch in any order, states, timers and the number of late
+    records.
+    """
+    return _by_epoch(one, other, have_the_same, _in_contents, _in_late)
 
 
 def emitted_in_any_order(one: Observed, other: Observed) -> str | None:
@@ -91,6 +98,12 @@ def _in_operator_states(one: Observed, other: Observed, number: int) -> str | No
     return None
 
 
+def _in_late(one: Observed, other: Observed, number: int) -> str | None:
+    """Return how many records were late, if that differs."""
+    first, second = one.contents[number].late, other.contents[number].late
+    return None if first == second else f"late records up to epoch {number}: {first} and {second}"
+
+
 def _keys(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> list[Any]:
     return list(dict.fromkeys([*one, *other]))
 
@@ -104,6 +117,21 @@ def have_the_same(records: Sequence[Any], again: Sequence[Any]) -> bool:
     """Return whether two lists have the same records, in any order."""
     one, other = (Counter(map(text_of, each)) for each in (records, again))
     return one == other
+
+
+def agree(records: Sequence[Any], again: Sequence[Any]) -> bool:
+    """Return whether two lists have the same records, in any order, but for the last digits of
+    floats: the order in which they were added.
+    """
+    if have_the_same(records, again):
+        return True
+    one, other = (sorted(_rounded(each) for each in some) for some in (records, again))
+    return one == other
+
+
+def _rounded(record: Any) -> str:
+    """Return the text of a record with nine digits of each float."""
+    return _FLOAT.sub(lambda found: f"{float(found[0]) + 0.0:.9g}", text_of(record))
 
 
 def text_of(value: Any) -> str:

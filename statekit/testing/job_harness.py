@@ -17,7 +17,6 @@ from statekit.job.progress import OutputCallback
 from statekit.state.timers import Timer
 from statekit.testing.driver import Backend, Contents, JobDriver, stored_epochs
 from statekit.testing.process_memory import ProcessMemory
-from statekit.testing.read_back import misread
 from statekit.timestamp import instant
 from statekit.watermark import BEGINNING
 from statekit.working_copy.copies import WorkingCopies
@@ -272,12 +271,6 @@ class JobHarness(JobDriver):
     def contents(self) -> Contents:
         """Return all states and timers after the last epoch, as plain Python."""
         return self._contents()
-
-    def misread(self) -> str | None:
-        """Return what queries read of the last epoch otherwise than functions see it; None if they
-        agree.
-        """
-        return misread(self.job, self._repository, self._contents())
 
     def _operator(self, name: str) -> Operator:
         for each in self.job.operators:

@@ -45,8 +45,8 @@ class ProcessModel:
     `JobHarness` of the function. The records of one key are in order; keys are in any order.
 
     Parameters:
-        process: the decorated function. It has a key, takes one record at a time, and has no
-            operator state.
+        process: the decorated function. It has a key, and no operator state.
+        of_key: what a key of it is; by default the function with models of its states.
 
     Raises:
         StateTypeError: it is another function.
@@ -64,16 +64,13 @@ class ProcessModel:
     2
     """
 
-    def __init__(self, process: Process[Any, Any, Any]) -> None:
-        if (
-            not process.key
-            or process.takes_runs
-            or process.local_states
-            or process.traits.combiner is not None
-        ):
+    def __init__(
+        self, process: Process[Any, Any, Any], of_key: type[KeyModel] | None = None
+    ) -> None:
+        if not process.key or process.local_states or process.traits.combiner is not None:
             raise StateTypeError(
-                f"a ProcessModel runs functions that have a key, take one record at a time and "
-                f"have no operator state, not {process!r}: write a model of your own"
+                f"a ProcessModel runs functions that have a key and no operator state, not "
+                f"{process!r}: write a model of your own"
             )
         self.process = process
         self.watermark: dt.datetime | None = None
@@ -81,7 +78,8 @@ class ProcessModel:
         self._key_of = process.key_of()
         self._epoch = -1
         self._largest: dt.datetime | None = None
-        self._keys: dict[Any, _Key] = {}
+        self._of_key = of_key or KeyModel
+        self._keys: dict[Any, KeyModel] = {}
 
     def send(self, **records: Iterable[Any]) -> dict[str, list[Any]]:
         """Run one epoch over the records of the source, and return those of each sink."""
@@ -90,7 +88,23 @@ class ProcessModel:
             lateness = dt.timedelta(microseconds=self.process.lateness_us)
             reached = self._largest - lateness
             self.watermark = reached if before is None else max(before, reached)
-        return self._run([record for some in records.values() for record in some], before)
+        return self._run([(record, 0) for some in records.values() for record in some], before)
+
+    def run(
+        self,
+        records: Sequence[tuple[Any, int]],
+        watermark: dt.datetime | None,
+        processing_time: dt.datetime,
+    ) -> dict[str, list[Any]]:
+        """Run one epoch with these clocks, and return the records of each sink.
+
+        Parameters:
+            records: each with the number of its input.
+            watermark: None before event time begins.
+        """
+        before, self.watermark = self.watermark, watermark
+        self.processing_time = processing_time
+        return self._run(records, before)
 
     def advance_watermark(self, to: dt.datetime) -> dict[str, list[Any]]:
         """Run an epoch without records whose watermark is `to`, and return the records of each
@@ -108,21 +122,34 @@ class ProcessModel:
         """Return the state of a key after the last epoch as plain Python."""
         return self._entered(key).states[name].plain()
 
+    def has_state(self, name: str) -> bool:
+        """Return whether there is a model of a state."""
+        return all(name in key.states for key in self._keys.values())
+
+    @property
+    def keys(self) -> list[Any]:
+        """The keys that had records."""
+        return list(self._keys)
+
     def timers(self, key: Any) -> Sequence[Timer]:
         """Return the timers of a key after the last epoch, soonest first."""
         return self._entered(key).context.timers.list()
 
-    def _run(self, records: Sequence[Any], before: dt.datetime | None) -> dict[str, list[Any]]:
+    def _run(
+        self, records: Sequence[tuple[Any, int]], before: dt.datetime | None
+    ) -> dict[str, list[Any]]:
         """Run one epoch.
 
         Parameters:
+            records: each with the number of its input.
             before: the watermark of the epoch before, by which state expires until a timer fires.
         """
         self._epoch += 1
         emitted: dict[str, list[Any]] = {"outputs": []}
         if self.process.event_time is not None:
             emitted["late"] = []
-        for record in records:
+        runs: dict[Any, list[tuple[dt.datetime | None, Any]]] = {}
+        for record, number in records:
             at = self._time_of(record)
             if at is not None and self.watermark is not None and at <= self.watermark:
                 emitted["late"].append(record)
@@ -131,19 +158,23 @@ class ProcessModel:
                 self._largest = at if self._largest is None else max(self._largest, at)
             key = self._entered(self._key_of(record))
             if self.process.ordered is not None:
-                key.buffered.append((cast("dt.datetime", at), record))
+                key.buffered.append((cast("dt.datetime", at), number, record))
+            elif self.process.takes_runs:
+                runs.setdefault(self._key_of(record), []).append((at, record))
             else:
                 emitted["outputs"] += key.handle(record, at)
+        for of_key, run in runs.items():
+            emitted["outputs"] += self._entered(of_key).handle_run(run)
         for key in map(self._entered, list(self._keys)):
             if self.process.ordered is not None:
                 emitted["outputs"] += key.handle_in_order(self.watermark, self._ties)
             emitted["outputs"] += key.fire(before, self.watermark, self.processing_time)
         return emitted
 
-    def _entered(self, key: Any) -> _Key:
+    def _entered(self, key: Any) -> KeyModel:
         """Return a key with the clocks of the epoch."""
         if key not in self._keys:
-            self._keys[key] = _Key(self.process, key)
+            self._keys[key] = self._of_key(self.process, key)
         entered = self._keys[key]
         entered.context.epoch = self._epoch
         entered.context.watermark = self.watermark or _BEFORE_ALL
@@ -157,31 +188,38 @@ class ProcessModel:
             return None
         return micros_to_datetime(self.process.time_of()(record))
 
-    def _ties(self, record: Any) -> Any:
-        """Return the sort key of buffered records of the same key and time."""
+    def _ties(self, record: Any, number: int) -> Any:
+        """Return the sort key of buffered records of the same key and time.
+
+        Parameters:
+            number: of the input.
+        """
         types = [member.cls for member in self.process.record_type.members]
         order_by = self.process.order_by
         fields = (
             order_of_value(self.process.record_type.getter(order_by)(record)) if order_by else ()
         )
         rank = types.index(type(record)) if type(record) in types else 0
-        return fields, rank, order_of_value(record)
+        return fields, number, rank, order_of_value(record)
 
 
-class _Key:
+class KeyModel:
     """A key of a process function: its models, and the function bound to them.
 
     Attributes:
-        buffered: records of an ordered function that wait for the watermark, with their times.
+        states: the models of its states, by name.
+        function: is called with each record, with these arguments.
+        buffered: records of an ordered function that wait for the watermark, with their times and
+            the numbers of their inputs.
     """
 
     def __init__(self, process: Process[Any, Any, Any], key: Any) -> None:
         self.clocks = ModelClocks()
         self.context = ContextModel(process.name, key, TimersModel())
         self.states: dict[str, StateModel] = models_of(process, self.clocks)
-        self.buffered: list[tuple[dt.datetime, Any]] = []
+        self.buffered: list[tuple[dt.datetime, int, Any]] = []
         states, context = cast("dict[str, State]", self.states), cast("Context", self.context)
-        self._function = process.signature.bind(states, context)
+        self.function: Bound = process.signature.bind(states, context)
         self._callback_of = process.bind_callbacks(states, context)
 
     def set_clocks(self, expires_by: dt.datetime | None, event_time: dt.datetime | None) -> None:
@@ -197,7 +235,17 @@ class _Key:
     def handle(self, record: Any, at: dt.datetime | None) -> Iterator[Any]:
         """Call the function with a record."""
         self.set_clocks(self.clocks.watermark, at)
-        return _called(self._function, record)
+        return _called(self.function, record)
+
+    def handle_run(self, run: Sequence[tuple[dt.datetime | None, Any]]) -> Iterator[Any]:
+        """Call the function with all records of an epoch, each with its event time."""
+
+        def records() -> Iterator[Any]:
+            for at, record in run:
+                self.set_clocks(self.clocks.watermark, at)
+                yield record
+
+        return _called(self.function, records())
 
     def handle_in_order(self, watermark: dt.datetime | None, ties: Any) -> Iterator[Any]:
         """Call the function with buffered records up to the watermark, and the callbacks of the
@@ -205,13 +253,13 @@ class _Key:
         """
         if watermark is None:
             return
-        due = [(at, record) for at, record in self.buffered if at <= watermark]
-        self.buffered = [(at, record) for at, record in self.buffered if at > watermark]
+        due = [each for each in self.buffered if each[0] <= watermark]
+        self.buffered = [each for each in self.buffered if each[0] > watermark]
         self.clocks.watermark = None
-        for at, record in sorted(due, key=lambda each: (each[0], ties(each[1]))):
+        for at, _, record in sorted(due, key=lambda each: (each[0], ties(each[2], each[1]))):
             yield from self._fire_in_order(at)
             self._advance_in_order(at)
-            yield from _called(self._function, record)
+            yield from _called(self.function, record)
         yield from self._fire_in_order(watermark)
         self.context.watermark = watermark
 

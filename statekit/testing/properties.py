@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, groupby, islice
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from pydantic import NonNegativeInt, PositiveInt
@@ -17,28 +17,36 @@ from pydantic import NonNegativeInt, PositiveInt
 from statekit.checkpoint.repository import Repository
 from statekit.errors import StatekitError, StateTypeError
 from statekit.functions.process import Process
-from statekit.testing.against_model import differs_from_model, modelled
+from statekit.testing.against_model import differs_from_model, is_modelled
 from statekit.testing.comparison import (
     Compare,
     emitted_in_any_order,
     exactly,
     in_any_order,
     in_total,
+    is_same,
 )
 from statekit.testing.faults import Fault, Faults, FaultyCopies, faulty, safe_faults
 from statekit.testing.job_harness import JobHarness
 from statekit.testing.new_processes import found_there, other_process, other_processes, run_there
 from statekit.testing.on_spark import differs_on_spark
 from statekit.testing.other_process import OtherProcess
-from statekit.testing.redistribution import check_redistribution
-from statekit.testing.subject import DRAINS_MAX, History, Observed, Step, Subject
+from statekit.testing.read_back import FollowedReplica, misread
+from statekit.testing.redistribution import check_redistribution, wrong_pieces
+from statekit.testing.restarts import with_restarts
+from statekit.testing.several_hosts import (
+    Moves,
+    Together,
+    hosts,
+    on_several_hosts,
+    together,
+    with_all_together,
+)
+from statekit.testing.subject import DRAINS_MAX, History, Observed, Subject
 from statekit.working_copy.copies import MemoryCopies
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
-
-ATTEMPTS_MAX = 50
-"""How often an epoch with faults is tried. Each fault happens once."""
 
 
 class Difference(NamedTuple):
@@ -222,25 +230,64 @@ def _sharded(subject: Subject, history: History, shards: int) -> Observed:
     return subject.run(history, harness=subject.harness(shards))
 
 
-def _rescaled(subject: Subject, history: History, shards: list[int]) -> Observed:
+def _rescaled(subject: Subject, history: History, shards: list[int], wrong: list[str]) -> Observed:
+    """Run with other shards in each epoch.
+
+    Parameters:
+        wrong: gets what is wrong with operator state that other shards have now.
+    """
+
     def disturb(harness: JobHarness, number: int) -> JobHarness:
         if number < len(shards) and shards[number] != harness.parallelism:
+            before = _local_states(subject, harness)
             harness.rescale(shards[number])
+            after = _local_states(subject, harness)
+            wrong.extend(_misplaced(subject, before, after, number))
         return harness
 
     return subject.run(history, disturb)
 
 
+def _local_states(subject: Subject, harness: JobHarness) -> dict[tuple[str, str], list[Any]]:
+    """Return the operator states of all shards, by operator and name."""
+    return {
+        (operator, spec.name): harness.operator_state(operator, spec.name)
+        for operator, spec in subject.local_states
+    }
+
+
+def _misplaced(
+    subject: Subject,
+    before: dict[tuple[str, str], list[Any]],
+    after: dict[tuple[str, str], list[Any]],
+    number: int,
+) -> Iterator[str]:
+    """Yield what is wrong with operator states after a rescale.
+
+    Parameters:
+        before, after: the operator states of all shards.
+        number: of the epoch that follows.
+    """
+    for operator, spec in subject.local_states:
+        assert spec.redistribute is not None
+        held, moved = before[operator, spec.name], after[operator, spec.name]
+        if spec.default is not None and any(is_same(spec.default, each) for each in held):
+            continue  # of a default nobody knows whether it was stored
+        if (what := wrong_pieces(spec.redistribute, held, moved)) is not None:
+            yield f"operator state {spec.name!r} of {operator} before epoch {number}: {what}"
+
+
 def _rescaling(subject: Subject, history: History, shards: list[int]) -> Difference | None:
     """Compare a history with one that is rescaled between epochs. Operator states of other shards
-    are other ones; those of one shard have to survive that they are split and merged.
+    are other ones: each element has to be where the rule says. Those of one shard have to survive
+    that they are split and merged.
     """
-    one = subject.plain_run(history)
+    one, wrong = subject.plain_run(history), list[str]()
     if one is None:
         return None
-    second = partial(_rescaled, subject, history, shards)
+    second = partial(_rescaled, subject, history, shards, wrong)
     found = _between(one, second, f"shards by epoch: {shards}", in_any_order)
-    return found or _alone(_not_redistributed(subject, one, shards), one)
+    return found or _alone((*wrong, _not_redistributed(subject, one, shards))[0], one)
 
 
 def _not_redistributed(subject: Subject, one: Observed, shards: list[int]) -> str | None:
@@ -313,34 +360,8 @@ def _with_faults(subject: Subject, history: History, planned: list[Fault]) -> Ob
 
     harness: JobHarness | None = None
     for step in subject.steps(history, observed):
-        harness = _with_restarts(step, started, harness, observed)
+        harness = with_restarts(step, started, harness, observed)
     return observed
-
-
-def _with_restarts(
-    step: Step, started: Callable[[], JobHarness], harness: JobHarness | None, observed: Observed
-) -> JobHarness:
-    """Run an epoch until it is committed. After an error the process goes on, with its working
-    copies; after another one the job is started again.
-    """
-    number, published = len(observed.epochs), dict[str, list[Any]]()
-    for attempt in count(1):
-        try:
-            if harness is None:
-                harness = started()
-            if harness.epoch is None or harness.epoch < number:
-                if step.has_nothing_to_do(harness):
-                    break
-                step.publish(harness, published)
-            observed.add(dict(published), harness)
-            break
-        except StatekitError:
-            if attempt > ATTEMPTS_MAX:
-                raise
-            if attempt % 2 == 0:
-                harness = None
-    assert harness is not None
-    return harness
 
 
 # --------------------------------------------------------------------------------------- one alone
@@ -376,11 +397,23 @@ def _leftovers(subject: Subject, history: History, _: None) -> Difference | None
 
 
 def _queries(subject: Subject, history: History, _: None) -> Difference | None:
-    harness = subject.harness()
-    observed = subject.plain_run(history, harness=harness)
+    repository = Repository.in_memory()
+    harness = subject.harness(1, "memory", repository)
+    replica = FollowedReplica(subject.job, repository)
+
+    def disturb(harness: JobHarness, number: int) -> JobHarness:
+        if 0 < number <= len(history):
+            replica.follow(harness.contents())
+        return harness
+
+    try:
+        observed = subject.plain_run(history, disturb, harness=harness)
+    finally:
+        replica.close()
     if observed is None:
         return None
-    return _alone(harness.misread() if observed.epochs else None, observed)
+    what = replica.misread or misread(subject.job, repository, observed.contents)
+    return _alone(what, observed)
 
 
 def _spark(subject: Subject, history: History, _: None) -> Difference | None:
@@ -397,12 +430,9 @@ def _spark(subject: Subject, history: History, _: None) -> Difference | None:
 
 
 def _plain(subject: Subject, history: History, _: None) -> Difference | None:
-    model = modelled(subject)
-    if model is None:
-        raise StateTypeError(
-            f"{subject.name} {_if_modelled(subject)}: leave 'plain Python' out of holds="
-        )
-    found = differs_from_model(subject, model, history)
+    if (why := _if_modelled(subject)) is not None:
+        raise StateTypeError(f"{subject.name} {why}: leave 'plain Python' out of holds=")
+    found = differs_from_model(subject, history)
     if found is None:
         return None
     what, ours, theirs = found
@@ -481,7 +511,9 @@ def _if_ordered(subject: Subject) -> str | None:
 
 
 def _if_modelled(subject: Subject) -> str | None:
-    return None if modelled(subject) is not None else "is a job that plain Python has no model of"
+    if is_modelled(subject.job):
+        return None
+    return "has operators without a key or with operator state, which plain Python has no model of"
 
 
 def _is_window(declared: Process[Any, Any, Any]) -> bool:
@@ -615,6 +647,24 @@ PROPERTIES: tuple[Property, ...] = (
         partial(safe_faults, most=3, until=60),
         _compared(_with_faults, lambda planned: f"a store and a disk with the faults {planned}"),
         takes=list[Fault],
+    ),
+    Property(
+        "hosts",
+        "Results depend on which host runs a shard: a local copy is stale",
+        _always,
+        hosts,
+        _compared(on_several_hosts, lambda moves: f"two hosts: {moves}"),
+        takes=Moves,
+        share=0.2,
+    ),
+    Property(
+        "together",
+        "Results are other ones after errors of a store or a disk, with other shards and hosts",
+        _always,
+        together,
+        _compared(with_all_together, lambda drawn: f"all together: {drawn}", in_any_order),
+        takes=Together,
+        share=0.2,
     ),
     Property(
         "processes",

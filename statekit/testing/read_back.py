@@ -1,11 +1,14 @@
 """What others read of a checkpoint, who have its schemas and none of the code, against what the
-functions see.
+functions see: queries of each epoch, a replica that follows, and a feed of changes.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 from statekit.checkpoint.repository import Repository
@@ -13,45 +16,193 @@ from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.schema_codec import generic_decoder, generic_key_decoder
 from statekit.functions.process import Process
 from statekit.job.job import Job
+from statekit.job.plan import Operator
+from statekit.query.change import Change
+from statekit.query.feed import EpochChanges, feed
 from statekit.query.operator_keys import hashable
 from statekit.query.reader import CheckpointReader
+from statekit.query.replica import Replica
 from statekit.state.base import StateSpec
 from statekit.testing.driver import Contents
 
+_EPOCHS_MAX = 6
+"""Of so many epochs, the last ones, queries are compared."""
 
-def misread(job: Job, repository: Repository, contents: Contents) -> str | None:
-    """Return what is read of the last epoch of a checkpoint otherwise than the functions see it;
-    None if nothing is.
+_Rows = dict[tuple[str, Any], Change]
+"""The rows of a state as a feed gives them, by the text of the key and the place."""
+
+
+def misread(job: Job, repository: Repository, contents: Sequence[Contents]) -> str | None:
+    """Return what is read of the epochs of a checkpoint otherwise than the functions see it; None
+    if nothing is.
 
     The reader replays the change files. So it also finds what a working copy has by mistake.
 
     Parameters:
-        contents: after that epoch.
+        contents: after each epoch.
     """
-    reader = CheckpointReader(repository, allow_pickle=True)
-    for operator in job.operators:
-        for spec in operator.declared.states:
-            if spec.kind.is_local or spec.aggregate is not None:  # what is stored is not the result
-                continue
+    first = max(0, len(contents) - _EPOCHS_MAX)
+    for number in range(first, len(contents)):
+        reader = CheckpointReader(repository, epoch=number, allow_pickle=True)
+        for operator, spec in _read_states(job):
             values = read_values(reader, operator.name, spec.name)
-            found = {key: _values(spec, value) for key, value in values.items()}
-            held = _shown(operator.declared, spec, contents.states[operator.name, spec.name])
-            default = None if spec.default is None else _shows(spec)(spec.default)
-            for key in dict.fromkeys([*held, *found]):
-                if key not in found and held[key] == default:
-                    continue
-                if repr(held.get(key)) != repr(found.get(key)):
-                    return (
-                        f"state {spec.name!r} of {operator.name} at the key {key}: the function "
-                        f"has {held.get(key)!r}, and a reader {found.get(key)!r}"
-                    )
+            found = {key: _by_place(spec, value) for key, value in values.items()}
+            if what := _differs(operator, spec, contents[number], found):
+                return f"{what} in epoch {number}, as a reader sees it"
+    for operator, spec in _read_states(job):
+        if what := _misfed(repository, operator, spec, contents):
+            return what
     return None
+
+
+class FollowedReplica:
+    """A replica that follows a job epoch by epoch.
+
+    Parameters:
+        job: the job.
+        repository: its checkpoint.
+
+    Attributes:
+        misread: what it reads otherwise than the functions see it; None if nothing.
+    """
+
+    def __init__(self, job: Job, repository: Repository) -> None:
+        self._job = job
+        self._repository = repository
+        self._replica: Replica | None = None
+        self.misread: str | None = None
+
+    def follow(self, contents: Contents) -> None:
+        """Read the last epoch.
+
+        Parameters:
+            contents: after it.
+        """
+        if self._replica is None:
+            self._replica = Replica(self._repository, follow=False, allow_pickle=True)
+        else:
+            self._replica.refresh()
+        view = self._replica.at()
+        for operator, spec in _read_states(self._job):
+            items = view.state(operator.name, spec.name).items()
+            found = {repr(key): _by_place(spec, value) for key, value in items}
+            what = _differs(operator, spec, contents, found)
+            if what is not None and self.misread is None:
+                self.misread = f"{what} in epoch {view.epoch}, as a replica sees it"
+
+    def close(self) -> None:
+        """Close the replica."""
+        if self._replica is not None:
+            self._replica.close()
 
 
 def read_values(reader: CheckpointReader, operator: str, state: str) -> dict[str, Any]:
     """Return what a reader shows of a state, by the texts of its keys."""
     with tempfile.TemporaryDirectory() as directory:
         return {repr(key): value for key, value in reader.rows(operator, state, directory)}
+
+
+def _read_states(job: Job) -> Iterator[tuple[Operator, StateSpec]]:
+    """Yield the states that are compared, with their operators."""
+    for operator in job.operators:
+        for spec in operator.declared.states:
+            if not spec.kind.is_local and spec.aggregate is None:  # what is stored is no result
+                yield operator, spec
+
+
+def _misfed(
+    repository: Repository, operator: Operator, spec: StateSpec, contents: Sequence[Contents]
+) -> str | None:
+    """Return where a table to which the changes of a state are applied has other values, as they
+    are stored and as they are resolved into rows.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        for is_resolved in (False, True):
+            table: _Rows = {}
+            with feed(
+                repository,
+                operator.name,
+                spec.name,
+                before=is_resolved,
+                allow_pickle=True,
+                directory=Path(directory),
+            ) as changes:
+                for epoch in changes:
+                    if what := _apply(table, epoch, is_resolved=is_resolved):
+                        return f"state {spec.name!r} of {operator.name}: {what}"
+                    found = _fed(spec, table, None if is_resolved else epoch)
+                    held = contents[epoch.epoch]
+                    if what := _differs(operator, spec, held, found):
+                        return f"{what} in epoch {epoch.epoch}, as a feed has it"
+    return None
+
+
+def _apply(table: _Rows, epoch: EpochChanges, *, is_resolved: bool) -> str | None:
+    """Apply the changes of an epoch to a table. Return which value was not there before it."""
+    if epoch.kind == "snapshot":
+        table.clear()
+    for change in epoch:
+        if change.op == "clear":
+            gone = [row for row in table if change.key is None or row[0] == repr(change.key)]
+            for row in gone:
+                del table[row]
+            continue
+        row = repr(change.key), change.place
+        before = table[row].value if row in table else None
+        if is_resolved and repr(before) != repr(change.before):
+            return f"epoch {epoch.epoch} changes {row} from {change.before!r}, and not {before!r}"
+        table.pop(row, None)
+        if change.op == "upsert":
+            table[row] = change
+    return None
+
+
+def _fed(spec: StateSpec, table: _Rows, epoch: EpochChanges | None) -> dict[str, Any]:
+    """Return the values of a table by the texts of their keys.
+
+    Parameters:
+        epoch: by whose clocks rows expire; None if expired rows were deleted.
+    """
+    now = None
+    if epoch is not None and spec.ttl is not None:
+        now = epoch.processing_time if spec.ttl.clock == "processing" else epoch.watermark
+    rows = [
+        (key, place, change.value)
+        for (key, place), change in table.items()
+        if change.expires is None or now is None or change.expires > now
+    ]
+    found: dict[str, Any] = {}
+    for key, some in groupby(sorted(rows, key=lambda row: (row[0], repr(row[1]))), itemgetter(0)):
+        own = [(place, value) for _, place, value in some]
+        match spec.kind.shape:
+            case RowShape.VALUE:
+                found[key] = own[0][1]
+            case RowShape.ELEMENTS:
+                found[key] = [value for _, value in own]
+            case RowShape.ENTRIES:
+                found[key] = own
+    return found
+
+
+def _differs(
+    operator: Operator, spec: StateSpec, contents: Contents, found: Mapping[str, Any]
+) -> str | None:
+    """Return at which key values that were read differ from what the function has.
+
+    Parameters:
+        found: what was read, by the texts of the keys.
+    """
+    held = _shown(operator.declared, spec, contents.states[operator.name, spec.name])
+    default = None if spec.default is None else _shows(spec)(spec.default)
+    for key in dict.fromkeys([*held, *found]):
+        if key not in found and held[key] == default:
+            continue
+        if repr(held.get(key)) != repr(found.get(key)):
+            return (
+                f"state {spec.name!r} of {operator.name} at the key {key}: {held.get(key)!r}, and "
+                f"{found.get(key)!r}"
+            )
+    return None
 
 
 def _shown(
@@ -67,16 +218,25 @@ def _shown(
             case RowShape.ELEMENTS:
                 made = list(map(of, value))
             case RowShape.ENTRIES:
-                made = list(map(of, value.values()))
+                assert spec.key_codec is not None
+                place_shown = generic_key_decoder(spec.key_codec.schema)
+                encode = spec.key_codec.encode
+                made = _in_order((place_shown(encode(own))[0], of(v)) for own, v in value.items())
         found[repr(hashable(key_shown(process.key_codec.encode(key))[0]))] = made
     return found
 
 
-def _values(spec: StateSpec, read: Any) -> Any:
-    """Return a value that was read; of a map, the values in the order of its keys."""
+def _by_place(spec: StateSpec, read: Any) -> Any:
+    """Return a value that was read; of a map, pairs of places and values."""
     if spec.kind.shape is not RowShape.ENTRIES:
         return read
-    return list(read.values()) if isinstance(read, dict) else [value for _, value in read]
+    return _in_order(read.items() if isinstance(read, dict) else read)
+
+
+def _in_order(entries: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Return the entries of a map in the order of the texts of their places."""
+    pairs = [(hashable(place), value) for place, value in entries]
+    return sorted(pairs, key=lambda pair: repr(pair[0]))
 
 
 def _shows(spec: StateSpec) -> Callable[[Any], Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from statekit.errors import StateTypeError
 from statekit.state.options import Redistribute
+from statekit.testing.comparison import is_same
 
 
 def check_redistribution(
@@ -52,6 +54,59 @@ def check_redistribution(
                 f"merge changed what it was given: {originals!r} to {parts!r}",
             )
             _check(merged == state, f"merge({call}) is {merged!r}: split returned {originals!r}")
+
+
+def wrong_pieces(rule: Redistribute, before: Sequence[Any], after: Sequence[Any]) -> str | None:
+    """Return what is wrong with the operator state of new shards; None if nothing is.
+
+    Parameters:
+        rule: of the state.
+        before, after: the state of each old and of each new shard; None or an empty list for none.
+    """
+    if len(before) == len(after):
+        expected = list(before)
+    elif rule.known == "hooks":
+        expected = _by_hooks(rule, before, len(after))
+    elif rule.known == "broadcast":
+        expected = [before[shard % len(before)] for shard in range(len(after))]
+    else:
+        elements = [element for part in before for element in part]
+        expected = [elements] * len(after) if rule.known == "union" else _even(elements, len(after))
+    if is_same(expected, list(after)):
+        return None
+    return f"{list(before)!r} became {list(after)!r}, and {rule.known} is {expected!r}"
+
+
+def _even(elements: list[Any], shards: int) -> list[list[Any]]:
+    """Return pieces that follow each other, the first ones with one element more."""
+    size, larger = divmod(len(elements), shards)
+    waiting = iter(elements)
+    sizes = [size + 1] * larger + [size] * (shards - larger)
+    return [list(islice(waiting, size)) for size in sizes]
+
+
+def _by_hooks(hooks: Redistribute, before: Sequence[Any], shards: int) -> list[Any]:
+    """Return what the user's functions make of states. A shard alone keeps its own."""
+    split, merge = _functions(hooks)
+    blank: Any = [] if any(isinstance(part, list) for part in before) else None
+    if len(before) > shards:
+        parts = [
+            [part for old, part in enumerate(before) if old * shards // len(before) == new]
+            for new in range(shards)
+        ]
+        held = [[part for part in some if part not in (None, [])] for some in parts]
+        return [
+            some[0] if len(some) == 1 else merge(copy.deepcopy(of)) if of else blank
+            for some, of in zip(parts, held, strict=True)
+        ]
+    expected: list[Any] = []
+    for old, part in enumerate(before):
+        number = sum(new * len(before) // shards == old for new in range(shards))
+        if number == 1 or part in (None, []):
+            expected += [part, *[blank] * (number - 1)]
+        else:
+            expected += split(copy.deepcopy(part), number)
+    return expected
 
 
 def _listed(name: str, given: Any) -> list[Any]:

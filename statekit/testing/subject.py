@@ -21,6 +21,8 @@ from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.plan import Operator, Source
 from statekit.job.stream import Stream
+from statekit.job.windows.definitions import Session
+from statekit.job.windows.made_of import WindowedResult
 from statekit.records import by_value
 from statekit.records.record_type import RecordType
 from statekit.state.base import StateSpec
@@ -65,6 +67,11 @@ _TIMERS_MAX = 10
 
 _LATER = [dt.timedelta(days=days) for days in (1, 40, 4_000, 4_000)]
 """Steps of processing time after them: all other timers fire, and values expire."""
+
+_WINDOWS_MAX = 2
+"""Event time stops before the ends of so many windows."""
+
+_NOW = dt.timedelta(0)
 
 _START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
@@ -326,12 +333,21 @@ class Subject:
         self.runs += any(chain.from_iterable(epoch.values() for epoch in history))
 
     def plain_run(
-        self, history: History, *, harness: JobHarness | None = None, stands: bool = False
+        self,
+        history: History,
+        watch: Disturb | None = None,
+        *,
+        harness: JobHarness | None = None,
+        stands: bool = False,
     ) -> Observed | None:
-        """Return what comes of a run that is not disturbed; None if it fails, which is noted."""
+        """Return what comes of a run that is not disturbed; None if it fails, which is noted.
+
+        Parameters:
+            watch: is called between epochs.
+        """
         self.count_run(history)
         try:
-            return self.run(history, harness=harness, stands=stands)
+            return self.run(history, watch, harness=harness, stands=stands)
         except StatekitError as error:
             self.failed.append(error)
             return None
@@ -353,10 +369,12 @@ class Subject:
             if self._has_processing_time and not stands:
                 now += _EPOCH
         can_advance = bool(timed_readers(self.job))
-        if self._has_timers and can_advance:
+        if self.has_timers and can_advance:
             yield from self._while_timers(now, observed)
             if observed.is_endless:
                 return
+        if can_advance:
+            yield from self._around_ends_of_windows(now, observed)
         if self._has_ttl("event") and can_advance:
             for number, _ in enumerate(self.job.operators):  # each follows those before it
                 yield Step("watermark", now, watermark=_FAR_FUTURE + number * _EPOCH)
@@ -378,10 +396,10 @@ class Subject:
     @property
     def _has_processing_time(self) -> bool:
         """Whether results may depend on processing time: by timers, or values that expire."""
-        return self._has_ttl("processing") or self._has_timers
+        return self._has_ttl("processing") or self.has_timers
 
     @property
-    def _has_timers(self) -> bool:
+    def has_timers(self) -> bool:
         """Whether a function of the user has timers."""
         timed = (each for each in self.functions if each.traits.definition is None)
         return any(each.handles_timers for each in timed)
@@ -409,6 +427,34 @@ class Subject:
         observed.is_endless = observed.next_timer("event") is not None
         self.has_no_end |= observed.is_endless
 
+    def _around_ends_of_windows(self, now: dt.datetime, observed: Observed) -> Iterator[Step]:
+        """Yield epochs in which event time is right before a window is complete, and then there: at
+        the end of event time, all windows fire at once.
+        """
+        reached = dt.datetime.min.replace(tzinfo=dt.UTC)
+        for _ in range(_WINDOWS_MAX):
+            ends = (end for end in self._ends_of_windows(observed) if end > reached)
+            if (soonest := min(ends, default=None)) is None:
+                return
+            yield Step("watermark", now, watermark=soonest - _INSTANT)
+            yield Step("watermark", now, watermark=soonest)
+            reached = soonest
+
+    def _ends_of_windows(self, observed: Observed) -> Iterator[dt.datetime]:
+        """Yield when open windows of operators that read sources fire or are removed."""
+        if not observed.contents:
+            return
+        contents = observed.contents[-1]
+        for name in timed_readers(self.job):
+            made_of = self.job.operator(name).declared.traits.made_of
+            if not isinstance(made_of, WindowedResult):
+                continue
+            window, leads = made_of.window, {_NOW, made_of.allowed_lateness}
+            for rows in contents.states[name, "windows"].values():
+                for start, held in rows.items():
+                    end = held[1] if isinstance(window, Session) else start + window.size
+                    yield from (end - lead - _INSTANT for lead in leads)
+
     @property
     def redistributed(self) -> Iterator[tuple[str, str, Redistribute]]:
         """The operator states that functions of the user split and merge: operator, name, rule."""
@@ -416,6 +462,14 @@ class Subject:
             for spec in operator.declared.states:
                 if spec.redistribute is not None and spec.redistribute.split is not None:
                     yield operator.name, spec.name, spec.redistribute
+
+    @property
+    def local_states(self) -> Iterator[tuple[str, StateSpec]]:
+        """The operator states that have a rule for other shards, by operator."""
+        for operator in self.job.operators:
+            for spec in operator.declared.states:
+                if spec.kind.is_local and spec.redistribute is not None:
+                    yield operator.name, spec
 
     @property
     def expiring_states(self) -> list[tuple[str, str]]:

@@ -17,6 +17,7 @@ from statekit.errors import StateTypeError
 from statekit.functions.field_names import Renaming
 from statekit.functions.process import NOTHING_RENAMED, Process, Traits
 from statekit.functions.signature import declare
+from statekit.job.windows.made_of import AggregatedFields
 from statekit.records.keyed_batch import KeyColumns
 from statekit.records.preaggregate import (
     Combiner,
@@ -461,6 +462,7 @@ def aggregation(
         combiner=Combiner(record, fields, parts),
         definition=partial(_definition, dict(aggregates)),
         takes_columns=True,  # so each batch has one row per key
+        made_of=AggregatedFields(dict(aggregates), make),
     )
     return Process(fold, fields, hints, renamed=renamed, traits=traits)
 

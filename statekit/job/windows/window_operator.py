@@ -32,13 +32,19 @@ from statekit.job.windows.definitions import (
 )
 from statekit.job.windows.field_aggregates import (
     EXACT_DIGITS,
+    Collect,
+    Count,
     Last,
+    Max,
     Mean,
+    Min,
+    Sum,
     Top,
     held_first,
     quotient,
     reducer,
 )
+from statekit.job.windows.made_of import OwnAggregate, WindowedResult
 from statekit.job.windows.window_columns import (
     OPEN_MAX,
     DueSessions,
@@ -71,6 +77,8 @@ _ALLOWED_MAX_US = 365_000 * 86_400_000_000
 _MAP: Any = MapState  # as values, to be subscripted with types that are known at run time
 _TUPLE: Any = tuple
 _ITERATOR: Any = Iterator
+
+_FOLDS = {"sum": Sum, "min": Min, "max": Max}
 
 _Found = list[tuple[tuple[dt.datetime, int], Any]] | None
 """Pairs of event time and number, each with an element; None if no elements are stored."""
@@ -158,6 +166,7 @@ class _Result:
         element: the annotation of elements, for results that are lists of them.
         definition: returns what the state means, by name, with other names of fields; None if the
             name of the operator says it.
+        of: the aggregate of fields or records that it is, or the user's.
     """
 
     operator: str
@@ -170,6 +179,7 @@ class _Result:
     added: Callable[[int], Callable[[Sequence[Any]], Any]] = itemgetter
     element: Any = None
     definition: Callable[[Renaming], dict[str, str]] | None = None
+    of: Any = None
 
     def defined(self, names: Renaming) -> dict[str, str]:
         """Return what the state means, with other names of fields."""
@@ -263,6 +273,7 @@ class Windowing:
             "emit": emit,
             "ordered": str(ordered),
         }
+        self._allowed_lateness = allowed
         self._at_change = emit == "change"
         self._event_time = event_time
         self._takes_all = not self._at_change and not ordered
@@ -281,7 +292,9 @@ class Windowing:
     def count(self, into: Any) -> Process[Any, ..., Any]:
         """Return the function that counts records."""
         counted: Aggregate[int, int, int] = Aggregate(int, operator.add, _itself, operator.add)
-        result = _Result("count", "count", int, int, counted, _one, parts=(), added=_number_of)
+        result = _Result(
+            "count", "count", int, int, counted, _one, parts=(), added=_number_of, of=Count()
+        )
         return self._made(result, into)
 
     def fold(
@@ -305,7 +318,7 @@ class Windowing:
             parts,
             definition=_of_field(verb, field),
         )
-        return self._made(folded, into)
+        return self._made(replace(folded, of=_FOLDS[verb](field)), into)
 
     def mean(self, field: str, into: Any) -> Process[Any, ..., Any]:
         """Return the function that computes the mean of a field. None is skipped."""
@@ -331,7 +344,7 @@ class Windowing:
             of.added,
             definition=_of_field("mean", field),
         )
-        return self._made(meant, into)
+        return self._made(replace(meant, of=of), into)
 
     def top(self, of: Top, into: Any) -> Process[Any, ..., Any]:
         """Return the function that keeps the first records in an order."""
@@ -356,7 +369,7 @@ class Windowing:
             of.parts,
             definition=lambda names: {"result": repr(of.named(names))},
         )
-        return self._made(first, into)
+        return self._made(replace(first, of=of), into)
 
     def collect(self, field: str | None, into: Any) -> Process[Any, ..., Any]:
         """Return the function that collects records or a field, in order of time. None is
@@ -382,7 +395,7 @@ class Windowing:
             element=element,
             definition=_of_field("collect", field),
         )
-        return self._made(of_all, into)
+        return self._made(replace(of_all, of=Collect(field)), into)
 
     def aggregate(
         self,
@@ -413,7 +426,7 @@ class Windowing:
             get,
             definition=partial(_own, aggregate, field, name),
         )
-        return self._made(of_it, into)
+        return self._made(replace(of_it, of=OwnAggregate(aggregate, field)), into)
 
     def _made(self, result: _Result, into: Any) -> Process[Any, ..., Any]:
         name = "_".join((result.operator, "by", *self._key))
@@ -445,6 +458,9 @@ class Windowing:
             definition=lambda names: self._definition | result.defined(names),
             takes_parts=combiner is None and self._takes_all,
             fires=None if due is None else due.fire,
+            made_of=WindowedResult(
+                self._window, self._allowed_lateness, self._at_change, result.of, make
+            ),
         )
         columns: WindowColumns | SessionColumns | None = None
         if combiner is not None and due is not None:

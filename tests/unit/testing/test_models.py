@@ -276,9 +276,6 @@ def test_a_function_with_operator_state_or_without_a_key_has_no_model() -> None:
     @sk.process()
     def keyless(order: Order) -> None: ...
 
-    @sk.process(key="customer")
-    def together(orders: Iterator[Order]) -> None: ...
-
-    for function in (count, keyless, together):
+    for function in (count, keyless):
         with pytest.raises(StateTypeError, match="write a model of your own"):
             ProcessModel(function)

@@ -1,0 +1,109 @@
+"""`JobModel`: the operators of a job over plain Python, each with the records that reach it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from statekit.errors import StateTypeError
+from statekit.functions.process import Process
+from statekit.job.job import Job
+from statekit.job.windows.made_of import AggregatedFields, WindowedResult
+from statekit.kv.store import StoredOperations
+from statekit.testing.aggregate_model import AggregateModel
+from statekit.testing.process_model import ProcessModel
+from statekit.testing.store_model import StoreModel
+from statekit.testing.watermark_model import WatermarkModel
+from statekit.testing.window_model import WindowModel
+from statekit.timestamp import MAX_MICROS, datetime_to_micros, micros_to_datetime
+from statekit.watermark import BEGINNING
+
+OperatorModel = ProcessModel | WindowModel | AggregateModel
+
+
+def model_of_operator(process: Process[Any, Any, Any]) -> OperatorModel | None:
+    """Return a model of an operator; None if there is none: it has no key, operator state, or
+    aggregates of several streams.
+    """
+    match process.traits.made_of:
+        case WindowedResult():
+            return WindowModel(process)
+        case AggregatedFields():
+            return AggregateModel(process)
+        case StoredOperations():
+            return ProcessModel(process, StoreModel)
+    try:
+        return ProcessModel(process)
+    except StateTypeError:
+        return None
+
+
+class JobModel:
+    """Runs each operator of a job over plain Python. It knows which records are late.
+
+    The records of an operator are given, also those that another operator emits: each operator is
+    compared on its own, and a fault is found where it is.
+
+    Parameters:
+        job: the job.
+
+    Attributes:
+        of: the models of the operators, by name, of those that have one.
+        late: how many records were late.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        models = {each.name: model_of_operator(each.declared) for each in job.operators}
+        self.of = {name: model for name, model in models.items() if model is not None}
+        self.late = 0
+        self._watermarks = WatermarkModel(job)
+
+    def run(
+        self,
+        given: Mapping[str, Sequence[Any]],
+        now: dt.datetime,
+        *,
+        drains: bool = False,
+        to: Mapping[str, int] | None = None,
+    ) -> dict[str, list[Any]]:
+        """Run one epoch, and return the records of each stream of an operator, late ones too.
+
+        Parameters:
+            given: the records of each stream that an operator reads.
+            now: the processing time.
+            drains: whether event time ends.
+            to: watermarks that operators reach at least, in microseconds.
+        """
+        now_us = datetime_to_micros(now)
+        watermarks = self._watermarks.begin(now_us, drains=drains, to=to)
+        found: dict[str, list[Any]] = {}
+        for operator in self._job.operators:
+            records = [(r, n) for n, stream in enumerate(operator.inputs) for r in given[stream]]
+            watermark = watermarks.get(operator.name, BEGINNING)
+            in_time = records
+            if operator.declared.event_time is not None:
+                time_of = operator.declared.time_of()
+                times = {name: list(map(time_of, given[name])) for name in operator.inputs}
+                self._watermarks.read(operator, now_us, times)
+                in_time = [each for each in records if time_of(each[0]) > watermark]
+                found[operator.late] = [r for r, _ in records if time_of(r) <= watermark]
+                self.late += len(records) - len(in_time)
+            model = self.of.get(operator.name)
+            if model is not None:
+                found[operator.name] = _emitted(model, in_time, watermark, now)
+        return found
+
+
+def _emitted(
+    model: OperatorModel, records: Sequence[tuple[Any, int]], watermark: int, now: dt.datetime
+) -> list[Any]:
+    """Run an epoch of a model, and return what it emits."""
+    match model:
+        case WindowModel():
+            return model.run(records, watermark)
+        case AggregateModel():
+            return model.run([record for record, _ in records], datetime_to_micros(now))
+    at = None if watermark == BEGINNING else micros_to_datetime(min(watermark, MAX_MICROS))
+    return model.run(records, at, now)["outputs"]

@@ -1,0 +1,136 @@
+"""`StoreModel`: the operations of a key-value store over plain Python."""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from statekit.functions.process import Process
+from statekit.kv.store import StoredOperations
+from statekit.testing.process_model import KeyModel
+
+_RESULTS: Mapping[str, tuple[str, ...]] = {
+    "put": (),
+    "remove": ("value",),
+    "get": ("value", "status"),
+    "get_with": ("value", "status"),
+    "multi_get": ("value",),
+    "update": ("before", "value"),
+    "put_if_absent": ("won", "value"),
+    "compare_and_set": ("won", "value"),
+    "scan": ("entries",),
+}
+"""The names of the results of each operation, in order."""
+
+
+class StoreModel(KeyModel):
+    """A key of a key-value store: a value, or sorted values, and the values of the past.
+
+    A `ProcessModel` of the store's operator calls it with each request. It knows which requests are
+    late, in which order they are handled, and when values expire.
+
+    Parameters:
+        process: the operator of the store.
+        key: the key.
+    """
+
+    def __init__(self, process: Process[Any, Any, Any], key: Any) -> None:
+        super().__init__(process, key)
+        self._declared: StoredOperations = process.traits.made_of
+        self._cells: Any = self.states["values" if "values" in self.states else "value"]
+        self._past: list[tuple[dt.datetime, Any]] = []
+        self.states = {name: of for name, of in self.states.items() if name in ("value", "values")}
+        self.function = self._answer, ()
+
+    def _answer(self, request: Any) -> list[Any]:
+        """Handle a request, and return its answer."""
+        kind, arguments, cls = self._declared.of[type(request)]
+        results = self._results(kind, arguments, request)
+        found = request._asdict() | dict(zip(_RESULTS[kind], results, strict=False))
+        return [cls(**{name: found[name] for name in typing.get_type_hints(cls)})]
+
+    def _results(self, kind: str, declared: Mapping[str, Any], request: Any) -> tuple[Any, ...]:
+        """Handle a request, and return its results.
+
+        Parameters:
+            declared: what the operation was declared with.
+        """
+        match kind:
+            case "put":
+                self._set(request, request.value)
+                return ()
+            case "scan":
+                return (self._scanned(declared, request),)
+            case "multi_get":
+                return (None if request.position < 0 else self._get(request),)
+            case "get" | "get_with" if hasattr(request, "as_of"):
+                return self._got_as_of(request)
+            case "get" | "get_with":
+                return (self._get(request),)
+        held = self._get(request)
+        match kind:
+            case "remove":
+                self._set(request, None)
+                return (held,)
+            case "update":
+                new = declared["changed"](copy.deepcopy(held), request.record)
+                self._set(request, new)
+                return held, new
+            case "put_if_absent":
+                wins = held is None
+            case _:
+                wins = _are_equal(held, declared["expected"](request.record))
+        if not wins:
+            return False, held
+        new = declared["new"](request.record)
+        self._set(request, new)
+        return True, new
+
+    def _get(self, request: Any) -> Any:
+        """Return the value that a request names; None if it is absent."""
+        return self._cells.get(request.sort) if hasattr(request, "sort") else self._cells.get()
+
+    def _set(self, request: Any, value: Any) -> None:
+        """Set the value that a request names; None removes it."""
+        if hasattr(request, "sort"):
+            if value is None:
+                self._cells.pop(request.sort, None)
+            else:
+                self._cells[request.sort] = value
+            return
+        if self._declared.history is not None:
+            self._past.append((request.at, copy.deepcopy(value)))
+        if value is None:
+            self._cells.clear()
+        else:
+            self._cells.update(value)
+
+    def _got_as_of(self, request: Any) -> tuple[Any, str]:
+        """Return the value of a time, and whether there was one."""
+        assert self._declared.history is not None
+        if request.as_of > request.at:
+            return None, "not yet"
+        if request.at - request.as_of > self._declared.history:
+            return None, "too old"
+        known = [value for since, value in self._past if since <= request.as_of]
+        value = copy.deepcopy(known[-1]) if known else None
+        return value, "absent" if value is None else "found"
+
+    def _scanned(self, declared: Mapping[str, Any], request: Any) -> list[Any]:
+        """Return the entries between the bounds of a request."""
+        start, end = getattr(request, "start", None), getattr(request, "end", None)
+        entries = [
+            declared["entry"](sort=sort, value=value)
+            for sort, value in self._cells.items()
+            if (start is None or sort >= start) and (end is None or sort < end)
+        ]
+        ordered = entries[::-1] if declared["reverse"] else entries
+        return ordered[: declared["limit"]]
+
+
+def _are_equal(held: Any, expected: Any) -> bool:
+    """Return whether a value is the expected one. NaN equals itself."""
+    return bool(held == expected) or repr(held) == repr(expected)

@@ -1,0 +1,193 @@
+"""`WindowModel`: windows over plain Python, with all records of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from statekit.functions.process import Process
+from statekit.job.windows.definitions import Session, Sliding
+from statekit.job.windows.field_aggregates import Collect
+from statekit.job.windows.made_of import WindowedResult
+from statekit.keygroup import key_fields
+from statekit.records.value_order import order_of_value
+from statekit.testing.aggregate_model import result_of
+from statekit.timestamp import MAX_MICROS, MIN_MICROS, micros_to_datetime, timedelta_to_micros
+
+
+class _Timed(NamedTuple):
+    """A record with its event time in microseconds, the number of its input, and its own number."""
+
+    at: int
+    input: int
+    number: int
+    record: Any
+
+
+class _Window(NamedTuple):
+    """The interval of a window, and its records in order of arrival."""
+
+    start: int
+    end: int
+    records: list[_Timed]
+
+
+@dataclass
+class _OfKey:
+    """The records of a key.
+
+    Attributes:
+        records: those whose windows may still get records.
+        buffered: those that wait for the watermark.
+        shown: numbers of records that were in a result, with the starts of their windows; None in
+            place of the start of a session, which may change.
+    """
+
+    records: list[_Timed] = field(default_factory=list)
+    buffered: list[_Timed] = field(default_factory=list)
+    shown: set[tuple[int, int | None]] = field(default_factory=set)
+
+
+class WindowModel:
+    """Runs the operator of a window: each result is computed from all records of its window.
+
+    Parameters:
+        process: the operator.
+    """
+
+    def __init__(self, process: Process[Any, Any, Any]) -> None:
+        made_of: WindowedResult = process.traits.made_of
+        self._made_of = made_of
+        self._allowed = timedelta_to_micros(made_of.allowed_lateness)
+        self._is_ordered = process.ordered is not None
+        self._is_by_time = isinstance(made_of.of, Collect)
+        self._result = result_of(made_of.of, process.record_type.members[0])
+        self._key_of, self._time_of = process.key_of(), process.time_of()
+        self._keys: dict[Any, _OfKey] = {}
+        self._count = 0
+
+    def run(self, records: Sequence[tuple[Any, int]], watermark: int) -> list[Any]:
+        """Run one epoch, and return the results of the windows that fire.
+
+        Parameters:
+            records: that are not late, each with the number of its input.
+            watermark: of the epoch, in microseconds.
+        """
+        found: list[Any] = []
+        for record, number in records:
+            key = self._key_of(record)
+            own = self._keys.setdefault(key, _OfKey())
+            self._count += 1
+            timed = _Timed(self._time_of(record), number, self._count, record)
+            if self._is_ordered:
+                own.buffered.append(timed)
+            else:
+                found += self._handled(key, own, timed)
+        for key, own in self._keys.items():
+            for timed in _due(own, watermark):
+                found += self._handled(key, own, timed)
+            windows = list(self._windows(own.records))
+            if not self._made_of.at_change:
+                found += self._fired(key, own, windows, watermark)
+            self._forget(own, windows, watermark)
+        return found
+
+    def _handled(self, key: Any, own: _OfKey, timed: _Timed) -> Iterator[Any]:
+        """Add a record. If windows fire at each record, those with this one do."""
+        own.records.append(timed)
+        if self._made_of.at_change:
+            for window in self._windows(own.records):
+                if timed in window.records:
+                    yield self._shown(key, window)
+
+    def _fired(
+        self, key: Any, own: _OfKey, windows: Sequence[_Window], watermark: int
+    ) -> Iterator[Any]:
+        """Fire the windows that are complete and have records that were in no result."""
+        for window in windows:
+            start = None if isinstance(self._made_of.window, Session) else window.start
+            places = {(timed.number, start) for timed in window.records}
+            if self._is_over(window, self._allowed, watermark) and not places <= own.shown:
+                own.shown |= places
+                yield self._shown(key, window)
+
+    def _forget(self, own: _OfKey, windows: Sequence[_Window], watermark: int) -> None:
+        """Forget the records all of whose windows are over."""
+        needed = {
+            timed.number
+            for window in windows
+            if not self._is_over(window, 0, watermark)
+            for timed in window.records
+        }
+        own.records = [timed for timed in own.records if timed.number in needed]
+
+    def _is_over(self, window: _Window, lead: int, watermark: int) -> bool:
+        """Return whether a window gets no record after an instant.
+
+        The first instant is over before there is a watermark. Nothing comes after the last one, so
+        a window that ends with it contains it.
+
+        Parameters:
+            lead: how long before the end that instant is, in microseconds.
+        """
+        includes_end = self._is_ordered or window.end == MAX_MICROS
+        last = window.end if includes_end else window.end - 1
+        return max(last - lead, MIN_MICROS + 1) <= watermark
+
+    def _shown(self, key: Any, window: _Window) -> Any:
+        """Return the result of a window."""
+        records = window.records
+        if self._is_by_time:
+            records = sorted(records, key=lambda timed: timed.at)
+        start, end = micros_to_datetime(window.start), micros_to_datetime(window.end)
+        value = self._result([timed.record for timed in records])
+        return self._made_of.make(*key_fields(key), start, end, value)
+
+    def _windows(self, records: Sequence[_Timed]) -> Iterator[_Window]:
+        """Return the windows of the records of a key."""
+        window = self._made_of.window
+        if isinstance(window, Session):
+            yield from _sessions(records, timedelta_to_micros(window.gap))
+            return
+        of_bounds: dict[tuple[int, int], list[_Timed]] = {}
+        for timed in records:
+            for bounds in _bounds(window, timed.at):
+                of_bounds.setdefault(bounds, []).append(timed)
+        for (start, end), some in sorted(of_bounds.items()):
+            yield _Window(start, end, some)
+
+
+def _due(own: _OfKey, watermark: int) -> Sequence[_Timed]:
+    """Take the buffered records up to the watermark, in order of time."""
+    due = [timed for timed in own.buffered if timed.at <= watermark]
+    own.buffered = [timed for timed in own.buffered if timed.at > watermark]
+    return sorted(due, key=lambda timed: (timed.at, timed.input, order_of_value(timed.record)))
+
+
+def _sessions(records: Sequence[_Timed], gap: int) -> Iterator[_Window]:
+    """Return the sessions of records: less than the gap lies between two of one session."""
+    times = sorted({timed.at for timed in records})
+    starts = [
+        at
+        for before, at in zip([None, *times], times, strict=False)
+        if before is None or (at - before >= gap and before + gap < MAX_MICROS)
+    ]
+    for start, following in zip(starts, [*starts[1:], None], strict=False):
+        some = [t for t in records if t.at >= start and (following is None or t.at < following)]
+        end = max(timed.at for timed in some) + gap
+        yield _Window(start, min(end, MAX_MICROS), some)
+
+
+def _bounds(window: Sliding, at: int) -> Iterator[tuple[int, int]]:
+    """Return start and end of the windows with an instant.
+
+    Of windows that would begin before the first instant, there is the latest, cut off.
+    """
+    size, every, offset = map(timedelta_to_micros, (window.size, window.every, window.offset))
+    start = at - (at - offset) % every
+    while start + size > at:
+        yield max(start, MIN_MICROS), min(start + size, MAX_MICROS)
+        if start < MIN_MICROS:
+            return
+        start -= every

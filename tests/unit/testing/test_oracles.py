@@ -1,0 +1,211 @@
+"""Results of windows, aggregates, stores and redistribution are compared with plain Python."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, NamedTuple
+
+import pytest
+
+import statekit as sk
+from statekit.job.windows.definitions import Deadlines
+from statekit.kv.layouts import OneValue
+from statekit.records.record_order import CompleteOrder
+from statekit.state import redistribution
+from statekit.testing import check
+from statekit.testing.redistribution import wrong_pieces
+from tests.support import kv_model
+
+
+class Reading(NamedTuple):
+    sensor: str
+    at: dt.datetime
+    level: int
+    price: float | None
+
+
+TIMES: dict[str, Any] = {"key": "sensor", "event_time": "at", "lateness": "20 seconds"}
+LATE = {"allowed_lateness": "30 s"}
+WINDOWS = [sk.tumbling("30 s"), sk.sliding("60 s", every="20 s"), sk.session("10 s")]
+RESULTS: dict[str, Callable[[Any], Any]] = {
+    "count": lambda windows: windows.count(),
+    "mean": lambda windows: windows.mean("price"),
+    "top": lambda windows: windows.top(2, by="-level"),
+    "collect": lambda windows: windows.collect("level"),
+}
+
+
+def job_of(made: Callable[[sk.Stream[Reading]], sk.Stream[Any]]) -> sk.Job:
+    job = sk.Job("readings")
+    results = made(job.source("readings", Reading))
+    results.sink("results")
+    if results.declared is not None and results.declared.event_time is not None:
+        results.late.sink("late")
+    return job
+
+
+def windows(window: Any, result: str, **options: Any) -> sk.Job:
+    return job_of(lambda readings: RESULTS[result](readings.window(window, **TIMES, **options)))
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, LATE, {"emit": "change"}, {"ordered": True}],
+    ids=["closed", "late", "changes", "ordered"],
+)
+def test_windows_are_what_plain_python_says(window: Any, options: dict[str, Any]) -> None:
+    result = {0: "count", 1: "collect"}.get(len(options), "top")
+    check(windows(window, result, **options), holds=["plain Python"], depth="quick")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+@pytest.mark.parametrize("result", RESULTS)
+@pytest.mark.parametrize(
+    "options",
+    [{}, LATE, {"emit": "change"}, {"ordered": True}],
+    ids=["closed", "late", "changes", "ordered"],
+)
+def test_all_windows_are_what_plain_python_says(
+    window: Any, result: str, options: dict[str, Any]
+) -> None:
+    check(windows(window, result, **options), holds=["plain Python"])
+
+
+def aggregates(**options: Any) -> sk.Job:
+    return job_of(
+        lambda readings: readings.aggregate(
+            key="sensor",
+            count=sk.Count(),
+            prices=sk.Count("price"),
+            total=sk.Sum("price"),
+            least=sk.Min("price"),
+            most=sk.Max("level"),
+            mean=sk.Mean("price"),
+            first=sk.Top(2, by="-price", ties=True),
+            last=sk.Last("level", by="at"),
+            all=sk.Collect("price"),
+            **options,
+        )
+    )
+
+
+@pytest.mark.parametrize("refresh", [None, "write", "read"])
+def test_aggregates_are_what_plain_python_says(refresh: Any) -> None:
+    options = {} if refresh is None else {"ttl": sk.TTL("15 minutes", refresh=refresh)}
+    check(aggregates(**options), holds=["plain Python"], depth="quick")
+
+
+def store(*kinds: str, **options: Any) -> sk.Job:
+    return kv_model.store_job(kinds, kv_model.Held, **options)
+
+
+def test_a_store_is_what_plain_python_says() -> None:
+    check(store("put", "get", "remove"), holds=["plain Python"], depth="quick")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("history", [None, "1 minute"])
+def test_all_operations_of_a_store_are_what_plain_python_says(history: str | None) -> None:
+    kinds, times = kv_model.KINDS, {"event_time": "at", "lateness": "20 s"}
+    check(store(*kinds), holds=["plain Python"])
+    if history is not None:
+        kinds = [*kinds, "get_as_of"]
+        times["history"] = history
+    check(store(*kinds, **times), holds=["plain Python"])
+
+
+class Limit(NamedTuple):
+    sensor: str
+    at: dt.datetime
+    level: int
+
+
+def two_inputs() -> sk.Job:
+    """Two sources and an operator behind another, with late records."""
+
+    @sk.process(**TIMES, ordered=True)
+    def above(event: Reading | Limit, limit: sk.ValueState[int]) -> Iterator[Limit]:
+        if isinstance(event, Limit):
+            limit.update(event.level)
+        elif event.level > (limit.get() or 0):
+            yield Limit(event.sensor, event.at, event.level)
+
+    job = sk.Job("limits")
+    readings, limits = job.source("readings", Reading), job.source("limits", Limit)
+    found = readings.union(limits).process(above)
+    found.late.sink("late")
+    hours = found.window(sk.tumbling("1 minute"), key="sensor", event_time="at")
+    hours.count(name="minutes").sink("minutes")
+    return job
+
+
+def test_several_inputs_are_what_plain_python_says() -> None:
+    check(two_inputs(), holds=["plain Python"], depth="quick")
+
+
+# ------------------------------------------------------------------------------------- with faults
+
+
+def too_soon(of: Any) -> Any:
+    return lambda self, end, name: of(self, end, name) - dt.timedelta(seconds=1)
+
+
+def too_few(first: Any) -> Any:
+    return lambda self, records: first(self, records)[:1]
+
+
+def without_effect(_: Any) -> Any:
+    return lambda self, request, states: None
+
+
+FAULTS: dict[str, tuple[Any, str, Any, Callable[[], sk.Job]]] = {
+    "windows fire too soon": (Deadlines, "of", too_soon, lambda: windows(WINDOWS[0], "count")),
+    "top keeps one": (CompleteOrder, "first", too_few, lambda: windows(WINDOWS[0], "top", **LATE)),
+    "a removed value stays": (OneValue, "remove", without_effect, lambda: store("put", "remove")),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_of_windows_and_stores_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, function, spoilt, job = FAULTS[name]
+    monkeypatch.setattr(owner, function, spoilt(getattr(owner, function)))
+    with pytest.raises(AssertionError, match="'plain Python' does not hold"):
+        check(job(), holds=["plain Python"])
+
+
+@sk.process(key="sensor")
+def numbered(
+    reading: Reading, levels: Annotated[sk.OperatorListState[int], sk.Redistribute("even")]
+) -> Iterator[int]:
+    levels.append(reading.level)
+    yield reading.level
+
+
+def test_an_element_that_a_rescale_loses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = redistribution.moved_rows
+
+    def lossy(*arguments: Any) -> Any:
+        moved = cut(*arguments)
+        return [*moved[:-1], moved[-1][:-1]] if len(moved) > 1 else moved
+
+    monkeypatch.setattr(redistribution, "moved_rows", lossy)
+    with pytest.raises(AssertionError, match=r"operator state 'levels' of numbered before epoch"):
+        check(numbered, holds=["rescaling"])
+
+
+def test_operator_state_is_where_its_rule_says() -> None:
+    even, union = sk.Redistribute("even"), sk.Redistribute("union")
+    broadcast = sk.Redistribute("broadcast")
+    total = sk.Redistribute(split=lambda held, n: [held, *[0] * (n - 1)], merge=sum)
+    lists = [[1, 2, 3], [4, 5]]
+    assert wrong_pieces(even, lists, [[1, 2], [3, 4], [5]]) is None
+    assert wrong_pieces(even, lists, [[1, 2], [3], [4, 5]]) is not None
+    assert wrong_pieces(union, lists, [[1, 2, 3, 4, 5]]) is None
+    assert wrong_pieces(broadcast, [7, 8], [7, 8, 7]) is None
+    assert wrong_pieces(total, [7, None, 8], [7, None, 8]) is None
+    assert wrong_pieces(total, [7, None, 8], [7, 8]) is None
+    assert wrong_pieces(total, [7, 8], [7, 0, 8]) is None
+    assert wrong_pieces(total, [7, 8], [15, 0, 0]) is not None

@@ -655,7 +655,7 @@ PROPERTIES: tuple[Property, ...] = (
         hosts,
         _compared(on_several_hosts, lambda moves: f"two hosts: {moves}"),
         takes=Moves,
-        share=0.2,
+        share=0.1,
     ),
     Property(
         "together",
@@ -664,7 +664,7 @@ PROPERTIES: tuple[Property, ...] = (
         together,
         _compared(with_all_together, lambda drawn: f"all together: {drawn}", in_any_order),
         takes=Together,
-        share=0.2,
+        share=0.1,
     ),
     Property(
         "processes",
@@ -683,7 +683,7 @@ PROPERTIES: tuple[Property, ...] = (
         _always,
         _nothing,
         _queries,
-        share=0.2,
+        share=0.1,
     ),
     Property(
         "disk",

@@ -1,8 +1,10 @@
-"""`python -m tests.mutation [NAME …] [--into PAGE]`: put each fault into a copy of statekit, and
-see whether a check or the protocol's state machine finds it, and how long that takes.
+"""`python -m tests.mutation [SET] [NAME …] [--into PAGE]`: is what is wrong found, and nothing
+that is right?
 
-A copy without a fault is run first: if something is found there, nothing can be said of others.
-Finders are programs that run in a process of their own and fail if they find something.
+The set "faults" puts each fault into a copy of statekit and runs the finders on it: checks and the
+protocol's state machine. A copy without a fault is run first: if something is found there, nothing
+can be said of others. The sets "wrong" and "right" check functions of users. Finders are programs
+that run in a process of their own and fail if they find something.
 """
 
 from __future__ import annotations
@@ -15,15 +17,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from tests.mutation.cases import Case
+from tests.mutation.more_mutants import MORE
 from tests.mutation.mutants import MUTANTS, Mutant
+from tests.mutation.right_functions import RIGHT
+from tests.mutation.wrong_memory import WRONG as WRONG_MEMORY
+from tests.mutation.wrong_results import WRONG as WRONG_RESULTS
 from tests.support.places import ROOT
 
 FINDERS = {"check": "tests.mutation.subjects", "state machine": "tests.mutation.machines"}
@@ -32,7 +40,9 @@ FINDERS = {"check": "tests.mutation.subjects", "state machine": "tests.mutation.
 LIMIT_S = 900
 
 _NONE = "none"
-_BEGIN, _END = "<!-- outcomes -->", "<!-- /outcomes -->"
+
+SETS = {"faults": "fault", "wrong": "what is wrong", "right": "what is right"}
+"""The sets, each with the title of its column."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +80,19 @@ def outcome_of(mutant: Mutant | None) -> Outcome:
         return Outcome(name, what, None, time.perf_counter() - began)
 
 
-def _found(module: str, site: Path) -> str | None:
-    """Return what a finder says about a fault; None if it finds none."""
+def _found(module: str, site: Path, *arguments: str) -> str | None:
+    """Return what a finder says; None if it finds nothing.
+
+    Parameters:
+        site: a directory with statekit.
+        arguments: of the finder.
+    """
+    directory = os.environ.get("TMPDIR", tempfile.gettempdir()) if site == ROOT else str(site)
     try:
         ran = subprocess.run(
-            [sys.executable, "-m", module],
+            [sys.executable, "-m", module, *arguments],
             cwd=site,
-            env={**os.environ, "PYTHONPATH": str(site), "TMPDIR": str(site)},
+            env={**os.environ, "PYTHONPATH": str(site), "TMPDIR": directory},
             capture_output=True,
             text=True,
             timeout=LIMIT_S,
@@ -92,19 +108,36 @@ def _found(module: str, site: Path) -> str | None:
     return f"an error, {raised[-1]}" if raised else "the process ends"
 
 
+def outcome_of_case(case: Case) -> Outcome:
+    """Check a function of a user in a process of its own."""
+    began = time.perf_counter()
+    found = _found("tests.mutation.checked", ROOT, case.name)
+    return Outcome(case.name, case.what, found, time.perf_counter() - began)
+
+
+def _runs(of: str) -> dict[str, tuple[str, Callable[[], Outcome]]]:
+    """Return what is run for a set, by name, each with what it is."""
+    if of == "faults":
+        return {each.name: (each.what, partial(outcome_of, each)) for each in (*MUTANTS, *MORE)}
+    cases = RIGHT if of == "right" else [*WRONG_MEMORY, *WRONG_RESULTS]
+    return {each.name: (each.what, partial(outcome_of_case, each)) for each in cases}
+
+
 def main() -> None:
-    """Run the faults that were asked for, or all, and print a table of what found them."""
+    """Run what was asked for, or all of a set, and print a table of what was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation")
+    parser.add_argument("of", nargs="?", default="faults", choices=SETS, metavar="SET")
     parser.add_argument("names", nargs="*", metavar="NAME", help="which; all of them if none")
     parser.add_argument("--into", type=Path, help="a page with a place for the table")
     parser.add_argument("--at-once", type=int, default=1, help="how many run beside each other")
     given = parser.parse_args()
-    by_name: dict[str, Mutant | None] = {each.name: each for each in MUTANTS}
-    chosen = [_NONE, *(given.names or by_name)]
-    by_name[_NONE] = None
+    runs = _runs(given.of)
+    started = [runs[name][1] for name in given.names or runs]
+    if given.of == "faults":
+        started.insert(0, partial(outcome_of, None))
     outcomes: list[Outcome] = []
     with ThreadPoolExecutor(given.at_once) as threads:
-        running = [threads.submit(outcome_of, by_name[name]) for name in chosen]
+        running = [threads.submit(run) for run in started]
         for ended in as_completed(running):
             outcome = ended.result()
             outcomes.append(outcome)
@@ -113,24 +146,31 @@ def main() -> None:
                 threads.shutdown(cancel_futures=True)
                 sys.exit(f"without a fault, too: {outcome.found_by}. Nothing is known of the rest")
             if given.into is not None:
-                given.into.write_text(_with_table(given.into.read_text(), [outcome]))
-    table = Table("fault", "found by", "seconds")
+                order = [what for what, _ in runs.values()]
+                page = given.into.read_text()
+                given.into.write_text(_with_table(page, given.of, order, outcome))
+    table = Table("what", "found by", "seconds")
     for outcome in outcomes:
         table.add_row(outcome.what, outcome.found_by or "NOTHING", f"{outcome.seconds:.0f}")
     Console().print(table)
 
 
-def _with_table(page: str, outcomes: Iterable[Outcome]) -> str:
-    """Return a page with these outcomes in its table. Those of other faults stay."""
-    before, _, rest = page.partition(_BEGIN)
-    there, _, after = rest.partition(_END)
+def _with_table(page: str, of: str, order: Sequence[str], outcome: Outcome) -> str:
+    """Return a page with an outcome in the table of its set. Those of others stay.
+
+    Parameters:
+        of: the set.
+        order: of the rows.
+    """
+    begin, end = f"<!-- {of} -->", f"<!-- /{of} -->"
+    before, _, rest = page.partition(begin)
+    there, _, after = rest.partition(end)
     rows = {line.split("|")[1].strip(): line for line in there.splitlines() if line[:2] == "| "}
-    for each in outcomes:
-        found_by = each.found_by or "nothing"
-        rows[each.what] = f"| {each.what} | {found_by} | {each.seconds:.0f} |"
-    ordered = [rows[each.what] for each in MUTANTS if each.what in rows]
-    table = "\n".join(["| fault | found by | seconds |", "|---|---|---|", *ordered])
-    return f"{before}{_BEGIN}\n{table}\n{_END}{after}"
+    found_by = outcome.found_by or "nothing"
+    rows[outcome.what] = f"| {outcome.what} | {found_by} | {outcome.seconds:.0f} |"
+    ordered = [rows[what] for what in order if what in rows]
+    table = "\n".join([f"| {SETS[of]} | found by | seconds |", "|---|---|---|", *ordered])
+    return f"{before}{begin}\n{table}\n{end}{after}"
 
 
 if __name__ == "__main__":

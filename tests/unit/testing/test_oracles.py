@@ -173,7 +173,7 @@ def test_a_fault_of_windows_and_stores_is_found(name: str, monkeypatch: pytest.M
     owner, function, spoilt, job = FAULTS[name]
     monkeypatch.setattr(owner, function, spoilt(getattr(owner, function)))
     with pytest.raises(AssertionError, match="'plain Python' does not hold"):
-        check(job(), holds=["plain Python"])
+        check(job(), holds=["plain Python"], depth="quick")
 
 
 @sk.process(key="sensor")
@@ -193,7 +193,7 @@ def test_an_element_that_a_rescale_loses_is_found(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(redistribution, "moved_rows", lossy)
     with pytest.raises(AssertionError, match=r"operator state 'levels' of numbered before epoch"):
-        check(numbered, holds=["rescaling"])
+        check(numbered, holds=["rescaling"], depth="quick")
 
 
 def test_operator_state_is_where_its_rule_says() -> None:

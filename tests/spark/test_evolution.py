@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
+
+import pytest
 
 import statekit as sk
+from statekit.checkpoint.repository import Repository
 from statekit.maintenance.migrate import Migration
 from tests.support.spark_job import EVENT_SCHEMA, Event, events
 from tests.support.spark_runs import Runs
@@ -52,3 +55,51 @@ def test_a_hook_runs_in_a_worker_and_a_migrated_stream_continues(runs: Runs) -> 
     found = {word: int(held) for word, held in runs.state("total", "sum_").items()}
     assert found == totals(given)
     assert len(runs.parquet("out")) == len(given)
+
+
+class Order(NamedTuple):
+    buyer: str
+    seller: str
+    cents: int
+
+
+class Sold(NamedTuple):
+    customer: str
+    seller: str
+    cents: int
+
+
+def spending(cls: Any, *key: str, **options: Any) -> sk.Job:
+    """A job that adds up what each buyer spent at each seller, one by one and combined."""
+
+    def spent(order: Any, total: sk.ValueState[int]) -> Iterator[tuple[str, int]]:
+        total.update((total.get() or 0) + order.cents)
+        yield f"{order[0]} {order[1]}", total.get() or 0
+
+    spent.__annotations__["order"] = cls
+    job = sk.Job("shop")
+    orders = job.source("orders", cls)
+    orders.process(sk.process(key=key, **options)(spent)).sink("spent")
+    sums: dict[str, Any] = {"key": key, "name": "sums", "cents": sk.Sum("cents"), **options}
+    orders.aggregate(**sums).sink("sums")
+    return job
+
+
+def test_a_stream_with_swapped_key_fields_is_refused_and_one_with_renamed_fields_goes_on(
+    runs: Runs,
+) -> None:
+    sinks = {name: sk.sinks.parquet(runs.home / name) for name in ("spent", "sums")}
+
+    def finish(job: sk.Job, buyer: str) -> None:
+        schema = f"{buyer} string, seller string, cents bigint"
+        runs.finish(job, {"orders": runs.stream("orders", schema)}, outputs=sinks)
+
+    runs.feed("orders", [{"buyer": "ann", "seller": "bob", "cents": 100}])
+    finish(spending(Order, "buyer", "seller"), "buyer")
+    with pytest.raises(sk.StateSchemaError, match="keyed by other fields"):
+        finish(spending(Order, "seller", "buyer"), "buyer")
+    assert Repository(runs.checkpoint).latest_epoch() == 0
+    runs.feed("orders", [{"customer": "ann", "seller": "bob", "cents": 20}])
+    finish(spending(Sold, "customer", "seller", renamed={"buyer": "customer"}), "customer")
+    expected = {("ann", "bob"): 120}
+    assert runs.state("spent", "total") == runs.state("sums", "cents") == expected

@@ -298,7 +298,8 @@ class ProcessorProcess(Process[Any, Any, Any]):
 
     @property
     def field_names(self) -> ColumnNames:
-        return ColumnNames(self.calls.key, self.record_type, self.renamed)
+        calls: Any = self.fn
+        return ColumnNames(calls.key, self.record_type, self.renamed)
 
     def late_us(self, plan: ShardPlan) -> int:
         """Return the watermark of the epoch before, in whole milliseconds, as in Spark."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 import operator
 from collections.abc import Callable, Iterator
 from itertools import permutations, product
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import pytest
 
@@ -21,158 +20,23 @@ from statekit.maintenance.rewrite import rewrite_checkpoint
 from statekit.maintenance.savepoint.format import Savepoint
 from statekit.maintenance.savepoint.restore import import_savepoint
 from statekit.maintenance.savepoint.write import write_savepoint
-from statekit.runtime.local import LocalRunner
 from statekit.testing import Harness, JobHarness
-from statekit.working_copy.copies import MemoryCopies
-
-NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
-
-
-class Order(NamedTuple):
-    buyer: str
-    seller: str
-    cents: int
-    tips: int
-    at: dt.datetime
-    seen: dt.datetime
-
-
-class Refund(NamedTuple):
-    buyer: str
-    seller: str
-    at: dt.datetime
-    seen: dt.datetime
-
-
-class Fields(NamedTuple):
-    """The fields that a construct names, of which class, and which of them were renamed."""
-
-    key: tuple[str, ...] = ("buyer", "seller")
-    at: str = "at"
-    of: str = "cents"
-    cls: Any = Order
-    renamed: dict[str, str] = {}  # noqa: RUF012 - nobody changes it
-
-
-Orders = sk.Stream[Order]
-Construct = Callable[[Orders, Fields], sk.Stream[Any]]
-
-ORDERS = [
-    Order("ann", "bob", 100, 5, NOON, NOON),
-    Order("bob", "ann", 7, 70, NOON, NOON + dt.timedelta(hours=1)),
-]
-
-
-def one_by_one(orders: Orders, named: Fields) -> sk.Stream[Any]:
-    record = named.cls
-
-    @sk.process(key=named.key, event_time=named.at, renamed=named.renamed)
-    def spent(order: record, total: sk.ValueState[int]) -> Iterator[int]:  # type: ignore[valid-type]
-        total.update((total.get() or 0) + order[2])  # type: ignore[index]
-        yield total.get() or 0
-
-    return orders.process(spent, name="op")
-
-
-def all_of_a_key(orders: Orders, named: Fields) -> sk.Stream[Any]:
-    records = Iterator[named.cls]  # type: ignore[name-defined]
-
-    @sk.process(key=named.key, event_time=named.at, renamed=named.renamed)
-    def spent(orders: records, total: sk.ValueState[int]) -> Iterator[int]:
-        total.update((total.get() or 0) + sum(order[2] for order in orders))
-        yield total.get() or 0
-
-    return orders.process(spent, name="op")
-
-
-def in_order_of_time(orders: Orders, named: Fields) -> sk.Stream[Any]:
-    record = named.cls
-
-    @sk.process(key=named.key, event_time=named.at, ordered=True, renamed=named.renamed)
-    def passed(order: record) -> Iterator[str]:  # type: ignore[valid-type]
-        yield repr([*order])
-
-    return orders.process(passed, name="op")
-
-
-def of_two_types(orders: Orders, named: Fields) -> sk.Stream[Any]:
-    @sk.process(key=named.key, event_time=named.at, renamed=named.renamed)
-    def seen(event: Order | Refund, number: sk.ValueState[int]) -> Iterator[int]:
-        number.update((number.get() or 0) + 1)
-        yield number.get() or 0
-
-    job: Any = orders.job
-    return orders.union(job.source("refunds", Refund)).process(seen, name="op")
-
-
-def with_timers(orders: Orders, named: Fields) -> sk.Stream[Any]:
-    record = named.cls
-
-    @sk.process(key=named.key, event_time=named.at, renamed=named.renamed)
-    def waits(order: record, ctx: sk.Context) -> Iterator[int]:  # type: ignore[valid-type]
-        ctx.timers.set(ctx.event_time + dt.timedelta(hours=9))
-        yield 1
-
-    @waits.on_timer
-    def due(timer: sk.Timer, ctx: sk.Context) -> Iterator[int]:
-        yield 2
-
-    return orders.process(waits, name="op")
-
-
-def windowed(make: Callable[[Any, str], sk.Stream[Any]], **options: Any) -> Construct:
-    def construct(orders: Orders, named: Fields) -> sk.Stream[Any]:
-        kind = options.get("kind", sk.tumbling("1 hour"))
-        others = {name: value for name, value in options.items() if name != "kind"}
-        others |= {"key": named.key, "event_time": named.at, "renamed": named.renamed}
-        windows = orders.window(kind, **others)
-        return make(windows, named.of)
-
-    return construct
-
-
-def added(of: Callable[[str], Any]) -> Construct:
-    def construct(orders: Orders, named: Fields) -> sk.Stream[Any]:
-        return orders.aggregate(key=named.key, name="op", renamed=named.renamed, found=of(named.of))
-
-    return construct
-
-
-OWN: Any = sk.Aggregate(int, lambda held, more: held + more, lambda held: held, operator.add)
-
-FUNCTIONS: dict[str, Construct] = {
-    "one by one": one_by_one,
-    "all of a key": all_of_a_key,
-    "in order of time": in_order_of_time,
-    "of two types": of_two_types,
-    "with timers": with_timers,
-    "count": windowed(lambda of, _: of.count(name="op")),
-}
-OF_A_FIELD: dict[str, Construct] = {
-    "sum": windowed(lambda of, field: of.sum(field, name="op")),
-    "min of sessions": windowed(lambda of, f: of.min(f, name="op"), kind=sk.session("1 hour")),
-    "max, ordered": windowed(lambda of, field: of.max(field, name="op"), ordered=True),
-    "mean, on change": windowed(lambda of, field: of.mean(field, name="op"), emit="change"),
-    "top": windowed(lambda of, field: of.top(2, f"-{field}", name="op")),
-    "last": windowed(lambda of, field: of.last(field, name="op")),
-    "last by": windowed(lambda of, field: of.last(by=field, name="op")),
-    "collect": windowed(lambda of, field: of.collect(field, name="op")),
-    "own aggregate": windowed(
-        lambda of, f: of.aggregate(OWN, accumulator=int, result=int, field=f, name="op")
-    ),
-}
-OF_A_KEY: dict[str, Construct] = {
-    "Count": added(lambda field: sk.Count(field)),
-    "Sum": added(sk.Sum),
-    "Min": added(sk.Min),
-    "Max": added(sk.Max),
-    "Mean": added(sk.Mean),
-    "Top": added(lambda field: sk.Top(2, by=field)),
-    "Last": added(lambda field: sk.Last(field, by="at")),
-    "Last by": added(lambda field: sk.Last("tips", by=field)),
-    "Collect": added(sk.Collect),
-}
-CONSTRUCTS = FUNCTIONS | OF_A_FIELD | OF_A_KEY
+from tests.support.field_constructs import (
+    CONSTRUCTS,
+    FUNCTIONS,
+    OF_A_FIELD,
+    OF_A_KEY,
+    ORDERS,
+    Construct,
+    Fields,
+    Order,
+    Orders,
+    begun,
+    job_of,
+    one_by_one,
+    refusal,
+    windowed,
+)
 
 EVERY = [
     Fields(*of)
@@ -182,27 +46,6 @@ EVERY = [
         ["cents", "tips"],
     )
 ]
-
-
-def job_of(construct: Construct, named: Fields) -> sk.Job:
-    job = sk.Job("shop")
-    construct(job.source("orders", named.cls), named).sink("out")
-    return job
-
-
-def begun(job: sk.Job, repository: Repository) -> Repository:
-    """A checkpoint with an epoch of the job."""
-    LocalRunner(job, repository, MemoryCopies()).epoch({"orders": ORDERS})
-    return repository
-
-
-def refusal(job: sk.Job, repository: Repository) -> str:
-    """Why a job does not start on a checkpoint; "" if it does."""
-    try:
-        LocalRunner(job, repository, MemoryCopies())
-    except StateSchemaError as error:
-        return str(error)
-    return ""
 
 
 def meant(name: str, named: Fields) -> tuple[Any, ...]:
@@ -441,99 +284,6 @@ def test_a_hook_converts_values_of_another_reducer() -> None:
     as_text = reducing(min, str, {"found": of_number})
     assert refusal(job_of(as_text, Fields()), repository) == ""
     assert "changed its type" in refusal(job_of(reducing(min, str), Fields()), repository)
-
-
-# --------------------------------------------------------------------------------------- renaming
-
-
-class Sold(NamedTuple):
-    """An order whose fields have other names."""
-
-    customer: str
-    seller: str
-    amount: int
-    tips: int
-    time: dt.datetime
-    seen: dt.datetime
-
-
-RENAMED = {"buyer": "customer", "cents": "amount", "at": "time"}
-NAMED_ANEW = Fields(("customer", "seller"), "time", "amount", Sold, RENAMED)
-LATER = [
-    Order("ann", "bob", 30, 5, NOON + dt.timedelta(minutes=9), NOON),
-    Order("bob", "ann", 50, 90, NOON + dt.timedelta(hours=5), NOON),
-]
-# Those that are declared by the name of one field for another purpose are left out.
-RENAMABLE = {name: CONSTRUCTS[name] for name in CONSTRUCTS if name not in ("of two types", "Last")}
-
-
-def outputs_after(first: sk.Job, second: sk.Job, orders: list[Any]) -> list[Any]:
-    """The outputs of two epochs, each by a job, and of the end of event time."""
-    repository = Repository.in_memory()
-    JobHarness(first, checkpoint=repository).send(orders=ORDERS)
-    harness = JobHarness(second, checkpoint=repository)
-    harness.send(orders=orders)
-    harness.drain()
-    return [tuple(found) if isinstance(found, tuple) else found for found in harness.outputs["out"]]
-
-
-@pytest.mark.parametrize("name", RENAMABLE)
-def test_renamed_fields_are_refused_until_they_are_said_to_be_renamed(name: str) -> None:
-    construct = RENAMABLE[name]
-    repository = begun(job_of(construct, Fields()), Repository.in_memory())
-    silent = NAMED_ANEW._replace(renamed={})
-    assert "renamed=" in refusal(job_of(construct, silent), repository)
-    assert refusal(job_of(construct, NAMED_ANEW), repository) == ""
-
-
-@pytest.mark.parametrize("name", RENAMABLE)
-def test_a_job_with_renamed_fields_continues_with_the_same_results(name: str) -> None:
-    construct = RENAMABLE[name]
-    job, anew = job_of(construct, Fields()), job_of(construct, NAMED_ANEW)
-    as_before = outputs_after(job, job, LATER)
-    assert as_before
-    assert outputs_after(job, anew, [Sold(*order) for order in LATER]) == as_before
-
-
-def test_once_a_start_has_stored_new_names_renamed_may_stay_and_may_go() -> None:
-    repository = begun(job_of(one_by_one, Fields()), Repository.in_memory())
-    for _ in range(2):
-        LocalRunner(job_of(one_by_one, NAMED_ANEW), repository, MemoryCopies()).epoch({})
-    silent = NAMED_ANEW._replace(renamed={})
-    assert refusal(job_of(one_by_one, silent), repository) == ""
-    assert "'customer' is still" not in refusal(job_of(one_by_one, Fields()), repository)
-    assert "keyed by other fields" in refusal(job_of(one_by_one, Fields()), repository)
-
-
-def test_the_refusal_of_a_new_name_offers_renamed() -> None:
-    repository = begun(job_of(one_by_one, Fields()), Repository.in_memory())
-    silent = NAMED_ANEW._replace(renamed={})
-    assert (
-        "nothing says that 'buyer' has another name now. Nothing was changed. Declare "
-        "key=('buyer', 'seller'), or renamed={'buyer': 'customer'} if these are new names of the "
-        "same fields, or give"
-    ) in refusal(job_of(one_by_one, silent), repository)
-
-
-def test_renamed_and_swapped_fields_are_refused() -> None:
-    repository = begun(job_of(one_by_one, Fields()), Repository.in_memory())
-    swapped = NAMED_ANEW._replace(key=("seller", "customer"))
-    assert "keyed by other fields" in refusal(job_of(one_by_one, swapped), repository)
-
-
-@pytest.mark.parametrize(
-    ("renamed", "message"),
-    [
-        ({"seller": "buyer"}, "Order still has a field 'seller', so that it has not another name"),
-        ({"shop": "place"}, "'place' is no field of Order"),
-        ({"shop": 3}, "give a dict of names"),
-        (["shop"], "give a dict of names"),
-    ],
-)
-def test_what_is_no_renaming_is_refused(renamed: Any, message: str) -> None:
-    for construct in (one_by_one, OF_A_FIELD["sum"], OF_A_KEY["Sum"]):
-        with pytest.raises(StateTypeError, match=message):
-            job_of(construct, Fields(renamed=renamed))
 
 
 # ------------------------------------------------------------------------------------ plain dicts

@@ -19,6 +19,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import statekit as sk
+from statekit.checkpoint.repository import Repository
 from statekit.spark.tws.ddl import parsed_schema
 from statekit.testing import Harness, JobHarness, check
 from statekit.testing.processors import InitialState, as_process
@@ -373,3 +374,101 @@ def test_processors_run_where_there_is_no_java(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout
     assert "2 deselected" in done.stdout
+
+
+# ------------------------------------------------------------------------------- names of columns
+
+
+class Counts(StatefulProcessor):
+    """Counts the rows of a key."""
+
+    def init(self, handle: Any) -> None:
+        self.number = handle.getValueState("number", "n bigint")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        (n,) = self.number.get() or (0,)
+        self.number.update((n + len(list(rows)),))
+        yield Row(n=self.number.get()[0])
+
+    def close(self) -> None:
+        pass
+
+
+SALES = "buyer string, seller string, shop struct<city: string, town: string>, at timestamp"
+SOLD = "customer string, seller string, shop struct<place: string, town: string>, time timestamp"
+SALE = {"buyer": "a", "seller": "b", "shop": ("c", "d"), "at": at(100)}
+AS_SOLD = {"customer": "a", "seller": "b", "shop": ("c", "d"), "time": at(100)}
+NEW_NAMES = {"buyer": "customer", "shop.city": "shop.place", "at": "time"}
+
+
+def counts(schema: str, *keys: str, time: str = "at", **options: Any) -> sk.Process[Any, Any, Any]:
+    watermark = time, "10 seconds"
+    options |= {"time_mode": "eventTime", "watermark": watermark}
+    return as_process(schema, keys, Counts(), "n bigint", **options)
+
+
+@pytest.mark.parametrize(
+    ("stored", "declared"),
+    [
+        (("buyer", "seller"), ("seller", "buyer")),
+        (("buyer",), ("seller",)),
+        (("shop.city",), ("shop.town",)),
+        (("buyer",), ("shop.town",)),
+        (("shop.town",), ("buyer",)),
+    ],
+)
+def test_other_grouping_columns_of_the_same_types_are_refused(
+    stored: tuple[str, ...], declared: tuple[str, ...]
+) -> None:
+    repository = Repository.in_memory()
+    Harness(counts(SALES, *stored), checkpoint=repository)
+    assert Harness(counts(SALES, *stored), checkpoint=repository).send(SALE) == [Row(n=1)]
+    with pytest.raises(sk.StateSchemaError, match="keyed by other fields"):
+        Harness(counts(SALES, *declared), checkpoint=repository)
+
+
+def test_another_column_with_event_time_is_refused() -> None:
+    repository, schema = Repository.in_memory(), f"{SALES}, seen timestamp"
+    Harness(counts(schema, "buyer"), checkpoint=repository).send({**SALE, "seen": at(9)})
+    with pytest.raises(sk.StateSchemaError, match="from 'at' in the checkpoint and from 'seen'"):
+        Harness(counts(schema, "buyer", time="seen"), checkpoint=repository)
+
+
+@pytest.mark.parametrize(
+    ("stored", "declared"),
+    [
+        (("buyer", "seller"), ("customer", "seller")),
+        (("shop.city", "buyer"), ("shop.place", "customer")),
+    ],
+)
+def test_renamed_columns_are_said_to_be_renamed(
+    stored: tuple[str, ...], declared: tuple[str, ...]
+) -> None:
+    repository = Repository.in_memory()
+    names = {old: new for old, new in NEW_NAMES.items() if old in (*stored, "at")}
+    Harness(counts(SALES, *stored), checkpoint=repository).send(SALE)
+    with pytest.raises(sk.StateSchemaError, match="renamed="):
+        Harness(counts(SOLD, *declared, time="time"), checkpoint=repository)
+    renamed = counts(SOLD, *declared, time="time", renamed=names)
+    assert Harness(renamed, checkpoint=repository).send(AS_SOLD) == [Row(n=2)]
+
+
+def test_columns_in_another_case_are_the_same_as_on_spark() -> None:
+    repository = Repository.in_memory()
+    Harness(counts(SALES, "buyer"), checkpoint=repository).send(SALE)
+    upper = counts(SALES.replace("buyer", "Buyer").replace("at ", "At "), "buyer", time="At")
+    sale = {"Buyer": "a", "seller": "b", "shop": ("c", "d"), "At": at(100)}
+    assert Harness(upper, checkpoint=repository).send(sale) == [Row(n=2)]
+
+
+@pytest.mark.parametrize(
+    ("renamed", "message"),
+    [
+        ({"buyer": "nobody"}, "no such column"),
+        ({"seller": "buyer"}, "still has a field 'seller'"),
+        ({"shop": 3}, "give a dict of names"),
+    ],
+)
+def test_what_is_no_renaming_of_columns_is_refused(renamed: Any, message: str) -> None:
+    with pytest.raises(sk.StateTypeError, match=message):
+        counts(SALES, "buyer", renamed=renamed)

@@ -282,6 +282,13 @@ def _check_timers(stored: OperatorRecord, declared: OperatorRecord, on_timer: st
             f"operator {stored.name!r} handled timers and no longer does: decorate a function with "
             f"{on_timer}, or pass allow_dropped_state=True to give the timers up"
         )
+    if stored.event_time is not None and declared.event_time is None:
+        raise StateSchemaError(
+            f"operator {stored.name!r} had the event time {stored.event_time!r} and has none in "
+            "the code: timers by event time would never fire. Nothing was changed. Declare "
+            f"event_time={stored.event_time!r}, or pass allow_dropped_state=True if all timers are "
+            "by processing time, or may be lost"
+        )
     handled = declared.timer_names or ()
     lost = [name for name in stored.timer_names or () if name not in handled]
     if lost and None not in handled:

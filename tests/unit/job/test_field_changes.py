@@ -36,6 +36,7 @@ from tests.support.field_constructs import (
     one_by_one,
     refusal,
     windowed,
+    with_timers,
 )
 
 EVERY = [
@@ -111,6 +112,17 @@ def test_another_field_of_an_aggregate_is_refused() -> None:
     assert "field: cents in the checkpoint, tips in the code" in refusal(
         job_of(own, Fields(of="tips")), repository
     )
+
+
+def test_timers_are_not_left_without_event_time() -> None:
+    repository = begun(job_of(with_timers, Fields()), Repository.in_memory())
+    without: Any = Fields(at=None)  # type: ignore[arg-type]
+    assert "timers by event time would never fire" in refusal(
+        job_of(with_timers, without), repository
+    )
+    JobHarness(job_of(with_timers, without), checkpoint=repository, allow_dropped_state=True)
+    stateful = begun(job_of(one_by_one, Fields()), Repository.in_memory())
+    assert refusal(job_of(one_by_one, without), stateful) == ""
 
 
 # ------------------------------------------------------------------------ other ways into a start

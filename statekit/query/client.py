@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import count
 from typing import Any, NamedTuple, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
@@ -45,6 +46,8 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 """Answers of a proxy, as of one that has moved, or that speaks TLS alone."""
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_RETRIES_AT_FIRST, _RETRIES_LATER = 4, 13
+"""Pauses of 1.5 and of 41 s in all: a server is down for up to 30 s when it is restarted."""
 
 Functions = Mapping[str, Process[Any, Any, Any]] | Iterable[Process[Any, Any, Any]]
 
@@ -97,6 +100,30 @@ Exchange = Generator[Step, Any, T]
 """Steps, and then a result. A request gets its answer, or the error of the connection."""
 
 
+class Retries:
+    """How often a request is sent again while the server is busy or cannot be reached.
+
+    Parameters:
+        given: by the user; None for a few times until the server has answered once, since its
+            address may be wrong, and then for longer than a restart of the server takes.
+    """
+
+    def __init__(self, given: int | None) -> None:
+        self._given = given
+        self._has_answered = False
+
+    @property
+    def most(self) -> int:
+        """The largest number of retries of a request."""
+        if self._given is not None:
+            return self._given
+        return _RETRIES_LATER if self._has_answered else _RETRIES_AT_FIRST
+
+    def note_answer(self) -> None:
+        """Note that the server has answered."""
+        self._has_answered = True
+
+
 class _Exchanges:
     """What is sent for each read, and what the answers mean.
 
@@ -107,7 +134,7 @@ class _Exchanges:
     """
 
     def __init__(
-        self, url: str, functions: Mapping[str, Process[Any, Any, Any]], retries: int
+        self, url: str, functions: Mapping[str, Process[Any, Any, Any]], retries: Retries
     ) -> None:
         self._url = url
         self._functions = functions
@@ -212,17 +239,18 @@ class _Exchanges:
         """Send a request, again while the server is busy or cannot be reached, and return its
         answer.
         """
-        for attempt in range(self._retries + 1):
-            is_last = attempt == self._retries
+        for attempt in count():
             answer = yield Call(method, path, params, content)
             if isinstance(answer, httpx.TransportError):
-                if is_last:
+                if attempt >= self._retries.most:
                     raise _unreachable(self._url, answer) from answer
                 answer = None
-            elif is_last or answer.status not in _BUSY:
-                return _checked(answer)
+            else:
+                self._retries.note_answer()
+                if attempt >= self._retries.most or answer.status not in _BUSY:
+                    return _checked(answer)
             yield _pause_s(attempt, answer)
-        raise AssertionError("the last attempt returns or raises")
+        raise AssertionError("the loop ends with an answer or an error")
 
 
 def _decoded(rows: StateRows, stored: list[Any]) -> list[Any]:
@@ -350,7 +378,7 @@ class _Followed:
         place: tuple[str, str, str],
         params: Mapping[str, Any],
         after: str | None,
-        retries: int,
+        retries: Retries,
     ) -> None:
         self.place, self.path, self.params = place, _place(*place), params
         self.rows: StateRows | None = None
@@ -371,8 +399,19 @@ class _Followed:
         if event is None or event.name == "end":
             return None
         self._attempt = 0
+        self._retries.note_answer()
         self._after = event.id or self._after
         return event
+
+    def check_answer(self, answer: HttpAnswer) -> None:
+        """Check that a connection was refused for a time only.
+
+        Raises:
+            StatekitError: it was refused, or too often.
+        """
+        self._retries.note_answer()
+        if answer.status not in _BUSY or self._attempt >= self._retries.most:
+            _checked(answer)
 
     def pause_s(self, url: object, error: Exception | None) -> float:
         """Return how long to wait before the next connection.
@@ -380,7 +419,7 @@ class _Followed:
         Raises:
             StorageError: there were too many.
         """
-        if error is not None and self._attempt >= self._retries:
+        if error is not None and self._attempt >= self._retries.most:
             raise _unreachable(url, error) from error
         self._attempt += 1
         return _pause_s(self._attempt, None)
@@ -394,7 +433,7 @@ def _followed(
     prefix: Any,
     rows: bool,
     after: str | None,
-    retries: int,
+    retries: Retries,
 ) -> _Followed:
     params = _json_params(key=key, prefix=prefix, rows=None if rows else False)
     return _Followed((job, operator, state), params, after, retries)
@@ -410,6 +449,8 @@ class Client:
             are what JSON can hold.
         timeout: the longest wait for one answer; a timedelta or text.
         retries: how often a request is sent again while the server is busy or cannot be reached.
+            None: 4 times, for 1.5 s, until the server has answered once, and then for 41 s, so
+            that a client outlives a restart of the server.
 
     Raises:
         StateTypeError: an argument is not what it is to be.
@@ -422,10 +463,10 @@ class Client:
         token: str | None = None,
         functions: Functions = (),
         timeout: Any = "10 seconds",
-        retries: int = 4,
+        retries: int | None = None,
     ) -> None:
-        self._exchanges = _Exchanges(url, functions_by_operator(functions), retries)
-        self._retries = retries
+        self._retries = Retries(retries)
+        self._exchanges = _Exchanges(url, functions_by_operator(functions), self._retries)
         options = _http_options(url, token, timeout)
         self._http = httpx.Client(**options)
         self._plain: PlainRequests | None = None
@@ -549,10 +590,11 @@ class Client:
                 ) as answer:
                     if answer.status_code >= 400:
                         answer.read()
-                        _checked(_answer_of(answer))
-                    for line in answer.iter_lines():
-                        if (event := followed.line(line)) is not None:
-                            yield self._run(self._exchanges.typed_event(followed, event))
+                        followed.check_answer(_answer_of(answer))
+                    else:
+                        for line in answer.iter_lines():
+                            if (event := followed.line(line)) is not None:
+                                yield self._run(self._exchanges.typed_event(followed, event))
             except httpx.TransportError as error:
                 broken = error
             sleep_s(followed.pause_s(self._http.base_url, broken))
@@ -608,10 +650,10 @@ class AsyncClient:
         token: str | None = None,
         functions: Functions = (),
         timeout: Any = "10 seconds",
-        retries: int = 4,
+        retries: int | None = None,
     ) -> None:
-        self._exchanges = _Exchanges(url, functions_by_operator(functions), retries)
-        self._retries = retries
+        self._retries = Retries(retries)
+        self._exchanges = _Exchanges(url, functions_by_operator(functions), self._retries)
         self._http = httpx.AsyncClient(**_http_options(url, token, timeout))
 
     async def jobs(self) -> list[dict[str, Any]]:
@@ -676,10 +718,11 @@ class AsyncClient:
                 ) as answer:
                     if answer.status_code >= 400:
                         await answer.aread()
-                        _checked(_answer_of(answer))
-                    async for line in answer.aiter_lines():
-                        if (event := followed.line(line)) is not None:
-                            yield await self._run(self._exchanges.typed_event(followed, event))
+                        followed.check_answer(_answer_of(answer))
+                    else:
+                        async for line in answer.aiter_lines():
+                            if (event := followed.line(line)) is not None:
+                                yield await self._run(self._exchanges.typed_event(followed, event))
             except httpx.TransportError as error:
                 broken = error
             await asyncio.sleep(followed.pause_s(self._http.base_url, broken))

@@ -282,6 +282,57 @@ def test_a_client_waits_for_a_server_that_starts_and_follows_it_over_a_restart(
     assert seen == sorted(seen)
 
 
+@pytest.mark.slow
+def test_clients_outlive_a_restart_of_the_server_that_takes_half_a_minute(tmp_path: Path) -> None:
+    home = tmp_path / "sales"
+    records = [Sale("rome", "tea", 400), Sale("rome", "pot", 5)]
+    sell(home, records[:1])
+    with bound_socket("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    read: list[int] = []
+    followed: list[int] = []
+
+    def reads() -> None:
+        with Client(address) as client:
+            read.append(client.get("shop", "sales", "total", "rome").value)
+            _until(down.is_set)
+            read.append(client.get("shop", "sales", "total", "rome").value)
+
+    def follows() -> None:
+        with Client(address) as client:
+            for event in client.follow("shop", "sales", "total"):
+                if event.name in ("row", "change"):
+                    followed.append(event.data["value"])
+                if followed[-1:] == [405]:
+                    return
+
+    down = threading.Event()
+    threads = [threading.Thread(target=target, daemon=True) for target in (reads, follows)]
+    with restartable(home, port):
+        for thread in threads:
+            thread.start()
+        _until(lambda: read and followed)
+    down.set()
+    sell(home, records)
+    time.sleep(30)
+    with restartable(home, port):
+        for thread in threads:
+            thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    assert read == [400, 405]
+    assert followed[0] == 400
+
+
+def test_a_client_gives_up_soon_if_nothing_ever_answered() -> None:
+    with bound_socket("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    start = time.monotonic()
+    with Client(f"http://127.0.0.1:{port}") as client, pytest.raises(sk.StorageError):
+        client.jobs()
+    assert time.monotonic() - start < 15
+
+
 def _until(holds: Any) -> None:
     end = time.monotonic() + 30
     while not holds():

@@ -136,6 +136,33 @@ def blob_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield found
 
 
+class Note(NamedTuple):
+    account: str
+    note: str
+
+
+@sk.process(key="account")
+def notes(note: Note, last: sk.ValueState[str], counts: sk.ValueState[dict[str, int]]) -> None:
+    last.update(note.note)
+    counts.update({})
+
+
+LONG = "account-" + "x" * 2000
+NOTES = [Note("ann", ""), Note("  ", "   "), Note("bob", "\u200b"), Note(LONG, "ok")]
+
+
+@pytest.fixture(scope="module")
+def quiet_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A job whose last epoch began 14 minutes ago."""
+    home = tmp_path_factory.mktemp("notes") / "checkpoint"
+    built = sk.Job("notes")
+    built.source("records", Note).process(notes)
+    began_us = time.time_ns() // 1000 - 14 * 60_000_000
+    built.run({"records": NOTES}, checkpoint=home, drain=False, epoch_size=2, clock=lambda: began_us)
+    with server({"notes": home}) as found:
+        yield found
+
+
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     with browser() as running:
@@ -151,7 +178,7 @@ def key_of(value: Any) -> str:
 
 
 PAGES = {
-    "jobs": ("", "up to date"),
+    "jobs": ("", "rows of state"),
     "job": ("site", "Records in, by operator"),
     "operator": ("site/visits", "times the mean"),
     "key": ("site/visits?key=" + key_of("site-7"), "Timers"),
@@ -185,6 +212,62 @@ def test_each_page_is_accessible_and_fits_in_every_look(
         found = Axe().run(own)
         assert found.violations_count == 0, found.generate_report()
         assert own.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize(
+    "path", ["", "notes", "notes/notes/last", "notes/notes?key=" + key_of("ann")]
+)
+def test_pages_say_for_how_long_a_job_has_had_no_epoch(
+    chromium: Browser, quiet_address: str, path: str
+) -> None:
+    with page(chromium) as own:
+        own.goto(f"{quiet_address}/#/{path}")
+        shows(own, re.compile(r"no epoch for 1\d min|the last one, 1\d min \d+ s ago"))
+        expect(own.locator(".status.good")).to_have_count(0)
+
+
+def test_empty_and_blank_keys_and_values_are_seen(chromium: Browser, quiet_address: str) -> None:
+    with page(chromium) as own:
+        own.goto(f"{quiet_address}/#/notes/notes/last")
+        rows = own.locator("table.keys tbody tr")
+        expect(rows).to_have_count(4)
+        seen = {tuple(row.locator("th, td").all_inner_texts()) for row in rows.all()}
+        assert {("ann", '""'), ('"  "', '"   "'), ("bob", '"\\u200b"')} < seen
+        own.goto(f"{quiet_address}/#/notes/notes?key={key_of('ann')}")
+        expect(own.get_by_label("Value").nth(1)).to_have_text("{}")
+        own.goto(f"{quiet_address}/#/notes/notes?key={key_of('nobody')}")
+        expect(own.get_by_text("nothing", exact=True)).to_have_count(2)
+
+
+def test_a_long_key_leaves_room_for_the_values(chromium: Browser, quiet_address: str) -> None:
+    with page(chromium) as own:
+        own.goto(f"{quiet_address}/#/notes/notes/last")
+        expect(own.locator("table.keys tbody tr")).to_have_count(4)
+        table, value = own.locator("table.keys"), own.locator("table.keys tbody td").first
+        left, width = value.bounding_box(), table.bounding_box()
+        assert left is not None
+        assert width is not None
+        assert left["x"] - width["x"] < width["width"] / 2
+
+
+def test_labels_of_axes_and_of_the_plan_are_not_cut(chromium: Browser, quiet_address: str) -> None:
+    widest = """() => {
+        const pen = document.createElement("canvas").getContext("2d");
+        pen.font = "11px system-ui, sans-serif";
+        return pen.measureText("12 min 30 s").width;
+    }"""
+    with page(chromium) as own:
+        own.goto(f"{quiet_address}/#/notes")
+        chart = own.get_by_role("figure").filter(has_text="Time of epochs")
+        plotted = chart.locator(".u-over")
+        expect(plotted).to_be_visible()
+        assert plotted.evaluate("over => over.offsetLeft") > own.evaluate(widest)
+        for box in own.locator(".plan .operator, .plan .source").all():
+            text, frame = box.locator("text").first, box.locator("rect")
+            inner, outer = text.bounding_box(), frame.bounding_box()
+            assert inner is not None
+            assert outer is not None
+            assert inner["x"] + inner["width"] < outer["x"] + outer["width"]
 
 
 def test_a_user_finds_a_key_by_clicks_and_the_address_shows_it_again(
@@ -383,7 +466,7 @@ def test_keys_of_bytes_are_found_as_hex(chromium: Browser, blob_address: str) ->
 def test_keys_say_which_epoch_they_are_of(chromium: Browser, address: str, site: Site) -> None:
     with page(chromium) as own:
         own.goto(f"{address}/#/site/visits/total?start={key_of('site-8')}")
-        shows(own, "live")
+        shows(own, re.compile("live|the last one"))
         epoch = own.locator("output").inner_text()
         site.visit("site-8", 1)
         shows(own, "1 newer")

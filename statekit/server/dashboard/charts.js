@@ -51,12 +51,22 @@ function wholeSteps(series, unit) {
   return { incrs };
 }
 
+const AXIS_FONT = "11px system-ui, sans-serif";
+const pen = document.createElement("canvas").getContext("2d");
+
+/** Return the width of an axis on which no label is cut. */
+function axisWidth(_plot, labels) {
+  pen.font = AXIS_FONT;
+  const widths = (labels ?? []).map((label) => pen.measureText(label).width);
+  return Math.ceil(Math.max(36, ...widths)) + 18;
+}
+
 function options(width, height, series, unit, isTime, xLabel) {
   const text = colour("--muted");
   const show = UNITS[unit];
   const axis = {
     stroke: text,
-    font: "11px system-ui, sans-serif",
+    font: AXIS_FONT,
     grid: { stroke: colour("--grid"), width: 1 },
     ticks: { stroke: colour("--grid"), width: 1, size: 4 },
   };
@@ -64,13 +74,13 @@ function options(width, height, series, unit, isTime, xLabel) {
   return {
     width,
     height,
-    padding: [8, 10, 0, 0],
+    padding: [8, 24, 0, 0],
     tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
     cursor: { y: false, points: { size: 6 } },
     scales: { x: { time: isTime }, y: { range: (_, low, high) => (unit === "instant" ? uPlot.rangeNum(low ?? 0, high ?? 1, 0.1, true) : [Math.min(0, low ?? 0), high > 0 ? high * 1.08 : 1]) } },
     axes: [
       { ...axis, values: xValues, space: 70, size: 26 },
-      { ...axis, ...wholeSteps(series, unit), size: unit === "instant" ? 132 : 62, values: (_, values) => values.map((v) => show(v)) },
+      { ...axis, ...wholeSteps(series, unit), size: axisWidth, values: (_, values) => values.map((v) => show(v)) },
     ],
     legend: { live: true, markers: { fill: (plot, place) => plot.series[place].stroke(plot, place), width: 0 } },
     hooks: { setCursor: [(plot) => plot.cursor.idx ?? showLast(plot)] },

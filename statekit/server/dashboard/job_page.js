@@ -2,14 +2,13 @@
 
 import { html, useMemo } from "./html.js";
 import { link } from "./location.js";
-import { sourceRecords, sumOf, useJob, useLag } from "./job_store.js";
+import { ENDS, RATE_EPOCHS, committed, intervalOf, sourceRecords, sumOf, useJob, useLag, useQuiet } from "./job_store.js";
 import { bytes, count, millis, seconds, shortCount, time } from "./format.js";
 import { Chart, Sparkline } from "./charts.js";
 import { Crumbs, Loading, Problem, Tile } from "./parts.js";
 import { Plan } from "./plan.js";
 
 const LAG_MAX_S = 90 * 86_400;
-const RATE_EPOCHS = 10;
 const SERIES_MAX = 6;
 
 export function JobPage({ alias }) {
@@ -29,7 +28,6 @@ export function JobPage({ alias }) {
 }
 
 const began = (epoch) => millis(epoch.processing_time) / 1000;
-const committed = (epoch) => millis(epoch.committed_at) / 1000;
 
 function Numbers({ found }) {
   const { job, epochs } = found;
@@ -37,13 +35,14 @@ function Numbers({ found }) {
   const recent = epochs.slice(-RATE_EPOCHS);
   const records = recent.slice(1).reduce((all, epoch) => all + sourceRecords(epoch, job.operators), 0);
   const span = recent.length > 1 ? committed(recent.at(-1)) - committed(recent[0]) : 0;
-  const interval = span ? span / (recent.length - 1) : null;
+  const interval = intervalOf(epochs);
   const late = recent.reduce((all, epoch) => all + sumOf(epoch, "late"), 0);
   const last = epochs.at(-1);
-  const isQuiet = interval !== null && lag > Math.max(30, 10 * interval);
-  return html`<dl class="tiles">
+  const quiet = useQuiet(found);
+  return html`${quiet !== null && html`<p class="status wait line" role="status">no epoch for ${seconds(quiet)}</p>`}
+  <dl class="tiles">
     <${Tile} name="epoch" value=${count(job.epoch)} />
-    <${Tile} name="began" value=${`${seconds(lag)} ago`} warns=${isQuiet} />
+    <${Tile} name="began" value=${`${seconds(lag)} ago`} warns=${quiet !== null} />
     <${Tile} name="records per second" value=${span ? shortCount(records / span) : "–"} />
     <${Tile} name="interval of epochs" value=${seconds(interval)} />
     <${Tile} name="duration" value=${last ? seconds(committed(last) - began(last)) : "–"} />
@@ -85,7 +84,6 @@ function largest(series) {
   return series.filter((each) => kept.has(each));
 }
 
-const ENDS = "9999";
 const markOf = (own) => (own.watermark && !own.watermark.startsWith(ENDS) ? millis(own.watermark) / 1000 : null);
 const lagOf = (own, epoch) => (markOf(own) === null ? null : began(epoch) - markOf(own));
 

@@ -1,6 +1,7 @@
 // What a job is doing, followed while it is shown: its description and its last epochs.
 
 import { get, pause, whileVisible } from "./api.js";
+import { millis } from "./format.js";
 import { useEffect, useState } from "./html.js";
 
 const EPOCHS = 120;
@@ -34,7 +35,7 @@ async function follow(alias, known, signal, setFound) {
       known.manifest = news.manifest;
       isLost = false;
       const job = await get([alias], {}, signal);
-      if (!signal.aborted) setFound({ job, epochs: known.epochs, error: null, receivedMs: performance.now() });
+      if (!signal.aborted) setFound({ job: withQuietTime(job, known.epochs), epochs: known.epochs, error: null, receivedMs: performance.now() });
       await pause(BETWEEN_MS);
     } catch (error) {
       if (signal.aborted) return;
@@ -43,6 +44,36 @@ async function follow(alias, known, signal, setFound) {
       await pause(RETRY_MS);
     }
   }
+}
+
+const QUIET_MIN_S = 120;
+const QUIET_UNKNOWN_S = 300;
+const QUIET_INTERVALS = 10;
+export const RATE_EPOCHS = 10;
+export const ENDS = "9999";
+
+export const committed = (epoch) => millis(epoch.committed_at) / 1000;
+
+/** Return the mean time between the last epochs in seconds; null if there is one alone. */
+export function intervalOf(epochs) {
+  const recent = epochs.slice(-RATE_EPOCHS);
+  return recent.length > 1 ? (committed(recent.at(-1)) - committed(recent[0])) / (recent.length - 1) : null;
+}
+
+/** Return a job with `quietAfterS`: for how long it may have no epoch before pages say so. After the
+ * end of event time no epoch follows. */
+export function withQuietTime(job, epochs) {
+  const marks = job.operators.map((each) => each.watermark).filter(Boolean);
+  const hasEnded = marks.length > 0 && marks.every((mark) => mark.startsWith(ENDS));
+  const interval = intervalOf(epochs);
+  const usual = interval === null ? QUIET_UNKNOWN_S : Math.max(QUIET_MIN_S, QUIET_INTERVALS * interval);
+  return { ...job, quietAfterS: hasEnded ? Infinity : usual };
+}
+
+/** Return for how many seconds a job has had no epoch; null if that is not unusual. */
+export function useQuiet(found) {
+  const lag = useLag(found);
+  return found.job && lag > found.job.quietAfterS ? lag : null;
 }
 
 /** Return the seconds since the last epoch began, counted on while nothing new arrives. */

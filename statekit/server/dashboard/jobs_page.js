@@ -3,7 +3,7 @@
 import { get, pause, whileVisible } from "./api.js";
 import { html, useEffect, useState } from "./html.js";
 import { link } from "./location.js";
-import { sourceRecords, sumOf, useLag } from "./job_store.js";
+import { sourceRecords, sumOf, useLag, useQuiet, withQuietTime } from "./job_store.js";
 import { bytes, count, seconds } from "./format.js";
 import { Sparkline } from "./charts.js";
 import { Loading, Problem } from "./parts.js";
@@ -57,7 +57,7 @@ function useDetails(jobs) {
         try {
           const job = await get([alias], {}, ends.signal);
           const epochs = (await get([alias, "epochs"], { limit: EPOCHS }, ends.signal)).value;
-          setDetails((before) => ({ ...before, [alias]: { job, epochs, receivedMs: performance.now() } }));
+          setDetails((before) => ({ ...before, [alias]: { job: withQuietTime(job, epochs), epochs, receivedMs: performance.now() } }));
         } catch {
           // the list of jobs says what is wrong with it
         }
@@ -72,11 +72,12 @@ const NOTHING = { job: null, epochs: [], receivedMs: 0 };
 
 function JobCard({ summary, found = NOTHING }) {
   const lag = useLag(found);
+  const quiet = useQuiet(found);
   const { job, epochs } = found;
   const sum = (name) => sumOf(epochs.at(-1), name);
   return html`<li class="card"><a href=${link(summary.job)}>
     <h2>${summary.job}</h2>
-    <${Status} summary=${summary} />
+    <${Status} summary=${summary} quiet=${quiet} />
     ${job && html`<${Sparkline} width=${220} height=${40} label="records of the last epochs" values=${epochs.map((each) => sourceRecords(each, job.operators))} />`}
     <dl>
       <div><dt>epoch</dt><dd>${count(summary.epoch)}</dd></div>
@@ -87,11 +88,12 @@ function JobCard({ summary, found = NOTHING }) {
   </a></li>`;
 }
 
-function Status({ summary }) {
+function Status({ summary, quiet }) {
   const behind = (summary.latest_epoch ?? 0) - (summary.epoch ?? 0);
   if (summary.has_error) return html`<p class="status bad">cannot be followed: see the server's log</p>`;
   if (summary.is_rebuilding) return html`<p class="status wait">copies are being restored</p>`;
   if (summary.epoch === null) return html`<p class="status wait">no epoch yet</p>`;
   if (behind > 2) return html`<p class="status wait">${behind} epochs behind</p>`;
+  if (quiet !== null) return html`<p class="status wait">no epoch for ${seconds(quiet)}</p>`;
   return html`<p class="status good">up to date</p>`;
 }

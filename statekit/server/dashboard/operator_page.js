@@ -4,7 +4,7 @@ import { get, jsonText, parse } from "./api.js";
 import { html, useEffect, useState } from "./html.js";
 import { link, replace } from "./location.js";
 import { useJob } from "./job_store.js";
-import { bytes, count, millis, time } from "./format.js";
+import { bytes, count, millis, seconds, time } from "./format.js";
 import { Chart, Sparkline } from "./charts.js";
 import { Crumbs, FullValue, Key, KeyForm, Loading, Problem, Value, textsOfKey } from "./parts.js";
 import { Skew } from "./skew.js";
@@ -85,6 +85,7 @@ function KeyView({ alias, operator, keyOf, epoch, job }) {
 /** A slider over the epochs that can be read. It says which one is shown, and whether that is the last. */
 export function EpochPicker({ answer, chosen, job, choose, readAgain }) {
   const epochs = job.readable_epochs ?? [answer.epoch];
+  const isQuiet = job.lag_ms / 1000 > job.quietAfterS;
   const newer = epochs.filter((epoch) => epoch > answer.epoch).length;
   const at = Math.max(0, epochs.findLastIndex((epoch) => epoch <= (chosen === undefined ? answer.epoch : +chosen)));
   const pick = (place) => choose(place >= epochs.length - 1 ? undefined : epochs[place]);
@@ -93,7 +94,7 @@ export function EpochPicker({ answer, chosen, job, choose, readAgain }) {
       <input type="range" min="0" max=${epochs.length - 1} value=${at} disabled=${epochs.length < 2} aria-valuetext=${`epoch ${epochs[at]}`}
         onChange=${(event) => pick(+event.target.value)} /></label>
     ${chosen !== undefined && html`<button type="button" class="quiet" onClick=${() => choose(undefined)}>Back to live</button>`}
-    ${chosen === undefined && newer === 0 && html`<span class="status good">live</span>`}
+    ${chosen === undefined && newer === 0 && (isQuiet ? html`<span class="status wait">the last one, ${seconds(job.lag_ms / 1000)} ago</span>` : html`<span class="status good">live</span>`)}
     ${chosen === undefined && newer > 0 && html`<span class="status wait">${count(newer)} newer</span>`}
     ${chosen === undefined && readAgain && html`<button type="button" class="quiet" onClick=${readAgain}>Read again</button>`}
   </div>`;
@@ -103,7 +104,7 @@ function StateCard({ alias, operator, state, own, keyText: text }) {
   const type = operator.states.find((each) => each.state === state);
   return html`<article class="state-card" aria-labelledby=${`state-${state}`}>
     <header><h2 id=${`state-${state}`}><a href=${link(alias, operator.operator, state)}>${state}</a></h2><code>${type?.type}</code></header>
-    <${FullValue} value=${own.value} />
+    <${FullValue} value=${own.value} isAbsent=${own.value === null || (["map", "list"].includes(type?.kind) && Object.keys(own.value).length === 0)} />
     ${own.is_cut && html`<p class="muted">The first ${count(Object.keys(own.value).length)} rows. <a href=${link(alias, operator.operator, state, { view: "read" })}>Read the others</a></p>`}
     ${own.expires && html`<p class="muted">${["map", "list"].includes(type?.kind) ? "the next row expires" : "expires"} at ${time(own.expires)} UTC</p>`}
     <${History} alias=${alias} operator=${operator.operator} state=${state} text=${text} value=${jsonText(own.value)} />

@@ -37,30 +37,31 @@ export function Tabs({ label, tabs, chosen }) {
 /** A value on one line, cut. */
 export function Value({ value }) {
   if (value === null || value === undefined) return html`<span class="muted">none</span>`;
-  const text = jsonText(value);
+  const text = visible(jsonText(value));
   return html`<code title=${text.length > 140 ? text.slice(0, 2000) : undefined}>${text.length > 140 ? `${text.slice(0, 139)}…` : text}</code>`;
 }
 
 /** A value on several lines, of which the first are shown. */
-export function FullValue({ value }) {
+export function FullValue({ value, isAbsent }) {
   const [all, setAll] = useState(false);
-  if (value === null || value === undefined || isEmpty(value)) return html`<p class="muted">nothing</p>`;
-  const lines = jsonText(value, 2).split("\n");
+  if (isAbsent) return html`<p class="muted">nothing</p>`;
+  const lines = visible(jsonText(value, 2)).split("\n");
   const shown = all ? lines : lines.slice(0, 24);
   return html`<pre tabindex="0" role="group" aria-label="Value">${shown.join("\n")}</pre>
     ${lines.length > shown.length && html`<button type="button" class="quiet" onClick=${() => setAll(true)}>Show all ${lines.length} lines</button>`}`;
 }
 
-const isEmpty = (value) => typeof value === "object" && Object.keys(value).length === 0;
-
 const KEY_SHOWN = 80;
-const INVISIBLE = /^$|^\s|\s$|[\u0000-\u001f\u007f-\u00a0\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/;
+const INVISIBLE = /[\u007f-\u00a0\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+const NEEDS_QUOTES = /^$|^\s|\s$|[\u0000-\u001f\u007f-\u00a0\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/;
+
+/** Return JSON with escapes for characters that would not be seen. */
+const visible = (text) => text.replace(INVISIBLE, (each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}`);
 
 /** Return a key as text. Text that would not be seen as it is gets quotes and escapes. */
 export function keyText(key) {
-  if (typeof key !== "string") return jsonText(key);
-  if (!INVISIBLE.test(key)) return key;
-  return JSON.stringify(key).replace(/[\u007f-\u00a0\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g, (each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  if (typeof key !== "string") return visible(jsonText(key));
+  return NEEDS_QUOTES.test(key) ? visible(JSON.stringify(key)) : key;
 }
 
 /** A key, cut if it is long. Its direction does not change that of the text around it. */

@@ -5,7 +5,7 @@ import { html, useEffect, useRef, useState } from "./html.js";
 import { link, replace } from "./location.js";
 import { count, seconds } from "./format.js";
 import { Chart } from "./charts.js";
-import { Loading, Problem, Value } from "./parts.js";
+import { Loading, Problem, Value, keyText } from "./parts.js";
 
 const ROWS_SHOWN = 500;
 
@@ -98,7 +98,7 @@ const isNumber = (column) => /^(u?int|float|double|decimal|halffloat)/.test(colu
 const isTime = (column) => /^(timestamp|date)/.test(column.type);
 
 function cellOf(cell) {
-  if (typeof cell === "string") return cell;
+  if (typeof cell === "string") return html`<span class="text">${keyText(cell)}</span>`;
   if (typeof cell === "number" || typeof cell === "bigint") return String(cell);
   return html`<${Value} value=${cell} />`;
 }

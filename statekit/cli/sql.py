@@ -38,7 +38,7 @@ def sql(
     ),
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="The number of rows.")] = 1_000,
     timeout: Annotated[float, typer.Option(min=0.1, help="The longest time, in seconds.")] = 60.0,
-    memory: Annotated[str, typer.Option(help="How much memory DuckDB may take.")] = "1GB",
+    memory: Annotated[str, typer.Option(help="How much memory the query may take.")] = "1GB",
     wide_ints: WideInts = False,
     wide_ints_as_text: WideIntsAsText = False,
 ) -> None:

@@ -34,6 +34,12 @@ _FAILED = 3
 _OUT_OF_MEMORY = 4
 """The exit code of a child that has reached its memory limit."""
 
+_LIBRARIES_BYTES = 150 * 2**20
+"""What the code of libraries takes of the memory of a child: the rest is for heap and stacks."""
+
+_ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
+"""Arrow's other allocators reserve a gigabyte of addresses, which a limit of memory counts."""
+
 _END_BY_ITSELF_S = 5.0
 """How long after its time a child ends by itself, if nobody has ended it."""
 
@@ -50,7 +56,7 @@ class _Request(msgspec.Struct, frozen=True):
         directory: for its files; whoever ends last removes it.
         seconds: after which it ends by itself.
         parent: the process that waits for it.
-        memory_bytes: of its heap and stacks; None for any size.
+        memory_bytes: how much it may take in all; None for any size.
     """
 
     work: bytes
@@ -87,8 +93,8 @@ def run_child(
         timeout_s: the longest time, in seconds.
         is_unwanted: asked while the child runs; it is ended once nobody wants the answer.
         below: where the directory for its files is created; None for `TMPDIR`.
-        memory_bytes: how much the process may take for its heap and stacks; None for any size.
-            Files that it maps, and addresses that allocators reserve, do not count.
+        memory_bytes: how much memory the process may take in all; None for any size. Linux
+            enforces it.
         advice: what the user can do if it takes too much, for error messages.
 
     Raises:
@@ -133,6 +139,7 @@ def _ran(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        env=os.environ | _ENVIRONMENT,
     ) as process:
         given: bytes | None = request
         try:
@@ -167,7 +174,8 @@ def answer_parent(cls: type[W], answer: Callable[[W, Path], bytes]) -> int:
     request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_Request)
     threading.Thread(target=_leave_in_time, args=(request,), daemon=True).start()
     if request.memory_bytes is not None:
-        resource.setrlimit(resource.RLIMIT_DATA, (request.memory_bytes, request.memory_bytes))
+        limit = request.memory_bytes - _LIBRARIES_BYTES
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     try:
         work = msgspec.msgpack.decode(request.work, type=cls)
         sys.stdout.buffer.write(answer(work, Path(request.directory)))

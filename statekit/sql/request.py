@@ -17,7 +17,7 @@ class Request(msgspec.Struct, frozen=True):
         epoch: which epoch, by its number or its identity; None for the last one.
         sql: one statement.
         rows: how many rows of the result at most, and one more if there are more.
-        memory: how much memory DuckDB may take, as "1GB".
+        memory_bytes: how much memory DuckDB may take.
         states: the states that may be read, as operator and state; None for all.
         wide_ints: as for `statekit.read`.
     """
@@ -26,6 +26,6 @@ class Request(msgspec.Struct, frozen=True):
     epoch: int | EpochId | None
     sql: str
     rows: int
-    memory: str
+    memory_bytes: int
     states: list[tuple[str, str]] | None = None
     wide_ints: bool | Literal["text"] = False

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from statekit.byte_size import size_bytes
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.errors import QueryError
 from statekit.query.child_process import run_child
@@ -18,6 +19,15 @@ from statekit.sql.request import Request
 
 ROWS_MAX = 100_000
 """The largest result."""
+
+MEMORY_MIN = 500 * 2**20
+"""The least memory of the process of a query. Python and libraries take most of it."""
+
+_OTHERS = 375 * 2**20
+"""What Python, and the code and the stacks of libraries take."""
+
+_COUNTED = 0.85
+"""How much of the rest DuckDB may count as its own. It allocates more than it counts."""
 
 SQL_LENGTH_MAX = 500_000
 """The longest query: DuckDB takes seconds to parse a longer one."""
@@ -35,6 +45,15 @@ class SqlResult(NamedTuple):
     table: pa.Table
     epoch: int
     is_cut: bool
+
+
+def memory_of_duckdb(memory_bytes: int) -> int:
+    """Return how much memory DuckDB may count, in bytes, in a process that may take so much.
+
+    >>> memory_of_duckdb(2**30) // 2**20
+    551
+    """
+    return int((memory_bytes - _OTHERS) * _COUNTED)
 
 
 def run_sql(
@@ -61,7 +80,7 @@ def run_sql(
         epoch: which epoch, by its number or its identity; None for the last one.
         rows: how many rows at most.
         timeout_s: the longest time, in seconds.
-        memory: how much memory DuckDB may take.
+        memory: how much memory the process of the query may take in all, as "1GB"; "500MB" or more.
         states: the states that may be read, as operator and state; None for all.
         wide_ints: as for `statekit.read`, for states with ints of 2^63 or more.
         is_unwanted: asked while the query runs; it is ended once nobody wants the result.
@@ -77,14 +96,20 @@ def run_sql(
         raise QueryError(f"the query has {len(sql):,} characters: give {SQL_LENGTH_MAX:,} at most")
     if not 1 <= rows <= ROWS_MAX:
         raise QueryError(f"rows={rows}: give a number from 1 to {ROWS_MAX:,}")
+    memory_bytes = size_bytes(memory, "memory")
+    if memory_bytes < MEMORY_MIN:
+        raise QueryError(
+            f"memory={memory}: the process of a query needs {MEMORY_MIN // 2**20}MB or more"
+        )
     place = checkpoint if "://" in checkpoint else os.path.abspath(checkpoint)
     output = run_child(
         "statekit.sql.worker",
-        Request(place, epoch, sql, rows, memory, states, wide_ints),
+        Request(place, epoch, sql, rows, memory_of_duckdb(memory_bytes), states, wide_ints),
         "query",
         timeout_s=timeout_s,
         is_unwanted=is_unwanted,
         below=directory,
+        memory_bytes=memory_bytes,
     )
     table = pa.ipc.open_stream(output).read_all()
     found = int((table.schema.metadata or {})[b"epoch"])

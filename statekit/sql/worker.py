@@ -26,19 +26,18 @@ from statekit.query.read import StateTable, WideInts
 from statekit.query.reader import CheckpointReader
 from statekit.sql.pushdown import key_of
 from statekit.sql.request import Request
+from statekit.sql.statements import check_plan, checked
 
 _PUSHED_DOWN = frozenset({"str", "int", "bool", "date"})
 """Kinds of keys that DuckDB and statekit read from a literal in the same way."""
 
 _SPILLED, _NOWHERE = "spilled", "none"
-"""Directories below that of the query, in which its process runs: so no result has a path of this
+"""Directories below that of the query, in which its process runs: so no error has a path of this
 machine. The second one does not exist.
 """
 
 _BYTES_MAX = 64 * 1024 * 1024
 """The largest result."""
-
-_SHOWN = frozenset({duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN})
 
 
 def result_of(request: Request, directory: Path) -> pa.Table:
@@ -53,12 +52,29 @@ def result_of(request: Request, directory: Path) -> pa.Table:
     reader = CheckpointReader(request.checkpoint, epoch=request.epoch)
     try:
         with duckdb.connect(":memory:") as database:
-            _lock(database, request.memory)  # before DuckDB sees the query and what that names
+            # Before DuckDB sees the query and what that names.
+            _lock(database, request.memory_bytes)
+            selects = checked(database, request.sql)
             _add_states(database, reader, request, directory)
-            table = _first(database.sql(request.sql).to_arrow_reader(), request.rows + 1)
+            table = _result(database, selects, request)
+    except duckdb.OutOfMemoryException as error:
+        raise QueryError(
+            f"the query took more memory than it may ({request.memory_bytes / 2**20:,.0f} MB for "
+            "DuckDB): read fewer columns or rows, or aggregate in steps"
+        ) from error
     except duckdb.Error as error:
-        raise QueryError(f"{error}. {_advice(reader, request)}") from error
+        told = str(error).replace(str(directory), "…")
+        raise QueryError(f"{told}. {_advice(reader, request)}") from error
     return table.replace_schema_metadata({"epoch": str(reader.manifest.epoch)})
+
+
+def _result(database: duckdb.DuckDBPyConnection, selects: str, request: Request) -> pa.Table:
+    """Return the first rows of a query, and one more if there are more."""
+    relation = database.sql(selects)  # binds names, and reads nothing
+    check_plan(database, selects)
+    if selects is not request.sql:
+        relation = database.sql(request.sql)  # explains it
+    return _first(relation.to_arrow_reader(), request.rows + 1)
 
 
 def _first(batches: pa.RecordBatchReader, rows: int) -> pa.Table:
@@ -82,9 +98,6 @@ def _add_states(
     database: duckdb.DuckDBPyConnection, reader: CheckpointReader, request: Request, directory: Path
 ) -> None:
     """Add a table for each state that the query names, and one that lists all states."""
-    statements = database.extract_statements(request.sql)
-    if len(statements) != 1 or statements[0].type not in _SHOWN:
-        raise QueryError("give one statement that reads: select, explain, describe or summarize")
     database.register("states", _listed(reader, request))
     numbers = itertools.count()
     named = {place: _mentions(request.sql, *place) for place in _readable(reader, request)}
@@ -129,12 +142,11 @@ def _key_in(
     """Return the key that a query of one state is about, if it is about one."""
     if reader.state(operator, state).is_local:
         return None
-    row = database.execute("select json_serialize_sql(?)", [request.sql]).fetchone()
-    assert row is not None
+    ((serialized,),) = database.execute("select json_serialize_sql(?)", [request.sql]).fetchall()
     fields = reader.operator(operator).key
     if not _PUSHED_DOWN.issuperset(_kind(Schema.from_json(field.type)) for field in fields):
         return None
-    parts = key_of(row[0], (operator, state), [field.name for field in fields])
+    parts = key_of(serialized, (operator, state), [field.name for field in fields])
     if parts is None:
         return None
     return parts[0] if len(parts) == 1 else parts
@@ -145,10 +157,10 @@ def _kind(schema: Schema) -> str:
     return schema.items[0].kind if schema.kind == "optional" else schema.kind
 
 
-def _lock(database: duckdb.DuckDBPyConnection, memory: str) -> None:
+def _lock(database: duckdb.DuckDBPyConnection, memory_bytes: int) -> None:
     """Take from DuckDB all that a query does not need."""
     options = {
-        "memory_limit": memory,
+        "memory_limit": f"{memory_bytes}B",
         "threads": "1",
         "TimeZone": "UTC",
         "temp_directory": _SPILLED,

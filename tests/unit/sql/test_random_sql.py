@@ -53,7 +53,7 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ran(home: str, sql: str) -> str:
     """All that a query says: its result, or its error."""
     with tempfile.TemporaryDirectory() as directory:
-        request = Request(checkpoint=home, epoch=None, sql=sql, rows=100, memory="500MB")
+        request = Request(checkpoint=home, epoch=None, sql=sql, rows=100, memory_bytes=500 * 2**20)
         try:
             said = str(result_of(request, Path(directory)).to_pydict())
         except sk.QueryError as error:
@@ -95,4 +95,4 @@ MORE = [
 @pytest.mark.parametrize("sql", EVERYTHING + (MORE if SOAK else []), ids=lambda sql: sql[:40])
 def test_a_query_that_takes_everything_ends_in_time(home: str, sql: str) -> None:
     with contextlib.suppress(sk.QueryError):
-        assert run_sql(home, sql, timeout_s=3, memory="200MB").table.num_rows <= 10_000
+        assert run_sql(home, sql, timeout_s=3, memory="500MB").table.num_rows <= 10_000

@@ -6,10 +6,12 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from statekit.checkpoint.era import PERMANENT, UNWRITTEN, EndedEra, Era
 from statekit.checkpoint.sealed_json import Count, Record, Sealed
 from statekit.checkpoint.state_kinds import STATE_KINDS, RowShape
 from statekit.codec.schema_tree import tree_fault
 from statekit.names import StoredId, StoredName, StoredText, check_different
+from statekit.watermark import BEGINNING
 
 TIMERS = "_timers"
 """The name of an operator's timers among its states. No state can have it."""
@@ -66,11 +68,27 @@ class TtlRecord(Record):
         duration_us: the time to live.
         clock: which clock counts.
         refresh: whether only a "write" restarts the time, or a "read" too.
+        downtime: whether the time counts during which the job does not run.
     """
 
     duration_us: Annotated[int, Field(gt=0)]
     clock: Clock
     refresh: Literal["write", "read"]
+    downtime: bool = True
+
+
+class PastEra(Record):
+    """An earlier era of a state, in which its rows expired.
+
+    Parameters:
+        era: its number.
+        since_us: as in `StateRecord`.
+        floor_us: rows of the era that were written then, or before, had expired when it ended.
+    """
+
+    era: Annotated[int, Field(ge=0, le=255)]
+    since_us: int | None
+    floor_us: int
 
 
 class PastState(Record):
@@ -91,8 +109,15 @@ class StateRecord(Record):
 
     Parameters:
         ttl: None if its rows do not expire.
-        era: how often expiry was turned on, or moved to another clock. Only stamps of this era
-            count; 0 if no row was ever stamped.
+        era: how often expiry was turned on or off, or moved to another clock. Stamps of other eras
+            do not count; 0 if no row was ever stamped.
+        since_us: when the era began, which is the write time of all rows without a stamp of it; the
+            beginning of time if there were no rows. None if it has not begun, because event time
+            has not, and in job files of older versions: such rows do not expire.
+        floor_us: rows of this era that were written then, or before, had expired when the TTL
+            changed. None if it did not change.
+        paused_us: the downtime that does not count, of all runs of this era.
+        past_eras: the earlier eras with a TTL, oldest first.
         redistribute: for operator state, the rule for another number of shards; None if none is
             declared, and for keyed state.
         reducer: the function that adds a value to a reducing or aggregating state, if it has a
@@ -111,6 +136,10 @@ class StateRecord(Record):
     fingerprint: StoredText
     ttl: TtlRecord | None = None
     era: Annotated[int, Field(ge=0, le=255)] = 0
+    since_us: int | None = None
+    floor_us: int | None = None
+    paused_us: Count = 0
+    past_eras: tuple[PastEra, ...] = ()
     redistribute: Literal["even", "union", "broadcast", "hooks"] | None = None
     reducer: StoredText | None = None
     generation: Annotated[int, Field(ge=0, le=255)] = 0
@@ -138,6 +167,20 @@ class StateRecord(Record):
         return STATE_KINDS[self.kind].shape
 
     @property
+    def expiry_era(self) -> Era:
+        """The present era of its expiry."""
+        return Era(
+            self.era,
+            _begin_of(self.since_us),
+            UNWRITTEN if self.floor_us is None else self.floor_us,
+            self.paused_us,
+            tuple(
+                EndedEra(past.era, _begin_of(past.since_us), past.floor_us)
+                for past in self.past_eras
+            ),
+        )
+
+    @property
     def as_past(self) -> PastState:
         """This declaration, as the past of one that follows it."""
         return PastState(**{name: getattr(self, name) for name in PastState.model_fields})
@@ -150,6 +193,11 @@ class StateRecord(Record):
             if state.generation != self.generation:
                 past[state.generation] = (*past.get(state.generation, ()), state)
         return past
+
+
+def _begin_of(since_us: int | None) -> int:
+    """Return the write time of rows of before an era."""
+    return PERMANENT if since_us is None or since_us == BEGINNING else since_us
 
 
 class OperatorRecord(Record):

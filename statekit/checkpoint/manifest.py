@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from statekit.checkpoint.epoch_id import EpochId
+from statekit.checkpoint.era import Era
 from statekit.checkpoint.job_file import Clock, StateRecord
 from statekit.checkpoint.sealed_json import FORMAT, Count, FileRef, Record, Sealed, checksum_of
 from statekit.checkpoint.shard_contents import Contents, ReplayCost, Slice
@@ -118,6 +119,7 @@ class ShardPlan:
         reached_us: the watermark of the epoch before.
         processing_time_us: the processing time of the epoch.
         eras: the era of each state that ever had rows which expire.
+        begun: the clock of each state whose era begins in this epoch, and that may have rows.
         migrated: the record of each state whose rows are marked with a generation.
         since: the epoch of the last rollback in its history; 0 without any.
         inputs: the names of the keyed inputs, in the order of their numbers.
@@ -134,7 +136,8 @@ class ShardPlan:
     watermark_us: int = BEGINNING
     reached_us: int = BEGINNING
     processing_time_us: int = BEGINNING
-    eras: dict[str, int] = field(default_factory=dict)
+    eras: dict[str, Era] = field(default_factory=dict)
+    begun: dict[str, Clock] = field(default_factory=dict)
     migrated: dict[str, StateRecord] = field(default_factory=dict)
     since: int = 0
     inputs: tuple[str, ...] = ()
@@ -152,7 +155,12 @@ class ShardPlan:
     def clocks_due(self, shard: ShardState) -> tuple[Clock, ...]:
         """Return the clocks at which a state of the shard has something to do."""
         wake_us = shard.wake_us
-        return tuple(c for c, now in self.now_us.items() if wake_us.get(c, now + 1) <= now)
+        begun = {
+            clock for state, clock in self.begun.items() if shard.is_part or shard.rows.get(state)
+        }
+        return tuple(
+            c for c, now in self.now_us.items() if c in begun or wake_us.get(c, now + 1) <= now
+        )
 
     @property
     def due_clocks(self) -> tuple[Clock, ...]:
@@ -177,7 +185,11 @@ class ShardPlans(Sequence[ShardPlan]):
     @classmethod
     def of(cls, common: ShardPlan, bases: Sequence[ShardState]) -> Self:
         """Return the plans of shards, after comparing their wake times with the clocks."""
-        due = (n for n, base in enumerate(bases) if base.wake_us and common.clocks_due(base))
+        due = (
+            number
+            for number, base in enumerate(bases)
+            if (base.wake_us or common.begun) and common.clocks_due(base)
+        )
         return cls(common, bases, frozenset(due))
 
     @property
@@ -277,6 +289,7 @@ class EpochNote(Sealed):
         epoch: its number.
         what: its input: "batch 7" of Spark, "idle", "drain", or "records".
         processing_time_us: its processing time.
+        begins_run: whether it is the first epoch of a run: the job did not run before it.
     """
 
     title: ClassVar[str] = "the beginning of an epoch"
@@ -284,6 +297,7 @@ class EpochNote(Sealed):
     epoch: Count
     what: StoredText
     processing_time_us: int
+    begins_run: bool = False
 
 
 class Placed(Record):

@@ -19,6 +19,7 @@ from statekit.records.output_union import AnyOutput, OutputUnion
 from statekit.records.union import Records
 from statekit.state.base import StateSpec
 from statekit.stored_types import state_text
+from statekit.watermark import BEGINNING
 
 RESERVED = "__statekit"
 """The prefix of columns that statekit adds to frames. Inputs are columns there too."""
@@ -419,6 +420,7 @@ def _state_record(spec: StateSpec) -> StateRecord:
         fingerprint=fingerprint,
         ttl=spec.ttl,
         era=0 if spec.ttl is None else 1,
+        since_us=None if spec.ttl is None else BEGINNING,
         redistribute=None if spec.redistribute is None else spec.redistribute.known,
         reducer=None if combining is None else combining.stored_name,
     )

@@ -81,18 +81,19 @@ def succession(
 def _in_its_era(declared: StateRecord, stored: StateRecord) -> StateRecord:
     """Return the declaration with its era of expiry.
 
-    When expiry is turned on or changes its clock, the time of a row starts with its next write.
+    A new era has not begun: `job.expiry` begins it, and ends the one before.
     """
-    if declared.ttl is None:
-        return declared.model_copy(update={"era": stored.era})
-    same = stored.ttl is not None and stored.ttl.clock == declared.ttl.clock
-    era = stored.era if same else stored.era + 1
+    clocks = {ttl.clock if ttl is not None else None for ttl in (stored.ttl, declared.ttl)}
+    if len(clocks) == 1:
+        kept = ("era", "since_us", "floor_us", "paused_us", "past_eras")
+        return declared.model_copy(update={name: getattr(stored, name) for name in kept})
+    era = stored.era + 1
     if era > 255:
         raise _RefusedError(
-            "would expire anew: expiry was turned on, or moved to another clock, 255 times; give "
-            "the state another name"
+            "would begin another era of expiry: its TTL was turned on or off, or moved to another "
+            "clock, 255 times; give the state another name"
         )
-    return declared.model_copy(update={"era": era})
+    return declared.model_copy(update={"era": era, "since_us": None, "past_eras": stored.past_eras})
 
 
 def _in_its_generation(

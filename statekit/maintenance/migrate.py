@@ -29,6 +29,7 @@ from statekit.clock import unique_id
 from statekit.codec.value_codec import ValueCodec
 from statekit.errors import CorruptCheckpointError, StatekitError
 from statekit.job.compatibility import check_job_name, continued_job_file, successions
+from statekit.job.expiry import continued_expiry
 from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.job.state_succession import Succession
@@ -178,6 +179,7 @@ class Migration:
         """Return the job file after the migration, without earlier types."""
         url = self.repository.url
         wanted = continued_job_file(self.stored, self.job, url, allow_dropped_state=False)
+        wanted = continued_expiry(self.stored, wanted, self.last)
         check_at_rest(self.repository, self.last)
         operators = tuple(
             operator.model_copy(update={"states": tuple(map(_rewritten, operator.states))})

@@ -83,7 +83,9 @@ class KeyedRows:
         self.key_groups = key_groups
         self.families = operator.holds_by_key
         self._expiring = {
-            state.name: (state.ttl, state.era) for state in operator.states if state.ttl is not None
+            state.name: (state.ttl, state.expiry_era)
+            for state in operator.states
+            if state.ttl is not None
         }
         indexes = [EXPIRY] if self._expiring else []
         self.indexes = (*indexes, DUE) if operator.timers else tuple(indexes)

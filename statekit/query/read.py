@@ -28,6 +28,7 @@ from statekit.query.state_rows import expiry_time_us
 from statekit.query.stored_batches import keyed_batches, local_batches, shard_batches
 from statekit.query.table import TooWide, table_for_reading
 from statekit.shown import shown
+from statekit.state.ttl import expired_until
 from statekit.stored_types import encoded_keys, key_schema
 from statekit.working_copy.unpacked_shard import ShardRows
 
@@ -187,11 +188,10 @@ class StateTable:
         expire.
         """
         state = self.family.state
-        if state is None or state.ttl is None or not state.era:
+        if state is None or (state.ttl is None and not state.past_eras):
             return None
         now = expiry_time_us(self._manifest, self._operator.name, state)
-        bound = now - state.ttl.duration_us
-        return max(bound, -(1 << 63))
+        return max(expired_until(state.ttl, state.expiry_era, now), -(1 << 63))
 
     def batches(self) -> Generator[RowBatch]:
         """Yield all rows, in the order of shards, key groups and row keys.

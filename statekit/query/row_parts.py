@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from statekit.checkpoint.era import PERMANENT, Era
 from statekit.checkpoint.job_file import ROW_MARK, TIMERS, WAITING, OperatorRecord, StateRecord
 from statekit.checkpoint.state_kinds import POSITION_BYTES
 from statekit.codec.schema import Schema
@@ -31,7 +32,7 @@ from statekit.query.packed_bytes import Offsets, PackedBytes, RowBatch
 from statekit.state.event_time_buffer import record_of_row
 from statekit.state.row_versions import generation_of
 from statekit.state.timers import CLOCKS
-from statekit.state.ttl import PERMANENT, unstamped
+from statekit.state.ttl import unstamped
 from statekit.timestamp import MAX_MICROS, MIN_MICROS, TIME_BYTES
 
 Times = npt.NDArray[np.int64]
@@ -64,9 +65,9 @@ class Family:
         return self.state is not None and self.state.is_local
 
     @property
-    def ttl_era(self) -> int:
-        """The era of the stamps that count; 0 if no row has a stamp."""
-        return 0 if self.state is None else self.state.era
+    def ttl_era(self) -> Era | None:
+        """The era of the stamps that count; None if no row has a stamp."""
+        return None if self.state is None or not self.state.era else self.state.expiry_era
 
     @cached_property
     def key(self) -> PartsOfKey:
@@ -214,7 +215,7 @@ class RowParts:
 
     @property
     def written(self) -> Times:
-        """The write times; `PERMANENT` for rows that do not expire."""
+        """The write times by the clock of the TTL; `PERMANENT` for rows that do not expire."""
         return self._unstamped[1]
 
     @cached_property
@@ -234,19 +235,23 @@ class RowParts:
         return present, earlier
 
 
-def unstamped_rows(rows: list[bytes], era: int) -> tuple[list[bytes], Times]:
+def unstamped_rows(rows: list[bytes], era: Era | None) -> tuple[list[bytes], Times]:
     """Return rows without their stamps, and their write times: as `ttl.unstamped`, for many rows.
 
-    >>> unstamped_rows([b"value"], 1)[1].tolist() == [PERMANENT]
+    Parameters:
+        era: None if no row has a stamp.
+
+    >>> unstamped_rows([b"value"], Era(1))[1].tolist() == [PERMANENT]
     True
     """
-    if era and {row[:2] for row in rows} == {ROW_MARK + bytes([era])}:
+    if era is None:
+        return rows, np.full(len(rows), PERMANENT)
+    if {row[:2] for row in rows} == {ROW_MARK + bytes([era.number])}:
         stamps = b"".join([row[2:_STAMP_BYTES] for row in rows])
         if len(stamps) == TIME_BYTES * len(rows):
             values = [row[_STAMP_BYTES:] for row in rows]
-            return values, sortable_times(np.frombuffer(stamps, ">u8"))
-    if not era:
-        return rows, np.full(len(rows), PERMANENT)
+            times = sortable_times(np.frombuffer(stamps, ">u8"))
+            return values, np.where(times == PERMANENT, era.since_us, times)
     pairs = [unstamped(row, era) for row in rows]
     return [value for value, _ in pairs], np.array([time for _, time in pairs], np.int64)
 
@@ -257,10 +262,11 @@ def sortable_times(numbers: npt.NDArray[Any]) -> Times:
 
 
 def instants(micros: Times) -> pa.Array:
-    """Return times as a column, within the years 1 to 9999; nulls for `PERMANENT`.
+    """Return times as a column, within the years 1 to 9999; nulls for the write times of rows that
+    do not expire, or that had expired in an earlier era.
 
     >>> instants(np.array([0, PERMANENT])).is_null().to_pylist()
     [False, True]
     """
     clipped = np.clip(micros, MIN_MICROS, MAX_MICROS)
-    return pa.array(clipped, pa.int64(), mask=micros == PERMANENT).cast(TIMESTAMP)
+    return pa.array(clipped, pa.int64(), mask=np.abs(micros) == PERMANENT).cast(TIMESTAMP)

@@ -12,6 +12,7 @@ from itertools import groupby, islice
 from typing import Any, cast
 
 from statekit.backend.mutation import Batch
+from statekit.checkpoint.era import PERMANENT
 from statekit.checkpoint.job_file import JobFile, OperatorRecord, StateRecord
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.state_kinds import POSITION_BYTES, RowShape
@@ -34,7 +35,7 @@ from statekit.query.operator_keys import OperatorKeys, arrays, hashable
 from statekit.state.base import StateSpec
 from statekit.state.key_scope import KeyScope
 from statekit.state.row_versions import generation_codec, row_decoder
-from statekit.state.ttl import PERMANENT, has_expired, unstamped
+from statekit.state.ttl import expired_until, unstamped, without_stamp
 from statekit.watermark import BEGINNING
 
 Row = tuple[bytes, bytes]
@@ -111,7 +112,10 @@ class StateRows:
         self._default_row: bytes | None = None
         self._decode_all: Callable[[Sequence[bytes]], list[Any]] | None = None
         self._has_dicts = True
-        self._era, self._ttl = self.state.era, self.state.ttl
+        self._era, self._ttl = self.state.expiry_era, self.state.ttl
+        self._has_stamps = self.state.era > 0
+        self.may_expire = self._ttl is not None or bool(self._era.ended)
+        """Whether stored rows may have expired."""
         if not self.is_local:
             self.keys = OperatorKeys(self.operator, job.key_groups, function)
         if self.shape is RowShape.ENTRIES:
@@ -218,7 +222,7 @@ class StateRows:
 
     def value(self, row: bytes) -> Any:
         """Return the value of a row, as the state returns it."""
-        value = self.decode(unstamped(row, self._era)[0] if self._era else row)
+        value = self.decode(without_stamp(row) if self._has_stamps else row)
         return value if self.result is None else self.result(value)
 
     def value_of_json(self, data: Any) -> Any:
@@ -242,7 +246,7 @@ class StateRows:
     def values(self, rows: Sequence[bytes | None]) -> list[Any]:
         """Return the values of the rows of several keys; None is a row that is absent."""
         absent, decode_all = self.absent, self._decode_all
-        if decode_all is None or self._era or self.result is not None:
+        if decode_all is None or self._has_stamps or self.result is not None:
             return [absent if row is None else self.value(row) for row in rows]
         if all(rows):  # no row is empty
             return decode_all(cast("Sequence[bytes]", rows))
@@ -250,23 +254,30 @@ class StateRows:
         return [absent if row is None else next(of_rows) for row in rows]
 
     def deadline_us(self, row: bytes) -> int | None:
-        """Return when a row expires by the clock of its TTL, in microseconds; None if never."""
+        """Return when a row expires by the clock of its TTL, in microseconds; None if never.
+
+        Downtime that does not count moves it: this is the time after the downtime so far.
+        """
         if self._ttl is None:
             return None
         written = unstamped(row, self._era)[1]
-        return None if written == PERMANENT else written + self._ttl.duration_us
+        if written == PERMANENT:
+            return None
+        return written + self._ttl.duration_us + self._era.paused_us
 
     def is_expired(self, row: bytes, now_us: int) -> bool:
         """Return whether a row has expired at a time of the clock of its TTL."""
-        return self._ttl is not None and has_expired(
-            unstamped(row, self._era)[1], self._ttl, now_us
-        )
+        if not self.may_expire:
+            return False
+        written = unstamped(row, self._era)[1]
+        return written <= expired_until(self._ttl, self._era, now_us)
 
     def unexpired(self, rows: Iterable[Row], now_us: int) -> Iterator[Row]:
         """Return the rows that have not expired."""
-        if self._ttl is None:
+        if not self.may_expire:
             return iter(rows)
-        return (row for row in rows if not self.is_expired(row[1], now_us))
+        era, until = self._era, expired_until(self._ttl, self._era, now_us)
+        return (row for row in rows if unstamped(row[1], era)[1] > until)
 
     def whole(self, rows: Iterable[Row], end: int) -> Any:
         """Return what a state has for a key, from all rows of the key that have not expired.

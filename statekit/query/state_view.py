@@ -111,7 +111,7 @@ class StateView(Generic[K, V]):
         self._has_all_groups = groups == (0, manifest.key_groups - 1)
         self._hot = HotRows()
         # A value that is read by one call: no default, no result, and no row that may expire.
-        self._is_plain = rows.shape is RowShape.VALUE and rows.state.ttl is None
+        self._is_plain = rows.shape is RowShape.VALUE and not rows.may_expire
 
     def through(self, source: ReadableRows) -> Self:
         """Return the same reads of the same rows, which another object releases."""
@@ -391,7 +391,7 @@ class StateView(Generic[K, V]):
         """Return the row of each encoded key; None if it is absent or has expired."""
         rows, now_us = self._rows, self._now_us
         of_keys = self._source.get_many(self._name, self._regrouped(keys))
-        if rows.state.ttl is None:
+        if not rows.may_expire:
             return of_keys
         return [None if row is None or rows.is_expired(row, now_us) else row for row in of_keys]
 
@@ -417,7 +417,7 @@ class StateView(Generic[K, V]):
             QueryError: the view was closed.
         """
         self._source.check_open()
-        if self._rows.state.ttl is None and self._has_all_groups:
+        if not self._rows.may_expire and self._has_all_groups:
             return self._manifest.operators[self._rows.operator.name].rows.get(self._name, 0)
         return sum(1 for _ in self._unexpired(*group_bounds(*self._groups)))
 

@@ -25,6 +25,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from statekit.checkpoint.era import PERMANENT
 from statekit.checkpoint.job_file import TIMERS, WAITING, StateRecord
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.schema import Schema
@@ -34,7 +35,6 @@ from statekit.query.key_columns import checked_ends, packed_key_column
 from statekit.query.packed_bytes import RowBatch
 from statekit.query.row_parts import Family, Positions, RowParts, Times, instants
 from statekit.query.value_columns import Offered, TableColumn, typed_field, value_columns
-from statekit.state.ttl import PERMANENT
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 
 
@@ -218,30 +218,38 @@ def place_columns(state: StateRecord, *, wide: bool) -> Iterator[Offered]:
     yield Offered("map_key", lambda name: TableColumn(typed_field(name, column, schema), array))
 
 
-def written_column() -> Offered:
-    """Return the column of write times; nulls for rows that do not expire."""
-    return plain_column("written", TIMESTAMP, lambda parts: instants(parts.written))
+def written_column(family: Family) -> Offered:
+    """Return the column of write times, after downtime that does not count; nulls for rows that do
+    not expire.
+    """
+    paused_us = 0 if family.state is None else family.state.paused_us
+    return plain_column(
+        "written", TIMESTAMP, lambda parts: instants(_later(parts.written, paused_us))
+    )
 
 
 def expires_column(family: Family) -> Offered:
     """Return the column of deadlines; nulls for rows that do not expire."""
     ttl = None if family.state is None else family.state.ttl
-    duration = 0 if ttl is None else min(ttl.duration_us, MAX_MICROS - MIN_MICROS)
+    duration = 0
+    if family.state is not None and ttl is not None:
+        duration = min(ttl.duration_us + family.state.paused_us, MAX_MICROS - MIN_MICROS)
 
     def array(parts: RowParts) -> pa.Array:
         if ttl is None:
             return pa.nulls(len(parts.rows.keys), TIMESTAMP)
-        return instants(_deadlines(parts.written, duration))
+        return instants(_later(parts.written, duration))
 
     return plain_column("expires", TIMESTAMP, array)
 
 
 def _of_stamps(family: Family) -> Iterator[Offered]:
     if family.state is not None and family.state.ttl is not None:
-        yield written_column()
+        yield written_column(family)
         yield expires_column(family)
 
 
-def _deadlines(written: Times, duration: int) -> Times:
+def _later(written: Times, duration: int) -> Times:
+    """Return times that are later by a duration; those of permanent rows stay."""
     ends = np.clip(written, MIN_MICROS, MAX_MICROS) + duration
-    return np.where(written == PERMANENT, PERMANENT, ends)
+    return np.where(np.abs(written) == PERMANENT, written, ends)

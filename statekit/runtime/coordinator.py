@@ -10,7 +10,7 @@ from typing import Self
 
 from statekit.checkpoint.gc.background import BackgroundCollection
 from statekit.checkpoint.gc.readers import LeaseHeadroom
-from statekit.checkpoint.job_file import JobFile, OperatorRecord
+from statekit.checkpoint.job_file import Clock, JobFile, OperatorRecord
 from statekit.checkpoint.manifest import (
     EpochManifest,
     EpochNote,
@@ -29,6 +29,7 @@ from statekit.checkpoint.shard_layout import blank_shards, rescaled
 from statekit.clock import now_us, unique_id
 from statekit.errors import CorruptCheckpointError, FencedError, RestoreError
 from statekit.job.compatibility import check_job_name, continued_job_file, without_empty_buffers
+from statekit.job.expiry import begun_expiry, begun_states, continued_expiry
 from statekit.job.job import Job
 from statekit.job.options import RunOptions
 from statekit.job.plan import Operator
@@ -82,12 +83,15 @@ class Coordinator:
         self.writer = unique_id()
         self.last = start.last
         self.job_file, self._reference = start.job_file, start.reference
+        self._before = start.job_file
+        """The job file before the next epoch, in which eras of expiry may begin."""
         self.key_groups = start.job_file.key_groups
         self.parallelism = start.parallelism
         self.layout = start.layout
         """The shards that the next epoch starts from."""
         self.note: EpochNote | None = None
         """The note of an earlier attempt at the next epoch; None if there is none."""
+        self._has_run = False  # whether an epoch of this run took its time from the clock
         self.processing_time_us = BEGINNING
         self.watermarks_us: dict[str, int] = {}
         may_be_idle = any(source.idle_after_us is not None for source in job.sources)
@@ -170,6 +174,22 @@ class Coordinator:
             )
         self.processing_time_us = self._not_before(self._instant(what) if at_us is None else at_us)
         self.watermarks_us = self._watermarks(drain, to or {}, self.processing_time_us)
+        self._begin_expiry()
+
+    def _begin_expiry(self) -> None:
+        """Note the eras of expiry that begin in the next epoch, and the downtime before it."""
+        new_run = not self._has_run if self.note is None else self.note.begins_run
+        job_file = begun_expiry(self._before, self.last, self._times, new_run=new_run)
+        if job_file != self.job_file:
+            self.job_file, self._reference = self.repository.ensure_job_file(job_file)
+
+    def _times(self, operator: str) -> dict[Clock, int]:
+        """Return the times of the next epoch by which rows of an operator expire."""
+        watermark_us = self.watermarks_us.get(operator, BEGINNING)
+        if watermark_us == END:
+            before_us = self._watermark(operator)
+            watermark_us = BEGINNING if before_us is None else before_us
+        return {"event": watermark_us, "processing": self.processing_time_us}
 
     def _not_before(self, processing_time_us: int) -> int:
         """Return a processing time that is not before the last one: the clock may be set back."""
@@ -182,7 +202,10 @@ class Coordinator:
             return self._now_us()
         if self.note is None:
             now = self._now_us()
-            self.note = EpochNote(epoch=self.epoch, what=what, processing_time_us=now)
+            self.note = EpochNote(
+                epoch=self.epoch, what=what, processing_time_us=now, begins_run=not self._has_run
+            )
+            self._has_run = True
             self.repository.write_note(self.note)
         elif self.note.what not in (what, "records"):
             raise RestoreError(
@@ -338,7 +361,8 @@ class Coordinator:
             watermark_us=max(self.watermarks_us.get(operator, BEGINNING), earliest),
             reached_us=max(BEGINNING if reached is None else reached, earliest),
             processing_time_us=self.processing_time_us,
-            eras={state.name: state.era for state in record.states if state.era},
+            eras={state.name: state.expiry_era for state in record.states if state.era},
+            begun=begun_states(self._before, self.job_file, operator, self.last),
             migrated={state.name: state for state in record.states if state.generation},
             since=0 if self.last is None else self.last.since,
             inputs=record.inputs,
@@ -428,7 +452,10 @@ class Coordinator:
         )
         self.repository.commit(manifest)
         self.last = self.layout = manifest
-        if self.note is not None:
+        self._before = self.job_file
+        if self.note is None:
+            self._has_run = True
+        else:
             self.note = None
             self.repository.remove_note(manifest.epoch)
         if self._collection is not None:
@@ -527,4 +554,5 @@ def _job_file(
             repository.url,
             allow_dropped_state=allow_dropped_state,
         )
+        wanted = continued_expiry(stored, wanted, last)
     return (stored, reference) if stored == wanted else repository.ensure_job_file(wanted)

@@ -291,8 +291,13 @@ class ShardTask:
         """Remove some expired rows."""
         self._keys.apply_changes()
         self.scope.clocks.end_timers(self._plan.watermark_us)
-        for state in self._expiring:
-            state.sweep(self._plan.base.groups)
+        groups = self._plan.base.groups
+        for name, state in self.states.items():
+            if name in self._plan.begun:
+                state.begin_scan(groups)
+                self._keys.apply_changes()
+            if state.expiry is not None:
+                state.sweep(groups)
 
     def _wakes_at(self, clock: Clock, at_us: int) -> None:
         """Note that the shard has something to do at that time, even without records."""

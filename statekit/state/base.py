@@ -194,6 +194,13 @@ class State:
         if self.expiry is not None:
             self.expiry.tick()
 
+    def begin_scan(self, groups: tuple[int, int]) -> None:
+        """Have the rows of these key groups, of before the present era of expiry, scanned when they
+        have expired.
+        """
+        assert self.expiry is not None
+        self.expiry.begin_scan(self._backend, groups)
+
     def sweep(self, groups: tuple[int, int]) -> None:
         """Remove expired rows of these key groups, at most the number that is due in one epoch."""
         assert self.expiry is not None

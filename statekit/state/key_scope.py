@@ -9,6 +9,7 @@ from typing import Any
 
 from statekit.backend.interface import NextKeys
 from statekit.backend.mutation import Batch
+from statekit.checkpoint.era import Era
 from statekit.checkpoint.job_file import StateRecord
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.keygroup import pack_group
@@ -111,7 +112,7 @@ class KeyScope:
     prefix: bytes = b""
     key: Any = None
     clocks: Clocks = field(default_factory=Clocks)
-    eras: Mapping[str, int] = field(default_factory=dict)
+    eras: Mapping[str, Era] = field(default_factory=dict)
     migrated: Mapping[str, StateRecord] = field(default_factory=dict)
     shard: int | None = None
     touched: list[Callable[[], None]] = field(default_factory=list)

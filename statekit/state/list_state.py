@@ -9,12 +9,13 @@ from operator import add
 from typing import TypeVar, cast, overload
 
 from statekit.backend.interface import Backend, Rows, prefix_end
+from statekit.checkpoint.era import PERMANENT, UNWRITTEN
 from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.codec.vectorized import numbered
 from statekit.state import base
 from statekit.state.base import ABSENT, ManyRowState, StateSpec
 from statekit.state.key_scope import KeyScope
-from statekit.state.ttl import PERMANENT, UNWRITTEN, Expiry
+from statekit.state.ttl import Expiry
 
 T = TypeVar("T")
 

@@ -17,6 +17,7 @@ from operator import gt, lt
 from typing import Any, TypeVar, cast, overload
 
 from statekit.backend.interface import Backend, Reader, Rows, prefix_end
+from statekit.checkpoint.era import UNWRITTEN
 from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.errors import StateTypeError
 from statekit.keygroup import pack_group
@@ -26,7 +27,7 @@ from statekit.state.base import ABSENT, ManyRowState, StateSpec
 from statekit.state.key_scope import KeyScope
 from statekit.state.options import Aggregate
 from statekit.state.row_cache import UNKNOWN, RowCache
-from statekit.state.ttl import UNWRITTEN, Expiry
+from statekit.state.ttl import Expiry
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -43,23 +43,33 @@ class TTL:
         refresh: with "write", each write restarts the time. With "read", each `get` and each
             element or entry that an iterator returns does so too. `exists`, `in` and `len` read
             nothing.
+        downtime: whether the time counts during which the job does not run: from the last epoch of
+            a run to the first epoch of the next run. Only for processing time.
 
     Raises:
         StateTypeError: an option is not valid.
 
     >>> TTL("1 minute", clock="event").record
-    TtlRecord(duration_us=60000000, clock='event', refresh='write')
+    TtlRecord(duration_us=60000000, clock='event', refresh='write', downtime=True)
     """
 
     duration: dt.timedelta | str
     clock: Clock = "processing"
     refresh: Literal["write", "read"] = "write"
+    downtime: bool = True
 
     def __post_init__(self) -> None:
         if self.clock not in ("processing", "event"):
             raise StateTypeError(f'TTL(clock={shown(self.clock)}): use "processing" or "event"')
         if self.refresh not in ("write", "read"):
             raise StateTypeError(f'TTL(refresh={shown(self.refresh)}): use "write" or "read"')
+        if not isinstance(self.downtime, bool):
+            raise StateTypeError(f"TTL(downtime={shown(self.downtime)}): use True or False")
+        if self.clock == "event" and not self.downtime:
+            raise StateTypeError(
+                'TTL(clock="event", downtime=False): event time does not advance while the job '
+                "does not run, so no downtime counts: leave out downtime="
+            )
         if duration_to_micros(self.duration, "TTL duration") == 0:
             raise StateTypeError("TTL(0) would keep nothing: give a longer duration")
 
@@ -67,7 +77,9 @@ class TTL:
     def record(self) -> TtlRecord:
         """The TTL as stored in the job file."""
         micros = duration_to_micros(self.duration, "TTL duration")
-        return TtlRecord(duration_us=micros, clock=self.clock, refresh=self.refresh)
+        return TtlRecord(
+            duration_us=micros, clock=self.clock, refresh=self.refresh, downtime=self.downtime
+        )
 
 
 # The built-in reducers by name: how they may also be given, and the function of two arguments.

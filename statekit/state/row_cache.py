@@ -12,10 +12,11 @@ from itertools import repeat
 from typing import Any
 
 from statekit.backend.interface import Backend, Reader
+from statekit.checkpoint.era import PERMANENT, UNWRITTEN
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.state.base import ABSENT, State, StateSpec
 from statekit.state.key_scope import KeyScope
-from statekit.state.ttl import PERMANENT, UNWRITTEN, Expiry
+from statekit.state.ttl import Expiry
 
 UNKNOWN: Any = object()
 """The cached value of a row that was not looked up yet."""

@@ -7,6 +7,7 @@ from itertools import compress
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from statekit.backend.interface import Backend, Reader
+from statekit.checkpoint.era import PERMANENT, UNWRITTEN
 from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.codec.value_codec import PickleCodec
 from statekit.errors import CorruptCheckpointError, StateTypeError
@@ -14,7 +15,7 @@ from statekit.state.base import ABSENT, StateSpec
 from statekit.state.key_scope import KeyScope
 from statekit.state.options import TTL, Aggregate, Default, Reduce
 from statekit.state.row_cache import UNKNOWN, RowCache
-from statekit.state.ttl import PERMANENT, UNWRITTEN, Expiry
+from statekit.state.ttl import Expiry
 
 T = TypeVar("T")
 In = TypeVar("In")

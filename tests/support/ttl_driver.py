@@ -46,7 +46,7 @@ def do(key: str, seconds: float, *ops: Op) -> Do:
     return Do(key, at(seconds), ops)
 
 
-def states_that_expire(ttl: sk.TTL, *, ordered: bool = False) -> sk.Process[Any, Any, Any]:
+def states_that_expire(ttl: sk.TTL | None, *, ordered: bool = False) -> sk.Process[Any, Any, Any]:
     """A process function that does with its states what records say, and tells what it read."""
 
     def act(

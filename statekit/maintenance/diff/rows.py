@@ -19,7 +19,7 @@ from statekit.codec.value_codec import PickleCodec
 from statekit.keygroup import GROUP_BYTES, group_of_row, pack_group
 from statekit.state.row_versions import row_decoder
 from statekit.state.timers import timer_of_row
-from statekit.state.ttl import unstamped
+from statekit.state.ttl import without_stamp
 from statekit.stored_types import key_schema, state_text
 from statekit.timestamp import TIME_BYTES, instant, micros_of_sortable
 
@@ -82,9 +82,9 @@ class Family:
         """
         stored = backend.scan(self.name, *group_bounds(*groups))
         if self._shape is not RowShape.ELEMENTS and self.name != WAITING:
-            return ((row_key, unstamped(row, 0)[0]) for row_key, row in stored)
+            return ((row_key, without_stamp(row)) for row_key, row in stored)
         return (
-            (before + index.to_bytes(_INDEX_BYTES, "big"), unstamped(row, 0)[0])
+            (before + index.to_bytes(_INDEX_BYTES, "big"), without_stamp(row))
             for before, same in groupby(stored, key=lambda pair: pair[0][:-POSITION_BYTES])
             for index, (_, row) in enumerate(same)
         )

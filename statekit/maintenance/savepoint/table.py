@@ -85,7 +85,7 @@ def _own(family: Family, wide: bool) -> Iterator[Offered]:
     if family.name != TIMERS:
         yield Offered("value", lambda _: whole_values(family, wide=wide))
     if family.state is not None and family.state.ttl is not None:
-        yield written_column()
+        yield written_column(family)
 
 
 def _exact() -> Iterator[Offered]:

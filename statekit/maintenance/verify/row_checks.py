@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from statekit.backend.interface import Backend, StateSize
 from statekit.backend.mutation import Batch, Delete, DeleteRange, Put
+from statekit.checkpoint.era import UNWRITTEN
 from statekit.checkpoint.job_file import (
     CLOCK_TAGS,
     EXPIRY,
@@ -35,7 +36,7 @@ from statekit.shown import shown
 from statekit.state.event_time_buffer import record_of_row
 from statekit.state.row_versions import row_decoder
 from statekit.state.timers import DUE, timer_of_row
-from statekit.state.ttl import unstamped
+from statekit.state.ttl import unstamped, without_stamp
 
 RowKind = Literal["row", "key group", "timer index", "expiry index"]
 
@@ -93,6 +94,8 @@ class RowChecks:
             decode = generic_decoder(operator.ordered)
             self._subkeys[WAITING] = lambda subkey: decode(record_of_row(subkey))
             self._values[WAITING] = _check_nothing
+        self._eras = {state.name: state.expiry_era for state in operator.states if state.era}
+        self._scans: dict[tuple[str, bytes], bytes] = {}
         self._seen = b""
         self.sizes: dict[str, StateSize] = {}
         self.soonest: dict[Clock, int] = {}
@@ -140,10 +143,20 @@ class RowChecks:
                     if entry.family != EXPIRY:
                         due = self.soonest.get(entry.clock, entry.due_us)
                         self.soonest[entry.clock] = min(due, entry.due_us)
-                    if entry.family is not None:
+                    if entry.family is not None and not self._is_scanned(family, row_key, row):
                         entries.append((row_key, entry))
             yield from _missing(backend, family, entries)
         self.sizes[family] = StateSize(rows, size)
+
+    def _is_scanned(self, family: str, row_key: bytes, row: bytes) -> bool:
+        """Return whether a row was there when expiry was turned on, so that a scan of its key group
+        removes it.
+        """
+        cursor = self._scans.get((family, row_key[:2]))
+        if cursor is None or cursor > row_key[2:]:
+            return False
+        era = self._eras[family]
+        return unstamped(row, era)[1] in (era.since_us, UNWRITTEN)
 
     def check_row(self, family: str, parts: RowParts, row: bytes) -> None:
         """Check that a row, and all parts of its row key, are readable.
@@ -191,13 +204,16 @@ class RowChecks:
             for state in self.operator.states
             if state.ttl is not None
         }
+        self._scans = {}
         batch = Batch([DeleteRange(INDEXED, *_ALL)])
-        for entry, _ in backend.scan(EXPIRY, *_ALL):
+        for entry, cursor in backend.scan(EXPIRY, *_ALL):
             name, zero, row_key_rest = entry[2:].partition(b"\x00")
             if not zero or len(row_key_rest) < 9:
                 fault = "it is cut short"
                 yield RowFault("expiry index", EXPIRY, entry, fault, Delete(EXPIRY, entry))
             elif tags.get(name.decode(errors="replace")) == row_key_rest[:1]:
+                if len(row_key_rest) == 9:
+                    self._scans[name.decode(), entry[:2]] = cursor
                 batch.put(INDEXED, name + zero + entry[:2] + row_key_rest[9:], b"")
                 if batch.full:
                     backend.write(batch)
@@ -229,10 +245,10 @@ class RowChecks:
             decode = row_decoder(state)
         except QueryError:
             self.pickled.add(state.name)
-            return lambda row: unstamped(row, state.era)
+            return without_stamp
         if not state.era:
             return decode
-        return lambda row: decode(unstamped(row, state.era)[0])
+        return lambda row: decode(without_stamp(row))
 
 
 UNREADABLE = (StatekitError, IndexError, ValueError, struct.error)

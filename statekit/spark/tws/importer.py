@@ -191,7 +191,7 @@ class SparkImport:
             epoch=epoch,
             base=bases[0],
             base_epoch=None,
-            eras={state.name: state.era for state in record.states if state.era},
+            eras={state.name: state.expiry_era for state in record.states if state.era},
         )
         return ShardPlans.of(common, bases)
 

@@ -14,6 +14,7 @@ from statekit.kv.annotations import named_class, optional
 from statekit.state.map_state import MapState
 from statekit.state.options import TTL
 from statekit.state.single_row_states import ValueState
+from statekit.timestamp import datetime_to_micros
 
 Handle = Callable[[Any, Any], Any]
 """Handles a request with the states of its key, and returns its answer."""
@@ -101,6 +102,9 @@ class ValueWithPast:
     it was not there at that time yet, the one before has expired, or was replaced before there was
     a history. A former value expires once it was replaced for longer than the history.
 
+    A value without the time since which it was there was put before there was a history: it was
+    there when the history began. A key without a value had none since then.
+
     Parameters:
         value: the type of the values.
         history: how long a replaced value is kept.
@@ -138,9 +142,13 @@ class ValueWithPast:
         else:
             if request.as_of == request.at:
                 return True, found.value
-        if found.since is None:  # it was never there, or written before there was a history
-            return found.value is None, None
-        return (True, found.value) if found.since <= request.as_of else (False, None)
+        if found.since is not None:
+            is_known = found.since <= request.as_of
+        elif (complete_since_us := former.complete_since_us) is None:
+            is_known = found.value is None  # it was never there
+        else:
+            is_known = datetime_to_micros(request.as_of) >= complete_since_us
+        return (True, found.value) if is_known else (False, None)
 
     def write(self, request: Any, states: Any, value: Any) -> None:
         self._keep(request, states)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from statekit.codec.digest import digest
 from statekit.kv.layouts import Layout, ValueWithPast
+from statekit.kv.requests import Checked, key_of_request
 
 Results = Callable[[Any, Any], tuple[Any, ...]]
 """Handles a request with the states of its key, and returns its results."""
@@ -71,12 +72,17 @@ def get_one_of_many(layout: Layout) -> Results:
     )
 
 
-def update(layout: Layout, changed: Callable[[Any, Any], Any]) -> Results:
-    """Replace the value by what a function makes of it and the record; None removes it."""
+def update(layout: Layout, changed: Callable[[Any, Any], Any], check: Checked) -> Results:
+    """Replace the value by what a function makes of it and the record; None removes it.
+
+    Parameters:
+        check: of what the function returns.
+    """
 
     def results(request: Any, states: Any) -> tuple[Any, Any]:
         before = layout.read(request, states)
         after = changed(layout.read(request, states), request.record)  # it may change its own
+        check(after, request.record, key_of_request(request))
         if after is not None:
             layout.write(request, states, after)
         elif before is not None:
@@ -86,12 +92,12 @@ def update(layout: Layout, changed: Callable[[Any, Any], Any]) -> Results:
     return results
 
 
-def put_if_absent(layout: Layout, value_of: Callable[[Any], Any]) -> Results:
+def put_if_absent(layout: Layout, value_of: Callable[[Any], Any], check: Checked) -> Results:
     def results(request: Any, states: Any) -> tuple[bool, Any]:
         held = layout.read(request, states)
         if held is not None:
             return False, held
-        value = value_of(request.record)
+        value = check(value_of(request.record), request.record, key_of_request(request))
         layout.write(request, states, value)
         return True, value
 
@@ -99,19 +105,35 @@ def put_if_absent(layout: Layout, value_of: Callable[[Any], Any]) -> Results:
 
 
 def compare_and_set(
-    layout: Layout, expected_of: Callable[[Any], Any], value_of: Callable[[Any], Any], of: Any
+    layout: Layout,
+    expected_of: Callable[[Any], Any],
+    value_of: Callable[[Any], Any],
+    of: Any,
+    checks: tuple[Checked, Checked],
 ) -> Results:
-    """Replace the value if it equals an expected one: NaN equals itself.
+    """Replace the value if it equals an expected one: NaN equals itself, and True is not 1.
 
     Parameters:
         of: the type of values, or None.
+        checks: of what the two functions return, whether the value is replaced or not.
     """
+    check_expected, check_value = checks
+
+    def is_same(held: Any, expected: Any) -> bool:
+        if held == expected and type(held) is type(expected) and type(held) in _PLAIN:
+            return True
+        expected = check_expected.stored(expected)
+        if digest(held, of) == digest(expected, of):
+            return True
+        return bool(held == expected) and _bools(held) == _bools(expected)
 
     def results(request: Any, states: Any) -> tuple[bool, Any]:
-        held, expected = layout.read(request, states), expected_of(request.record)
-        if held != expected and digest(held, of) != digest(expected, of):
+        record, key = request.record, key_of_request(request)
+        held, expected = layout.read(request, states), expected_of(record)
+        check_expected(expected, record, key)
+        if not is_same(held, expected):
             return False, held
-        value = value_of(request.record)
+        value = check_value(value_of(record), record, key)
         if value is not None:
             layout.write(request, states, value)
         elif held is not None:
@@ -119,6 +141,19 @@ def compare_and_set(
         return True, value
 
     return results
+
+
+_PLAIN = (bool, int, str, bytes, type(None))
+"""Types whose values are the same if they are equal."""
+
+
+def _bools(value: Any) -> Any:
+    """Return where a value has a bool, which equals a number."""
+    if isinstance(value, dict):
+        return {key: _bools(of) for key, of in value.items()}
+    if isinstance(value, list | tuple):
+        return [_bools(of) for of in value]
+    return isinstance(value, bool)
 
 
 def scan(entry: Any, *, reverse: bool, limit: int | None) -> Results:

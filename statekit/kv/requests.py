@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from statekit.codec.value_codec import ValueCodec, shortened, value_codec
 from statekit.errors import StateTypeError
 from statekit.job.stream import Stream
 from statekit.kv.annotations import named_class, optional, type_text
@@ -48,12 +49,13 @@ def requests_of(stream: Stream[Any], name: str, parts: list[Part]) -> Stream[Any
     if len(fields) == len(parts):
         return stream.select(cls, name=name, **fields)
     check_fields(stream, name, parts)
-    getters = [getter(stream, part.given) for part in parts]
+    where = name.removesuffix(".requests")
+    getters = [checked_getter(stream, where, part) for part in parts]
 
     def request(record: Any) -> Any:
         return cls(*[get(record) for get in getters])
 
-    request.__name__ = name.removesuffix(".requests")  # what messages say
+    request.__name__ = where  # what messages say
     return stream.map(request, into=cls, name=name)
 
 
@@ -103,6 +105,76 @@ def check_fields(stream: Stream[Any], where: str, parts: list[Part]) -> None:
             )
 
 
+def checked_getter(stream: Stream[Any], where: str, part: Part) -> Callable[[Any], Any]:
+    """Return a function from a record of a stream to a part of a request, after checking the value.
+
+    Fields of declared types are checked already.
+
+    Parameters:
+        where: the operation, for messages.
+
+    Raises:
+        StateTypeError: the records have no such field. The function raises it for a value of
+            another type.
+    """
+    get = getter(stream, part.given)
+    if not callable(part.given) and stream.record_class is not dict:
+        return get
+    check = Checked(where, f"{part.name}=", part.type)
+
+    def checked(record: Any) -> Any:
+        return check(get(record), record)
+
+    return checked
+
+
+class Checked:
+    """Checks what a function of an operation returns, or what a field of a dict has.
+
+    Parameters:
+        where: the operation.
+        what: the argument of the operation.
+        of: the type that the value must have.
+    """
+
+    def __init__(self, where: str, what: str, of: Any) -> None:
+        self._where, self._what, self._of = where, what, of
+        self._codec: ValueCodec[Any] = value_codec(of)
+        self._accepts = self._codec.accepts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Checked, (self._where, self._what, self._of)
+
+    def __call__(self, value: Any, record: Any, key: Any = None) -> Any:
+        """Return a value that was given for a record, at a key if that is known.
+
+        Raises:
+            StateTypeError: it is of another type.
+        """
+        if self._accepts(value):
+            return value
+        at_key = "" if key is None else f" at key {key!r:.200}"
+        raise StateTypeError(
+            f"{self._where}: {self._what} gave {shortened(value)} for the record "
+            f"{shortened(record, 300)}{at_key}: {self._codec.reason(value)}. Nothing of this epoch "
+            f"is committed: give a value of type {shown(self._of)}"
+        )
+
+    def stored(self, value: Any) -> Any:
+        """Return the stored form of a value of the type."""
+        return self._codec.decode(self._codec.encode(value))
+
+
+def key_of_request(request: Any) -> Any:
+    """Return the key of a request, for messages."""
+    parts = [value for name, value in zip(request._fields, request, strict=True) if _is_key(name)]
+    return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+def _is_key(field: str) -> bool:
+    return field == "key" or (field.startswith("key_") and field[4:].isdigit())
+
+
 def getter(stream: Stream[Any], given: Given) -> Callable[[Any], Any]:
     """Return a function from a record of a stream to a part of a request.
 
@@ -114,6 +186,8 @@ def getter(stream: Stream[Any], given: Given) -> Callable[[Any], Any]:
     if given == WHOLE:
         return lambda record: record
     cls = stream.record_class
+    if cls is dict:
+        return operator.itemgetter(given)
     if given not in (fields := typing.get_type_hints(cls)):
         raise StateTypeError(
             f"stream {stream.name!r}: {cls.__name__} has no field {shown(given)} (it has "

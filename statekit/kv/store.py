@@ -23,7 +23,16 @@ from statekit.kv.answers import AnswerClass, entry_class
 from statekit.kv.layouts import Layout, OneValue, SortedValues, ValueWithPast
 from statekit.kv.multi_get import Assembly
 from statekit.kv.operations import Results
-from statekit.kv.requests import WHOLE, Given, Part, check_fields, getter, key_of_parts, requests_of
+from statekit.kv.requests import (
+    WHOLE,
+    Checked,
+    Given,
+    Part,
+    check_fields,
+    getter,
+    key_of_parts,
+    requests_of,
+)
 from statekit.shown import shown
 from statekit.state.options import TTL
 
@@ -372,7 +381,8 @@ class KVStore(Generic[K, V]):
             )
         parts = [*self._cell(key, sort), self._record(stream)]
         results = {"before": optional(self._value), "value": optional(self._value)}
-        handle = operations.update(self._layout, fn)
+        check = self._checked("update", stream, name, "the function", optional(self._value))
+        handle = operations.update(self._layout, fn, check)
         return self._added("update", stream, parts, results, handle, into, name, changed=fn)
 
     def put_if_absent(
@@ -394,7 +404,8 @@ class KVStore(Generic[K, V]):
         check_fields(stream, f"{self._where}.put_if_absent", [Part("value", self._value, value)])
         results = {"won": bool, "value": self._value}
         new = getter(stream, value)
-        handle = operations.put_if_absent(self._layout, new)
+        check = self._checked("put_if_absent", stream, name, "value=", self._value)
+        handle = operations.put_if_absent(self._layout, new, check)
         return self._added("put_if_absent", stream, parts, results, handle, into, name, new=new)
 
     def compare_and_set(
@@ -423,8 +434,10 @@ class KVStore(Generic[K, V]):
         compared = [Part(part, optional(self._value), of) for part, of in given.items()]
         check_fields(stream, f"{self._where}.compare_and_set", compared)
         results = {"won": bool, "value": optional(self._value)}
-        old, new = getter(stream, expected), getter(stream, value)
-        handle = operations.compare_and_set(self._layout, old, new, optional(self._value))
+        old, new, of = getter(stream, expected), getter(stream, value), optional(self._value)
+        own = partial(self._checked, "compare_and_set", stream, name)
+        checks = own("expected=", of), own("value=", of)
+        handle = operations.compare_and_set(self._layout, old, new, of, checks)
         arguments = {"expected": old, "new": new}
         return self._added(
             "compare_and_set", stream, parts, results, handle, into, name, **arguments
@@ -558,6 +571,13 @@ class KVStore(Generic[K, V]):
                 "that returns "
                 "a list of keys"
             )
+
+    def _checked(
+        self, kind: str, stream: Stream[Any], name: str | None, what: str, of: Any
+    ) -> Checked:
+        """Return the check of what an argument of an operation gives."""
+        own: object = getattr(stream, "name", stream)
+        return Checked(name or f"{self.name}.{kind}.{own}", what, of)
 
     def _record(self, stream: Stream[Any]) -> Part:
         return Part("record", stream.record_class, WHOLE)

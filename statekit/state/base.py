@@ -181,6 +181,13 @@ class State:
             scope.clocks.expiring.append(self._expire)
 
     @property
+    def complete_since_us(self) -> int | None:
+        """Since when rows were written that are there until they expire, in microseconds; None if
+        always.
+        """
+        return None if self.expiry is None else self.expiry.complete_since_us
+
+    @property
     def handle(self) -> Any:
         """The object that the user's function gets."""
         return self

@@ -215,6 +215,16 @@ class Expiry:
         self._expired_until = max(until, self._era.floor_us)
         """What was written then, or before, has expired."""
 
+    @property
+    def complete_since_us(self) -> int | None:
+        """Since when rows were written that are there until they expire; None if always.
+
+        Rows that were written earlier may not exist, because the state did not, or because they
+        expired by a shorter TTL.
+        """
+        times = (self._era.since_us, self._era.floor_us)
+        return max((time for time in times if abs(time) != PERMANENT), default=None)
+
     def write_as_of(self, written_us: int) -> None:
         """Use this processing time as the write time of the next writes."""
         self._instant = written_us

@@ -129,6 +129,11 @@ class StateModel:
         raise NotImplementedError
 
     @property
+    def complete_since_us(self) -> int | None:
+        """Since when it has all that was written and has not expired: always."""
+        return None
+
+    @property
     def handle(self) -> Self:
         """The object that the function gets."""
         return self

@@ -15,6 +15,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from statekit.codec.key_codec import schema_key_codec
+from statekit.codec.key_example import list_advice
 from statekit.codec.schema import Schema
 from statekit.codec.value_codec import PickleCodec, checked_decode
 from statekit.codec.value_plan import ENCODER, is_map
@@ -409,54 +410,17 @@ def _key_encoder(
             return encode(key_of(schema, given))
         except _KEY_ERRORS as error:
             why = "it is nested too deep" if isinstance(error, RecursionError) else error
-            advice = _list_advice(schema)
+            advice = list_advice(schema)
             raise StateTypeError(
                 f"{shown(given, 100)} is not a key of type {schema.brief}: {why}{advice}"
             ) from error
         except StateTypeError as error:
-            if advice := _list_advice(schema):
+            if advice := list_advice(schema):
                 raise StateTypeError(f"{error}{advice}") from error
             raise
 
     return encode_json
 
-
-def _list_advice(schema: Schema) -> str:
-    """Return how a key of several parts is given, after a semicolon; empty for other keys."""
-    if schema.kind == "optional":
-        return _list_advice(schema.items[0])
-    if schema.kind not in ("tuple", "variadic", "struct"):
-        return ""
-    return f"; give a JSON list, such as {json.dumps(_example(schema), default=str, separators=(',', ':'))}"
-
-
-def _example(schema: Schema, place: int = 0) -> Any:
-    """Return a key of a type as JSON, as an example."""
-    match schema.kind:
-        case "optional":
-            return _example(schema.items[0], place)
-        case "tuple" | "struct":
-            items = schema.items or tuple(field.schema for field in schema.fields)
-            return [_example(item, number) for number, item in enumerate(items)]
-        case "variadic":
-            return [_example(schema.items[0], number) for number in range(2)]
-        case "enum" | "literal":
-            name, value = schema.values[0]
-            return name if schema.kind == "enum" else value
-    return _EXAMPLES.get(schema.kind, ("NO", "p01"))[place % 2]
-
-
-_EXAMPLES: dict[str, tuple[Any, Any]] = {
-    "bool": (True, False),
-    "int": (1, 7),
-    "float": (0.5, 1.5),
-    "bytes": ("00ff", "01"),
-    "date": ("2026-01-31", "2026-02-28"),
-    "datetime": ("2026-01-31T12:00:00+00:00", "2026-02-28T12:00:00+00:00"),
-    "timedelta": ("PT1M", "PT1H"),
-    "uuid": ("12345678-1234-5678-1234-567812345678",) * 2,
-}
-"""The first and the second part of a key, by their types. For text, a country and a plant."""
 
 _KEY_ERRORS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 _KEY_PARSERS: dict[str, Callable[[str], Any]] = {

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from statekit.codec.value_codec import ValueCodec, shortened, value_codec
+from statekit.codec.value_codec import ValueCodec, value_codec
 from statekit.errors import StateTypeError
 from statekit.job.stream import Stream
 from statekit.kv.annotations import named_class, optional, type_text
@@ -153,11 +153,11 @@ class Checked:
         """
         if self._accepts(value):
             return value
-        at_key = "" if key is None else f" at key {key!r:.200}"
+        at_key = "" if key is None else f" at key {shown(key, 200)}"
         raise StateTypeError(
-            f"{self._where}: {self._what} gave {shortened(value)} for the record "
-            f"{shortened(record, 300)}{at_key}: {self._codec.reason(value)}. Nothing of this epoch "
-            f"is committed: give a value of type {shown(self._of)}"
+            f"{self._where}: {self._what} gave {shown(value, 100)} for the record "
+            f"{shown(record, 300)}{at_key}: {self._codec.reason(value)}. Nothing of this epoch is "
+            f"committed: give a value of type {type_text(self._of)}"
         )
 
     def stored(self, value: Any) -> Any:

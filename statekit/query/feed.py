@@ -329,11 +329,21 @@ class Feed(Closing):
         self._check_open()
         if epoch is not None:
             check_epoch("epoch", epoch)
-        applied = self.epoch if epoch is None else epoch
-        if self._lease is None or applied is None or self.epoch is None or applied > self.epoch:
+        if self._lease is None:
             raise QueryError(
-                f"epoch {applied} cannot be committed: pass reader=NAME to statekit.feed, and "
-                "commit epochs that it has returned"
+                "the feed has no name under which the checkpoint keeps epochs for it, so it has "
+                "nothing to commit: pass reader=NAME to statekit.feed, or leave out commit"
+            )
+        if self.epoch is None:
+            raise QueryError(
+                "the feed has returned no epoch yet, so there is none to commit: the checkpoint "
+                "keeps all epochs that follow. Commit after the changes of an epoch are applied"
+            )
+        applied = self.epoch if epoch is None else epoch
+        if applied > self.epoch:
+            raise QueryError(
+                f"epoch {applied} cannot be committed: the feed has returned epochs up to "
+                f"{self.epoch}. Commit an epoch after its changes are applied"
             )
         self._lease.commit(applied)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from heapq import merge
@@ -19,6 +17,7 @@ from statekit.checkpoint.state_kinds import RowShape
 from statekit.errors import CorruptCheckpointError, QueryError, StateTypeError
 from statekit.keygroup import GROUP_BYTES, group_of_row, pack_group
 from statekit.query.hot_rows import HotRows
+from statekit.query.page_cursor import PageCursor, PageScan
 from statekit.query.replica_arguments import listed_keys
 from statekit.query.state_rows import Row, StateRows, expiry_time_us
 from statekit.shown import shown
@@ -472,18 +471,19 @@ class StateView(Generic[K, V]):
 
         Raises:
             LargeKeyError: the first key of the part has more rows.
-            QueryError: the limit is below 1, the cursor is of another epoch or is not valid, or the
-                view was closed.
+            QueryError: the limit is below 1, the cursor is of another epoch, state, range or
+                direction, or is not valid, or the view was closed.
             StateTypeError: a bound is not a key of the operator.
         """
         _check_limit(limit, 1)
-        after = None if cursor is None else self._key_of_cursor(cursor)
+        scan = self._scan_of(start, end, reverse)
+        after = None if cursor is None else self._key_of_cursor(cursor, scan)
         items: list[tuple[K, V]] = []
         last, left = b"", rows
         for encoded, key, count, value in self._scanned(start, end, reverse, None, after, rows):
             is_too_much = left is not None and count > left
             if items and (is_too_much or len(items) == limit):
-                return Page(items, self._cursor_after(last))
+                return Page(items, PageCursor.of(scan, self._epoch_id, last).text)
             if is_too_much:
                 raise LargeKeyError(
                     f"state {self._name!r} has more than {rows:,} rows for the key "
@@ -491,30 +491,34 @@ class StateView(Generic[K, V]):
                     "read this key in parts, with key, start, end and limit, and the keys after it "
                     "with the cursor of this answer",
                     key,
-                    self._cursor_after(encoded),
+                    PageCursor.of(scan, self._epoch_id, encoded).text,
                 )
             items.append((key, value))
             last, left = encoded, None if left is None else left - count
         return Page(items, None)
 
-    def _cursor_after(self, key: bytes) -> str:
-        place = {"epoch": str(self._epoch_id), "after": key.hex()}
-        return base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
+    def _scan_of(self, start: K | None, end: K | None, reverse: bool) -> PageScan:
+        """Return a scan, for its cursors."""
+        keys = self._rows.keys
+        first, last = (None if key is None else keys.encode(key) for key in (start, end))
+        return PageScan(f"{self._rows.operator.name}.{self._name}", reverse, first, last)
 
-    def _key_of_cursor(self, cursor: str) -> bytes:
-        epoch_id, key = _parts_of_cursor(cursor)
-        epoch = epoch_id.epoch
+    def _key_of_cursor(self, text: str, scan: PageScan) -> bytes:
+        """Return the bytes of the key after which a page begins."""
+        cursor = PageCursor.of_text(text)
+        epoch = cursor.epoch_id.epoch
         if epoch != self.epoch:
             raise QueryError(
                 f"the cursor is of epoch {epoch}, and this view of epoch {self.epoch}: read on "
                 f"from a view of epoch {epoch}, with replica.at({epoch}), or begin again"
             )
-        if epoch_id != self._epoch_id:
+        if cursor.epoch_id != self._epoch_id:
             raise QueryError(
                 f"the cursor is of another epoch {epoch}: the checkpoint was replaced since, such "
                 "as by a backup. Begin again without a cursor"
             )
-        return key
+        cursor.check(scan)
+        return cursor.after
 
     def _scanned(
         self,
@@ -603,29 +607,6 @@ class StateView(Generic[K, V]):
                 f"state {self._name!r} is a {self._rows.state.kind} state and has no {parts}: use "
                 "get"
             )
-
-
-def epoch_of_cursor(cursor: str) -> EpochId:
-    """Return the identity of the epoch of the page that a cursor continues.
-
-    Raises:
-        QueryError: it is no cursor.
-    """
-    return _parts_of_cursor(cursor)[0]
-
-
-def _parts_of_cursor(cursor: str) -> tuple[EpochId, bytes]:
-    """Return the epoch and the bytes of the key that a cursor has."""
-    try:
-        given = json.loads(base64.urlsafe_b64decode(cursor))
-        epoch_id, after = EpochId.of_text(given["epoch"]), bytes.fromhex(given["after"])
-        if epoch_id is None:
-            raise ValueError("no epoch")
-        return epoch_id, after
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise QueryError(
-            f"cursor {shown(cursor, 100)} is not valid: pass the cursor of a page unchanged"
-        ) from error
 
 
 def _check_limit(limit: Any, least: int) -> None:

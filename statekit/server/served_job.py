@@ -21,8 +21,8 @@ from statekit.checkpoint.repository import Repository
 from statekit.clock import now_us, stopwatch_s
 from statekit.errors import QueryError, StatekitError
 from statekit.query.epoch_facts import EpochHistory
+from statekit.query.page_cursor import PageCursor
 from statekit.query.replica import Replica
-from statekit.query.state_view import epoch_of_cursor
 from statekit.query.view import View
 from statekit.server.disk import Disk
 from statekit.server.problems import Problem, bad_request
@@ -279,7 +279,7 @@ class ServedJob:
             Problem: it can no longer be read, or it is no cursor.
         """
         try:
-            epoch_id = epoch_of_cursor(cursor)
+            epoch_id = PageCursor.of_text(cursor).epoch_id
         except QueryError as error:
             raise bad_request(str(error)) from error
         return self._view_of_past(Wanted.exactly(epoch_id))

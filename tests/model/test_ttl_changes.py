@@ -1,4 +1,4 @@
-"""A TTL that is turned on or off, made shorter or longer, or moved to another clock, between runs."""
+"""A TTL that is turned on or off, is shorter or longer, or has another clock, in the next run."""
 
 from __future__ import annotations
 

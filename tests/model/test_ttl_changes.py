@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import statekit as sk
+from statekit.checkpoint.repository import Repository
+from statekit.keygroup import key_group
+from statekit.maintenance.rewrite import rewrite_checkpoint
+from statekit.maintenance.savepoint.write import write_savepoint
+from statekit.maintenance.verify.verify import verify
+from statekit.query.reader import CheckpointReader
 from statekit.state import base
 from statekit.testing import Harness
 from statekit.testing.process_model import ProcessModel
@@ -226,3 +233,237 @@ def test_states_expire_as_plain_values_would_in_many_histories_of_ttls(
     phases: list[Phase], swept: int
 ) -> None:
     check(phases, swept)
+
+
+# ----------------------------------------------------------------------- readers, shards, downtime
+
+
+class Visit(NamedTuple):
+    user: str
+
+
+HALF_HOUR = sk.TTL("30 minutes")
+MINUTE = 60_000_000
+
+
+def visits(ttl: sk.TTL | None) -> sk.Job:
+    """Counts the visits of a user, with a TTL or without."""
+
+    def count(
+        record: Visit,
+        visits: Annotated[sk.ValueState[int], ttl],
+        pages: Annotated[sk.MapState[int, int], ttl],
+    ) -> Iterator[tuple[str, int]]:
+        visits.update((visits.get() or 0) + 1)
+        pages[len(pages)] = 1
+        yield record.user, visits.get() or 0
+
+    job = sk.Job("visits")
+    job.source("seen", Visit).process(sk.process(key="user")(count)).sink("counts")
+    return job
+
+
+def run(home: Path, ttl: sk.TTL | None, users: str, minutes: float, **options: Any) -> list[Any]:
+    """Run an epoch over records that follow the earlier ones, and return the outputs."""
+    read = 0
+    if options.get("from_savepoint") is not None:
+        read = 3
+    elif home.exists():
+        repository = Repository(home)
+        last = options.get("from_epoch", repository.latest_epoch())
+        read = 0 if last is None else repository.manifest(last).offsets["seen"]
+    records = [Visit("nobody")] * read + [Visit(user) for user in users]
+    return visits(ttl).run(
+        {"seen": records},
+        checkpoint=home,
+        clock=lambda: round(minutes * MINUTE),
+        drain=False,
+        **options,
+    )["counts"]
+
+
+def read_everywhere(home: Path) -> dict[str, int]:
+    """What all readers find in the last epoch, after a check that it is the same."""
+    table = sk.read(home, "count", "visits").read_all().to_pylist()
+    found = {row["user"]: row["value"] for row in table}
+    with sk.Replica(home) as replica, replica.at() as view:
+        assert dict(view.state("count", "visits").items()) == found
+        assert view.state("count", "visits").count() == len(found)
+        assert {key for key, _ in view.state("count", "pages").items()} == set(found)
+    reader = CheckpointReader(home)
+    for user in "abc":
+        assert reader.get("count", "visits", user) == found.get(user)
+    return found
+
+
+def feed_table(home: Path, *, before: bool) -> dict[str, int]:
+    """The table that a consumer of the feed of a state has after all epochs."""
+    table: dict[str, int] = {}
+    with sk.feed(home, "count", "visits", before=before) as feed:
+        for epoch in feed:
+            if epoch.kind == "snapshot":
+                table.clear()
+            for change in epoch:
+                if change.op == "upsert":
+                    table[change.key] = change.value
+                else:
+                    table.pop(change.key, None)
+    return table
+
+
+@pytest.mark.parametrize("swept", [1, 10_000], ids=["a scan that goes on", "a scan at once"])
+def test_all_readers_agree_about_rows_of_before_a_ttl_whether_a_scan_has_reached_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swept: int
+) -> None:
+    monkeypatch.setattr(base, "SWEPT_MIN", swept)
+    home = tmp_path / "c"
+    run(home, None, "abc", 0)
+    run(home, HALF_HOUR, "a", 100, parallelism=3)
+    assert read_everywhere(home) == {"a": 2, "b": 1, "c": 1}
+    (row,) = sk.read(home, "count", "visits", key="b").read_all().to_pylist()
+    assert row["written"] == dt.datetime(1970, 1, 1, 1, 40, tzinfo=dt.UTC)
+    assert row["expires"] == dt.datetime(1970, 1, 1, 2, 10, tzinfo=dt.UTC)
+    run(home, HALF_HOUR, "a", 129.9)
+    assert read_everywhere(home) == {"a": 3, "b": 1, "c": 1}
+    for minutes in (130, 131, 132):
+        run(home, HALF_HOUR, "a", minutes, parallelism=2)
+        assert read_everywhere(home) == {"a": 3 + minutes - 129}
+        assert feed_table(home, before=True) == {"a": 3 + minutes - 129}
+    for minutes in range(133, 150):
+        run(home, HALF_HOUR, "a", minutes)
+    assert feed_table(home, before=False).keys() == {"a"}, "the scan has deleted the others"
+    assert verify(Repository(home)).is_intact
+
+
+def test_a_ttl_that_is_turned_on_rewrites_no_row_and_adds_a_row_per_key_group(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "c"
+    keys = [chr(97 + number) for number in range(26)]
+    run(home, None, "".join(keys) * 30, 0)
+    before = Repository(home).manifest(0).operators["count"]
+    run(home, HALF_HOUR, "", 1)
+    run(home, HALF_HOUR, "a", 2)
+    after = Repository(home).manifest(1).operators["count"]
+    groups = len({key_group(key, 128) for key in keys})
+    assert before.rows == {"visits": 26, "pages": 26 * 30}
+    written = sum(shard.chain.rows for shard in after.shards) - sum(
+        shard.chain.rows for shard in before.shards
+    )
+    assert written <= 2 * groups + 6
+
+
+@pytest.mark.parametrize("key_groups", [None, 7])
+def test_rows_of_before_a_ttl_expire_after_a_savepoint_or_other_key_groups(
+    tmp_path: Path, key_groups: int | None
+) -> None:
+    home = tmp_path / "c"
+    run(home, None, "ab", 0)
+    run(home, HALF_HOUR, "a", 100)
+    if key_groups is None:
+        write_savepoint(Repository(home), "saved")
+        saved, home = home / "savepoints" / "saved", tmp_path / "d"
+        run(home, HALF_HOUR, "a", 101, from_savepoint=saved)
+    else:
+        rewrite_checkpoint(Repository(home), key_groups=key_groups)
+        run(home, HALF_HOUR, "a", 101)
+    assert read_everywhere(home) == {"a": 3, "b": 1}
+    run(home, HALF_HOUR, "a", 130)
+    assert read_everywhere(home) == {"a": 4}
+    assert verify(Repository(home)).is_intact
+
+
+def test_a_rollback_to_before_a_ttl_turns_it_on_again(tmp_path: Path) -> None:
+    home = tmp_path / "c"
+    run(home, None, "ab", 0)
+    run(home, HALF_HOUR, "a", 100)
+    run(home, HALF_HOUR, "a", 140)
+    assert read_everywhere(home) == {"a": 1}
+    run(home, HALF_HOUR, "c", 200, from_epoch=0)
+    assert read_everywhere(home) == {"a": 1, "b": 1, "c": 1}
+    run(home, HALF_HOUR, "c", 230)
+    assert read_everywhere(home) == {"c": 1}
+
+
+def test_an_epoch_that_turns_a_ttl_on_reads_the_same_when_it_runs_again(tmp_path: Path) -> None:
+    home = tmp_path / "c"
+    run(home, None, "ab", 0)
+
+    def fails(records: list[Any], epoch: int) -> None:
+        raise RuntimeError("the sink is down")
+
+    with pytest.raises(sk.ProcessError, match="the sink is down"):
+        run(home, HALF_HOUR, "a", 100, outputs={"counts": fails})
+    assert read_everywhere(home) == {"a": 1, "b": 1}
+    run(home, HALF_HOUR, "a", 120)
+    (row,) = sk.read(home, "count", "visits", key="b").read_all().to_pylist()
+    assert row["expires"] == dt.datetime(1970, 1, 1, 2, 10, tzinfo=dt.UTC)
+    run(home, HALF_HOUR, "c", 130)
+    assert read_everywhere(home) == {"c": 1}
+
+
+@pytest.mark.parametrize("downtime", [True, False])
+def test_downtime_ages_rows_only_if_it_counts(tmp_path: Path, downtime: bool) -> None:
+    left = {"c": 1} if downtime else {"a": 1, "b": 1, "c": 1}
+    home, ttl = tmp_path / "c", sk.TTL("30 minutes", downtime=downtime)
+    run(home, ttl, "ab", 0)
+    run(home, ttl, "c", 24 * 60)
+    assert read_everywhere(home) == left
+    assert feed_table(home, before=True) == left
+
+
+def test_only_the_time_within_runs_counts_without_downtime(tmp_path: Path) -> None:
+    home, ttl = tmp_path / "c", sk.TTL("30 minutes", downtime=False)
+    times = iter([0, 10, 20])
+    run(home, ttl, "abc", 0, epoch_size=1)
+    records = [Visit("nobody")] * 3 + [Visit(user) for user in "bcc"]
+    visits(ttl).run(
+        {"seen": records},
+        checkpoint=home,
+        clock=lambda: (6000 + next(times)) * MINUTE,
+        epoch_size=1,
+        drain=False,
+    )
+    assert read_everywhere(home) == {"a": 1, "b": 2, "c": 3}
+    (row,) = sk.read(home, "count", "visits", key="a").read_all().to_pylist()
+    assert row["expires"] == dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(minutes=6030)
+    run(home, ttl, "c", 9000)  # 20 minutes have passed in the run before
+    assert read_everywhere(home) == {"a": 1, "b": 2, "c": 4}
+    times = iter([0, 10])
+    visits(ttl).run(
+        {"seen": [Visit("nobody")] * 7 + [Visit("c")] * 2},
+        checkpoint=home,
+        clock=lambda: (10_000 + next(times)) * MINUTE,
+        epoch_size=1,
+        drain=False,
+    )
+    assert read_everywhere(home) == {"c": 6}, "a and b were written 30 minutes ago"
+
+
+def test_downtime_that_counts_again_does_not_change_what_was_left_out(tmp_path: Path) -> None:
+    home = tmp_path / "c"
+    run(home, sk.TTL("30 minutes", downtime=False), "ab", 0)
+    run(home, sk.TTL("30 minutes", downtime=False), "", 1000)
+    run(home, sk.TTL("30 minutes", downtime=False), "c", 1001)
+    run(home, HALF_HOUR, "c", 1030)
+    assert read_everywhere(home) == {"a": 1, "b": 1, "c": 2}
+    run(home, HALF_HOUR, "c", 1031)
+    assert read_everywhere(home) == {"c": 3}
+
+
+def test_a_ttl_by_event_time_has_no_downtime() -> None:
+    with pytest.raises(sk.StateTypeError, match="no downtime counts: leave out downtime="):
+        sk.TTL("1 hour", clock="event", downtime=False)
+    with pytest.raises(sk.StateTypeError, match="use True or False"):
+        sk.TTL("1 hour", downtime="no")  # type: ignore[arg-type]
+
+
+def test_time_after_which_expired_rows_come_back_does_not_exist(tmp_path: Path) -> None:
+    """A TTL that is turned off, made longer or moved to another clock leaves expired rows so."""
+    for number, later in enumerate([None, sk.TTL("10 days")]):
+        home = tmp_path / str(number)
+        run(home, HALF_HOUR, "a", 0)
+        run(home, HALF_HOUR, "b", 30)
+        run(home, later, "c", 31)
+        assert read_everywhere(home) == {"b": 1, "c": 1}
+        assert run(home, later, "a", 32) == [("a", 1)]

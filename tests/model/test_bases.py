@@ -21,6 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import statekit as sk
 from statekit.backend.interface import MemoryBackend
 from statekit.backend.rocksdb_options import RocksOptions
+from statekit.checkpoint.era import Era
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.job_file import TtlRecord
 from statekit.checkpoint.manifest import EpochManifest, Report, ShardReport
@@ -518,7 +519,7 @@ class Bases(RuleBasedStateMachine):
                 replay(repository, backend, RestorePlan(*base.shard, base=base))
             ttl = TtlRecord(duration_us=TTL_US, clock="processing", refresh="write")
             for row_key, row in backend.scan("lately", *ALL_KEYS):
-                indexed = index_entry("lately", ttl, 1, row_key, row)
+                indexed = index_entry("lately", ttl, Era(1), row_key, row)
                 assert indexed is not None
                 assert indexed[1] > self.times_us[base.epoch], "it has expired, and is in a base"
 

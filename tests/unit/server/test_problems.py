@@ -54,7 +54,7 @@ def of_get() -> list[str]:
 @pytest.mark.parametrize("path", of_get())
 def test_head_is_answered_as_get_without_content(address: str, path: str) -> None:
     names = {"job": "shop", "operator": "sales", "state": "total", "key": "rome"}
-    place = path.replace(":path", "").format_map(names | {"name": "main.js"})
+    place = path.replace(":path", "").format_map(names | {"path": "main.js"})
     params = PARAMETERS.get(path, {})
     got = httpx.get(address + place, params=params)
     head = httpx.head(address + place, params=params)

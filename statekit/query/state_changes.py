@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.restore_plan import local_rows
@@ -42,7 +43,8 @@ class Piece:
         job_file: the job file in force.
         shard: the number of the shard that changed.
         files: its change files, in order; empty if there are none to read.
-        before: the epoch that is compared with this one; None for all rows.
+        epoch_id: the identity of the epoch, for rows that are not in files of its own.
+        before: the identity of the epoch that is compared with this one; None for all rows.
         groups_before: the key groups of the epoch before that are compared.
         groups: the key groups that are compared, or read; None to read files, or operator state
             completely.
@@ -52,7 +54,8 @@ class Piece:
     job_file: FileRef
     shard: int = 0
     files: tuple[FileRef, ...] = ()
-    before: int | None = None
+    epoch_id: EpochId | None = None
+    before: EpochId | None = None
     groups_before: Groups | None = None
     groups: Groups | None = None
 
@@ -176,16 +179,21 @@ class StateChanges:
         )
         job_file = after.job_file
         if isinstance(source, Comparison):
-            before = None if source.before is None else source.before.epoch
+            epoch_id, before = after.id, None if source.before is None else source.before.id
             if source.rows.is_local:
-                yield Piece(facts, job_file)
+                yield Piece(facts, job_file, epoch_id=epoch_id)
                 return
             for groups_before, groups in source.pieces():
                 yield Piece(
-                    facts, job_file, before=before, groups_before=groups_before, groups=groups
+                    facts,
+                    job_file,
+                    epoch_id=epoch_id,
+                    before=before,
+                    groups_before=groups_before,
+                    groups=groups,
                 )
         elif source.rows.is_local and have_other_shards(source.before, after, operator):
-            yield Piece(facts, job_file)
+            yield Piece(facts, job_file, epoch_id=after.id)
         else:
             shards = after.operators[operator].shards
             numbers = {shard.first_group: number for number, shard in enumerate(shards)}
@@ -224,14 +232,14 @@ class StateChanges:
     def _of_all_shards(self, piece: Piece, table: ChangeTable) -> Iterator[pa.RecordBatch]:
         """Yield operator state completely."""
         yield table.clear_all(piece.facts)
-        manifest = self.epochs.manifest(piece.facts.epoch)
+        manifest = self._manifest_of(piece)
         operator = self._rows_of(manifest).operator
         of_shards = local_rows(self._repository, operator, manifest)[self._state]
         for number, rows in enumerate(of_shards):
             yield from _changed(piece.facts, table, iter(rows), number)
 
     def _compared(self, piece: Piece, groups: Groups) -> Iterator[tuple[bytes, bytes | None]]:
-        after = self.epochs.manifest(piece.facts.epoch)
+        after = self._manifest_of(piece)
         rows, repository = self._rows_of(after), self._repository
         if piece.before is None:
             yield from Comparison("snapshot", repository, after, rows).changed_rows(None, groups)
@@ -239,8 +247,12 @@ class StateChanges:
         before = self.epochs.manifest(piece.before)
         rows_before = self._rows_of(before)
         source = Comparison("difference", repository, after, rows, before, rows_before)
-        with still_kept(repository, piece.before, QueryError):
+        with still_kept(repository, piece.before.epoch, QueryError):
             yield from source.changed_rows(piece.groups_before, groups)
+
+    def _manifest_of(self, piece: Piece) -> EpochManifest:
+        assert piece.epoch_id is not None, "its rows are not in files of the epoch"
+        return self.epochs.manifest(piece.epoch_id)
 
     @contextmanager
     def _located(self, epoch: int) -> Iterator[None]:

@@ -50,7 +50,7 @@ from statekit.server.reads import (
     read_key,
     read_many,
 )
-from statekit.server.served_job import LAST, ServedJob, Wanted
+from statekit.server.served_job import LAST, ServedJob, Wanted, is_of
 from statekit.server.sql_queries import Queries, SqlQuery, states_of
 from statekit.server.tables import MEDIA_TYPES, Asked, Tables
 from statekit.server.waits import Waiter, Waits
@@ -388,12 +388,17 @@ async def read_state(
         return await _file(request, served, own, epoch, table)
     if wide_ints is not None:
         raise bad_request("wide_ints= is for files and SQL: JSON has ints of any size")
-    view = await own.view(epoch, operator)
+    if cursor is not None and key is None:
+        view = own.view_of_cursor(cursor)
+        if not is_of(view, epoch):
+            raise bad_request(
+                f"the cursor is of epoch {view.epoch}: leave epoch= out, or pass that"
+            )
+    else:
+        view = await own.view(epoch, operator)
     if key is not None:
         data = json_of(key, "key")
         return await _one(request, own, view, (operator, state), part, data, is_json=True)
-    if cursor is not None and epoch == LAST:
-        view = own.view_of_cursor(cursor)
     found = await run_in_threadpool(lambda: page(view.state(operator, state), part, cursor))
     return answer(found, own.facts(view, operator), None)
 

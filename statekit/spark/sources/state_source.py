@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.repository import Repository
 from statekit.query.read import StateTable
 from statekit.query.reader import CheckpointReader
@@ -32,6 +33,8 @@ class StateRequest:
         checkpoint: the URL of the checkpoint, or an absolute path.
         operator, state: their names.
         epoch: the epoch; that of the last commit, if the user gave none.
+        manifest: the checksum of its manifest: all tasks read this epoch, and not another one of a
+            checkpoint that was replaced meanwhile.
         key: read this key alone, as text or JSON; None for all.
         wide_ints, allow_pickle: as in `statekit.read`.
     """
@@ -40,6 +43,7 @@ class StateRequest:
     operator: str
     state: str
     epoch: int
+    manifest: str
     key: str | None
     wide_ints: bool
     allow_pickle: bool
@@ -55,12 +59,13 @@ class StateRequest:
         """
         options = Options(FORMAT, given, _OPTIONS)
         repository = Repository(options.required("path", PATH), create=False)
-        epoch = options.number("epoch")
+        epoch = CheckpointReader(repository, epoch=options.number("epoch")).manifest.id
         request = cls(
             checkpoint=repository.url,
             operator=options.required("operator", OPERATOR),
             state=options.required("state", STATE),
-            epoch=CheckpointReader(repository, epoch=epoch).manifest.epoch,
+            epoch=epoch.epoch,
+            manifest=epoch.manifest,
             key=options.text("key"),
             wide_ints=options.flag("wideInts"),
             allow_pickle=options.flag("allowPickle"),
@@ -73,7 +78,8 @@ class StateRequest:
 
     def rows(self) -> StateTable:
         """Open the checkpoint."""
-        reader = CheckpointReader(self.checkpoint, epoch=self.epoch)
+        epoch = EpochId(self.epoch, self.manifest)
+        reader = CheckpointReader(self.checkpoint, epoch=epoch)
         return StateTable(reader, self.operator, self.state)
 
     @property

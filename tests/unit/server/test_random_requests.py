@@ -57,26 +57,31 @@ _VALUES = (
 _NAMES = st.sampled_from(
     [
         *("key", "entry", "start", "end", "limit", "reverse", "cursor", "prefix"),
-        *("epoch", "as_of", "min_epoch", "min_watermark", "other"),
+        *("epoch", "manifest", "as_of", "min_epoch", "min_watermark", "wide_ints", "other"),
     ]
 )
 _HEADERS = st.dictionaries(
     st.sampled_from(
-        ["If-None-Match", "Accept", "Range", "Last-Event-ID", "Authorization", "Origin"]
+        [
+            *("If-None-Match", "If-Match", "If-Modified-Since", "If-Range", "If-Unmodified-Since"),
+            *("Accept", "Range", "Last-Event-ID", "Authorization", "Origin"),
+        ]
     ),
-    st.sampled_from(["*", 'W/"x"', "bytes=0-3", "bytes=9-1", "text/csv", "Bearer x", "", "1-1"]),
+    st.sampled_from(
+        [
+            *("*", 'W/"x"', "bytes=0-3", "bytes=9-1", "bytes=99999-", "text/csv", "Bearer x", ""),
+            *("1-1", f"1-{'0' * 32}-end", "Mon, 01 Jan 2001 00:00:00 GMT", "nonsense"),
+        ]
+    ),
     max_size=2,
 )
 
 
 def check(answer: httpx.Response) -> None:
-    """An answer is one, or a problem; only the server itself may be unable to read a request."""
-    if answer.status_code in (200, 206, 304, 307, 416):
+    """An answer is one, or a problem."""
+    if answer.status_code in (200, 206, 304, 307):
         return
     assert 400 <= answer.status_code < 500, (answer.request.url, answer.text)
-    if answer.headers.get("content-type", "").startswith("text/plain"):
-        assert answer.text == "Invalid HTTP request received."
-        return
     assert answer.headers["content-type"] == "application/problem+json"
     if answer.request.method != "HEAD":
         body = answer.json()
@@ -148,7 +153,9 @@ def _cursor(data: Any) -> str:
     return base64.urlsafe_b64encode(json.dumps(data).encode()).decode()
 
 
-_EPOCHS = st.integers(-2, 5) | st.sampled_from([2**62, 10**400, 2.5, "2", None, True, float("inf")])
+_EPOCHS = st.integers(-2, 5).map(lambda epoch: f"{epoch}-{'0' * 32}") | st.sampled_from(
+    [2, 2**62, 2.5, "2", f"2-{'0' * 31}", f"{10**30}-{'0' * 32}", None, True, float("inf")]
+)
 _AFTER = (
     st.binary(max_size=12).map(bytes.hex)
     | st.sampled_from(["", "726f6d650000", "ff" * 40, "zz", "0", "ROME", "7 2", 5, None, ["72"]])

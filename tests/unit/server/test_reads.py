@@ -271,7 +271,9 @@ def test_an_epoch_of_a_replaced_checkpoint_is_another_one_of_the_same_number(
         known = client.get("/shop/epochs").json()
         replace()
         exactly = {"epoch": 2, "manifest": first["manifest"]}
-        for gone in ({"cursor": first["value"]["cursor"]}, exactly):
+        cursor = {"cursor": first["value"]["cursor"]}
+        assert problem(client.get("/shop/sales/total", params={**cursor, "key": "x"}))[0] == 400
+        for gone in (cursor, exactly, {**cursor, "epoch": 2}, {**cursor, "min_epoch": 1}):
             answer = client.get("/shop/sales/total", params=gone)
             assert problem(answer) == (410, "gone")
             assert "was replaced" in answer.json()["detail"]

@@ -10,9 +10,11 @@ import datetime as dt
 import struct
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
-from statekit.codec.annotations import SCALARS
+from statekit.codec.annotations import SCALARS, struct_flavour
+from statekit.codec.kept_fields import only_fields, why_beside
 from statekit.codec.schema import Schema, schema_of
 from statekit.codec.value_check import NESTING_MAX
 from statekit.codec.vectorized import sortable_ints
@@ -248,11 +250,14 @@ def _tuple_key(
     encoders = [encode for encode, _ in parts]
     decoders = [decode for _, decode in parts]
     size = len(parts)
-    make: Callable[[list[Any]], Any] = tuple if cls is tuple else lambda items: cls(*items)
+    make: Callable[[list[Any]], Any] = tuple if cls is tuple else partial(tuple.__new__, cls)
+    is_kept = (only_fields(cls) if struct_flavour(cls) == "namedtuple" else None) or _always
 
     def encode_tuple(value: Any) -> bytes:
         if type(value) is not cls or len(value) != size:
             raise _no_key(name, value)
+        if not is_kept(value):
+            raise _no_key(name, value, why_beside(cls, value))
         return b"".join([encode(item) for encode, item in zip(encoders, value, strict=True)])
 
     def encode_pair(value: Any) -> bytes:
@@ -267,7 +272,12 @@ def _tuple_key(
             items.append(item)
         return make(items), offset
 
-    return (encode_pair if size == 2 else encode_tuple), decode_tuple
+    is_pair = size == 2 and is_kept is _always
+    return (encode_pair if is_pair else encode_tuple), decode_tuple
+
+
+def _always(_value: Any) -> bool:
+    return True
 
 
 def _variadic_key(encode: KeyEncode, decode: KeyDecode, name: str) -> tuple[KeyEncode, KeyDecode]:

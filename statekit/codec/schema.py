@@ -19,13 +19,13 @@ import xxhash
 
 from statekit.codec.annotations import (
     SCALARS,
-    class_hints,
     show,
     struct_fields,
     struct_flavour,
     union_members,
     unwrap,
 )
+from statekit.codec.kept_fields import check_class
 from statekit.codec.schema_tree import LEVELS_MAX, tree_fault
 from statekit.errors import StateTypeError
 
@@ -344,25 +344,11 @@ class _Reader:
         if cls in self.open:
             return Schema("ref", name=cls.__name__, annotation=cls)
         flavour = struct_flavour(cls) or ""
-        self.check_class(cls, flavour)
+        check_class(cls)
         self.open.append(cls)
         fields = tuple(self.read_fields(cls, flavour))
         self.open.pop()
         return Schema("struct", (), cls.__name__, flavour, fields, annotation=cls)
-
-    def check_class(self, cls: Any, flavour: str) -> None:
-        """Make sure that an instance holds nothing but its fields, all of them with types."""
-        if flavour == "pydantic" and cls.model_config.get("extra") == "allow":
-            raise StateTypeError(
-                f'{cls.__name__} allows extra fields, which have no type: set extra="ignore"'
-                " or add a field of type dict[str, str]"
-            )
-        if flavour == "dataclass":
-            for name, hint in class_hints(cls).items():
-                if isinstance(hint, dataclasses.InitVar):
-                    raise StateTypeError(
-                        f"{cls.__name__}.{name} is an InitVar, which is not kept: use a field"
-                    )
 
     def read_fields(self, cls: type, flavour: str) -> Iterator[StructField]:
         for field in struct_fields(cls):

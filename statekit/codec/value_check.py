@@ -166,7 +166,13 @@ def check_each(check: Check) -> Callable[[Any], bool]:
     return check.each or (lambda values: all(map(one, values)))
 
 
-def check_parts(cls: type, checks: Sequence[Check], read: str, condition: str = "True") -> Check:
+def check_parts(
+    cls: type,
+    checks: Sequence[Check],
+    read: str,
+    condition: str = "True",
+    is_kept: Predicate | None = None,
+) -> Check:
     """Return a check of a class and of parts of its instances, compiled as `dataclasses` does it.
 
     The check of many values has the same code in a loop, which saves a call for each.
@@ -176,8 +182,9 @@ def check_parts(cls: type, checks: Sequence[Check], read: str, condition: str = 
         checks: of the parts.
         read: a statement that assigns the parts of `value` to `part0`, `part1`, …
         condition: of `value`, as source text; checked before the parts are read.
+        is_kept: a predicate that the condition may call by this name.
     """
-    names: dict[str, Any] = {**_NAMES, "cls": cls}
+    names: dict[str, Any] = {**_NAMES, "cls": cls, "is_kept": is_kept}
     terms = []
     for index, check in enumerate(checks):
         if check.term is not None:

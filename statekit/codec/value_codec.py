@@ -20,6 +20,7 @@ import cloudpickle
 import msgspec
 
 from statekit.codec.annotations import is_immutable, unwrap
+from statekit.codec.kept_fields import why_beside
 from statekit.codec.schema import Schema, schema_of
 from statekit.codec.value_check import INT_MAX, INT_MIN, NESTING_MAX, exceeds_nesting, is_text
 from statekit.codec.value_plan import ENCODER, Convert, ValuePlan, unchanged
@@ -117,25 +118,21 @@ def _checked_encode(name: str, to_wire: Convert | None) -> Callable[[Any], bytes
 def _verified(
     name: str, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]
 ) -> Callable[[Any], bytes]:
-    """Return an `encode` that refuses values which change, or fail, when they are read back.
+    """Return an `encode` that refuses values which cannot be read back.
 
-    Reading calls `__post_init__` or `model_post_init` again. If the method is not idempotent, the
-    value would change each time it is read and written.
+    Reading calls `__post_init__` or `model_post_init`, which may fail.
     """
 
     def encode_verified(value: Any) -> bytes:
-        data, why = encode(value), ""
+        data = encode(value)
         try:
-            if encode(decode(data)) != data:
-                why = "it changes when it is read back"
+            decode(data)
         except CorruptCheckpointError as error:
-            why = f"it cannot be read back: {shown_text(error.__cause__ or error)}"
-        if why:
             raise StateTypeError(
-                f"{shown(value, 100)} cannot be stored as {name} ({why}): `__post_init__` and "
-                "`model_post_init` are called again when a value is read, let them leave complete "
-                "fields as they are"
-            )
+                f"{shown(value, 100)} cannot be stored as {name} (it cannot be read back: "
+                f"{shown_text(error.__cause__ or error)}): `__post_init__` and `model_post_init` are called when a "
+                "value is read, let them accept the values of all fields"
+            ) from error
         return data
 
     return encode_verified
@@ -219,7 +216,14 @@ def _reason(plan: ValuePlan, value: Any, path: str) -> str | None:
         problem += ": text must be valid UTF-8, without lone surrogates"
     elif _unoptional(plan.schema).name in [base.__name__ for base in type(value).__mro__[1:]]:
         problem += ": it must be exactly that class, a subclass would lose fields"
+    elif beside := _why_beside(_unoptional(plan.schema), value):
+        problem = f"{shortened(value)}: {beside}"
     return f"{path}: {problem}" if path else problem
+
+
+def _why_beside(schema: Schema, value: Any) -> str:
+    is_record = schema.kind == "struct" and type(value) is schema.annotation
+    return why_beside(schema.annotation, value) if is_record else ""
 
 
 def _unoptional(schema: Schema) -> Schema:

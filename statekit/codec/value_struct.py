@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import keyword
 import operator
 import typing
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from statekit.codec.annotations import struct_fields, struct_flavour, with_metadata
+from statekit.codec.kept_fields import (
+    only_fields,
+    only_stores,
+    quick_condition,
+    restorer,
+    runs_code,
+)
 from statekit.codec.schema import Schema, StructField
 from statekit.codec.value_check import Check, check_parts, deeper, unpacking
 from statekit.codec.value_plan import PLANS, Convert, ValuePlan, unchanged
@@ -95,9 +101,9 @@ class Planner:
 
 def _is_plain(cls: Any) -> bool:
     """Return whether msgspec writes the class as a map of all its fields under their own names,
-    and refuses no values of their types.
+    refuses no values of their types, and reads them without code of the class.
     """
-    if any(_is_constrained(field.annotation) for field in struct_fields(cls)):
+    if runs_code(cls) or any(_is_constrained(field.annotation) for field in struct_fields(cls)):
         return False
     flavour = struct_flavour(cls)
     if flavour != "msgspec":
@@ -139,7 +145,7 @@ def _complete_plan(plan: ValuePlan) -> None:
     """Fill in the checks and `runs_code` of a struct's plan, whose `items` are complete."""
     schema, fields, cls = plan.schema, plan.items, plan.schema.annotation
     names = [field.name for field in schema.fields]
-    plan.runs_code = _runs_code(cls) or any(field.runs_code for field in fields)
+    plan.runs_code = runs_code(cls) or any(field.runs_code for field in fields)
     accepts, exact = [field.accepts for field in fields], [field.exact for field in fields]
     if schema.flavour == "typeddict":
         plan.accepts = _check_typeddict(schema, accepts)
@@ -149,29 +155,15 @@ def _complete_plan(plan: ValuePlan) -> None:
     read, condition = "; ".join(reads) or "pass", "True"
     if schema.flavour == "namedtuple":
         read, condition = unpacking(len(names))
-    plan.accepts = check_parts(cls, accepts, read, condition)
-    plan.exact = check_parts(cls, exact, read, f"{condition} and {_only_fields(cls, names)}")
-
-
-def _runs_code(cls: Any) -> bool:
-    """Return whether reading an instance calls a method of its class."""
-    if struct_flavour(cls) == "pydantic":
-        return cls.__pydantic_post_init__ is not None
-    return hasattr(cls, "__post_init__")
-
-
-def _only_fields(cls: Any, names: Collection[str]) -> str:
-    """Return a condition, as source text: an instance has its fields and nothing else."""
-    if _runs_code(cls):
-        return "False"
-    flavour = struct_flavour(cls)
-    if flavour == "pydantic":
-        if cls.__private_attributes__:
-            return "False"
-        return f"len(value.__dict__) == len(value.__pydantic_fields_set__) == {len(names)}"
-    if not cls.__dictoffset__:
-        return "True"
-    return f"len(value.__dict__) == {len(names) if flavour == 'dataclass' else 0}"
+    is_kept, quickly = only_fields(cls), quick_condition(cls)
+    kept = "True" if is_kept is None else f"({quickly} or is_kept(value))"
+    plan.accepts = check_parts(cls, accepts, read, f"{condition} and {kept}", is_kept)
+    read_alike = "True" if is_kept is None else quickly
+    if runs_code(cls):
+        read_alike = "False"
+    elif schema.flavour == "pydantic":
+        read_alike += f" and len(value.__pydantic_fields_set__) == {len(names)}"
+    plan.exact = check_parts(cls, exact, read, f"{condition} and {read_alike}")
 
 
 def _attribute(name: str) -> str:
@@ -233,6 +225,7 @@ def _is_wire_tuple(plan: ValuePlan) -> bool:
         plan.schema.flavour == "namedtuple"
         and all(field.required for field in plan.schema.fields)
         and not any(item.to_wire for item in plan.items)
+        and only_stores(plan.schema.annotation)
     )
 
 
@@ -265,7 +258,7 @@ def _struct_from_wire(plan: ValuePlan) -> Convert:
     names = tuple(field.name for field in fields)
     get = _getter(tuple(f"f{index}" for index in range(len(fields))))
     restores = [item.from_wire for item in plan.items]
-    build = _builder(cls)
+    build = restorer(cls)
     build_row: Callable[[Any], Any] = lambda row: build(dict(zip(names, row, strict=True)))  # noqa: E731
     if plan.schema.flavour == "namedtuple":
         build_row = functools.partial(tuple.__new__, cls)  # `_make` takes three times as long
@@ -288,55 +281,3 @@ def _struct_from_wire(plan: ValuePlan) -> Convert:
     if all(field.required for field in fields):
         return lambda wire: build_row(get(wire))
     return from_plain_wire
-
-
-def _builder(cls: Any) -> Callable[[dict[str, Any]], Any]:
-    """Return the function that creates an instance from its fields; missing fields get their
-    defaults.
-    """
-    match struct_flavour(cls):
-        case "typeddict":
-            return lambda values: values
-        case "pydantic":
-            return _model_builder(cls)
-        case "dataclass":
-            return lambda values: _build_dataclass(cls, values)
-    return lambda values: cls(**values)
-
-
-def _model_builder(cls: Any) -> Callable[[dict[str, Any]], Any]:
-    """Like `model_construct`, but without its search for aliases if no field is missing."""
-    size = len(cls.model_fields)
-    if cls.__pydantic_post_init__ is not None:
-        return lambda values: cls.model_construct(**values)
-
-    def build(values: dict[str, Any]) -> Any:
-        if len(values) < size:
-            return cls.model_construct(**values)
-        model = cls.__new__(cls)
-        _set(model, "__dict__", values)
-        _set(model, "__pydantic_fields_set__", set(values))
-        _set(model, "__pydantic_extra__", None)
-        _set(model, "__pydantic_private__", None)
-        return model
-
-    return build
-
-
-_set = object.__setattr__
-
-
-def _build_dataclass(cls: Any, values: dict[str, Any]) -> Any:
-    """Like msgspec: `__init__` is not called, `__post_init__` is."""
-    instance = object.__new__(cls)
-    for field in dataclasses.fields(cls):
-        if field.name in values:
-            value = values[field.name]
-        elif field.default_factory is not dataclasses.MISSING:
-            value = field.default_factory()
-        else:
-            value = field.default
-        object.__setattr__(instance, field.name, value)
-    if hasattr(instance, "__post_init__"):
-        instance.__post_init__()
-    return instance

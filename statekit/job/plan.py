@@ -316,6 +316,20 @@ class Plan:
         """Return whether a stream is a source."""
         return any(source.name == stream for source in self.sources)
 
+    def has_given_rows(self, stream: str) -> bool:
+        """Return whether a stream has rows as a source got them, of which the constructor of their
+        class makes records. The job has made and written all others.
+        """
+        transform = self.transform(stream)
+        if transform is not None:
+            function = transform.function
+            keeps_rows = function.keeps_records or function.selects_columns
+            return keeps_rows and self.has_given_rows(transform.input)
+        late_of = next((each for each in self.operators if each.late == stream), None)
+        if late_of is not None:
+            return any(map(self.has_given_rows, late_of.inputs))
+        return self.is_source(stream)
+
     def is_operator(self, stream: str) -> bool:
         """Return whether a stream is the output of an operator."""
         return any(operator.name == stream for operator in self.operators)

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pydantic
 
 from statekit.codec.annotations import Field, peel, show
+from statekit.codec.kept_fields import only_stores, restorer
 from statekit.records.declaration import (
     MAPPINGS,
     SEQUENCES,
@@ -45,16 +46,20 @@ class _UnreadableType(ColumnMismatch):
 
 
 def record_assembler(
-    record: RecordDeclaration, columns: Sequence[Any], path: str
+    record: RecordDeclaration, columns: Sequence[Any], path: str, *, restores: bool = False
 ) -> Callable[[Sequence[Any], int], list[Any]]:
-    """(arrays of these columns, row count) -> records."""
-    names, read = record_columns(record, columns, path)
-    build = record_builder(record, names)
+    """(arrays of these columns, row count) -> records.
+
+    Here and below, `restores` says that the job wrote the rows. So records are restored field by
+    field. Those of other rows are made by the constructor of their class, which may check them.
+    """
+    names, read = record_columns(record, columns, path, restores=restores)
+    build = record_builder(record, names, restores=restores)
     return lambda arrays, count: build(read(arrays), count)
 
 
 def record_columns(
-    record: RecordDeclaration, columns: Sequence[Any], path: str
+    record: RecordDeclaration, columns: Sequence[Any], path: str, *, restores: bool = False
 ) -> tuple[list[str], Callable[[Sequence[Any]], list[list[Any]]]]:
     """Return the fields that these columns have, and (arrays) -> the values of each field."""
     fields = record.fields
@@ -64,7 +69,7 @@ def record_columns(
     readers: list[tuple[int, Read]] = []
     names = []
     for name, field in fields.items():
-        if not field.init or (name not in position and not field.required):
+        if name not in position and not (field.required and field.init):
             continue
         if name not in position:
             raise ColumnMismatch(
@@ -73,16 +78,24 @@ def record_columns(
             )
         index = position[name]
         annotation = record.column_annotation(field)
-        read = field_reader(record, annotation, columns[index].type, f"{path}.{name}")
+        arrow = columns[index].type
+        read = field_reader(record, annotation, arrow, f"{path}.{name}", restores=restores)
         readers.append((index, read))
         names.append(name)
     return names, lambda arrays: [read(arrays[index]) for index, read in readers]
 
 
-def field_reader(record: RecordDeclaration | None, annotation: Any, arrow: Any, path: str) -> Read:
+def field_reader(
+    record: RecordDeclaration | None,
+    annotation: Any,
+    arrow: Any,
+    path: str,
+    *,
+    restores: bool = False,
+) -> Read:
     """Return a reader of the column of a field, of a record or of none, nulls included."""
-    if record is None or record.flavour != "pydantic":
-        return column_reader(annotation, arrow, path)
+    if record is None or record.flavour != "pydantic" or restores:
+        return column_reader(annotation, arrow, path, restores=restores)
     if len(peel(annotation)[0]) > 1 and not pa.types.is_null(arrow):
         return _raw(arrow)  # pydantic decides which member it is
     try:
@@ -91,34 +104,63 @@ def field_reader(record: RecordDeclaration | None, annotation: Any, arrow: Any, 
         return _raw(arrow)  # pydantic validates it
 
 
-def record_builder(
-    record: RecordDeclaration, names: list[str]
-) -> Callable[[Sequence[list[Any]], int], list[Any]]:
+Build = Callable[[Sequence[list[Any]], int], list[Any]]
+"""A function from the values of some fields, and the number of records, to records."""
+
+
+def record_builder(record: RecordDeclaration, names: list[str], *, restores: bool = False) -> Build:
     """(values of these fields, record count) -> records."""
-    cls, flavour = record.cls, record.flavour
-    keys = names
-    if flavour == "pydantic":
-        keys = [_input_key(name, cls.model_fields[name]) for name in names]
-    elif flavour not in ("dict", "typeddict") and names and _takes_in_order(cls, names):
-        if _is_plain_namedtuple(cls, names):  # twice as fast as the constructor
-            make = functools.partial(tuple.__new__, cls)
-            return lambda columns, count: list(map(make, zip(*columns, strict=True)))
-        return lambda columns, count: list(map(cls, *columns))
-
-    def rows(columns: Sequence[list[Any]], count: int) -> list[dict[str, Any]]:
-        if not keys:
-            return [{} for _ in range(count)]
-        return [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
-
-    if flavour == "pydantic":
-        validate = pydantic.TypeAdapter(cls).validator.validate_python
-        return lambda columns, count: list(map(validate, rows(columns, count)))
-    if flavour in ("dict", "typeddict"):
-        fields = record.fields or {}
+    cls, fields = record.cls, record.fields or {}
+    later = [name for name in names if fields and not fields[name].init]
+    if record.flavour in ("dict", "typeddict"):
         optional = [fields[name] for name in names if name in fields and not fields[name].required]
         absent = [field.name for field in optional if not peel(field.annotation)[1]]
-        return lambda columns, count: _without_nulls(rows(columns, count), absent)
-    return lambda columns, count: [cls(**row) for row in rows(columns, count)]
+        return lambda columns, count: _without_nulls(_rows(names, columns, count), absent)
+    if restores and (later or not only_stores(cls)):
+        restore = restorer(cls)
+        return lambda columns, count: list(map(restore, _rows(names, columns, count)))
+    if later:
+        return _with_later(record, names, later)
+    if record.flavour == "pydantic":
+        return _validator(cls, names)
+    if names and _takes_in_order(cls, names):
+        if only_stores(cls) and getattr(cls, "_fields", None) == tuple(names):
+            make = functools.partial(tuple.__new__, cls)  # twice as fast as the constructor
+            return lambda columns, count: list(map(make, zip(*columns, strict=True)))
+        return lambda columns, count: list(map(cls, *columns))
+    return lambda columns, count: [cls(**row) for row in _rows(names, columns, count)]
+
+
+def _rows(keys: list[str], columns: Sequence[list[Any]], count: int) -> list[dict[str, Any]]:
+    if not keys:
+        return [{} for _ in range(count)]
+    return [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _with_later(record: RecordDeclaration, names: list[str], later: list[str]) -> Build:
+    """Return a builder that sets fields which the constructor does not take (`init=False`)."""
+    taken = [place for place, name in enumerate(names) if name not in later]
+    build = record_builder(record, [names[place] for place in taken])
+    places = [(name, names.index(name)) for name in later]
+
+    def built(columns: Sequence[list[Any]], count: int) -> list[Any]:
+        records = build([columns[place] for place in taken], count)
+        for name, place in places:
+            for made, value in zip(records, columns[place], strict=True):
+                object.__setattr__(made, name, value)
+        return records
+
+    return built
+
+
+def _validator(cls: Any, names: list[str]) -> Build:
+    """Return a builder of pydantic models."""
+    validate = pydantic.TypeAdapter(cls).validator.validate_python
+    if issubclass(cls, pydantic.RootModel):
+        return lambda columns, count: list(map(validate, *columns))
+    keys = [_input_key(name, cls.model_fields[name]) for name in names]
+    by_any = functools.partial(validate, by_alias=True, by_name=True)
+    return lambda columns, count: list(map(by_any, _rows(keys, columns, count)))
 
 
 def _input_key(name: str, info: Any) -> str:
@@ -130,21 +172,6 @@ def _takes_in_order(cls: Any, names: list[str]) -> bool:
     first = list(inspect.signature(cls).parameters.values())[: len(names)]
     by_position = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in first)
     return by_position and [p.name for p in first] == names
-
-
-def _is_plain_namedtuple(cls: Any, names: list[str]) -> bool:
-    """Return whether these are all fields of a NamedTuple whose constructor only stores them."""
-    constructor = getattr(cls.__new__, "__code__", None)
-    return (
-        issubclass(cls, tuple)
-        and getattr(cls, "_fields", None) == tuple(names)
-        # The constructor that `collections.namedtuple` makes only calls this.
-        and constructor is not None
-        and constructor.co_names == ("_tuple_new",)
-        and constructor.co_filename.startswith("<")
-        and cls.__init__ is object.__init__
-        and type(cls) is type
-    )
 
 
 def _without_nulls(records: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:
@@ -159,18 +186,18 @@ def _without_nulls(records: list[dict[str, Any]], names: list[str]) -> list[dict
 # --- values from columns -------------------------------------------------------------------------
 
 
-def column_reader(annotation: Any, arrow: Any, path: str) -> Read:
+def column_reader(annotation: Any, arrow: Any, path: str, *, restores: bool = False) -> Read:
     """Return a reader of arrays of this Arrow type, nulls included, as values of the annotation."""
     members, nullable, _ = peel(annotation)
     if pa.types.is_dictionary(arrow):
-        decoded = column_reader(annotation, arrow.value_type, path)
+        decoded = column_reader(annotation, arrow.value_type, path, restores=restores)
         return lambda array: decoded(array.dictionary_decode())
     if pa.types.is_null(arrow) and nullable:
         return lambda array: [None] * len(array)
     problem: ColumnMismatch | None = None
     for member in members:
         try:
-            read = _member_reader(member, arrow, path)
+            read = _member_reader(member, arrow, path, restores)
         except ColumnMismatch as error:
             problem = problem or error
         else:
@@ -210,19 +237,19 @@ def _with_nulls(read: Read, nullable: bool, path: str) -> Read:
     return mandatory
 
 
-def _member_reader(member: Any, arrow: Any, path: str) -> Read:
+def _member_reader(member: Any, arrow: Any, path: str, restores: bool) -> Read:
     """Return a reader for one annotation that is no union."""
     origin, arguments = typing.get_origin(member) or member, typing.get_args(member)
     if member is Any:
         return _raw(arrow)
     if flavour_of(member) is not None:
-        return _record_reader(member, arrow, path)
+        return _record_reader(member, arrow, path, restores)
     if origin is Literal or (isinstance(member, type) and issubclass(member, enum.Enum)):
         return _choice_reader(member, arrow, path)
     if origin in SEQUENCES:
-        return _sequence_reader(origin, arguments, member, arrow, path)
+        return _sequence_reader(origin, arguments, member, arrow, path, restores)
     if origin in MAPPINGS:
-        return _mapping_reader(arguments, member, arrow, path)
+        return _mapping_reader(arguments, member, arrow, path, restores)
     if not isinstance(member, type) or member not in _SCALARS:
         raise _UnreadableType(
             f"{path} is declared as {show(member)}, which no column can be read as"
@@ -238,13 +265,13 @@ def _member_reader(member: Any, arrow: Any, path: str) -> Read:
     return read
 
 
-def _record_reader(member: Any, arrow: Any, path: str) -> Read:
+def _record_reader(member: Any, arrow: Any, path: str, restores: bool = False) -> Read:
     record = RecordDeclaration.of(member, where=path)
     if record.flavour == "dict" and pa.types.is_map(arrow):
         return _raw(arrow)
     if not pa.types.is_struct(arrow):
         raise _unfit(member, arrow, path)
-    assemble = record_assembler(record, list(arrow), path)
+    assemble = record_assembler(record, list(arrow), path, restores=restores)
     return lambda array: assemble(array.flatten(), len(array))
 
 
@@ -277,13 +304,18 @@ def _choice_reader(member: Any, arrow: Any, path: str) -> Read:
 
 
 def _sequence_reader(
-    origin: Any, arguments: tuple[Any, ...], member: Any, arrow: Any, path: str
+    origin: Any,
+    arguments: tuple[Any, ...],
+    member: Any,
+    arrow: Any,
+    path: str,
+    restores: bool = False,
 ) -> Read:
     if origin is tuple and arguments and Ellipsis not in arguments:
         if not pa.types.is_struct(arrow) or arrow.num_fields != len(arguments):
             raise _unfit(member, arrow, path)
         parts = [
-            column_reader(argument, field.type, f"{path}.{field.name}")
+            column_reader(argument, field.type, f"{path}.{field.name}", restores=restores)
             for argument, field in zip(arguments, arrow, strict=True)
         ]
         return lambda array: list(
@@ -291,7 +323,8 @@ def _sequence_reader(
         )
     if not any(test(arrow) for test in _LISTS):
         raise _unfit(member, arrow, path)
-    element = column_reader(arguments[0] if arguments else Any, arrow.value_type, f"{path}[]")
+    element_type = arguments[0] if arguments else Any
+    element = column_reader(element_type, arrow.value_type, f"{path}[]", restores=restores)
     make = SEQUENCES[origin]
 
     def sequences(array: Any) -> list[Any]:
@@ -301,12 +334,14 @@ def _sequence_reader(
     return sequences
 
 
-def _mapping_reader(arguments: tuple[Any, ...], member: Any, arrow: Any, path: str) -> Read:
+def _mapping_reader(
+    arguments: tuple[Any, ...], member: Any, arrow: Any, path: str, restores: bool = False
+) -> Read:
     if not pa.types.is_map(arrow):
         raise _unfit(member, arrow, path)
     key, value = arguments or (Any, Any)
-    read_keys = column_reader(key, arrow.key_type, f"{path} (a key)")
-    read_values = column_reader(value, arrow.item_type, f"{path}{{}}")
+    read_keys = column_reader(key, arrow.key_type, f"{path} (a key)", restores=restores)
+    read_values = column_reader(value, arrow.item_type, f"{path}{{}}", restores=restores)
 
     def mappings(array: Any) -> list[Any]:
         if not len(array):

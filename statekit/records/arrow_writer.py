@@ -14,6 +14,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from statekit.codec.annotations import peel, show
+from statekit.codec.kept_fields import all_only_fields, why_beside
 from statekit.records.arrow_scalars import (
     SCALARS,
     Check,
@@ -23,7 +24,13 @@ from statekit.records.arrow_scalars import (
     instances,
     scalar,
 )
-from statekit.records.declaration import MAPPINGS, SEQUENCES, ValueMismatch, flavour_of
+from statekit.records.declaration import (
+    MAPPINGS,
+    SEQUENCES,
+    BesideFields,
+    ValueMismatch,
+    flavour_of,
+)
 from statekit.records.record_type import RecordType
 from statekit.shown import shown, shown_text
 
@@ -99,6 +106,7 @@ def record_rows(record_type: RecordType, path: str, stack: tuple[Any, ...]) -> O
         for name, annotation in zip(names, annotations, strict=True)
     )
     of_type = instances((cls,), path, record_type.name)
+    of_fields = _only_fields(cls, path)
     getters = [
         operator.methodcaller("get", name)
         if is_dict and not field.required
@@ -108,6 +116,7 @@ def record_rows(record_type: RecordType, path: str, stack: tuple[Any, ...]) -> O
 
     def split(values: list[Any]) -> list[list[Any]]:
         of_type(values)
+        of_fields(values)
         if is_dict and (extra := set(itertools.chain.from_iterable(values)).difference(names)):
             raise ValueMismatch(f"{path} declares no field {', '.join(sorted(map(repr, extra)))}")
         if is_named_tuple and values:
@@ -122,6 +131,20 @@ def record_rows(record_type: RecordType, path: str, stack: tuple[Any, ...]) -> O
             ) from error
 
     return OutputRows(names, columns, split, annotations, cls)
+
+
+def _only_fields(cls: Any, path: str) -> Check:
+    """Return a check that records of a class, and of subclasses, hold its fields only."""
+    all_kept = all_only_fields(cls)
+
+    def check(values: list[Any]) -> None:
+        if set(map(type, values)) <= {cls} and (all_kept is None or all_kept(values)):
+            return
+        for value in values:
+            if why := why_beside(cls, value):
+                raise BesideFields(f"{path} got {shown(value)}: {why}")
+
+    return anything if cls is dict else check
 
 
 def single_column(annotation: Any) -> OutputRows:

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 
 from statekit.codec.annotations import Field, peel, show, struct_fields, struct_flavour
 from statekit.codec.annotations import Flavour as StructFlavour
+from statekit.codec.kept_fields import check_class
 from statekit.errors import StateTypeError
 from statekit.shown import shown_text
 
@@ -30,6 +31,10 @@ MAPPINGS = (dict, collections.abc.Mapping)
 
 class ValueMismatch(Exception):  # noqa: N818 - never leaves this package: it becomes a ProcessError
     """A value does not fit its declared type. Becomes a ProcessError with its record."""
+
+
+class BesideFields(ValueMismatch):
+    """A record has attributes beside the fields of its class."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ class RecordDeclaration:
             return cls(dict, "dict", flavour, None, where)
         record = members[0]
         try:
+            check_class(record)
             fields = {field.name: field for field in struct_fields(record)}
         except StateTypeError as error:
             raise StateTypeError(f"{where}: {shown_text(error)}") from error

@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import copy
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
+import pydantic
 
 from statekit.codec.annotations import IMMUTABLE, is_immutable, peel, struct_fields, struct_flavour
+from statekit.codec.kept_fields import slots_of
 from statekit.records.declaration import flavour_of
 
 Copy = Callable[[Any], Any]
 """Copies one value."""
 
 
-def copier(annotation: Any, outer: tuple[Any, ...] = ()) -> Copy | None:
+def copier(annotation: Any) -> Copy | None:
     """Return a function that copies one value of an annotation; None if values cannot change.
-
-    Parameters:
-        outer: the classes that the annotation is part of.
 
     >>> copier(tuple[str, int]) is None
     True
@@ -35,51 +34,78 @@ def copier(annotation: Any, outer: tuple[Any, ...] = ()) -> Copy | None:
     >>> copied == record, copied["tags"] is record["tags"]
     (True, False)
     """
-    if is_immutable(annotation):
-        return None
-    members, nullable, _ = peel(annotation)
-    if members and all(flavour_of(member) == "dict" for member in members):
-        return _copy_dict
-    copy_one = _copier_of(members[0], outer) if len(members) == 1 else copy.deepcopy
-    if not nullable or copy_one is copy.deepcopy:
-        return copy_one
-    return lambda value: None if value is None else copy_one(value)
+    return _Copiers().of(annotation)
 
 
-def _copier_of(member: Any, outer: tuple[Any, ...]) -> Copy:
-    """Return the copier of values of one type that can change."""
-    if struct_flavour(member) is not None:
-        return _copier_of_class(member, outer)
-    origin, arguments = typing.get_origin(member), typing.get_args(member)
-    if origin is list and arguments:
-        return _copier_of_list(copier(arguments[0], outer))
-    if origin is dict and arguments and is_immutable(arguments[0]):
-        return _copier_of_dict(copier(arguments[1], outer))
-    if origin is set and arguments and is_immutable(arguments[0]):
-        return lambda value: value.copy() if type(value) is set else copy.deepcopy(value)
-    return copy.deepcopy
+class _Copiers:
+    """Makes the copier of one type; remembers the classes around a part."""
 
+    def __init__(self) -> None:
+        self._open: list[Any] = []
 
-def _copier_of_class(cls: Any, outer: tuple[Any, ...]) -> Copy:
-    """Return the copier of records of a class."""
-    fields = struct_fields(cls)
-    if all(is_immutable(field.annotation) for field in fields):
-        return copy.copy
-    has_own_copy = hasattr(cls, "__deepcopy__") or not all(field.init for field in fields)
-    if cls in outer or has_own_copy:
+    def of(self, annotation: Any) -> Copy | None:
+        """Return the copier of a part."""
+        if is_immutable(annotation):
+            return None
+        members, nullable, _ = peel(annotation)
+        if members and all(flavour_of(member) == "dict" for member in members):
+            return _copy_dict
+        copy_one = self._of_member(members[0]) if len(members) == 1 else self._of_union(members)
+        if not nullable or copy_one is copy.deepcopy:
+            return copy_one
+        return lambda value: None if value is None else copy_one(value)
+
+    def _of_union(self, members: Sequence[Any]) -> Copy:
+        """Return the copier of values of several types, by their classes."""
+        classes = [typing.get_origin(member) or member for member in members]
+        if len(set(classes)) < len(classes) or Any in classes:
+            return copy.deepcopy
+        copiers = dict(zip(classes, map(self.of, members), strict=True))
+
+        def copied(value: Any) -> Any:
+            copy_one = copiers.get(type(value), copy.deepcopy)
+            return value if copy_one is None else copy_one(value)
+
+        return copied
+
+    def _of_member(self, member: Any) -> Copy:
+        """Return the copier of values of one type that can change."""
+        if struct_flavour(member) is not None:
+            return self._of_class(member)
+        origin, arguments = typing.get_origin(member), typing.get_args(member)
+        if origin is list and arguments:
+            return _copier_of_list(self.of(arguments[0]))
+        if origin is dict and arguments and is_immutable(arguments[0]):
+            return _copier_of_dict(self.of(arguments[1]))
+        if origin is set and arguments and is_immutable(arguments[0]):
+            return lambda value: value.copy() if type(value) is set else copy.deepcopy(value)
+        if origin is tuple and arguments and Ellipsis not in arguments:
+            return _copier_of_tuple(tuple, list(map(self.of, arguments)))
+        if origin is tuple and arguments:
+            copy_list = _copier_of_list(self.of(arguments[0]))
+            return lambda value: (
+                tuple(copy_list(list(value))) if type(value) is tuple else copy.deepcopy(value)
+            )
         return copy.deepcopy
-    copiers = {field.name: copier(field.annotation, (*outer, cls)) for field in fields}
-    changing = {name: copy_one for name, copy_one in copiers.items() if copy_one is not None}
-    match struct_flavour(cls):
-        case "namedtuple":
-            return _copier_of_namedtuple(cls, list(copiers.values()))
-        case "typeddict":
-            return _copier_of_typeddict(changing)
-        case "msgspec":
-            return _copier_of_object(cls, changing, msgspec.structs.force_setattr)
-        case "dataclass":
-            return _copier_of_object(cls, changing, object.__setattr__)
-    return copy.deepcopy
+
+    def _of_class(self, cls: Any) -> Copy:
+        """Return the copier of records of a class."""
+        flavour, own_copy = struct_flavour(cls), getattr(cls, "__deepcopy__", None)
+        has_own_copy = own_copy not in (None, pydantic.BaseModel.__deepcopy__)
+        if has_own_copy or cls in self._open:  # a value may contain itself
+            return copy.deepcopy
+        self._open.append(cls)
+        copiers = {field.name: self.of(field.annotation) for field in struct_fields(cls)}
+        self._open.pop()
+        changing = {name: copy_one for name, copy_one in copiers.items() if copy_one is not None}
+        match flavour:
+            case "namedtuple":
+                return _copier_of_tuple(cls, list(copiers.values()))
+            case "typeddict":
+                return _copier_of_typeddict(changing)
+            case "msgspec":
+                return _copier_of_object(cls, changing, msgspec.structs.force_setattr)
+        return _copier_of_object(cls, changing, object.__setattr__)
 
 
 def _copier_of_list(copy_item: Copy | None) -> Copy:
@@ -102,17 +128,21 @@ def _copier_of_dict(copy_item: Copy | None) -> Copy:
     return copied
 
 
-def _copier_of_namedtuple(cls: Any, copiers: list[Copy | None]) -> Copy:
+def _copier_of_tuple(cls: Any, copiers: list[Copy | None]) -> Copy:
     make = partial(tuple.__new__, cls)
     changing = [(place, each) for place, each in enumerate(copiers) if each is not None]
+    size, has_dict = len(copiers), bool(cls.__dictoffset__)
 
     def copied(value: Any) -> Any:
-        if type(value) is not cls:
+        if type(value) is not cls or len(value) != size:
             return copy.deepcopy(value)
         parts = list(value)
         for place, copy_part in changing:
             parts[place] = copy_part(parts[place])
-        return make(parts)
+        own = make(parts)
+        if has_dict:
+            own.__dict__.update(value.__dict__)
+        return own
 
     return copied
 
@@ -139,13 +169,39 @@ def _copier_of_object(
         changing: the copiers of the fields whose values can change.
         set_field: sets a field, also one of a frozen object.
     """
+    copy_shallow = _shallow_copier(cls)
 
     def copied(value: Any) -> Any:
         if type(value) is not cls:
             return copy.deepcopy(value)
-        own = copy.copy(value)
+        own = copy_shallow(value)
         for name, copy_field in changing.items():
             set_field(own, name, copy_field(getattr(value, name)))
+        return own
+
+    return copied
+
+
+def _shallow_copier(cls: Any) -> Copy:
+    """Return a function that copies an object with all its attributes, those beside its fields
+    too: they are refused later.
+    """
+    make: Callable[[], Any] | None
+    if struct_flavour(cls) == "dataclass" and not hasattr(cls, "__copy__"):
+        make, slots = partial(object.__new__, cls), tuple(slots_of(cls))
+    elif struct_flavour(cls) == "msgspec" and cls.__dictoffset__:
+        make, slots = None, ()
+    else:
+        return copy.copy
+    has_dict = bool(cls.__dictoffset__)
+
+    def copied(value: Any) -> Any:
+        own = copy.copy(value) if make is None else make()
+        for name in slots:
+            if hasattr(value, name):
+                object.__setattr__(own, name, getattr(value, name))
+        if has_dict:
+            own.__dict__.update(value.__dict__)
         return own
 
     return copied

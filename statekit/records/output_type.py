@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from statekit.codec.annotations import peel, show
@@ -127,22 +125,6 @@ class OutputType:
         except CALL_FAILURES as error:
             raise self._explained(records, error) from error
 
-    def received(self, stored: list[Any]) -> list[Any]:
-        """Stored outputs as the next operator receives them, made by the constructor again.
-
-        Raises:
-            ProcessError: the class refuses a record.
-        """
-        if not self._computes_fields or not stored:
-            return stored
-        try:
-            return self._build(self._rows.split(stored), len(stored))
-        except CALL_FAILURES as error:
-            raise ProcessError(
-                f"{self.where}: {self.name} refuses a record with the fields of "
-                f"another one: {shown_text(error)}"
-            ) from error
-
     def copies(self, stored: list[Any]) -> list[Any]:
         """Return copies for another consumer, which may change them."""
         return stored if self.copy is None else list(map(self.copy, stored))
@@ -152,7 +134,7 @@ class OutputType:
     ) -> list[Any]:
         """Checked records with the values that are read back from their arrays.
 
-        The class computes no field again. Values without an Arrow type stay as they are.
+        No code of the class changes them. Values without an Arrow type stay as they are.
         """
         is_changed = False
         columns = []
@@ -162,23 +144,9 @@ class OutputType:
             if read is not None and not column.is_stored(part):
                 part, is_changed = read(array), True
             columns.append(part)
-        if not is_changed and (
-            self._computes_fields or set(map(type, records)) <= {self._rows.cls}
-        ):
+        if not is_changed and set(map(type, records)) <= {self._rows.cls}:
             return records
-        if self._computes_fields:
-            names = self._rows.names
-            rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
-            return list(map(_replaced, records, rows))
         return self._build(columns, len(records))
-
-    @functools.cached_property
-    def _computes_fields(self) -> bool:
-        """Whether the class computes fields when a record is made."""
-        if self.record_type is None or self.record_type.fields is None:
-            return False
-        fields = self.record_type.fields.values()
-        return self.record_type.may_change_fields or not all(field.init for field in fields)
 
     @functools.cached_property
     def _readers(self) -> tuple[Read | None, ...]:
@@ -189,7 +157,8 @@ class OutputType:
         if column.arrow is None:
             return None
         try:
-            return field_reader(self.record_type, annotation, column.arrow, column.path)
+            arrow, path = column.arrow, column.path
+            return field_reader(self.record_type, annotation, arrow, path, restores=True)
         except ColumnMismatch:
             return None
 
@@ -201,10 +170,7 @@ class OutputType:
             return lambda columns, count: columns[0]
         if record_type is None:
             return lambda columns, count: list(zip(*columns, strict=True))
-        fields = record_type.fields or {}
-        places = [place for place, name in enumerate(names) if fields[name].init]
-        build = record_builder(record_type, [names[place] for place in places])
-        return lambda columns, count: build([columns[place] for place in places], count)
+        return record_builder(record_type, list(names), restores=True)
 
     def _arrays(self, values: Columns) -> list[Any]:
         """Return the array of each column after checking its values; None without an Arrow type."""
@@ -230,15 +196,3 @@ def _array(column: OutputColumn, values: list[Any]) -> Any:
     """Return the array of values after checking them; None if the column has no Arrow type."""
     column.check(values)
     return None if column.arrow is None else column.build(values)
-
-
-def _replaced(record: Any, values: dict[str, Any]) -> Any:
-    """Return a copy of a record with other values, made without its constructor."""
-    if hasattr(record, "model_copy"):
-        return record.model_copy(update=values)
-    replaced = copy.copy(record)
-    is_struct = isinstance(replaced, msgspec.Struct)
-    assign = msgspec.structs.force_setattr if is_struct else object.__setattr__
-    for name, value in values.items():
-        assign(replaced, name, value)
-    return replaced

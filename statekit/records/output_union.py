@@ -118,10 +118,6 @@ class OutputUnion:
         """
         return self._each(records, OutputType.stored)
 
-    def received(self, stored: list[Any]) -> list[Any]:
-        """Return stored outputs as the next operator receives them; see `OutputType.received`."""
-        return self._each(stored, OutputType.received)
-
     def copies(self, stored: list[Any]) -> list[Any]:
         """Return copies for another consumer, which may change them."""
         return stored if self.copy is None else list(map(self.copy, stored))

@@ -197,17 +197,15 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         return self.record if self.makes_records(columns) else self._projected
 
     def makes_records(self, columns: Collection[str] | None = None) -> bool:
-        """Return whether records must be made before they are combined: the class computes fields.
+        """Return whether records of the source must be made before they are combined: their class
+        computes fields.
 
         Parameters:
             columns: of the source; None if it has a column for each field.
         """
-        fields = self.record.fields or {}
         if self.record.may_change_fields:
             return True
-        names = self._projected.field_names
-        is_absent = columns is not None and not set(columns).issuperset(names)
-        return is_absent or not all(fields[name].init for name in names)
+        return columns is not None and not set(columns).issuperset(self._projected.field_names)
 
     def records(self, records: Sequence[Any], late_us: int = BEGINNING) -> list[Any]:
         """Return the combined rows of records, as records.
@@ -219,21 +217,24 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             ProcessError: a record does not fit its type, or a sum is too large.
         """
         rows = self._grouped(*self._aggregated(self._columns(records), late_us))
-        return _read(self.combined, rows)
+        return _read(self.combined, rows, restores=True)
 
-    def rows(self, table: pa.Table, late_us: int = BEGINNING) -> pa.Table:
+    def rows(
+        self, table: pa.Table, late_us: int = BEGINNING, *, restores: bool = False
+    ) -> pa.Table:
         """Return the combined rows of a table with the columns of `read`.
 
         Parameters:
             late_us: the watermark that makes a record late.
+            restores: whether the job wrote the rows of the table, as for `RecordType.reader`.
 
         Raises:
             ProcessError: a record does not fit its type, or a sum is too large.
         """
-        return self._grouped(*self._aggregated(self._checked(table), late_us))
+        return self._grouped(*self._aggregated(self._checked(table, restores), late_us))
 
     def combined_sorted(
-        self, batches: Iterable[pa.RecordBatch], late_us: int
+        self, batches: Iterable[pa.RecordBatch], late_us: int, *, restores: bool = False
     ) -> Iterator[pa.RecordBatch]:
         """Yield the combined rows of each of some batches sorted by key, in the same order.
 
@@ -241,6 +242,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             batches: with the columns of `read` between two others, which keep the values of the
                 first record of a row.
             late_us: the watermark that makes a record late.
+            restores: whether the job wrote the rows, as for `RecordType.reader`.
 
         Raises:
             ProcessError: a record does not fit its type, or a sum is too large.
@@ -249,29 +251,31 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             if batch.num_rows:
                 table = pa.Table.from_batches([batch])
                 outer = table.select([0, table.num_columns - 1])
-                grouping = self._aggregated(self._checked(table), late_us)
+                grouping = self._aggregated(self._checked(table, restores), late_us)
                 rows = self._in_order(outer, *grouping)
                 first, last, *names = rows.column_names
                 yield from rows.select([first, *names, last]).combine_chunks().to_batches()
 
-    def _checked(self, table: pa.Table) -> pa.Table:
+    def _checked(self, table: pa.Table, restores: bool) -> pa.Table:
         """Return the columns that are aggregated, after checking them."""
         if self.makes_records(table.column_names):
-            return self._columns(_read(self.record, table))
+            return self._columns(_read(self.record, table, restores=restores))
         if any(table.column(name).null_count for name in self.required):
             _read(self._projected, table)  # raises an error that names the record
         return table
 
     def combined_batches(
-        self, batches: Iterable[pa.RecordBatch], late_us: int
+        self, batches: Iterable[pa.RecordBatch], late_us: int, *, restores: bool = False
     ) -> Iterator[pa.Table]:
         """Yield the combined rows of many batches; one row per key as far as memory allows.
 
         Parameters:
             late_us: the watermark that makes a record late.
+            restores: whether the job wrote the rows, as for `RecordType.reader`.
         """
         records = rebatched(batches, rows=_RECORDS_AT_ONCE, size=_BYTES_AT_ONCE)
-        combined = (self.rows(pa.Table.from_batches(some), late_us) for some in records)
+        tables_of = map(pa.Table.from_batches, records)
+        combined = (self.rows(table, late_us, restores=restores) for table in tables_of)
         for tables in rebatched(combined, rows=_ROWS_AT_ONCE, size=_BYTES_AT_ONCE):
             if len(tables) == 1:
                 yield tables[0]
@@ -462,8 +466,8 @@ def with_operator_name(operator: str) -> Iterator[None]:
         raise ProcessError(f"operator {operator!r}: {shown_text(error)}") from error
 
 
-def _read(record: RecordType, table: pa.Table) -> list[Any]:
-    reader = record.reader(table.schema)
+def _read(record: RecordType, table: pa.Table, *, restores: bool = False) -> list[Any]:
+    reader = record.reader(table.schema, restores=restores)
     return [record for batch in table.to_batches() for record in reader.read(batch)]
 
 

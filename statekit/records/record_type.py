@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import operator
 import types
 import typing
@@ -13,6 +14,8 @@ from typing import Any
 import msgspec
 import pydantic
 
+from statekit.codec.annotations import peel, show
+from statekit.codec.kept_fields import only_stores
 from statekit.errors import CALL_FAILURES, ProcessError, StatekitError
 from statekit.records.arrow_reader import (
     ColumnMismatch,
@@ -20,7 +23,7 @@ from statekit.records.arrow_reader import (
     record_builder,
     record_columns,
 )
-from statekit.records.declaration import RecordDeclaration, ValueMismatch
+from statekit.records.declaration import RecordDeclaration, ValueMismatch, flavour_of
 from statekit.shown import shown, shown_error, shown_text, type_name
 
 
@@ -45,12 +48,15 @@ class RecordType(RecordDeclaration):
     @property
     def may_change_fields(self) -> bool:
         """Whether the class may change values when a record is made from columns."""
-        return self.flavour == "pydantic" or hasattr(self.cls, "__post_init__")
+        return self.flavour != "dict" and not only_stores(self.cls)
 
-    def reader(self, schema: Any, *, first_column: int = 0) -> RecordReader:
+    def reader(self, schema: Any, *, first_column: int = 0, restores: bool = False) -> RecordReader:
         """Return a reader of batches with this Arrow schema, which is checked here, once.
 
-        Columns before `first_column` and columns that are no field are ignored.
+        Parameters:
+            first_column: the first column of the record. Columns that are no field are ignored.
+            restores: whether the job wrote the rows. Then records are restored field by field; if
+                not, the constructor of the class makes them.
 
         Raises:
             ProcessError: a column is missing, or its Arrow type cannot hold the field's type.
@@ -64,7 +70,7 @@ class RecordType(RecordDeclaration):
         >>> RecordType.of(Flight, where="example").reader(batch.schema).read(batch)
         [Flight(tail='N1', delay=None), Flight(tail='N2', delay=None)]
         """
-        return RecordReader(self, schema, first_column)
+        return RecordReader(self, schema, first_column, restores=restores)
 
     def coerce(self, value: Any) -> Any:
         """Return a record as it is, or convert a mapping to the record type.
@@ -95,23 +101,25 @@ class RecordType(RecordDeclaration):
 
     def _validate(self, value: Mapping[str, Any]) -> Any:
         if self.flavour == "pydantic":
-            return self.cls.model_validate(dict(value))
-        if self.flavour == "msgspec":
-            return msgspec.convert(dict(value), self.cls, strict=True, dec_hook=_foreign)
+            if issubclass(self.cls, pydantic.RootModel):
+                return self.cls.model_validate(dict(value))
+            return self.cls.model_validate(dict(value), by_alias=True, by_name=True)
         # Field by field: msgspec takes NamedTuples only from sequences, and it would cache on other
         # classes what cannot be pickled, so that the class could not be sent to a worker.
-        fields = {name: field for name, field in (self.fields or {}).items() if field.init}
-        absent = [name for name, field in fields.items() if field.required and name not in value]
-        if absent:
+        fields = self.fields or {}
+        keys = {name: name for name in fields}
+        if self.flavour == "msgspec":
+            keys = _keys_of_struct(self.cls, value)
+        needed = [name for name, field in fields.items() if field.required and field.init]
+        if absent := [name for name in needed if keys[name] not in value]:
             raise ValueError(f"it has no {', '.join(map(repr, absent))}")
         values = {
-            name: msgspec.convert(
-                value[name], _for_msgspec(field.annotation), strict=True, dec_hook=_foreign
-            )
+            name: _converter(field.annotation)(value[keys[name]])
             for name, field in fields.items()
-            if name in value
+            if keys[name] in value
         }
-        return self.cls(**values)
+        build = record_builder(self, list(values))
+        return build([[part] for part in values.values()], 1)[0]
 
     def getter(self, fields: tuple[str, ...]) -> Callable[[Any], Any]:
         """Return a C-speed getter of one field (a scalar) or of several (a tuple).
@@ -158,15 +166,19 @@ class RecordType(RecordDeclaration):
 class RecordReader:
     """Reads record batches of one checked schema. Made by `RecordType.reader`."""
 
-    def __init__(self, record_type: RecordType, schema: Any, first_column: int) -> None:
+    def __init__(
+        self, record_type: RecordType, schema: Any, first_column: int, *, restores: bool = False
+    ) -> None:
         self.record_type = record_type
         self._first = first_column
         columns = list(schema)[first_column:]
         try:
-            names, self._values = record_columns(record_type, columns, record_type.name)
+            names, self._values = record_columns(
+                record_type, columns, record_type.name, restores=restores
+            )
         except ColumnMismatch as error:
             raise ProcessError(f"{record_type.where}: {shown_text(error)}") from None
-        self._build = record_builder(record_type, names)
+        self._build = record_builder(record_type, names, restores=restores)
 
     def read(self, batch: Any) -> list[Any]:
         """Return all rows of a batch as records.
@@ -212,6 +224,76 @@ class RecordReader:
         )
 
 
+def _converter(annotation: Any) -> Callable[[Any], Any]:
+    """Return a function that converts a value in a mapping to the type of a field."""
+    try:
+        return _cached_converter(annotation)
+    except TypeError:  # some metadata has no hash
+        return _new_converter(annotation)
+
+
+def _new_converter(annotation: Any) -> Callable[[Any], Any]:
+    members, nullable, _ = peel(annotation)
+    by_records = _record_converter(members[0]) if len(members) == 1 else None
+    if by_records is None:
+        return lambda value: _plain(value, annotation)
+    return lambda value: None if value is None and nullable else by_records(value)
+
+
+_cached_converter = functools.cache(_new_converter)
+
+
+def _record_converter(member: Any) -> Callable[[Any], Any] | None:
+    """Return the converter of a class with fields, or of a container of some; None for others."""
+    if flavour_of(member) not in (None, "dict"):
+        of_class = RecordType.of(member, where=show(member))
+        return lambda value: (
+            of_class.coerce(value) if isinstance(value, Mapping) else _plain(value, member)
+        )
+    origin, arguments = typing.get_origin(member), typing.get_args(member)
+    if origin not in (list, tuple, dict) or not any(map(_has_records, arguments)):
+        return None
+    parts = [_converter(argument) for argument in arguments if argument is not Ellipsis]
+    if origin is dict:
+        of_key, of_item = parts
+        return lambda value: {of_key(k): of_item(v) for k, v in _plain(value, dict).items()}
+    if origin is list or Ellipsis in arguments:
+        return lambda value: origin(map(parts[0], _plain(value, list)))
+    return lambda value: tuple(
+        convert(part) for convert, part in zip(parts, _plain(value, list), strict=True)
+    )
+
+
+def _has_records(annotation: Any) -> bool:
+    """Return whether a type is a class with fields, or contains one."""
+    members = peel(annotation)[0]
+    return any(
+        flavour_of(member) not in (None, "dict") or any(map(_has_records, typing.get_args(member)))
+        for member in members
+    )
+
+
+def _plain(value: Any, annotation: Any) -> Any:
+    return msgspec.convert(value, _for_msgspec(annotation), strict=True, dec_hook=_foreign)
+
+
+def _keys_of_struct(cls: Any, value: Mapping[str, Any]) -> dict[str, str]:
+    """Return the key of each field of a Struct in a mapping: its own name, or that of `rename`.
+
+    Raises:
+        ValueError: the tag of the mapping is another one, or the class forbids one of the keys.
+    """
+    config, names = cls.__struct_config__, cls.__struct_fields__
+    pairs = zip(names, cls.__struct_encode_fields__, strict=True)
+    keys = {name: name if name in value else renamed for name, renamed in pairs}
+    if config.tag_field is not None and value.get(config.tag_field, config.tag) != config.tag:
+        raise ValueError(f"its {config.tag_field!r} is not {config.tag!r}")
+    unknown = value.keys() - {*keys.values(), config.tag_field}
+    if config.forbid_unknown_fields and unknown:
+        raise ValueError(f"it has the unknown keys {', '.join(sorted(map(repr, unknown)))}")
+    return keys
+
+
 def _for_msgspec(annotation: Any) -> Any:
     """Return an annotation with msgspec's aware datetime instead of pydantic's."""
     if annotation is pydantic.AwareDatetime:
@@ -226,15 +308,15 @@ def _for_msgspec(annotation: Any) -> Any:
 
 def _foreign(cls: Any, value: Any) -> Any:
     """msgspec's hook: pydantic validates the types that msgspec does not know."""
-    return pydantic.TypeAdapter(cls).validate_python(value)
+    return pydantic.TypeAdapter(cls).validate_python(value, by_alias=True, by_name=True)
 
 
 def _show_row(row: Any, first: int) -> str:
     columns = list(row.schema)[first:]
     try:
-        return shown(record_assembler(_PLAIN, columns, "")(row.columns[first:], 1)[0])
+        return shown(record_assembler(_DICTS, columns, "")(row.columns[first:], 1)[0])
     except (ValueMismatch, ValueError, OverflowError):  # a date that Python cannot hold
         return shown(str(row))
 
 
-_PLAIN = RecordType(dict, "dict", "dict", None, "")
+_DICTS = RecordType(dict, "dict", "dict", None, "")

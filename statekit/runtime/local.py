@@ -28,6 +28,7 @@ from statekit.job.progress import OutputCallback, Run
 from statekit.keygroup import group_range, pack_group, shard_of_group
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.metrics.option import open_endpoint
+from statekit.records.declaration import BesideFields
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.records.output_type import OutputType
 from statekit.records.output_union import AnyOutput, of_each_class
@@ -67,14 +68,10 @@ class SourceForm:
         it, and an error is raised where the value is used.
 
         Raises:
-            ProcessError: a record is not of the source's type.
+            ProcessError: a record is not of the source's type, or has attributes beside its fields.
         """
         records = list(map(self._records.coerce, given))
         return self._each(records, lambda form, some: _stored(form, form.copies(some)))
-
-    def received(self, stored: list[Any]) -> list[Any]:
-        """Return the records that an operator receives for stored ones."""
-        return stored
 
     def copies(self, stored: list[Any]) -> list[Any]:
         """Return copies of the records for another consumer, which may change them."""
@@ -91,7 +88,9 @@ def _stored(form: OutputType, records: list[Any]) -> list[Any]:
     """Return the stored form of records. Records that do not fit their type are unchanged."""
     try:
         return form.stored(records)
-    except ProcessError:
+    except ProcessError as error:
+        if isinstance(error.__cause__, BesideFields):
+            raise
         if len(records) == 1:
             return records
         middle = len(records) // 2
@@ -126,20 +125,15 @@ class RecordStreams:
         parts = []
         for stream in operator.inputs:
             for records, form in self._parts_of(stream):
-                received = zip(records, form.received(records), strict=True)
-                parts.append(([record for record, read in received if is_late(read)], form))
+                parts.append(([record for record in records if is_late(record)], form))
         self._parts[operator.late] = parts
 
     def is_empty(self, stream: str) -> bool:
         """Return whether a stream has no records."""
         return not any(records for records, _ in self._parts_of(stream))
 
-    def for_operator(self, stream: str) -> list[Any]:
-        """Return the records of a stream for one operator, or for one shard of a broadcast."""
-        return [record for own, form in self._own(stream) for record in form.received(own)]
-
-    def for_sink(self, stream: str) -> list[Any]:
-        """Return the records of a stream for one sink."""
+    def of(self, stream: str) -> list[Any]:
+        """Return the records of a stream for one operator, one shard of a broadcast, or a sink."""
         return [record for own, _ in self._own(stream) for record in own]
 
     def _own(self, stream: str) -> list[tuple[list[Any], RecordForm]]:
@@ -157,7 +151,7 @@ class RecordStreams:
                 kept = [(function.apply(records, stream), form) for records, form in given]
                 self._parts[stream] = kept
             else:
-                records = [record for own, form in given for record in form.received(own)]
+                records = [record for own, _ in given for record in own]
                 outputs = function.output_type.stored(function.apply(records, stream))
                 self._parts[stream] = [(outputs, function.output_type)]
         return self._parts[stream]
@@ -223,7 +217,7 @@ class LocalRunner:
             reports += reports_of
         epoch = self.coordinator.epoch
         self.coordinator.check_owner()
-        emitted = {sink.name: streams.for_sink(sink.stream) for sink in self.job.sinks}
+        emitted = {sink.name: streams.of(sink.stream) for sink in self.job.sinks}
         for name, callback in (outputs or {}).items():
             with sink_failures(name, epoch):
                 callback(emitted[name], epoch)
@@ -242,7 +236,7 @@ class LocalRunner:
         coordinator = self.coordinator
         declared, output_type = operator.declared, operator.declared.output_type
         plans = coordinator.plans(operator.name)
-        given = map(streams.for_operator, operator.inputs)
+        given = map(streams.of, operator.inputs)
         incoming = [declared.combined(records, plans.common) for records in given]
         routed = _routed(operator, incoming, coordinator.parallelism, coordinator.key_groups)
         outputs: list[Any] = []
@@ -251,7 +245,7 @@ class LocalRunner:
         is_broadcast = not all(map(streams.is_empty, operator.broadcasts))
         active = set(range(len(plans))) if is_broadcast else routed.keys() | plans.due
         for shard in sorted(active):
-            broadcast = enumerate(map(streams.for_operator, operator.broadcasts), len(incoming))
+            broadcast = enumerate(map(streams.of, operator.broadcasts), len(incoming))
             not_empty = [(number, records) for number, records in broadcast if records]
             batches = [routed[shard]] if shard in routed else []
             plan, shard_input = plans[shard], ShardInput(not_empty, batches)

@@ -96,7 +96,7 @@ class CombinedFrames:
             else:
                 if combined is not None:
                     return combined
-        step = CombineStep(stage.function, plan.operator, late_us)
+        step = CombineStep(stage.function, plan.operator, late_us, stage.restores)
         return df.selectExpr(*self._columns).mapInArrow(step, self._schema)
 
 

@@ -247,11 +247,13 @@ class EpochRunner:
         )
 
     def _branch(self, chain: Chain) -> Branch:
+        restores = not any(map(self._coordinator.job.has_given_rows, chain.streams))
         stages = (
             Stage(
                 self._functions[operator.name],
                 self._plans(operator.name),
                 self._transforms.pickled(transforms),
+                restores,
             )
             for operator, transforms in zip(chain.operators, chain.transforms, strict=True)
         )
@@ -349,7 +351,16 @@ class EpochRunner:
         for name in operator.inputs:
             records = job.record_of(name)
             assert records is not None, "streams without records feed nothing"
-            late.append(late_records(streams[name], records, operator, function, watermark_us))
+            late.append(
+                late_records(
+                    streams[name],
+                    records,
+                    operator,
+                    function,
+                    watermark_us,
+                    restores=not job.has_given_rows(name),
+                )
+            )
         everything = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), late)
         members = operator.declared.record_type.members
         if len(members) == 1:

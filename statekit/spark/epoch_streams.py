@@ -44,7 +44,8 @@ class Transforms:
         schema = df.schema
         if not all(each.function.keeps_records for each in transforms):
             schema = self._schema(last)
-        return df.mapInArrow(TransformStep(self.pickled(transforms)), schema)
+        restores = not self.job.has_given_rows(transforms[0].input)
+        return df.mapInArrow(TransformStep(self.pickled(transforms), restores), schema)
 
     def _schema(self, transform: Transform) -> StructType:
         if transform.name not in self._schemas:

@@ -184,7 +184,9 @@ def reader_of(operator: Operator, job: Job) -> UnionReader | None:
     if len(slots) == 1:
         return None
     classes = [of.cls for of in input_types(operator.declared)]
-    return partial(UnionRows, types=[classes.index(slot.type.cls) for slot in slots])
+    types = [classes.index(slot.type.cls) for slot in slots]
+    restores = [not job.has_given_rows(operator.streams[slot.stream]) for slot in slots]
+    return partial(UnionRows, types=types, restores=restores)
 
 
 @dataclass(frozen=True)
@@ -429,6 +431,8 @@ def late_records(
     operator: Operator,
     function: Pickled[AnyProcess],
     watermark_us: int,
+    *,
+    restores: bool,
 ) -> DataFrame:
     """Return the late records of one of an operator's inputs, as they arrived.
 
@@ -439,6 +443,7 @@ def late_records(
         df: the frame of the input.
         records: the type, or types, of its records.
         function, watermark_us: of the operator.
+        restores: whether the job wrote the rows, as for `RecordType.reader`.
     """
     time, members = operator.declared.event_time, records.members
     assert time is not None
@@ -453,7 +458,8 @@ def late_records(
     if records.may_change_fields:
         classes = [of.cls for of in operator.declared.record_type.members]
         types = tuple(classes.index(member.cls) for member in members)
-        late = projected.mapInArrow(LateStep(function, types, watermark_us), projected.schema)
+        step = LateStep(function, types, watermark_us, restores)
+        late = projected.mapInArrow(step, projected.schema)
     else:
         late = projected.where(f"coalesce({', '.join(times)}) <= {watermark_us}")
     if len(members) > 1 or len(operator.declared.record_type.members) == 1:

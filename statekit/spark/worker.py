@@ -26,7 +26,7 @@ from statekit.functions.stateless import Stateless
 from statekit.recording.recorder import Recorder
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.records.output_union import AnyOutput
-from statekit.records.preaggregate import Combiner, with_operator_name
+from statekit.records.preaggregate import with_operator_name
 from statekit.records.rebatch import rebatched
 from statekit.records.union import Records
 from statekit.runtime.recorded_input import recorded_input
@@ -116,14 +116,13 @@ class PickledTransform:
         """
         function = unpickled(self.function)
         outputs = function.apply(records, self.name)
-        return outputs if function.keeps_records else _received(outputs, function.output_type)
+        return outputs if function.keeps_records else _stored(outputs, function.output_type)
 
 
-def _received(outputs: list[Any], output_type: AnyOutput | None) -> list[Any]:
+def _stored(outputs: list[Any], output_type: AnyOutput | None) -> list[Any]:
     """Return outputs as the next function receives them."""
-    if output_type is None:  # then no function reads them
-        return outputs
-    return output_type.received(output_type.stored(outputs))
+    # Without a type, no function reads them.
+    return outputs if output_type is None else output_type.stored(outputs)
 
 
 @dataclass(frozen=True)
@@ -134,11 +133,13 @@ class Stage:
         function: the process function.
         plans: of all shards.
         transforms: of its records, which run before it.
+        restores: whether the job wrote the rows of its stream, as for `RecordType.reader`.
     """
 
     function: Pickled[AnyProcess]
     plans: ShardPlans
     transforms: tuple[PickledTransform, ...] = ()
+    restores: bool = False
 
 
 @dataclass(frozen=True)
@@ -276,7 +277,7 @@ class ShardStep:
                 else:
                     before = processes[len(running) - 1]
                     none: dict[Any, int] = {}
-                    passed = ((_received(some, before.output_type), none) for some in running[-1])
+                    passed = ((_stored(some, before.output_type), none) for some in running[-1])
                     keyed = self._keyed(passed, before.name, stage.transforms, process, plan)
                     shard_input = ShardInput((), keyed)
                 shard_input = recorded_input(
@@ -311,13 +312,15 @@ class ShardStep:
         if self.reader is not None:
             return self.reader(declared, batches, self.key_groups).shard_input()
         if transforms := stage.transforms:
-            read = _read_with_groups(transforms[0].record_type, declared, batches)
+            reader = StreamReader(transforms[0].record_type.members, restores=stage.restores)
+            read = _read_with_groups(transforms[0].record_type, reader, declared, batches)
             return ShardInput(
                 (), self._keyed(read, transforms[-1].name, transforms, declared, plan)
             )
         if declared.traits.combiner is not None and not self.is_combined:
-            batches = _combined(declared.traits.combiner, batches, plan, declared.late_us(plan))
-        return ShardInput((), batches_of_rows(declared, batches, self.key_groups))
+            batches = _combined(declared, batches, plan, stage.restores)
+        rows = batches_of_rows(declared, batches, self.key_groups, restores=stage.restores)
+        return ShardInput((), rows)
 
     def _keyed(
         self,
@@ -364,7 +367,7 @@ def _transformed(
         yield from emitted
         return
     for outputs in emitted:
-        records = _received(outputs, last.output_type)
+        records = _stored(outputs, last.output_type)
         for transform in transforms:
             records = transform.apply(records)
         if records:
@@ -386,7 +389,7 @@ def _timed(
 
 
 def _read_with_groups(
-    records: Records, process: AnyProcess, batches: Batches
+    records: Records, reader: StreamReader, process: AnyProcess, batches: Batches
 ) -> Iterator[tuple[list[Any], dict[Any, int]]]:
     """Yield the records of rows, and the key group of each key, which was computed for the rows.
 
@@ -395,9 +398,10 @@ def _read_with_groups(
 
     Parameters:
         records: the type of the records.
+        reader: of their rows.
         process: takes what transforms make of them.
     """
-    reader, key_of = StreamReader(records.members), records.getter(process.key)
+    key_of = records.getter(process.key)
     fields = [member.fields for member in (*records.members, *process.taken.members)]
     types = [None if of is None else [of[name] for name in process.key] for of in fields]
     are_of_one_type = types[0] is not None and all(of == types[0] for of in types)
@@ -442,11 +446,13 @@ class CombineStep:
         function: the process function, which has a combiner.
         operator: its name in the job.
         late_us: the watermark that makes a record late.
+        restores: whether the job wrote the rows, as for `RecordType.reader`.
     """
 
     function: Pickled[AnyProcess]
     operator: str
     late_us: int
+    restores: bool
 
     @readable_errors
     def __call__(self, batches: Batches) -> Batches:
@@ -454,7 +460,8 @@ class CombineStep:
         combiner = unpickled(self.function).traits.combiner
         assert combiner is not None
         with with_operator_name(self.operator):
-            for rows in combiner.combined_batches(batches, self.late_us):
+            of_rows = combiner.combined_batches(batches, self.late_us, restores=self.restores)
+            for rows in of_rows:
                 yield from rows.to_batches()
 
 
@@ -465,14 +472,17 @@ class TransformStep:
     Parameters:
         transforms: if all of them keep records, rows keep their columns; else the last one does not
             keep its records.
+        restores: whether the job wrote the rows, as for `RecordType.reader`.
     """
 
     transforms: tuple[PickledTransform, ...]
+    restores: bool
 
     @readable_errors
     def __call__(self, batches: Batches) -> Batches:
         _acknowledge_at_once()
-        reader = StreamReader(self.transforms[0].record_type.members)
+        members = self.transforms[0].record_type.members
+        reader = StreamReader(members, restores=self.restores)
         if all(unpickled(each.function).keeps_records for each in self.transforms):
             for batch in batches:
                 yield self._kept(batch, reader.read(batch))
@@ -509,27 +519,32 @@ class LateStep:
         function: the process function.
         types: which of its record types the rows have.
         watermark_us: its watermark.
+        restores: whether the job wrote the rows, as for `RecordType.reader`.
     """
 
     function: Pickled[AnyProcess]
     types: tuple[int, ...]
     watermark_us: int
+    restores: bool
 
     @readable_errors
     def __call__(self, batches: Batches) -> Batches:
         _acknowledge_at_once()
         declared = unpickled(self.function)
         time_of = declared.time_of()
-        reader = StreamReader([declared.record_type.members[number] for number in self.types])
+        members = [declared.record_type.members[number] for number in self.types]
+        reader = StreamReader(members, restores=self.restores)
         for batch in batches:
             late = [is_late(time_of(record), self.watermark_us) for record in reader.read(batch)]
             yield batch.filter(pa.array(late, pa.bool_()))
 
 
-def _combined(combiner: Combiner, batches: Batches, plan: ShardPlan, late_us: int) -> Batches:
+def _combined(process: AnyProcess, batches: Batches, plan: ShardPlan, restores: bool) -> Batches:
     """Yield the combined rows of the batches of a shard."""
+    combiner = process.traits.combiner
+    assert combiner is not None
     with with_operator_name(plan.operator):
-        yield from combiner.combined_sorted(batches, late_us)
+        yield from combiner.combined_sorted(batches, process.late_us(plan), restores=restores)
 
 
 @cache

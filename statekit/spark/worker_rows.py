@@ -212,6 +212,10 @@ class ColumnRecords(RecordType):
 
     derived: Mapping[str, str] = field(default_factory=dict, compare=False)
 
+    @property
+    def may_change_fields(self) -> bool:
+        return False
+
 
 class RowBatchBuilder(KeyedBatchBuilder):
     """Builds keyed batches of Arrow rows. Reads keys and times from columns where possible."""
@@ -294,8 +298,14 @@ class RowBatchBuilder(KeyedBatchBuilder):
         return KeyedBatch(keys, groups, keys, records, columns[-1])
 
 
-def batches_of_rows(process: AnyProcess, rows: Batches, key_groups: int) -> Iterator[KeyedBatch]:
-    """Yield keyed batches of the rows of one stream: of one each, unless a combiner merges them."""
+def batches_of_rows(
+    process: AnyProcess, rows: Batches, key_groups: int, *, restores: bool = False
+) -> Iterator[KeyedBatch]:
+    """Yield keyed batches of the rows of one stream: of one each, unless a combiner merges them.
+
+    Parameters:
+        restores: whether the job wrote the rows, as for `RecordType.reader`.
+    """
     builder = RowBatchBuilder(process, key_groups)
     (record_type,) = process.taken.members
     reader = None
@@ -306,7 +316,9 @@ def batches_of_rows(process: AnyProcess, rows: Batches, key_groups: int) -> Iter
         tables = combiner.merged(filled)
         filled = (batch for table in tables for batch in table.combine_chunks().to_batches())
     for batch in filled:
-        reader = reader or record_type.reader(batch.schema, first_column=1)
+        reader = reader or record_type.reader(
+            batch.schema, first_column=1, restores=restores or combiner is not None
+        )
         if combiner is None:
             records = reader.read(batch)
             yield builder.batch_of_rows(batch, records, builder.row_times(batch, records))
@@ -329,15 +341,22 @@ class UnionRows:
         batches: of the shard, without its mark.
         key_groups: the number of key groups.
         types: per slot, the number of its type in `input_types`.
+        restores: per slot, whether the job wrote its rows, as for `RecordType.reader`.
     """
 
     def __init__(
-        self, process: AnyProcess, batches: Batches, key_groups: int, types: Sequence[int]
+        self,
+        process: AnyProcess,
+        batches: Batches,
+        key_groups: int,
+        types: Sequence[int],
+        restores: Sequence[bool],
     ) -> None:
         self._process = process
         self._batches = batches
         self._builder = RowBatchBuilder(process, key_groups)
         self._types = [input_types(process)[number] for number in types]
+        self._restores = restores
         self._readers: dict[int, RecordReader] = {}
 
     def shard_input(self) -> ShardInput:
@@ -393,7 +412,8 @@ class UnionRows:
     def _read(self, slot: int, rows: pa.RecordBatch) -> list[Any]:
         reader = self._readers.get(slot)
         if reader is None:
-            reader = self._types[slot].reader(rows.schema, first_column=1)
+            restores = self._restores[slot]
+            reader = self._types[slot].reader(rows.schema, first_column=1, restores=restores)
             self._readers[slot] = reader
         return reader.read(rows)
 
@@ -405,7 +425,7 @@ def in_turn(numbers: Iterable[int], items: Mapping[int, Iterable[Any]]) -> list[
 
 
 UnionReader = Callable[[AnyProcess, Batches, int], UnionRows]
-"""`UnionRows` without its last argument: reads the rows of a shard of one operator."""
+"""`UnionRows` without its last arguments: reads the rows of a shard of one operator."""
 
 
 class StreamReader:
@@ -413,10 +433,12 @@ class StreamReader:
 
     Parameters:
         members: the type or types.
+        restores: whether the job wrote the rows, as for `RecordType.reader`.
     """
 
-    def __init__(self, members: Sequence[RecordType]) -> None:
+    def __init__(self, members: Sequence[RecordType], *, restores: bool) -> None:
         self._members = members
+        self._restores = restores
         self._readers: list[RecordReader] = []
 
     def read(self, batch: pa.RecordBatch) -> list[Any]:
@@ -427,13 +449,16 @@ class StreamReader:
         """
         if len(self._members) == 1:
             if not self._readers:
-                self._readers = [self._members[0].reader(batch.schema)]
+                (member,) = self._members
+                self._readers = [member.reader(batch.schema, restores=self._restores)]
             return self._readers[0].read(batch)
         columns = [batch.column(member.name) for member in self._members]
         if not self._readers:
             schemas = [pa.schema(list(column.type)) for column in columns]
             of_types = zip(self._members, schemas, strict=True)
-            self._readers = [member.reader(schema) for member, schema in of_types]
+            self._readers = [
+                member.reader(schema, restores=self._restores) for member, schema in of_types
+            ]
         numbers = [0] * batch.num_rows
         records = {}
         for number, (column, reader) in enumerate(zip(columns, self._readers, strict=True)):

@@ -84,7 +84,7 @@ def _received(job: Job, emitted: Mapping[str, list[Any]]) -> dict[str, list[Any]
     for stream, records in emitted.items():
         has_form = stream not in of_sources and stream not in late
         form = job.output_of(stream) if has_form else None
-        found[stream] = records if form is None else form.received(form.copies(records))
+        found[stream] = records if form is None else form.copies(records)
     return found
 
 
@@ -124,15 +124,14 @@ def _in_epoch(
 
 
 def _transformed(transform: Transform, emitted: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    """Return what a transform makes of its records; nothing if a filter changes them."""
+    """Return what a transform makes of its records."""
     fn, given = transform.function.fn, copy.deepcopy(emitted[transform.input])
     match transform.function.kind:
         case "of":
             made = [record for record in given if type(record) is fn]
         case "filter":
-            made = [record for record in given if fn(record)]
-            if not have_the_same(given, emitted[transform.input]):
-                return {}
+            kept = copy.deepcopy(given)  # what the filter does to its record is seen nowhere
+            made = [record for record, own in zip(kept, given, strict=True) if fn(own)]
         case "flat_map":
             made = [copy.deepcopy(each) for record in given for each in fn(record)]
         case _:

@@ -334,9 +334,10 @@ class InitialRows(UnionRows):
     """
 
     def __init__(self, declared: AnyProcess, batches: Batches, key_groups: int) -> None:
-        super().__init__(declared, batches, key_groups, types=())
+        super().__init__(declared, batches, key_groups, types=(), restores=())
         assert isinstance(declared, ProcessorProcess), "no others have initial state"
         self._types = [declared.initial_records, *declared.record_type.members]
+        self._restores = [False] * len(self._types)
 
     def _batch(self, rows: pa.RecordBatch) -> KeyedBatch:
         return super()._batch(rows)._replace(inputs=())

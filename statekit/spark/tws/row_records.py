@@ -96,7 +96,7 @@ class RowRecords(ColumnRecords):
             )
         return super(RowRecords, self).getter(fields)
 
-    def reader(self, schema: Any, *, first_column: int = 0) -> RecordReader:
+    def reader(self, schema: Any, *, first_column: int = 0, restores: bool = False) -> RecordReader:
         columns = pa.schema(list(schema)[first_column : first_column + len(self.columns)])
         missing = [name for name in self.columns if name not in columns.names]
         if missing:

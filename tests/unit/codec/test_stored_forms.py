@@ -253,11 +253,10 @@ class Raised(pydantic.BaseModel):
 
 @pytest.mark.parametrize("cls", [Growing, Counted, Raised])
 @pytest.mark.parametrize("inside", [False, True])
-def test_a_class_that_changes_each_time_it_is_read_is_refused(cls: Any, inside: bool) -> None:
+def test_a_value_is_read_as_it_was_written_whatever_its_class_does(cls: Any, inside: bool) -> None:
     codec = value_codec(dict[str, tuple[cls, ...]] if inside else cls)
-    value = cls(n=1)
-    with pytest.raises(StateTypeError, match="changes when it is read back"):
-        codec.encode({"a": (value,)} if inside else value)
+    value = {"a": (cls(n=1),)} if inside else cls(n=1)
+    assert codec.decode(codec.encode(value)) == value
 
 
 def test_a_class_that_cannot_be_read_back_is_refused() -> None:
@@ -414,7 +413,7 @@ def test_a_default_is_read_as_it_would_be_stored() -> None:
         (int | str, 2**64, "expected int | str"),
         (Optional[str], "\ud800", "valid UTF-8"),  # noqa: UP045
         (frozenset[str], frozenset({"\ud800"}), "valid UTF-8"),
-        (Growing, Growing(1), "changes when it is read back"),
+        (Parsed, Parsed(typing.cast("dt.date", "2026-01-01")), "cannot be read back"),
     ],
     ids=str,
 )

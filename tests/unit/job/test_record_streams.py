@@ -350,11 +350,10 @@ def test_outputs_of_generated_types_equal_those_after_a_shuffle(
     expected = list(map(shown, read_back(cls, records)))
     stored = outputs.stored(records)
     assert list(map(shown, stored)) == expected
-    assert list(map(shown, outputs.received(stored))) == expected
     assert list(map(shown, outputs.stored(stored))) == expected, "it is its own stored form"
 
 
-def test_classes_that_compute_fields_do_so_once_per_operator_as_after_a_shuffle() -> None:
+def test_classes_that_change_fields_do_not_change_them_between_operators() -> None:
     @dataclasses.dataclass
     class Grows:
         k: str
@@ -376,4 +375,4 @@ def test_classes_that_compute_fields_do_so_once_per_operator_as_after_a_shuffle(
     made.process(reads).sink("read")
     run = job.run({"in": [WIDE]})
     assert [(type(found.v), found.v) for found in run.outputs["emitted"]] == [(float, 2.0)]
-    assert run.outputs["read"] == [3.0]
+    assert run.outputs["read"] == [2.0]

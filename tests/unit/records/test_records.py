@@ -104,7 +104,7 @@ class Linked(pydantic.BaseModel):
     tail: str = pydantic.Field(alias="tailNumber")
 
 
-def reader(cls: Any, batch: Any, **options: int) -> Any:
+def reader(cls: Any, batch: Any, **options: Any) -> Any:
     return RecordType.of(cls, where=WHERE).reader(batch.schema, **options)
 
 

@@ -1,0 +1,458 @@
+"""Whatever a record holds is kept on all ways that it goes, or it is refused."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import datetime as dt
+from collections.abc import Callable, Iterator
+from types import GenericAlias
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pydantic
+import pytest
+
+import statekit as sk
+from statekit.codec.key_codec import key_codec
+from statekit.codec.value_codec import value_codec
+from statekit.records.output_type import OutputType
+from statekit.records.record_type import RecordType
+from statekit.testing import Harness
+from tests.support.record_kinds import (
+    AT,
+    CONTAINERS,
+    HOLD_MORE,
+    KINDS,
+    Aliased,
+    Deriving,
+    Filled,
+    Keys,
+    Longer,
+    MoreTuple,
+    OnTheWire,
+    Plain,
+    PydanticDataclass,
+    Validating,
+    content,
+    made,
+    with_more,
+)
+
+
+class Go(NamedTuple):
+    """A record that makes a function write, or read."""
+
+    user: str = "ann"
+    writes: bool = True
+    at: dt.datetime = AT
+
+
+def each_of(classes: Any) -> pytest.MarkDecorator:
+    """Runs a test with each of some classes."""
+    return pytest.mark.parametrize("cls", classes, ids=lambda cls: cls.__name__)
+
+
+def process(annotations: dict[str, Any], fn: Any, **options: Any) -> Any:
+    """A process function with these annotations, which are computed."""
+    fn.__annotations__ = annotations
+    return sk.process(key="user", **options)(fn)
+
+
+# ------------------------------------------------------------------ states
+
+
+typed: Any = sk  # mypy knows no classes that are computed
+STATES: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], None], Callable[[Any], Any]]] = {
+    "value": (
+        lambda cls: typed.ValueState[cls],
+        lambda held, value: held.update(value),
+        lambda held: held.get(),
+    ),
+    "list": (
+        lambda cls: typed.ListState[cls],
+        lambda held, value: held.append(value),
+        lambda held: held[0],
+    ),
+    "map": (
+        lambda cls: typed.MapState[str, cls],
+        lambda held, value: held.update(a=value),
+        lambda held: held["a"],
+    ),
+    "reducing": (
+        lambda cls: Annotated[typed.ReducingState[cls], typed.Reduce(lambda _one, other: other)],
+        lambda held, value: held.add(value),
+        lambda held: held.get(),
+    ),
+    "aggregating": (
+        lambda cls: Annotated[
+            typed.AggregatingState[cls, GenericAlias(list, (cls,)), cls],
+            typed.Aggregate(list, lambda held, one: [*held, one], lambda held: held[-1]),
+        ],
+        lambda held, value: held.add(value),
+        lambda held: held.get(),
+    ),
+    "operator": (
+        lambda cls: typed.OperatorState[cls],
+        lambda held, value: held.update(value),
+        lambda held: held.get(),
+    ),
+    "operator list": (
+        lambda cls: typed.OperatorListState[cls],
+        lambda held, value: held.append(value),
+        lambda held: held[0],
+    ),
+}
+
+
+@each_of(KINDS)
+def test_each_state_keeps_all_that_a_record_holds(cls: Any) -> None:
+    seen: list[tuple[str, Any]] = []
+
+    def keep(event: Any, *held: Any) -> None:
+        for state, (name, (_, write, read)) in zip(held, STATES.items(), strict=True):
+            if event.writes:
+                write(state, made(cls))
+            seen.append((name, content(read(state))))
+
+    names = [f"state_{number}" for number in range(len(STATES))]
+    source = f"def keep_all(event, {', '.join(names)}): keep(event, {', '.join(names)})"
+    scope: dict[str, Any] = {"keep": keep}
+    exec(source, scope)
+    types = {
+        name: declare(cls) for name, (declare, _, _) in zip(names, STATES.values(), strict=True)
+    }
+    harness = Harness(process({"event": Go, **types, "return": None}, scope["keep_all"]))
+    harness.send(Go())
+    harness.send(Go(writes=False))
+    assert seen == [(name, content(made(cls))) for name in STATES] * 2
+
+
+@each_of(KINDS)
+def test_a_value_keeps_all_that_a_record_in_it_holds(cls: Any) -> None:
+    for annotation, put, get in CONTAINERS.values():
+        codec = value_codec(annotation(cls))
+        value = put(made(cls))
+        assert codec.accepts(value), codec.reason(value)
+        row = codec.encode(value)
+        assert codec.decode_all is not None
+        for found in (codec.decode(row), *codec.decode_all([row, row])):
+            assert content(get(found)) == content(made(cls))
+
+
+@each_of(KINDS)
+def test_broadcast_state_keeps_all_that_a_record_holds(cls: Any) -> None:
+    seen: list[Any] = []
+
+    def keep(event: Any, held: Any) -> None:
+        seen.append(content(held["a"]))
+
+    def put(event: Any, held: Any) -> None:
+        held["a"] = event
+
+    declared = process({"event": Go, "held": typed.BroadcastState[str, cls], "return": None}, keep)
+    put.__annotations__ = {"event": cls, "held": typed.BroadcastState[str, cls], "return": None}
+    declared.on_broadcast(put)
+    harness = Harness(declared)
+    harness.broadcast(made(cls))
+    harness.send(Go())
+    assert seen == [content(made(cls))]
+
+
+# ------------------------------------------------------------------ between operators
+
+
+def emitting(emitted: Any, value: Callable[[], Any]) -> Any:
+    def emit(event: Any, times: Any) -> Iterator[Any]:
+        yield value()
+
+    return process({"event": Go, "times": sk.ValueState[int], "return": Iterator[emitted]}, emit)
+
+
+def reading(taken: Any, **options: Any) -> Any:
+    def read(event: Any, times: Any) -> Iterator[Any]:
+        yield event
+
+    declared = {"event": taken, "times": sk.ValueState[int], "return": Iterator[taken]}
+    return process(declared, read, **options)
+
+
+WAYS: dict[str, Callable[[Any, Any, str], Any]] = {
+    "sink": lambda stream, cls, name: stream,
+    "operator": lambda stream, cls, name: stream.process(reading(cls), name=name),
+    "ordered": lambda stream, cls, name: stream.process(
+        reading(cls, event_time="at", lateness="1 hour", ordered=True), name=name
+    ),
+    "filter": lambda stream, cls, name: stream.filter(
+        lambda one: content(one)["score"] == 5, name=name
+    ),
+    "map": lambda stream, cls, name: stream.map(lambda one: one, into=cls, name=name),
+    "flat_map": lambda stream, cls, name: stream.flat_map(lambda one: [one], into=cls, name=name),
+    "map, operator": lambda stream, cls, name: stream.map(
+        lambda one: one, into=cls, name=f"{name}_before"
+    ).process(reading(cls), name=name),
+}
+
+
+@each_of(KINDS)
+def test_a_stream_keeps_all_that_a_record_holds_on_each_way(cls: Any) -> None:
+    job = sk.Job("kept")
+    emitted = job.source("go", Go).process(emitting(cls, lambda: made(cls)), name="emit")
+    for number, way in enumerate(WAYS.values()):
+        way(emitted, cls, f"way_{number}").sink(f"way_{number}")
+    run = job.run({"go": [Go()]})
+    for number, name in enumerate(WAYS):
+        assert (name, *map(content, run[f"way_{number}"])) == (name, content(made(cls)))
+
+
+@each_of(KINDS)
+def test_an_aggregate_of_records_keeps_all_that_they_hold(cls: Any) -> None:
+    job = sk.Job("kept")
+    emitted = job.source("go", Go).process(emitting(cls, lambda: made(cls)), name="emit")
+    emitted.aggregate(
+        key="user",
+        name="last",
+        one=sk.Last(by="score"),
+        top=sk.Top(1, by="score"),
+        all=sk.Collect(),
+    ).sink("out")
+    runs = job.run({"go": [Go()]}), job.run({"go": [Go()] * 3}, epoch_size=1)
+    for found in (run["out"] for run in runs):
+        held = found[-1].one, found[-1].top[0], found[-1].all[-1]
+        assert list(map(content, held)) == [content(made(cls))] * 3
+
+
+@each_of(KINDS)
+def test_a_window_that_collects_records_keeps_all_that_they_hold(cls: Any) -> None:
+    job = sk.Job("kept")
+    emitted = job.source("go", Go).process(emitting(cls, lambda: made(cls)), name="emit")
+    windows = sk.tumbling("1 hour")
+    emitted.window(windows, key="user", event_time="at").collect().sink("out")
+    (found,) = job.run({"go": [Go()]})["out"]
+    assert list(map(content, found.records)) == [content(made(cls))]
+
+
+@each_of(KINDS)
+def test_columns_keep_all_that_a_record_holds(cls: Any) -> None:
+    for annotation, put, get in CONTAINERS.values():
+        outer: Any = dataclasses.make_dataclass("Outer", [("held", annotation(cls))])
+        form = OutputType(outer, where="test")
+        batch = form.to_batch([outer(put(made(cls)))])
+        record_type = RecordType.of(outer, where="test")
+        (found,) = record_type.reader(batch.schema, restores=True).read(batch)
+        (stored,) = form.stored([outer(put(made(cls)))])
+        copied = (form.copy or copy.copy)(outer(put(made(cls))))
+        for one in (found, stored, copied):
+            assert content(get(one.held)) == content(made(cls))
+
+
+def test_a_key_field_that_the_constructor_does_not_take_is_the_key_of_the_record() -> None:
+    @sk.process(key="score")
+    def by_score(event: Plain, times: sk.ValueState[int], ctx: sk.Context) -> Iterator[int]:
+        yield ctx.key
+
+    job = sk.Job("kept")
+    emitted = job.source("go", Go).process(emitting(Plain, lambda: made(Plain)), name="emit")
+    emitted.process(by_score).sink("keys")
+    assert job.run({"go": [Go()]})["keys"] == [5]
+
+
+def test_a_tuple_that_changes_its_fields_is_the_map_key_that_it_was() -> None:
+    codec = key_codec(tuple[str, OwnPair])
+    key = ("a", tuple.__new__(OwnPair, (1, 2)))
+    assert codec.decode(codec.encode(key))[0] == key
+
+
+class Pair(NamedTuple):
+    one: int
+    two: int
+
+
+class OwnPair(Pair):
+    def __new__(cls, one: int, two: int) -> OwnPair:
+        return super().__new__(cls, one + 1, two)
+
+
+class LoosePair(Pair):
+    more: str
+
+
+# ------------------------------------------------------------------ sources
+
+
+@each_of(KINDS)
+def test_records_that_a_caller_passes_keep_all_that_they_hold(cls: Any) -> None:
+    job = sk.Job("kept")
+    job.source("in", cls).process(reading(cls)).sink("out")
+    (found,) = job.run({"in": [made(cls)]})["out"]
+    assert content(found) == content(made(cls))
+
+
+@each_of([Plain, Filled, PydanticDataclass])
+def test_a_row_of_a_source_may_have_a_field_that_the_constructor_does_not_take(cls: Any) -> None:
+    row = {"user": "ann", "at": AT, "score": 5}
+    records = RecordType.of(cls, where="test")
+    assert records.coerce(row).score == 5
+    without = {"user": "ann", "at": AT}
+    assert records.coerce(without).score == cls("ann", AT).score
+    batch = pa.RecordBatch.from_pylist([row])
+    assert records.reader(batch.schema).read(batch)[0].score == 5
+    outer: Any = dataclasses.make_dataclass("Outer", [("held", list[cls])])
+    of_outer = RecordType.of(outer, where="test")
+    nested = pa.RecordBatch.from_pylist([{"held": [row]}])
+    assert of_outer.reader(nested.schema).read(nested)[0].held[0].score == 5
+    assert of_outer.coerce({"held": [row]}).held[0].score == 5
+
+
+@pytest.mark.parametrize(
+    ("cls", "row", "field", "value"),
+    [
+        (OnTheWire, {"first_tag": "a"}, "first_tag", "a"),
+        (OnTheWire, {"firstTag": "a"}, "first_tag", "a"),
+        (Aliased, {"Score": 5}, "score", 5),
+        (Aliased, {"score": 5}, "score", 5),
+        (Aliased, {"two": 5}, "other", 5),
+        (Aliased, {"other": 5}, "other", 5),
+        (Keys, {"score": 5}, "score", 5),
+    ],
+)
+def test_a_mapping_has_the_names_of_fields_or_those_that_the_class_gives_them(
+    cls: Any, row: dict[str, Any], field: str, value: Any
+) -> None:
+    found = RecordType.of(cls, where="test").coerce({"user": "ann", "at": AT, **row})
+    assert (found[field] if cls is Keys else getattr(found, field)) == value
+
+
+def test_columns_of_a_source_have_the_names_of_fields() -> None:
+    batch = pa.RecordBatch.from_pylist([{"user": "ann", "at": AT, "score": 5, "other": 6}])
+    (found,) = RecordType.of(Aliased, where="test").reader(batch.schema).read(batch)
+    assert (found.score, found.other) == (5, 6)
+
+
+def test_a_mapping_of_another_tag_or_with_forbidden_keys_is_refused() -> None:
+    records = RecordType.of(OnTheWire, where="test")
+    with pytest.raises(sk.ProcessError, match="its 'type' is not 'wire'"):
+        records.coerce({"type": "other", "user": "ann", "at": AT})
+    strict = msgspec.defstruct("Strict", [("user", str)], forbid_unknown_fields=True)
+    with pytest.raises(sk.ProcessError, match="unknown keys 'page'"):
+        RecordType.of(strict, where="test").coerce({"user": "ann", "page": 1})
+
+
+def test_the_constructor_makes_records_of_a_source_once() -> None:
+    job = sk.Job("kept")
+    read = job.source("in", Validating).process(reading(Validating), name="one")
+    read.process(reading(Validating), name="two").sink("out")
+    (found,) = job.run({"in": [{"user": "ann", "at": AT, "score": 5}]})["out"]
+    assert (found.user, found.score) == ("ann!", 6)
+
+
+# ------------------------------------------------------------------ what is refused
+
+
+@each_of(HOLD_MORE)
+def test_a_state_refuses_a_record_that_holds_more_than_its_fields(cls: Any) -> None:
+    said = f"it has 'more' beside the fields of {cls.__name__}, and rows keep fields only: declare"
+    for annotation, put, _ in CONTAINERS.values():
+        codec = value_codec(annotation(cls))
+        assert not codec.accepts(put(with_more(cls)))
+        assert said in codec.reason(put(with_more(cls)))
+
+
+@each_of(HOLD_MORE)
+def test_a_stream_refuses_a_record_that_holds_more_than_its_fields(cls: Any) -> None:
+    for annotation, put, _ in CONTAINERS.values():
+        outer: Any = dataclasses.make_dataclass("Outer", [("held", annotation(cls))])
+        form = OutputType(outer, where="test")
+        emitted = (form.copy or copy.copy)(outer(put(with_more(cls))))
+        for write in (form.stored, form.to_batch):
+            with pytest.raises(sk.ProcessError, match="it has 'more' beside the fields of"):
+                write([emitted])
+
+
+@each_of(HOLD_MORE)
+def test_a_source_refuses_a_record_that_holds_more_than_its_fields(cls: Any) -> None:
+    job = sk.Job("kept")
+    job.source("in", cls).process(reading(cls)).sink("out")
+    with pytest.raises(sk.ProcessError, match="it has 'more' beside the fields of"):
+        job.run({"in": [with_more(cls)]})
+
+
+def test_a_subclass_with_more_fields_is_refused_where_its_base_is_declared() -> None:
+    job = sk.Job("kept")
+    job.source("go", Go).process(emitting(Plain, lambda: Longer("ann", AT, "kept?"))).sink("out")
+    with pytest.raises(sk.ProcessError, match="it has 'more' beside the fields of Plain"):
+        job.run({"go": [Go()]})
+
+
+def test_a_key_that_holds_more_than_its_fields_is_refused() -> None:
+    key = LoosePair(1, 2)
+    codec = key_codec(LoosePair)
+    assert codec.decode(codec.encode(key))[0] == key
+    key.more = "kept?"
+    with pytest.raises(sk.StateTypeError, match="it has 'more' beside the fields of LoosePair"):
+        codec.encode(key)
+    with pytest.raises(AttributeError):
+        MoreTuple("ann", AT).more  # noqa: B018  an annotation alone sets nothing
+
+
+class Private(pydantic.BaseModel):
+    user: str
+    _dirty: bool = pydantic.PrivateAttr(default=False)
+
+
+class Open(pydantic.BaseModel, extra="allow"):
+    user: str
+
+
+@pydantic.dataclasses.dataclass(config={"extra": "allow"})
+class OpenDataclass:
+    user: str
+
+
+@dataclasses.dataclass
+class OnlyInit:
+    user: str
+    given: dataclasses.InitVar[int] = 0
+
+
+@dataclasses.dataclass
+class Failure(Exception):
+    user: str
+
+
+@dataclasses.dataclass
+class Tags(dict[str, str]):
+    user: str
+
+
+@pytest.mark.parametrize(
+    ("cls", "said"),
+    [
+        (Private, "has the private attributes _dirty, which no row keeps: make them fields"),
+        (Open, "allows extra fields"),
+        (OpenDataclass, "allows extra fields"),
+        (OnlyInit, "OnlyInit.given is an InitVar"),
+        (Failure, "Failure is a Exception too, and no row keeps that part"),
+        (Tags, "Tags is a dict too"),
+    ],
+)
+def test_a_class_that_always_holds_more_than_its_fields_is_refused(cls: Any, said: str) -> None:
+    outer: Any = dataclasses.make_dataclass("Outer", [("held", list[cls])])
+    for annotation in (cls, outer):
+        with pytest.raises(sk.StateTypeError, match=said):
+            value_codec(annotation)
+        with pytest.raises(sk.StateTypeError, match=said):
+            emitting(annotation, lambda: None)
+    with pytest.raises(sk.StateTypeError, match=said):
+        reading(cls)
+
+
+def test_an_attribute_that_post_init_would_make_in_another_way_is_refused() -> None:
+    deriving = made(Deriving)
+    codec = value_codec(Deriving)
+    assert codec.decode(codec.encode(deriving)).loud == "ANN"
+    deriving.loud = "BOB"
+    assert "it has 'loud' beside the fields of Deriving" in codec.reason(deriving)
+    with pytest.raises(sk.ProcessError, match="it has 'loud' beside the fields of Deriving"):
+        OutputType(Deriving, where="test").stored([deriving])

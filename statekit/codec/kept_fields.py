@@ -233,6 +233,17 @@ def _code(method: Any) -> Any:
     return getattr(method, "__code__", None)
 
 
+def is_restored(cls: Any) -> Callable[[Any], bool] | None:
+    """Return a check that an instance is as one that was restored from its fields; None if each is.
+
+    A pydantic model knows which of its fields were set. All are set in one that was restored.
+    """
+    if struct_flavour(cls) != "pydantic":
+        return None
+    size = len(cls.model_fields)
+    return lambda model: len(model.__pydantic_fields_set__) == size
+
+
 def restorer(cls: Any) -> Restore:
     """Return the function that makes an instance of the values of its fields.
 
@@ -304,12 +315,17 @@ def _dataclass_maker(cls: Any) -> Restore:
 
 
 def _model_maker(cls: Any) -> Restore:
-    """Like `model_construct`, but without its search for aliases if no field is missing."""
+    """Like `model_construct`, but without its search for aliases if no field is missing.
+
+    All fields of the model count as set: which were given when it was made is not in its values.
+    """
     size, has_post_init = len(cls.model_fields), runs_code(cls)
 
     def make(values: dict[str, Any]) -> Any:
         if len(values) < size:
-            return cls.model_construct(**values)
+            model = cls.model_construct(**values)
+            _set(model, "__pydantic_fields_set__", set(cls.model_fields))
+            return model
         model = cls.__new__(cls)
         _set(model, "__dict__", dict(values))
         _set(model, "__pydantic_fields_set__", set(values))

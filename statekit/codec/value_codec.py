@@ -130,8 +130,8 @@ def _verified(
         except CorruptCheckpointError as error:
             raise StateTypeError(
                 f"{shown(value, 100)} cannot be stored as {name} (it cannot be read back: "
-                f"{shown_text(error.__cause__ or error)}): `__post_init__` and `model_post_init` are called when a "
-                "value is read, let them accept the values of all fields"
+                f"{shown_text(error.__cause__ or error)}): `__post_init__` and `model_post_init` "
+                "are called when a value is read, let them accept the values of all fields"
             ) from error
         return data
 
@@ -217,7 +217,7 @@ def _reason(plan: ValuePlan, value: Any, path: str) -> str | None:
     elif _unoptional(plan.schema).name in [base.__name__ for base in type(value).__mro__[1:]]:
         problem += ": it must be exactly that class, a subclass would lose fields"
     elif beside := _why_beside(_unoptional(plan.schema), value):
-        problem = f"{shortened(value)}: {beside}"
+        problem = f"{shown(value, 100)}: {beside}"
     return f"{path}: {problem}" if path else problem
 
 

@@ -147,8 +147,12 @@ class Stateless:
                 raise
             raise typed from error
 
-    def kept(self, records: list[Any], stream: str) -> list[bool]:
+    def kept(self, records: list[Any], stream: str, *, own: bool = False) -> list[bool]:
         """Return whether each record is kept, if it emits records unchanged.
+
+        Parameters:
+            own: nothing else uses the records, so that the function may change them. Else it gets
+                copies of records that can change: what it does to them is seen nowhere.
 
         Raises:
             ProcessError: the function failed.
@@ -156,8 +160,10 @@ class Stateless:
         fn, following = self.fn, iter(records)
         if self.kind == "of":
             return [type(record) is fn for record in following]
+        copy = None if own else self.output_type.copy
         try:
-            return [bool(fn(record)) for record in following]
+            own_records = following if copy is None else map(copy, following)
+            return [bool(fn(record)) for record in own_records]
         except BaseException as error:
             taken = len(records) - length_hint(following)
             if (typed := self._failed(error, records[taken - 1], stream)) is None:

@@ -9,6 +9,7 @@ found again by another one; what their types do not allow is pickled.
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import pickle
@@ -80,7 +81,7 @@ class RecordForm:
     def _stored(self, record: Any) -> tuple[bool, Any]:
         if self._codec is not None and self._codec.accepts(record):
             return True, self._codec.encode(record)
-        return False, record
+        return False, copy.deepcopy(record)  # the function may change it before it is written
 
     def read(self, stored: Iterable[Any]) -> list[Any]:
         """Return records.

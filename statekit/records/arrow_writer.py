@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from statekit.codec.annotations import peel, show
+from statekit.codec.annotations import Field, peel, show
 from statekit.codec.kept_fields import all_only_fields, why_beside
 from statekit.records.arrow_scalars import (
     SCALARS,
@@ -105,6 +105,8 @@ def record_rows(record_type: RecordType, path: str, stack: tuple[Any, ...]) -> O
         output_column(annotation, f"{path}.{name}", (*stack, record_type.cls))
         for name, annotation in zip(names, annotations, strict=True)
     )
+    if is_dict:
+        columns = tuple(map(_telling_absent, columns, fields.values()))
     of_type = instances((cls,), path, record_type.name)
     of_fields = _only_fields(cls, path)
     getters = [
@@ -131,6 +133,17 @@ def record_rows(record_type: RecordType, path: str, stack: tuple[Any, ...]) -> O
             ) from error
 
     return OutputRows(names, columns, split, annotations, cls)
+
+
+def _telling_absent(column: OutputColumn, field: Field) -> OutputColumn:
+    """Return the column of a key of a TypedDict. Null stands for an absent key, or for None."""
+    if field.required or not peel(field.annotation)[1]:
+        return column
+    problem = (
+        f"{column.path} may be absent or None, and a column has one null for both: declare it "
+        "without None, or without NotRequired"
+    )
+    return dataclasses.replace(column, arrow=None, problem=column.problem or problem)
 
 
 def _only_fields(cls: Any, path: str) -> Check:

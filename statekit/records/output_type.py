@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from statekit.codec.annotations import peel, show
+from statekit.codec.kept_fields import is_restored
 from statekit.errors import CALL_FAILURES, ProcessError, StateTypeError
 from statekit.records.arrow_reader import ColumnMismatch, Read, field_reader, record_builder
 from statekit.records.arrow_scalars import OutputColumn
@@ -144,9 +145,21 @@ class OutputType:
             if read is not None and not column.is_stored(part):
                 part, is_changed = read(array), True
             columns.append(part)
-        if not is_changed and set(map(type, records)) <= {self._rows.cls}:
-            return records
-        return self._build(columns, len(records))
+        if is_changed or not self._are_restored(records):
+            return self._build(columns, len(records))
+        return records
+
+    def _are_restored(self, records: list[Any]) -> bool:
+        """Return whether records differ from those that columns are read as in values only."""
+        if not set(map(type, records)) <= {self._rows.cls}:
+            return False
+        is_restored = self._is_restored
+        return is_restored is None or all(map(is_restored, records))
+
+    @functools.cached_property
+    def _is_restored(self) -> Callable[[Any], bool] | None:
+        """Whether a record is as one that was read from columns; None if each is."""
+        return None if self.record_type is None else is_restored(self.record_type.cls)
 
     @functools.cached_property
     def _readers(self) -> tuple[Read | None, ...]:

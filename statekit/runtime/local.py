@@ -125,7 +125,8 @@ class RecordStreams:
         parts = []
         for stream in operator.inputs:
             for records, form in self._parts_of(stream):
-                parts.append(([record for record in records if is_late(record)], form))
+                late = [record for record in records if is_late(record)]
+                parts.append((form.copies(late), form))
         self._parts[operator.late] = parts
 
     def is_empty(self, stream: str) -> bool:
@@ -161,8 +162,9 @@ class RecordStreams:
         for operator in self._plan.operators:
             if stream in operator.broadcasts:
                 return True  # to any number of shards
-            if stream in operator.inputs:
-                uses += 2 if self._plan.wants_late(operator) else 1
+            uses += operator.inputs.count(stream)
+            if stream in operator.inputs and self._plan.wants_late(operator):
+                uses += 1
         return uses > 1
 
 

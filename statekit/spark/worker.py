@@ -505,7 +505,8 @@ class TransformStep:
     def _kept(self, batch: pa.RecordBatch, records: list[Any]) -> pa.RecordBatch:
         """Return the rows whose records all transforms keep."""
         for transform in self.transforms:
-            kept = unpickled(transform.function).kept(records, transform.name)
+            is_last = transform is self.transforms[-1]
+            kept = unpickled(transform.function).kept(records, transform.name, own=is_last)
             batch = batch.filter(pa.array(kept, pa.bool_()))
             records = list(compress(records, kept))
         return batch

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from statekit.errors import StateTypeError
 from statekit.functions.context import Context
+from statekit.records.output_copy import Copy
 from statekit.records.panes import SessionPanes, SlidingPanes
 from statekit.shown import shown
 from statekit.state.map_state import MapState
@@ -251,15 +252,26 @@ class Deadlines:
 
 
 class SlidingRows:
-    """Tumbling and sliding windows as rows."""
+    """Tumbling and sliding windows as rows.
+
+    Parameters:
+        copy_added: copies a value that can change, as several windows get it; None if none can.
+    """
 
     def __init__(
-        self, window: Sliding, aggregate: Aggregate[Any, Any, Any], deadlines: Deadlines
+        self,
+        window: Sliding,
+        aggregate: Aggregate[Any, Any, Any],
+        deadlines: Deadlines,
+        copy_added: Copy | None = None,
     ) -> None:
         self._size, self._every = window.size, window.every
         self._origin = _EPOCH + window.offset % window.every
         self._cut_off = self._into(FIRST) > _ZERO
         self._create, self._add = aggregate.create, aggregate.add
+        if copy_added is not None and window.size > window.every:
+            add = aggregate.add
+            self._add = lambda accumulator, value: add(accumulator, copy_added(value))
         self._deadlines = deadlines
 
     def put(self, ctx: Context, windows: Windows, value: Any) -> list[OpenWindow]:

@@ -55,6 +55,7 @@ from statekit.job.windows.window_columns import (
     add_elements,
 )
 from statekit.keygroup import key_fields
+from statekit.records.output_copy import Copy, copier
 from statekit.records.preaggregate import (
     Combiner,
     PartialAggregate,
@@ -167,6 +168,7 @@ class _Result:
         definition: returns what the state means, by name, with other names of fields; None if the
             name of the operator says it.
         of: the aggregate of fields or records that it is, or the user's.
+        copy_added: copies a value that a record adds, if functions of the user may change it.
     """
 
     operator: str
@@ -180,6 +182,7 @@ class _Result:
     element: Any = None
     definition: Callable[[Renaming], dict[str, str]] | None = None
     of: Any = None
+    copy_added: Copy | None = None
 
     def defined(self, names: Renaming) -> dict[str, str]:
         """Return what the state means, with other names of fields."""
@@ -417,6 +420,7 @@ class Windowing:
             )
         get = _itself if field is None else self._results.getter(field)
         title = name or ("aggregate" if field is None else f"aggregate_{field}")
+        copy_added = copier(self._record.cls if field is None else self._results.annotation(field))
         of_it = _Result(
             title,
             name or "result",
@@ -425,6 +429,7 @@ class Windowing:
             aggregate,
             get,
             definition=partial(_own, aggregate, field, name),
+            copy_added=copy_added,
         )
         return self._made(replace(of_it, of=OwnAggregate(aggregate, field)), into)
 
@@ -446,7 +451,7 @@ class Windowing:
             rows = SessionRows(self._window, result.aggregate, deadlines)
             stored = _TUPLE[dt.datetime, dt.datetime, stored]
         else:
-            rows = SlidingRows(self._window, result.aggregate, deadlines)
+            rows = SlidingRows(self._window, result.aggregate, deadlines, result.copy_added)
         due = self._due(result, make, rows)
         states = {"windows": _MAP[dt.datetime, stored]}
         if result.element is not None:

@@ -7,12 +7,14 @@ import dataclasses
 import datetime as dt
 from collections.abc import Callable, Iterator
 from types import GenericAlias
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
 
 import msgspec
 import pyarrow as pa
 import pydantic
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.codec.key_codec import key_codec
@@ -456,3 +458,60 @@ def test_an_attribute_that_post_init_would_make_in_another_way_is_refused() -> N
     assert "it has 'loud' beside the fields of Deriving" in codec.reason(deriving)
     with pytest.raises(sk.ProcessError, match="it has 'loud' beside the fields of Deriving"):
         OutputType(Deriving, where="test").stored([deriving])
+
+
+class Given(pydantic.BaseModel, frozen=True):
+    user: str
+    note: str | None = None
+
+
+class Partial(TypedDict):
+    user: str
+    note: NotRequired[str]
+
+
+class Unclear(TypedDict):
+    user: str
+    note: NotRequired[str | None]
+
+
+def test_all_fields_of_a_model_count_as_set_once_a_state_or_a_stream_has_it() -> None:
+    codec = value_codec(Given)
+    job = sk.Job("kept")
+    read = job.source("in", Given).process(reading(Given), name="one").sink("one")
+    read.process(reading(Given), name="two").sink("two")
+    run = job.run({"in": [Given(user="ann")]})
+    batch = OutputType(Given, where="test").to_batch([Given(user="ann")])
+    reader = RecordType.of(Given, where="test").reader(batch.schema, restores=True)
+    decoded = codec.decode(codec.encode(Given(user="ann")))
+    for found in (*run["one"], *run["two"], *reader.read(batch), decoded):
+        assert found == Given(user="ann")
+        assert found.model_fields_set == {"user", "note"}
+
+
+def test_a_typed_dict_keeps_which_keys_it_has() -> None:
+    lacking: Partial = {"user": "ann"}
+    codec, form = value_codec(Partial), OutputType(Partial, where="test")
+    reader = RecordType.of(Partial, where="test").reader(form.arrow_schema, restores=True)
+    assert codec.decode(codec.encode(lacking)) == lacking
+    assert reader.read(form.to_batch([lacking])) == form.stored([lacking]) == [lacking]
+    unclear = OutputType(Unclear, where="test")
+    assert unclear.stored([{"user": "ann"}]) == [{"user": "ann"}]
+    with pytest.raises(sk.StateTypeError, match="may be absent or None, and a column has one null"):
+        _ = unclear.arrow_schema
+
+
+@given(
+    st.sampled_from(KINDS),
+    st.text(st.characters(codec="utf-8"), max_size=3),
+    st.integers(-(2**63), 2**63 - 1),
+)
+def test_any_values_are_kept_in_rows_and_columns(cls: Any, user: str, score: int) -> None:
+    expected = content(made(cls, user, score))
+    codec, form = value_codec(cls), OutputType(cls, where="test")
+    reader = RecordType.of(cls, where="test").reader(form.arrow_schema, restores=True)
+    row = codec.encode(made(cls, user, score))
+    batch = form.to_batch([made(cls, user, score)])
+    (stored,) = form.stored([made(cls, user, score)])
+    for found in (codec.decode(row), *reader.read(batch), stored):
+        assert content(found) == expected

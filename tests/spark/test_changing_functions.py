@@ -102,5 +102,5 @@ def test_functions_that_change_what_they_get_are_as_in_plain_python(
     run = changing_job(graph, wanted).run({"in": given, "rules": [RULE]}, parallelism=2)
     for number in wanted:
         name, wanted_records = f"sink_{number}", sorted_records(expected[number])
-        assert sorted_records(run[name]) == wanted_records, name
+        assert sorted_records(run.outputs[name]) == wanted_records, name
         assert sorted_records(found.get(name, [])) == wanted_records, name

@@ -81,10 +81,10 @@ def test_functions_that_change_what_they_get_are_as_in_plain_python(
     expected = plain_run(graph, records)
     for number in sinks:
         name = f"sink_{number}"
-        taken = found[name] if name in found else run[name]
+        taken = found[name] if name in found else run.outputs[name]
         assert sorted_records(taken) == sorted_records(expected[number]), name
     for number in twice:
-        assert sorted_records(run[f"second_{number}"]) == sorted_records(expected[number])
+        assert sorted_records(run.outputs[f"second_{number}"]) == sorted_records(expected[number])
     assert given == records, "the caller's records are the caller's"
 
 
@@ -100,7 +100,7 @@ def test_windows_that_share_a_record_do_not_see_what_an_aggregate_does_to_it() -
     )
     windows.aggregate(summed, accumulator=int, result=int, name="sum").sink("sums")
     run = job.run({"in": [Tagged("a", START, 1, [], {})]})
-    assert [found.sum for found in run["sums"]] == [101, 101, 101]
+    assert [found.sum for found in run.outputs["sums"]] == [101, 101, 101]
 
 
 def test_late_records_are_those_that_arrived_whatever_reads_them_changes() -> None:
@@ -115,9 +115,9 @@ def test_late_records_are_those_that_arrived_whatever_reads_them_changes() -> No
     source.filter(keep, name="kept").sink("kept")
     source.sink("all")
     run = job.run({"in": records}, epoch_size=1)
-    assert (run["late"], run["all"]) == ([late], records)
-    assert [record.score for record in run["changed"]] == [101]
-    assert run["kept"] == [record for record in records if (record.score + 100) % 3]
+    assert (run.outputs["late"], run.outputs["all"]) == ([late], records)
+    assert [record.score for record in run.outputs["changed"]] == [101]
+    assert run.outputs["kept"] == [record for record in records if (record.score + 100) % 3]
 
 
 def test_an_operator_that_takes_a_stream_twice_gets_two_records() -> None:
@@ -129,4 +129,4 @@ def test_an_operator_that_takes_a_stream_twice_gets_two_records() -> None:
     job = sk.Job("twice")
     source = job.source("in", Tagged)
     source.union(source.filter(lambda record: True, name="same")).process(scores).sink("scores")
-    assert job.run({"in": [Tagged("a", START, 1, [], {})]})["scores"] == [2, 2]
+    assert job.run({"in": [Tagged("a", START, 1, [], {})]}).outputs["scores"] == [2, 2]

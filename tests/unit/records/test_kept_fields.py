@@ -205,7 +205,7 @@ def test_a_stream_keeps_all_that_a_record_holds_on_each_way(cls: Any) -> None:
         way(emitted, cls, f"way_{number}").sink(f"way_{number}")
     run = job.run({"go": [Go()]})
     for number, name in enumerate(WAYS):
-        assert (name, *map(content, run[f"way_{number}"])) == (name, content(made(cls)))
+        assert (name, *map(content, run.outputs[f"way_{number}"])) == (name, content(made(cls)))
 
 
 @each_of(KINDS)
@@ -220,7 +220,7 @@ def test_an_aggregate_of_records_keeps_all_that_they_hold(cls: Any) -> None:
         all=sk.Collect(),
     ).sink("out")
     runs = job.run({"go": [Go()]}), job.run({"go": [Go()] * 3}, epoch_size=1)
-    for found in (run["out"] for run in runs):
+    for found in (run.outputs["out"] for run in runs):
         held = found[-1].one, found[-1].top[0], found[-1].all[-1]
         assert list(map(content, held)) == [content(made(cls))] * 3
 
@@ -231,7 +231,7 @@ def test_a_window_that_collects_records_keeps_all_that_they_hold(cls: Any) -> No
     emitted = job.source("go", Go).process(emitting(cls, lambda: made(cls)), name="emit")
     windows = sk.tumbling("1 hour")
     emitted.window(windows, key="user", event_time="at").collect().sink("out")
-    (found,) = job.run({"go": [Go()]})["out"]
+    (found,) = job.run({"go": [Go()]}).outputs["out"]
     assert list(map(content, found.records)) == [content(made(cls))]
 
 
@@ -251,13 +251,13 @@ def test_columns_keep_all_that_a_record_holds(cls: Any) -> None:
 
 def test_a_key_field_that_the_constructor_does_not_take_is_the_key_of_the_record() -> None:
     @sk.process(key="score")
-    def by_score(event: Plain, times: sk.ValueState[int], ctx: sk.Context) -> Iterator[int]:
+    def by_score(event: Plain, times: sk.ValueState[int], ctx: sk.Context[int]) -> Iterator[int]:
         yield ctx.key
 
     job = sk.Job("kept")
     emitted = job.source("go", Go).process(emitting(Plain, lambda: made(Plain)), name="emit")
     emitted.process(by_score).sink("keys")
-    assert job.run({"go": [Go()]})["keys"] == [5]
+    assert job.run({"go": [Go()]}).outputs["keys"] == [5]
 
 
 def test_a_tuple_that_changes_its_fields_is_the_map_key_that_it_was() -> None:
@@ -287,7 +287,7 @@ class LoosePair(Pair):
 def test_records_that_a_caller_passes_keep_all_that_they_hold(cls: Any) -> None:
     job = sk.Job("kept")
     job.source("in", cls).process(reading(cls)).sink("out")
-    (found,) = job.run({"in": [made(cls)]})["out"]
+    (found,) = job.run({"in": [made(cls)]}).outputs["out"]
     assert content(found) == content(made(cls))
 
 
@@ -345,7 +345,7 @@ def test_the_constructor_makes_records_of_a_source_once() -> None:
     job = sk.Job("kept")
     read = job.source("in", Validating).process(reading(Validating), name="one")
     read.process(reading(Validating), name="two").sink("out")
-    (found,) = job.run({"in": [{"user": "ann", "at": AT, "score": 5}]})["out"]
+    (found,) = job.run({"in": [{"user": "ann", "at": AT, "score": 5}]}).outputs["out"]
     assert (found.user, found.score) == ("ann!", 6)
 
 
@@ -484,7 +484,7 @@ def test_all_fields_of_a_model_count_as_set_once_a_state_or_a_stream_has_it() ->
     batch = OutputType(Given, where="test").to_batch([Given(user="ann")])
     reader = RecordType.of(Given, where="test").reader(batch.schema, restores=True)
     decoded = codec.decode(codec.encode(Given(user="ann")))
-    for found in (*run["one"], *run["two"], *reader.read(batch), decoded):
+    for found in (*run.outputs["one"], *run.outputs["two"], *reader.read(batch), decoded):
         assert found == Given(user="ann")
         assert found.model_fields_set == {"user", "note"}
 

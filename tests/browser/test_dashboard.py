@@ -158,7 +158,9 @@ def quiet_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     built = sk.Job("notes")
     built.source("records", Note).process(notes)
     began_us = time.time_ns() // 1000 - 14 * 60_000_000
-    built.run({"records": NOTES}, checkpoint=home, drain=False, epoch_size=2, clock=lambda: began_us)
+    built.run(
+        {"records": NOTES}, checkpoint=home, drain=False, epoch_size=2, clock=lambda: began_us
+    )
     with server({"notes": home}) as found:
         yield found
 

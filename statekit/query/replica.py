@@ -33,7 +33,12 @@ from statekit.query.replica_arguments import (
     key_group_range,
     operator_names,
 )
-from statekit.query.replica_directory import end, mark_temporary, replica_directory
+from statekit.query.replica_directory import (
+    end,
+    mark_temporary,
+    removed_on_failure,
+    replica_directory,
+)
 from statekit.query.view import PublishedEpoch, View
 from statekit.shown import shown
 from statekit.timestamp import duration_to_micros
@@ -170,9 +175,10 @@ class Replica(Closing):
         self._is_temporary = directory is None
         names, groups = operator_names(operators), key_group_range(key_groups)
         self.directory = replica_directory(directory, self._reader.repository)
-        self._follower = Follower(
-            self._reader, self.directory, names, groups, rocksdb or RocksOptions()
-        )
+        with removed_on_failure(self.directory if self._is_temporary else None):
+            self._follower = Follower(
+                self._reader, self.directory, names, groups, rocksdb or RocksOptions()
+            )
         self._thread = threading.Thread(target=self._follow, daemon=True) if follow else None
         if self._is_temporary:
             mark_temporary(self.directory)

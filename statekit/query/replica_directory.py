@@ -11,11 +11,15 @@ import contextlib
 import shutil
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from statekit.checkpoint.repository import Repository
 from statekit.errors import QueryError, StorageError
 from statekit.working_copy.lock import DirectoryLock, releasing
+
+REPLICA_PREFIX = "statekit-replica-"
+"""What names of temporary directories of replicas begin with."""
 
 _MARK = "temporary"
 
@@ -31,7 +35,7 @@ def replica_directory(directory: str | Path | None, repository: Repository) -> P
         StorageError: none can be created below `TMPDIR`.
     """
     if directory is None:
-        return temporary_directory("statekit-replica-")
+        return temporary_directory(REPLICA_PREFIX)
     root, place = repository.root, Path(directory)
     with contextlib.suppress(OSError, ValueError):  # such a directory cannot be locked either
         if root is not None and place.resolve().is_relative_to(Path(root).resolve()):
@@ -75,8 +79,7 @@ def temporary_directory(prefix: str) -> Path:
         StorageError: it cannot be created.
     """
     try:
-        for mark in Path(tempfile.gettempdir()).glob(f"{prefix}*/{_MARK}"):
-            _remove_unused(mark.parent)
+        remove_unused(prefix)
         return Path(tempfile.mkdtemp(prefix=prefix))
     except OSError as error:
         raise StorageError(
@@ -85,12 +88,37 @@ def temporary_directory(prefix: str) -> Path:
         ) from error
 
 
-def _remove_unused(directory: Path) -> None:
-    """Remove the temporary directory of a process that was killed."""
-    lock = DirectoryLock.take_existing(directory)
-    with releasing(lock):
-        if lock is not None:
+def remove_unused(prefix: str) -> None:
+    """Remove the temporary directories below `TMPDIR` of processes that were killed.
+
+    Parameters:
+        prefix: what their names begin with.
+
+    Raises:
+        OSError: `TMPDIR` cannot be read.
+    """
+    for mark in Path(tempfile.gettempdir()).glob(f"{prefix}*/{_MARK}"):
+        lock = DirectoryLock.take_existing(mark.parent)
+        with releasing(lock):
+            if lock is not None:
+                shutil.rmtree(mark.parent, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def removed_on_failure(directory: Path | None) -> Iterator[None]:
+    """Remove a temporary directory, which is not marked yet, if an error is raised.
+
+    Parameters:
+        directory: None for one that the user has given.
+    """
+    try:
+        yield
+    except BaseException:
+        if directory is not None:
             shutil.rmtree(directory, ignore_errors=True)
+            with contextlib.suppress(OSError):  # needs no descriptor, which may be what is missing
+                directory.rmdir()
+        raise
 
 
 def mark_temporary(directory: Path) -> None:

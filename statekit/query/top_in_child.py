@@ -34,13 +34,18 @@ class TopRequest(msgspec.Struct, frozen=True):
 
 
 def top_as_json(
-    request: TopRequest, *, timeout_s: float, is_unwanted: Callable[[], bool] = lambda: False
+    request: TopRequest,
+    *,
+    timeout_s: float,
+    is_unwanted: Callable[[], bool] = lambda: False,
+    below: Path | None = None,
 ) -> bytes:
     """Return a ranking as JSON: `keys`, `key_groups` with their rows, and `epochs`.
 
     Parameters:
         timeout_s: the longest time, in seconds.
         is_unwanted: asked while the child runs; it is ended once nobody wants the answer.
+        below: where the directory for its files is created; None for `TMPDIR`.
 
     Raises:
         ChildLimitError: it takes too long, or too much memory.
@@ -53,6 +58,7 @@ def top_as_json(
         "ranking",
         timeout_s=timeout_s,
         is_unwanted=is_unwanted,
+        below=below,
         memory_bytes=request.memory_bytes,
         advice="rank one state, or by size or rows, which takes little memory",
     )

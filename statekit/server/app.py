@@ -89,7 +89,7 @@ class Application:
             live=live,
             metrics=metrics,
             queries=Queries(disk),
-            rankings=Rankings(limits.ranking_bytes),
+            rankings=Rankings(limits.ranking_bytes, disk.below("rankings")),
             histories=LongWork("histories", at_once=2),
             waits=Waits(limits.waits, limits.waits_of_token),
             places=_places(jobs, disk),

@@ -16,7 +16,13 @@ from pathlib import Path
 
 from statekit.clock import stopwatch_s
 from statekit.errors import StorageError
-from statekit.query.replica_directory import locked, mark_temporary, temporary_directory
+from statekit.query.replica_directory import (
+    REPLICA_PREFIX,
+    locked,
+    mark_temporary,
+    remove_unused,
+    temporary_directory,
+)
 from statekit.server.problems import Problem
 
 _MEASURED_EVERY_S = 1.0
@@ -29,7 +35,7 @@ class Disk:
     """The directories of a server.
 
     Its own one is below `TMPDIR`, and is removed at the end. If the server is killed, the next one
-    removes it.
+    removes it, and temporary copies of its jobs: also if its own copies are elsewhere.
 
     Parameters:
         limit_bytes: how much all directories may take; None for any size.
@@ -44,6 +50,8 @@ class Disk:
     def __init__(self, limit_bytes: int | None = None) -> None:
         self.limit_bytes = limit_bytes
         self.directory = temporary_directory("statekit-server-")
+        with contextlib.suppress(OSError):  # the directory was created there, so it can be read
+            remove_unused(REPLICA_PREFIX)
         self._lock = locked(self.directory)
         mark_temporary(self.directory)
         self._directories = [self.directory]

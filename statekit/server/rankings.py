@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 from starlette.requests import Request
@@ -35,10 +36,11 @@ class Rankings:
 
     Parameters:
         memory_bytes: how much memory a process may take.
+        directory: where files of the processes are written.
     """
 
-    def __init__(self, memory_bytes: int) -> None:
-        self._memory_bytes = memory_bytes
+    def __init__(self, memory_bytes: int, directory: Path) -> None:
+        self._memory_bytes, self._directory = memory_bytes, directory
         self.work = LongWork("rankings", at_once=1, of_token=_OF_TOKEN)
         self._found: dict[TopRequest, _Found] = {}
 
@@ -69,7 +71,9 @@ class Rankings:
 
         def count(is_unwanted: Callable[[], bool]) -> bytes:
             try:
-                return top_as_json(wanted, timeout_s=_SECONDS, is_unwanted=is_unwanted)
+                return top_as_json(
+                    wanted, timeout_s=_SECONDS, is_unwanted=is_unwanted, below=self._directory
+                )
             except ChildLimitError as error:
                 raise Problem(413, "too_large", str(error)) from error
 

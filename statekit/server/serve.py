@@ -13,9 +13,10 @@ from pathlib import Path
 import uvicorn
 
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.errors import StateTypeError, StorageError
+from statekit.errors import StatekitError, StateTypeError, StorageError
 from statekit.server.access import Access
 from statekit.server.app import Application
+from statekit.server.descriptors import exhausted, is_exhausted, raised_limit, sharing
 from statekit.server.disk import Disk
 from statekit.server.hosts import ANY_HOST
 from statekit.server.limits import Limits
@@ -183,17 +184,25 @@ def _opened(
     checkpoints: Mapping[str, str], options: ServerOptions, disk: Disk
 ) -> dict[str, ServedJob]:
     """Open a replica of each checkpoint; none is left open if one fails, or if they are too
-    large.
+    large, or if the process has no descriptor left.
     """
     jobs: dict[str, ServedJob] = {}
-    rocksdb = None if options.memory_bytes is None else rocks_options(options.memory_bytes)
+    rocksdb = RocksOptions()
+    if options.memory_bytes is not None:
+        rocksdb = rocks_options(options.memory_bytes)
+    rocksdb = sharing(rocksdb, raised_limit(), len(checkpoints))
     with ExitStack() as opened:
         opened.callback(disk.close)
         for alias, checkpoint in checkpoints.items():
             directory = None if options.directory is None else options.directory / alias
-            job = ServedJob(
-                alias, checkpoint, directory, epochs=options.epochs, rocksdb=rocksdb, disk=disk
-            )
+            try:
+                job = ServedJob(
+                    alias, checkpoint, directory, epochs=options.epochs, rocksdb=rocksdb, disk=disk
+                )
+            except StatekitError as error:
+                if is_exhausted(error):
+                    raise exhausted(alias, len(jobs), len(checkpoints)) from error
+                raise
             opened.callback(job.close)
             jobs[alias] = job
             disk.check()

@@ -174,6 +174,71 @@ def test_files_of_a_killed_server_are_removed_by_the_next_one_and_of_no_other(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_server_with_a_directory_removes_the_files_of_killed_servers(
+    home: Path, tmp_path: Path
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    kept = ("--directory", str(tmp_path / "copies"))
+    with start(home, temporary) as plain, start(home, temporary, *kept) as keeping:
+        for process in (plain, keeping):
+            address_from(process)
+            process.send_signal(signal.SIGKILL)
+            process.wait(20)
+    assert len(list(temporary.iterdir())) == 3
+    with start(home, temporary, *kept) as third:
+        assert httpx.get(f"{address_from(third)}/healthz").status_code == 200
+        (own,) = temporary.iterdir()
+        assert own.name.startswith("statekit-server-")
+        third.terminate()
+    assert list(temporary.iterdir()) == []
+    assert [path.name for path in (tmp_path / "copies").iterdir()] == ["sales"]
+
+
+# ---------------------------------------------------------------------------------- descriptors
+
+SERVE_MANY = """
+import resource, sys
+from statekit.server.serve import ServerOptions, uvicorn_config
+limit = int(sys.argv[1]), int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+try:
+    uvicorn_config({f"job{n}": sys.argv[3] for n in range(20)}, ServerOptions())
+except Exception as error:
+    print(type(error).__name__, error)
+else:
+    import os
+    files = len(os.listdir("/proc/self/fd"))
+    print("served with", files, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+
+
+def served_many(home: Path, temporary: Path, soft: int, hard: int) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", SERVE_MANY, str(soft), str(hard), str(home)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"TMPDIR": str(temporary)},
+    )
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_twenty_jobs_start_with_1024_descriptors(tmp_path: Path) -> None:
+    home = tmp_path / "sales"
+    sell(home, [Sale(f"s{n}", f"i{n}", n) for n in range(40)], epoch_size=1)
+    assert served_many(home, tmp_path, 1_024, 1_024).startswith("served with ")
+    # The soft limit is raised: it is what shells give, and not what the system allows.
+    assert served_many(home, tmp_path, 90, 2_048).split()[-1] == "2048"
+
+
+def test_a_server_without_descriptors_names_the_limit(home: Path, tmp_path: Path) -> None:
+    told = served_many(home, tmp_path, 90, 90)
+    assert told.startswith("StorageError the server may have 90 open files (ulimit -n; the hard")
+    assert "of 20 jobs: it was not started" in told
+
+
 # --------------------------------------------------------------------------------- the memory
 
 

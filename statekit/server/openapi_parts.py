@@ -9,6 +9,7 @@ from statekit.codec.json_schema import JsonSchema, or_null
 from statekit.server.problems import MEDIA_TYPE as PROBLEM_TYPE
 from statekit.server.reads import KEYS_MAX, ROWS_MAX
 from statekit.server.routes import WAIT_MAX_S
+from statekit.server.tables import MEDIA_TYPES
 from statekit.sql.run import ROWS_MAX as SQL_ROWS_MAX
 
 Part = dict[str, Any]
@@ -321,6 +322,9 @@ RESPONSES: Mapping[str, Part] = {
     **dict(_PROBLEMS.values()),
 }
 """Answers of many routes, by name."""
+
+PART_TYPES = (*MEDIA_TYPES.values(), "multipart/byteranges")
+"""The media types of parts of files: of one, and of several."""
 
 FILE_HEADERS = ("ETag", "Last-Modified", "Statekit-Epoch")
 

@@ -20,6 +20,7 @@ from statekit.server.openapi_parts import (
     FILE_CONDITIONS,
     FILE_HEADERS,
     OF_A_JOB,
+    PART_TYPES,
     SQL_QUERY,
     Part,
     answered,
@@ -111,9 +112,6 @@ PATHS: dict[str, Part] = {
 """Addresses that are not of a job."""
 
 
-_PARTS = {"multipart/byteranges": JsonSchema()}
-
-
 def of_jobs(aliases: Sequence[str]) -> dict[str, Part]:
     """Return the addresses of a job that are the same for all its states.
 
@@ -157,7 +155,9 @@ def of_jobs(aliases: Sequence[str]) -> dict[str, Part]:
             ],
             {
                 "200": answered("The file.", files, FILE_HEADERS),
-                "206": answered("Parts of it.", {**files, **_PARTS}, FILE_HEADERS),
+                "206": answered(
+                    "Parts of it.", {kind: JsonSchema() for kind in PART_TYPES}, FILE_HEADERS
+                ),
                 "304": reference("responses", "NotModified"),
                 "307": reference("responses", "OfAnEpoch"),
                 **problems(*OF_A_JOB, 412, 416),

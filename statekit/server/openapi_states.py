@@ -23,6 +23,7 @@ from statekit.codec.value_codec import PickleCodec
 from statekit.server.openapi_parts import (
     EPOCH_PARAMETERS,
     OF_A_JOB,
+    PART_TYPES,
     Part,
     answered,
     in_path,
@@ -257,9 +258,10 @@ class _StatePart:
             **self._operation("scan", summary, parameters),
             "responses": {
                 "200": answered("A page of keys, or what the state has for the key.", answers),
+                "206": answered("Parts of a file.", {media_type: {} for media_type in PART_TYPES}),
                 "304": reference("responses", "NotModified"),
                 "307": reference("responses", "OfAnEpoch"),
-                **problems(*OF_A_JOB, 413),
+                **problems(*OF_A_JOB, 412, 413, 416),
             },
         }
 

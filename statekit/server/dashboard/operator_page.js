@@ -24,7 +24,7 @@ export function OperatorPage({ alias, name, parameters }) {
         find=${(found) => { location.hash = link(alias, name, { key: jsonText(found) }); }} />`}
       ${key === undefined
         ? html`<${States} alias=${alias} operator=${operator} epochs=${epochs} />
-            ${operator.key.length > 0 && html`<${Skew} alias=${alias} operator=${operator} epoch=${job.epoch} keyGroups=${job.key_groups} by=${parameters.by} />`}`
+            ${operator.key.length > 0 && html`<${Skew} alias=${alias} operator=${operator} job=${job} by=${parameters.by} />`}`
         : html`<${KeyView} alias=${alias} operator=${operator} keyOf=${key} epoch=${parameters.epoch} job=${job} />`}`}`;
 }
 

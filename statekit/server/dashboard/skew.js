@@ -10,33 +10,34 @@ import { KeyLink, Loading, Problem } from "./parts.js";
 const COUNTED_AT_ONCE = 200_000;
 const MEASURES = [["size", "largest"], ["rows", "most rows"], ["writes", "most written"]];
 
-export function Skew({ alias, operator, state, epoch, keyGroups, by: wanted }) {
+export function Skew({ alias, operator, state, job, by: wanted }) {
+  const { epoch, manifest, key_groups: keyGroups } = job;
   const rows = operator.states.filter((each) => !state || each.state === state).reduce((all, each) => all + each.rows, 0);
-  const [asked, setAsked] = useState(rows <= COUNTED_AT_ONCE || wanted ? { epoch, by: wanted ?? "size" } : null);
+  const [asked, setAsked] = useState(rows <= COUNTED_AT_ONCE || wanted ? { epoch, manifest, by: wanted ?? "size" } : null);
   const by = asked?.by ?? "size";
   const choose = (id) => {
-    setAsked({ epoch, by: id });
+    setAsked({ epoch, manifest, by: id });
     const { parts, parameters } = current();
     replace(...parts, { ...parameters, by: id });
   };
   return html`<section aria-labelledby="skew-title"><h2 id="skew-title">Skew</h2>
-    <${Shards} alias=${alias} operator=${operator} state=${state} epoch=${epoch} />
+    <${Shards} alias=${alias} operator=${operator} state=${state} manifest=${manifest} />
     ${asked
       ? html`<${Ranking} alias=${alias} operator=${operator} state=${state} asked=${asked} keyGroups=${keyGroups} />`
       : html`<p class="muted">Counting keys and key groups reads all ${count(rows)} rows.</p>`}
     <p class="choices">${MEASURES.map(([id, name]) => html`<button type="button" class=${asked && by === id ? "chosen" : "quiet"} aria-pressed=${asked !== null && by === id}
         onClick=${() => choose(id)}>${asked ? name : `Count: ${name}`}</button>`)}
-      ${asked && asked.epoch !== epoch && html`<span class="muted">counted after epoch ${count(asked.epoch)}; click to count again</span>`}</p>
+      ${asked && asked.manifest !== manifest && html`<span class="muted">counted after epoch ${count(asked.epoch)}; click to count again</span>`}</p>
   </section>`;
 }
 
-function Shards({ alias, operator, state, epoch }) {
+function Shards({ alias, operator, state, manifest }) {
   const [found, setFound] = useState(null);
   useEffect(() => {
     const ends = new AbortController();
     get([alias, "shards"], { operator: operator.operator, state }, ends.signal).then(setFound, () => {});
     return () => ends.abort();
-  }, [alias, operator.operator, state, epoch]);
+  }, [alias, operator.operator, state, manifest]);
   if (!found) return null;
   const { shards } = found.value;
   const most = Math.max(1, ...shards.map((shard) => shard.rows ?? 0));
@@ -56,7 +57,7 @@ function Ranking({ alias, operator, state, asked, keyGroups }) {
   useEffect(() => {
     const ends = new AbortController();
     setFound({});
-    get([alias, "top"], { operator: operator.operator, state, by: asked.by, epoch: asked.epoch, limit: 20 }, ends.signal)
+    get([alias, "top"], { operator: operator.operator, state, by: asked.by, epoch: asked.epoch, manifest: asked.manifest, limit: 20 }, ends.signal)
       .then((answer) => setFound({ answer, shards: answer.value }))
       .catch((error) => ends.signal.aborted || setFound({ error }));
     return () => ends.abort();

@@ -33,8 +33,8 @@ export function StatePage({ alias, name, stateName, parameters }) {
       ${state.is_local && html`<p class="muted line">This state belongs to shards, and not to keys. <code>statekit get</code> prints it.</p>`}
       ${view === "keys" && html`<${Keys} key=${parameters.start ?? ""} alias=${alias} operator=${operator} state=${state} parameters=${parameters} job=${job} />`}
       ${view === "live" && html`<${Live} alias=${alias} operator=${operator} state=${state} parameters=${parameters} />`}
-      ${view === "growth" && html`<${Growth} alias=${alias} operator=${operator} state=${state} epoch=${job.epoch} />`}
-      ${view === "skew" && html`<${Skew} alias=${alias} operator=${operator} state=${stateName} epoch=${job.epoch} keyGroups=${job.key_groups} by=${parameters.by} />`}
+      ${view === "growth" && html`<${Growth} alias=${alias} operator=${operator} state=${state} manifest=${job.manifest} />`}
+      ${view === "skew" && html`<${Skew} alias=${alias} operator=${operator} state=${stateName} job=${job} by=${parameters.by} />`}
       ${view === "read" && html`<${Read} alias=${alias} operator=${operator} state=${state} />`}`}`;
 }
 
@@ -149,7 +149,7 @@ async function watch(path, prefix, lastId, signal, setChanges, setStatus) {
   }
 }
 
-function Growth({ alias, operator, state, epoch }) {
+function Growth({ alias, operator, state, manifest }) {
   const [found, setFound] = useState({});
   useEffect(() => {
     const ends = new AbortController();
@@ -157,7 +157,7 @@ function Growth({ alias, operator, state, epoch }) {
       .then((answer) => setFound({ items: answer.value }))
       .catch((error) => ends.signal.aborted || setFound({ error }));
     return () => ends.abort();
-  }, [alias, operator.operator, epoch]);
+  }, [alias, operator.operator, manifest]);
   if (found.error) return html`<${Problem} error=${found.error} />`;
   if (!found.items) return html`<${Loading} what="epochs" />`;
   const x = found.items.map((each) => millis(each.processing_time) / 1000);

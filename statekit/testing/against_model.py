@@ -16,7 +16,7 @@ from statekit.testing.comparison import agree, is_same
 from statekit.testing.driver import Contents
 from statekit.testing.job_harness import JobHarness, timed_readers
 from statekit.testing.job_model import JobModel
-from statekit.testing.process_model import ProcessModel
+from statekit.testing.process_model import ProcessModel, WritingKey
 from statekit.testing.subject import History, Observed, Step, Subject
 from statekit.timestamp import datetime_to_micros
 
@@ -50,10 +50,42 @@ def differs_from_model(subject: Subject, history: History) -> tuple[str, Observe
             return None
         emitted = _received(job, ours.epochs[-1])
         drains = step.what in ("end", "after")
-        theirs.epochs.append(model.run(emitted, step.at, drains=drains, to=to))
+        theirs.epochs.append(model.run(copy.deepcopy(emitted), step.at, drains=drains, to=to))
         what = _in_epoch(job, model, ours, emitted, theirs.epochs[-1])
         if what is not None:
             return what, *_shown(subject.job, ours, theirs)
+    return None
+
+
+def forgets_changes(subject: Subject, history: History) -> tuple[str, Observed, Observed] | None:
+    """Return what a function would emit otherwise if changes of values that it read were written
+    where it writes nothing, and what both come to; None if it emits the same.
+    """
+    job = _with_all_streams(subject.job)
+    subject.memory.restore()
+    harness, run = JobHarness(job, 1, memory=subject.memory), Observed()
+    model, writing = JobModel(job), JobModel(job, WritingKey)
+    ours, theirs = Observed(), Observed()
+    subject.count_run(history)
+    for step in subject.steps(history, run):
+        if step.what in ("end", "after") and subject.has_timers:
+            break
+        if step.has_nothing_to_do(harness):
+            continue
+        to, drains = _watermarks(job, step, harness), step.what in ("end", "after")
+        try:
+            run.add(step.run(harness), harness)
+            emitted = _received(job, run.epochs[-1])
+            for of, found in ((model, ours), (writing, theirs)):
+                given = copy.deepcopy(emitted)
+                found.epochs.append(of.run(given, step.at, drains=drains, to=to))
+        except StatekitError as error:
+            subject.failed.append(error)
+            return None
+        for stream, records in ours.epochs[-1].items():
+            if not have_the_same(records, theirs.epochs[-1][stream]):
+                number = len(run.epochs) - 1
+                return f"the records of {stream!r} in epoch {number}", ours, theirs
     return None
 
 

@@ -12,7 +12,7 @@ from statekit.job.job import Job
 from statekit.job.windows.made_of import AggregatedFields, WindowedResult
 from statekit.kv.store import StoredOperations
 from statekit.testing.aggregate_model import AggregateModel
-from statekit.testing.process_model import ProcessModel
+from statekit.testing.process_model import KeyModel, ProcessModel
 from statekit.testing.store_model import StoreModel
 from statekit.testing.watermark_model import WatermarkModel
 from statekit.testing.window_model import WindowModel
@@ -22,9 +22,13 @@ from statekit.watermark import BEGINNING
 OperatorModel = ProcessModel | WindowModel | AggregateModel
 
 
-def model_of_operator(process: Process[Any, Any, Any]) -> OperatorModel | None:
-    """Return a model of an operator; None if there is none: it has no key, operator state, or
-    aggregates of several streams.
+def model_of_operator(
+    process: Process[Any, Any, Any], of_key: type[KeyModel] = KeyModel
+) -> OperatorModel | None:
+    """Return a model of an operator; None if there is none: it has no key, or operator state.
+
+    Parameters:
+        of_key: what a key of a function of the user is.
     """
     match process.traits.made_of:
         case WindowedResult():
@@ -34,7 +38,7 @@ def model_of_operator(process: Process[Any, Any, Any]) -> OperatorModel | None:
         case StoredOperations():
             return ProcessModel(process, StoreModel)
     try:
-        return ProcessModel(process)
+        return ProcessModel(process, of_key)
     except StateTypeError:
         return None
 
@@ -47,15 +51,16 @@ class JobModel:
 
     Parameters:
         job: the job.
+        of_key: what a key of a function of the user is.
 
     Attributes:
         of: the models of the operators, by name, of those that have one.
         late: how many records were late.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, of_key: type[KeyModel] = KeyModel) -> None:
         self._job = job
-        models = {each.name: model_of_operator(each.declared) for each in job.operators}
+        models = {each.name: model_of_operator(each.declared, of_key) for each in job.operators}
         self.of = {name: model for name, model in models.items() if model is not None}
         self.late = 0
         self._watermarks = WatermarkModel(job)

@@ -117,9 +117,21 @@ class StateModel:
         self._ttl = ttl
         self._stored = stored
         self._cells: dict[Any, _Cell] = {}
+        self._lent: list[tuple[_Cell, Any]] | None = None
+
+    def lend(self) -> None:
+        """Remember from now on which values readers get, for `write_changes`."""
+        self._lent = []
+
+    def write_changes(self) -> None:
+        """Write the changes of values that were read since `lend`, unless the state was written."""
+        for cell, lent in self._lent or ():
+            cell.value = self._stored(lent)
+        self._lent = None
 
     def clear(self) -> None:
         """Remove everything."""
+        self._lent = None
         self._cells.clear()
 
     def plain(self) -> Any:
@@ -149,6 +161,7 @@ class StateModel:
 
     def _write(self, place: Any, value: Any) -> None:
         """Write a cell. In event time it keeps the latest write time."""
+        self._lent = None
         value = self._stored(value)
         before = self._present().get(place)
         self._cells[place] = _Cell(value, self._write_time(before))
@@ -165,7 +178,10 @@ class StateModel:
         """Return a copy of the value of a cell, and restart its TTL if reads do."""
         if self._ttl is not None and self._ttl.refresh == "read" and cell.written is not None:
             cell.written = self._write_time(cell)
-        return copy.deepcopy(cell.value)
+        value = copy.deepcopy(cell.value)
+        if self._lent is not None:
+            self._lent.append((cell, value))
+        return value
 
 
 def _is_over(cell: _Cell, ttl: TTL, now: dt.datetime | None) -> bool:

@@ -235,7 +235,7 @@ class KeyModel:
     def handle(self, record: Any, at: dt.datetime | None) -> Iterator[Any]:
         """Call the function with a record."""
         self.set_clocks(self.clocks.watermark, at)
-        return _called(self.function, record)
+        return self._called(self.function, record)
 
     def handle_run(self, run: Sequence[tuple[dt.datetime | None, Any]]) -> Iterator[Any]:
         """Call the function with all records of an epoch, each with its event time."""
@@ -245,7 +245,7 @@ class KeyModel:
                 self.set_clocks(self.clocks.watermark, at)
                 yield record
 
-        return _called(self.function, records())
+        return self._called(self.function, records())
 
     def handle_in_order(self, watermark: dt.datetime | None, ties: Any) -> Iterator[Any]:
         """Call the function with buffered records up to the watermark, and the callbacks of the
@@ -259,20 +259,28 @@ class KeyModel:
         for at, _, record in sorted(due, key=lambda each: (each[0], ties(each[2], each[1]))):
             yield from self._fire_in_order(at)
             self._advance_in_order(at)
-            yield from _called(self.function, record)
+            yield from self._called(self.function, record)
         yield from self._fire_in_order(watermark)
         self.context.watermark = watermark
 
     def _fire_in_order(self, until: dt.datetime) -> Iterator[Any]:
         while (timer := self.context.timers.take_due(until, None)) is not None:
             self._advance_in_order(timer.at)
-            yield from _called(self._callback_of(timer.name), timer)
+            yield from self._called(self._callback_of(timer.name), timer)
 
     def _advance_in_order(self, at: dt.datetime) -> None:
         """Advance event time to a record or timer. A timer in the past does not set it back."""
         reached = _later(self.clocks.watermark, at)
         self.set_clocks(reached, at)
         self.context.watermark = cast("dt.datetime", reached)
+
+    def _called(self, bound: Bound, argument: Any) -> Iterator[Any]:
+        """Call a bound function, and yield its outputs as they are then: it may change them
+        later.
+        """
+        function, arguments = bound
+        emitted = function(argument, *arguments)
+        return iter(()) if emitted is None else map(copy.deepcopy, emitted)
 
     def fire(
         self, before: dt.datetime | None, watermark: dt.datetime | None, processing: dt.datetime
@@ -287,14 +295,20 @@ class KeyModel:
             by_event = timer.clock == "event"
             reached = _later(self.clocks.watermark, timer.at if by_event else watermark)
             self.set_clocks(reached, timer.at if by_event else None)
-            yield from _called(self._callback_of(timer.name), timer)
+            yield from self._called(self._callback_of(timer.name), timer)
 
 
-def _called(bound: Bound, argument: Any) -> Iterator[Any]:
-    """Call a bound function, and yield its outputs as they are then: it may change them later."""
-    function, arguments = bound
-    emitted = function(argument, *arguments)
-    return iter(()) if emitted is None else map(copy.deepcopy, emitted)
+class WritingKey(KeyModel):
+    """A key at which changes of a value that was read are written after a call, unless the call
+    wrote to that state.
+    """
+
+    def _called(self, bound: Bound, argument: Any) -> Iterator[Any]:
+        for state in self.states.values():
+            state.lend()
+        yield from super()._called(bound, argument)
+        for state in self.states.values():
+            state.write_changes()
 
 
 def _later(one: dt.datetime | None, other: dt.datetime | None) -> dt.datetime | None:

@@ -17,7 +17,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from statekit.checkpoint.repository import Repository
 from statekit.errors import StatekitError, StateTypeError
 from statekit.functions.process import Process
-from statekit.testing.against_model import differs_from_model, is_modelled
+from statekit.testing.against_model import differs_from_model, forgets_changes, is_modelled
 from statekit.testing.comparison import (
     Compare,
     emitted_in_any_order,
@@ -439,6 +439,14 @@ def _plain(subject: Subject, history: History, _: None) -> Difference | None:
     return Difference(what, ("one shard in memory", "plain Python"), (ours, theirs))
 
 
+def _in_place(subject: Subject, history: History, _: None) -> Difference | None:
+    found = forgets_changes(subject, history)
+    if found is None:
+        return None
+    what, ours, theirs = found
+    return Difference(what, ("as it is", "if changes were written"), (ours, theirs))
+
+
 def _timers_left(observed: Observed) -> str | None:
     """Return which key has timers and no state."""
     for number, contents in enumerate(observed.contents):
@@ -616,6 +624,23 @@ PROPERTIES: tuple[Property, ...] = (
         share=2.0,
     ),
     Property(
+        "plain Python",
+        "Results are other ones than with plain values in the place of states and timers: a fault "
+        "of statekit, or a function that looks at the classes of its states",
+        _if_modelled,
+        _nothing,
+        _plain,
+    ),
+    Property(
+        "in place",
+        "A value that was read from a state is changed and not written, so that the change is lost "
+        "where it would matter: write it with update(), or change a copy",
+        _if_modelled,
+        _nothing,
+        _in_place,
+        share=0.5,
+    ),
+    Property(
         "replays",
         "An epoch that is run again after a crash has other results than those that a sink may "
         "have published",
@@ -692,14 +717,6 @@ PROPERTIES: tuple[Property, ...] = (
         _nothing,
         _compared(_on_disk, lambda _: "one shard in RocksDB"),
         share=0.2,
-    ),
-    Property(
-        "plain Python",
-        "Results are other ones than with plain values in the place of states and timers: a fault "
-        "of statekit, or a function that looks at the classes of its states",
-        _if_modelled,
-        _nothing,
-        _plain,
     ),
     Property(
         "spark",

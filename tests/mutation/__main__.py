@@ -26,6 +26,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from statekit.testing.counterexamples import INPUTS, Depth
 from tests.mutation.cases import Case
 from tests.mutation.more_mutants import MORE
 from tests.mutation.mutants import MUTANTS, Mutant
@@ -33,9 +34,6 @@ from tests.mutation.right_functions import RIGHT
 from tests.mutation.wrong_memory import WRONG as WRONG_MEMORY
 from tests.mutation.wrong_results import WRONG as WRONG_RESULTS
 from tests.support.places import ROOT
-
-FINDERS = {"check": "tests.mutation.subjects", "state machine": "tests.mutation.machines"}
-"""Modules that are run one after the other until one finds the fault."""
 
 LIMIT_S = 900
 
@@ -61,8 +59,13 @@ class Outcome:
     seconds: float
 
 
-def outcome_of(mutant: Mutant | None) -> Outcome:
-    """Run the finders on a copy of statekit with a fault; None for the code as it is."""
+def outcome_of(mutant: Mutant | None, subjects: Sequence[str], depths: Sequence[Depth]) -> Outcome:
+    """Run the finders on a copy of statekit with a fault; None for the code as it is.
+
+    Parameters:
+        subjects: that are checked; none for those of all faults, and then for state machines.
+        depths: of the checks: what is found with few histories needs no more.
+    """
     with tempfile.TemporaryDirectory(prefix="statekit-mutant-") as place:
         site = Path(place)
         shutil.copytree(ROOT / "statekit", site / "statekit")
@@ -72,8 +75,11 @@ def outcome_of(mutant: Mutant | None) -> Outcome:
             mutant.put_into(site / "statekit")
         name, what = (_NONE, "no fault") if mutant is None else (mutant.name, mutant.what)
         began = time.perf_counter()
-        for finder, module in FINDERS.items():
-            found = _found(module, site)
+        finders = [("check", "tests.mutation.subjects", (depth, *subjects)) for depth in depths]
+        if not subjects:
+            finders.append(("state machine", "tests.mutation.machines", ()))
+        for finder, module, arguments in finders:
+            found = _found(module, site, *arguments)
             if found is not None:
                 told = found if found.startswith(finder) else f"{finder}: {found}"
                 return Outcome(name, what, told, time.perf_counter() - began)
@@ -108,19 +114,28 @@ def _found(module: str, site: Path, *arguments: str) -> str | None:
     return f"an error, {raised[-1]}" if raised else "the process ends"
 
 
-def outcome_of_case(case: Case) -> Outcome:
-    """Check a function of a user in a process of its own."""
+def outcome_of_case(case: Case, depths: Sequence[Depth]) -> Outcome:
+    """Check a function of a user in a process of its own, until something is found.
+
+    Parameters:
+        depths: of the checks: what is found with few histories needs no more.
+    """
     began = time.perf_counter()
-    found = _found("tests.mutation.checked", ROOT, case.name)
+    found = None
+    for depth in depths:
+        found = found or _found("tests.mutation.checked", ROOT, case.name, depth)
     return Outcome(case.name, case.what, found, time.perf_counter() - began)
 
 
-def _runs(of: str) -> dict[str, tuple[str, Callable[[], Outcome]]]:
+def _runs(of: str, depths: Sequence[Depth]) -> dict[str, tuple[str, Callable[[], Outcome]]]:
     """Return what is run for a set, by name, each with what it is."""
     if of == "faults":
-        return {each.name: (each.what, partial(outcome_of, each)) for each in (*MUTANTS, *MORE)}
+        return {
+            each.name: (each.what, partial(outcome_of, each, each.subjects, depths))
+            for each in (*MUTANTS, *MORE)
+        }
     cases = RIGHT if of == "right" else [*WRONG_MEMORY, *WRONG_RESULTS]
-    return {each.name: (each.what, partial(outcome_of_case, each)) for each in cases}
+    return {each.name: (each.what, partial(outcome_of_case, each, depths)) for each in cases}
 
 
 def main() -> None:
@@ -130,11 +145,17 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="which; all of them if none")
     parser.add_argument("--into", type=Path, help="a page with a place for the table")
     parser.add_argument("--at-once", type=int, default=1, help="how many run beside each other")
+    parser.add_argument("--depth", choices=INPUTS, help="of checks of functions")
     given = parser.parse_args()
-    runs = _runs(given.of)
+    depths: Sequence[Depth] = (given.depth,) if given.depth else ("quick", "normal")
+    runs = _runs(given.of, depths)
     started = [runs[name][1] for name in given.names or runs]
     if given.of == "faults":
-        started.insert(0, partial(outcome_of, None))
+        chosen = [each for each in (*MUTANTS, *MORE) if each.name in (given.names or runs)]
+        of_all = {name for each in chosen for name in each.subjects}
+        if not all(each.subjects for each in chosen):
+            of_all = set[str]()
+        started.insert(0, partial(outcome_of, None, sorted(of_all), depths))
     outcomes: list[Outcome] = []
     with ThreadPoolExecutor(given.at_once) as threads:
         running = [threads.submit(run) for run in started]

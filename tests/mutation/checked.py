@@ -1,5 +1,5 @@
-"""`python -m tests.mutation.checked NAME [PROPERTY …]`: check a function of a user, and say which
-property does not hold.
+"""`python -m tests.mutation.checked NAME DEPTH [PROPERTY …]`: check a function of a user, and say
+which property does not hold.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from typing import cast
 
 from statekit.errors import StatekitError
 from statekit.testing import check
@@ -37,7 +38,8 @@ def found(case: Case, holds: list[str] | None = None, depth: Depth | None = None
 
 def main() -> None:
     """Check the function that was asked for."""
-    what = found(CASES[sys.argv[1]], sys.argv[2:] or None)
+    name, depth, *holds = sys.argv[1:]
+    what = found(CASES[name], holds or None, cast("Depth", depth))
     if what is not None:
         print(what)
         sys.exit(1)

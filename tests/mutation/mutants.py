@@ -16,6 +16,7 @@ class Mutant:
         file: below the package.
         before, after: lines of that file, and what takes their place. They begin with a line break,
             for the eye.
+        subjects: that use these lines, and are checked; none for those of all faults.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Mutant:
     file: str
     before: str
     after: str
+    subjects: tuple[str, ...] = ()
 
     def put_into(self, package: Path) -> None:
         """Put the fault into a copy of the package."""

@@ -1,7 +1,7 @@
 """What is checked, to find faults of statekit: functions and jobs that use all of it.
 
-`python -m tests.mutation.subjects` checks them, and says by which property the first fault was
-found.
+`python -m tests.mutation.subjects [DEPTH [NAME …]]` checks them, and says by which property the
+first fault was found.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from pydantic import Field
 
 import statekit as sk
 from statekit.testing import check
+from statekit.testing.counterexamples import Depth
 
 Small = Annotated[int, Field(ge=0, le=4)]
 
@@ -208,10 +209,14 @@ SUBJECTS: dict[str, Any] = {
 
 
 def main() -> None:
-    """Check all subjects until one fails, and say which and how."""
-    for name in sys.argv[1:] or SUBJECTS:
+    """Check subjects until one fails, and say which and how."""
+    from tests.mutation.job_subjects import JOBS  # which has records of this module
+
+    subjects = SUBJECTS | JOBS
+    depth, *names = sys.argv[1:] or ["normal"]
+    for name in names or SUBJECTS:
         try:
-            check(SUBJECTS[name])
+            check(subjects[name], depth=cast("Depth", depth))
         except AssertionError as error:
             which = re.search(r": ('[A-Za-z ]+') does not hold", str(error))
             print(f"check of {name}: {which[1] if which else error}")

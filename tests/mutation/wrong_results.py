@@ -199,11 +199,12 @@ def shared_accumulator() -> sk.Job:
 @WRONG.add("a list that was read is changed, and not written")
 @sk.process(**BY_KEY)
 def append_without_update(order: Order, held: sk.ValueState[list[int]]) -> Iterator[int]:
-    if not held.exists():
-        held.update([])
-    amounts = held.get() or []
-    amounts.append(order.cents)
-    yield len(amounts)
+    amounts = held.get()
+    if amounts is None:
+        held.update([order.cents])
+    else:
+        amounts.append(order.cents)
+        yield len(amounts)
 
 
 @WRONG.add("a dict in a map is changed, and not written")

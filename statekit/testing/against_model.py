@@ -12,7 +12,7 @@ from statekit.errors import StatekitError
 from statekit.job.job import Job
 from statekit.job.plan import Operator, Output, Transform
 from statekit.shown import shown
-from statekit.testing.comparison import agree, is_same
+from statekit.testing.comparison import agree, have_the_same, is_same
 from statekit.testing.driver import Contents
 from statekit.testing.job_harness import JobHarness, timed_readers
 from statekit.testing.job_model import JobModel

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from statekit.checkpoint.repository import Repository
-from statekit.errors import QueryError, StateTypeError
+from statekit.errors import QueryError, StatekitError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.job.progress import OutputCallback
@@ -22,8 +22,8 @@ from statekit.watermark import BEGINNING
 from statekit.working_copy.copies import WorkingCopies
 
 
-class _Ended(Exception):  # noqa: N818 - it is no error
-    """The process ended right before a commit."""
+class _Ended(StatekitError):  # noqa: N818 - it is no error
+    """The process ended right before a commit. Errors of statekit are not those of a sink."""
 
 
 class JobHarness(JobDriver):

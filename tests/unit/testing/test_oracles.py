@@ -209,3 +209,31 @@ def test_operator_state_is_where_its_rule_says() -> None:
     assert wrong_pieces(total, [7, None, 8], [7, 8]) is None
     assert wrong_pieces(total, [7, 8], [7, 0, 8]) is None
     assert wrong_pieces(total, [7, 8], [15, 0, 0]) is not None
+
+
+@sk.process(key="sensor")
+def forgetful(reading: Reading, levels: sk.ValueState[list[int]]) -> Iterator[int]:
+    held = levels.get()
+    if held is None:
+        levels.update([reading.level])
+    else:
+        held.append(reading.level)
+        yield len(held)
+
+
+@sk.process(key="sensor")
+def smallest(reading: Reading, levels: sk.ValueState[list[int]]) -> Iterator[int]:
+    levels.update([*(levels.get() or []), reading.level][-3:])
+    held = levels.get() or []
+    held.sort()
+    yield held[0]
+
+
+def test_a_change_of_a_value_that_is_not_written_is_found() -> None:
+    check(smallest, holds=["in place"], depth="quick")
+    with pytest.raises(AssertionError, match="'in place' does not hold"):
+        check(forgetful, holds=["in place"], depth="quick")
+
+
+def test_an_epoch_that_ends_before_its_commit_is_run_again() -> None:
+    check(smallest, holds=["replays"], depth="quick")

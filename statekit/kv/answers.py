@@ -44,6 +44,15 @@ def _is_list(of: Any) -> bool:
     return typing.get_origin(of) is list
 
 
+def _own_class(name: str, fields: dict[str, Any]) -> Any:
+    """Return a NamedTuple of all fields. The parts of a key together are its `key`, too."""
+    made = named_class(name, fields)
+    parts = sum(field.startswith("key_") for field in fields)
+    if parts:
+        made.key = property(lambda answer: tuple(answer[:parts]))
+    return made
+
+
 class AnswerClass:
     """The class of the answers of one operation.
 
@@ -69,7 +78,7 @@ class AnswerClass:
             StateTypeError: the user's class has a field that answers do not have.
         """
         if into is None:
-            return cls(named_class(name, fields), fields, is_own=True)
+            return cls(_own_class(name, fields), fields, is_own=True)
         wanted = typing.get_type_hints(into, include_extras=True) if isinstance(into, type) else {}
         if not wanted:
             raise StateTypeError(f"{name}: into={shown(into)} must be a class of records")

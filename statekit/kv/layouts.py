@@ -14,7 +14,6 @@ from statekit.kv.annotations import named_class, optional
 from statekit.state.map_state import MapState
 from statekit.state.options import TTL
 from statekit.state.single_row_states import ValueState
-from statekit.timestamp import datetime_to_micros
 
 Handle = Callable[[Any, Any], Any]
 """Handles a request with the states of its key, and returns its answer."""
@@ -144,10 +143,10 @@ class ValueWithPast:
                 return True, found.value
         if found.since is not None:
             is_known = found.since <= request.as_of
-        elif (complete_since_us := former.complete_since_us) is None:
+        elif (complete_since := former.complete_since) is None:
             is_known = found.value is None  # it was never there
         else:
-            is_known = datetime_to_micros(request.as_of) >= complete_since_us
+            is_known = request.as_of >= complete_since
         return (True, found.value) if is_known else (False, None)
 
     def write(self, request: Any, states: Any, value: Any) -> None:

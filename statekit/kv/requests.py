@@ -20,6 +20,9 @@ WHOLE = "*"
 Given = str | Callable[[Any], Any]
 """Where a part of a request comes from: a field of the record, or a function of it."""
 
+Keys = Given | tuple[str, ...]
+"""Where a key comes from: a field, several fields for a key of several parts, or a function."""
+
 
 @dataclass(frozen=True)
 class Part:

@@ -30,6 +30,7 @@ To add a state type with an existing row shape: write its class here in `state`,
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -44,6 +45,7 @@ from statekit.state.key_scope import KeyScope
 from statekit.state.options import TTL, Aggregate, Redistribute, Reduce
 from statekit.state.row_versions import Hook, generation_codec
 from statekit.state.ttl import Expiry
+from statekit.timestamp import instant
 from statekit.watermark import END
 
 # A state writes its pending rows when it has this many for one key, so that a key with
@@ -181,11 +183,10 @@ class State:
             scope.clocks.expiring.append(self._expire)
 
     @property
-    def complete_since_us(self) -> int | None:
-        """Since when rows were written that are there until they expire, in microseconds; None if
-        always.
-        """
-        return None if self.expiry is None else self.expiry.complete_since_us
+    def complete_since(self) -> dt.datetime | None:
+        """Since when rows were written that are there until they expire; None if always."""
+        since_us = None if self.expiry is None else self.expiry.complete_since_us
+        return None if since_us is None else instant(since_us)
 
     @property
     def handle(self) -> Any:

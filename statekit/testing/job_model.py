@@ -10,7 +10,7 @@ from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.windows.made_of import AggregatedFields, WindowedResult
-from statekit.kv.store import StoredOperations
+from statekit.kv.store_operator import StoredOperations
 from statekit.testing.aggregate_model import AggregateModel
 from statekit.testing.process_model import KeyModel, ProcessModel
 from statekit.testing.store_model import StoreModel

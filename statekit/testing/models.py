@@ -141,7 +141,7 @@ class StateModel:
         raise NotImplementedError
 
     @property
-    def complete_since_us(self) -> int | None:
+    def complete_since(self) -> dt.datetime | None:
         """Since when it has all that was written and has not expired: always."""
         return None
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from statekit.functions.process import Process
-from statekit.kv.store import StoredOperations
+from statekit.kv.store_operator import StoredOperations
 from statekit.testing.process_model import KeyModel
 
 _RESULTS: Mapping[str, tuple[str, ...]] = {

@@ -51,7 +51,7 @@ def job_of(**options: Any) -> sk.Job:
     store = job.add(sk.KVStore("store", key=str, value=int, **options))
     changes, questions = job.source("changes", Change), job.source("questions", Question)
     past: dict[str, Any] = {"as_of": "as_of"} if "history" in options else {}
-    answers = {
+    answers: dict[str, sk.Stream[Any]] = {
         "got_before": store.get_with(questions, key="key", name="got_before"),
         "updated": store.update(changes, added, key="key"),
         "many": store.multi_get(questions, keys="keys"),

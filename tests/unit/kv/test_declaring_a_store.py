@@ -369,7 +369,7 @@ def test_a_function_of_keys_returns_a_list(wrong: Any) -> None:
 def test_a_value_that_does_not_fit_is_an_error_that_names_the_operation() -> None:
     declared = Declared()
     declared.store.put(declared.payments, key="account", value=lambda payment: None).sink("put")
-    with pytest.raises(sk.ProcessError, match=r"kv\.put\.payments.*value"):
+    with pytest.raises(sk.StateTypeError, match=r"kv\.put\.payments.*value"):
         declared.run(Payment("a", 5))
 
 
@@ -464,6 +464,7 @@ def test_keys_of_several_parts_are_fields_or_a_function(key: Any) -> None:
     done = declared.run(payment, queries=[Query("a"), Query("b")])
     assert [tuple(answer) for answer in done.outputs["pairs"]] == [(payment, [payment, None])]
     assert set(done.outputs["found"][0]._fields) == {"key_1", "key_2", "value"}
+    assert all(answer.key == (answer.key_1, answer.key_2) for answer in done.outputs["found"])
     assert sorted(map(tuple, done.outputs["found"]))[1:] == [("b", 1, None)]
 
 

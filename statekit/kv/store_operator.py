@@ -1,0 +1,381 @@
+"""The operator of a store: one process function that handles the requests of all operations."""
+
+from __future__ import annotations
+
+import datetime as dt
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from statekit.errors import StateTypeError
+from statekit.functions.process import Process, process
+from statekit.job.job import Job
+from statekit.job.stream import Stream
+from statekit.kv import operations
+from statekit.kv.annotations import iterator_of, list_of, one_of, optional, type_text
+from statekit.kv.answers import AnswerClass
+from statekit.kv.layouts import Layout, OneValue, SortedValues, ValueWithPast
+from statekit.kv.multi_get import Assembly
+from statekit.kv.operations import Results
+from statekit.kv.requests import WHOLE, Checked, Given, Keys, Part, key_of_parts, requests_of
+from statekit.shown import shown
+from statekit.state.options import TTL
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of a store.
+
+    Parameters:
+        requests: the stream that feeds it.
+        request, answer: the classes of its requests and answers.
+        handle: handles a request with the states of its key.
+        kind: the name of the operation.
+        arguments: what it was declared with, beside the parts of its requests.
+    """
+
+    requests: Stream[Any]
+    request: Any
+    answer: Any
+    handle: Callable[[Any, Any], Any]
+    kind: str
+    arguments: Mapping[str, Any]
+
+
+class StoredOperations(NamedTuple):
+    """What the operator of a store does, as data: a model in plain Python is made of it.
+
+    Parameters:
+        history: how long replaced values are kept; None without a history.
+        of: of each class of requests the kind of its operation, the arguments that it was declared
+            with, and the class of its answers.
+    """
+
+    history: dt.timedelta | None
+    of: Mapping[type, tuple[str, Mapping[str, Any], Any]]
+
+
+class StoreOperator:
+    """The operator of one store, and the job that it belongs to.
+
+    The parameters and errors are those of `KVStore`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        key: Any,
+        value: Any,
+        sort: Any = None,
+        event_time: str | None = None,
+        lateness: dt.timedelta | str = dt.timedelta(0),
+        history: dt.timedelta | str | None = None,
+        ttl: TTL | None = None,
+        migrate: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.name = name
+        self.where = f"KVStore({name!r})"
+        if not isinstance(name, str):
+            raise StateTypeError(f"{self.where}: give the name of the store as text")
+        if type(None) in typing.get_args(value) or value is None:
+            raise StateTypeError(
+                f"{self.where}: value={type_text(value)}: None stands for an absent value, so "
+                "that it "
+                "is no value: leave it out of the type"
+            )
+        if ttl is not None and not isinstance(ttl, TTL):
+            raise StateTypeError(
+                f"{self.where}: ttl={shown(ttl)}: give a TTL, as in sk.TTL('30 days')"
+            )
+        self.keys = _key_parts(key)
+        self.value = value
+        self.sort = sort
+        self.event_time = event_time
+        self.migrate = migrate
+        self.times: dict[str, Any] = {}
+        self.layout = self._laid_out(history, ttl)
+        if event_time is not None:
+            self.times = {"event_time": "at", "lateness": lateness, "ordered": True}
+        elif lateness != dt.timedelta(0):
+            raise StateTypeError(f"{self.where}: lateness= needs event_time=")
+        self.operations: dict[str, Operation] = {}
+        self.assemblies: dict[str, Assembly] = {}
+        self.job: Job | None = None
+
+    def _laid_out(self, history: dt.timedelta | str | None, ttl: TTL | None) -> Layout:
+        if history is None:
+            if self.sort is None:
+                return OneValue(self.value, ttl)
+            return SortedValues(self.sort, self.value, ttl)
+        if self.event_time is None:
+            raise StateTypeError(
+                f"{self.where}: history= is in event time: give event_time=, the field that has it"
+            )
+        if self.sort is not None or ttl is not None:
+            raise StateTypeError(
+                f"{self.where}: history= keeps all versions of single values: leave out "
+                f"{'ttl=' if self.sort is None else 'sort='}"
+            )
+        return ValueWithPast(self.value, history)
+
+    def declared_function(self) -> Process[Any, ..., Any]:
+        """Return the process function with all operations so far.
+
+        Raises:
+            StateTypeError: no operation was declared.
+        """
+        if self.job is None or not self.operations:
+            raise StateTypeError(
+                f"{self.where} has no function yet: add it to a job and declare an operation, as "
+                "in store.put(stream, key=...)"
+            )
+        return self.job.operator(self.name).declared
+
+    def late(self, answers: Stream[Any]) -> Stream[Any]:
+        """Return the late requests of an operation: records with `key`, `at` and its other parts;
+        for `multi_get`, the records themselves.
+
+        Late operations have no effect and no answers.
+
+        Parameters:
+            answers: what the operation returned.
+
+        Raises:
+            StateTypeError: the store has no `event_time`, or the stream is none of its answers.
+        """
+        if not isinstance(answers, Stream):
+            raise StateTypeError(
+                f"{self.where}: late({shown(answers)}): give what an operation of the store "
+                "returned"
+            )
+        assembly = self.assemblies.get(answers.name)
+        operation = self.operations.get(answers.name if assembly is None else assembly.found)
+        if operation is None or self.event_time is None:
+            raise StateTypeError(
+                f"{self.where}: {shown(answers)} has no late requests: give what an operation of "
+                "a "
+                "store with event_time= returned"
+            )
+        name = f"{answers.name}.late"
+        if assembly is None:
+            return self.stream().late.of(operation.request, name=name)
+        late = self.stream().late.of(operation.request, name=f"{assembly.found}.late")
+        return assembly.late(late)
+
+    def key_parts(self, key: Keys) -> list[Part]:
+        """Return the parts of a request that select the states of a key."""
+        types, given = list(self.keys.items()), list[Given]()
+        if isinstance(key, str):
+            given = [key]
+        elif isinstance(key, tuple | list):
+            given = list(key)
+        elif not callable(key):
+            raise StateTypeError(
+                f"{self.where}: key={shown(key)}: give a field, several fields, or a function"
+            )
+        elif len(types) > 1:
+            own = partial(_item_of, key, len(types), self.where)
+            given = [partial(own, place) for place in range(len(types))]
+        else:
+            given = [key]
+        if len(given) != len(types):
+            raise StateTypeError(
+                f"{self.where}: key={shown(key)} has {len(given)} parts, and keys of the store "
+                "have "
+                f"{len(types)}: give as many fields"
+            )
+        return [Part(name, of, each) for (name, of), each in zip(types, given, strict=True)]
+
+    def cell_parts(self, key: Keys, sort: Given | None) -> list[Part]:
+        """Return the parts of a request that name one value."""
+        if (sort is None) != (self.sort is None):
+            raise StateTypeError(
+                f"{self.where}: a key of the store has {'an' if sort is None else 'no'} ordered "
+                f"part: {'give sort=' if sort is None else 'leave out sort='}"
+            )
+        ordered = [] if sort is None else [Part("sort", self.sort, sort)]
+        return [*self.key_parts(key), *ordered]
+
+    def check_keys(self, stream: Stream[Any], keys: Given) -> None:
+        """Check that a field with keys for `multi_get` has a list or a tuple of them."""
+        types = tuple(self.keys.values())
+        key: Any = types[0] if len(types) == 1 else tuple.__class_getitem__(types)
+        lists = (list_of(key), tuple.__class_getitem__((key, ...)))
+        record_class: Any = stream.record_class
+        if not isinstance(keys, str) or record_class is dict:
+            return
+        found = typing.get_type_hints(record_class).get(keys)
+        if found is not None and found not in lists:
+            raise StateTypeError(
+                f"{self.where}: multi_get(keys={shown(keys)}): {record_class.__name__}.{keys} is "
+                f"{type_text(found)}: declare it as {type_text(lists[0])}, or give a function "
+                "that returns "
+                "a list of keys"
+            )
+
+    def checked(
+        self, kind: str, stream: Stream[Any], name: str | None, what: str, of: Any
+    ) -> Checked:
+        """Return the check of what an argument of an operation gives."""
+        own: object = getattr(stream, "name", stream)
+        return Checked(name or f"{self.name}.{kind}.{own}", what, of)
+
+    def record_part(self, stream: Stream[Any]) -> Part:
+        return Part("record", stream.record_class, WHOLE)
+
+    def got(
+        self,
+        kind: str,
+        stream: Stream[Any],
+        parts: list[Part],
+        as_of: Given | None,
+        into: Any,
+        name: str | None,
+    ) -> Stream[Any]:
+        """Declare a `get` or `get_with`, of the present values or of those of a time."""
+        results: dict[str, Any] = {"value": optional(self.value)}
+        if as_of is None:
+            handle = operations.get(self.layout)
+            return self.added(kind, stream, parts, results, handle, into, name)
+        if not isinstance(self.layout, ValueWithPast):
+            raise StateTypeError(
+                f"{self.where}: as_of= needs values of the past: declare the store with history="
+            )
+        parts = [*parts, Part("as_of", dt.datetime, as_of)]
+        results["status"] = str
+        handle = operations.get_as_of(self.layout)
+        return self.added(kind, stream, parts, results, handle, into, name)
+
+    def named(self, kind: str, stream: Stream[Any], name: str | None) -> str:
+        """Return the name of an operation's answers, after checking that it can be added."""
+        job = self.job
+        if job is None:
+            raise StateTypeError(
+                f"{self.where} belongs to no job: add it first, as in job.add(KVStore(...))"
+            )
+        own: object = getattr(stream, "job", None)
+        if own is not job:
+            raise StateTypeError(
+                f"{self.where}: {kind} takes a stream of job {job.name!r}, not {stream!r}"
+            )
+        if " | " in stream.name:
+            raise StateTypeError(
+                f"{self.where}: {kind} takes the records of one stream, and {stream.name} is a "
+                f"union: call {kind} with each stream"
+            )
+        if not self.operations:
+            job.free_name("operator", self.name)
+        own_name = f"{self.name}.{kind}.{stream.name}"
+        if name is None and own_name in (*self.operations, *self.assemblies):
+            raise StateTypeError(
+                f"{self.where} has a {kind} of {stream.name}, {own_name!r}: give this one a name="
+            )
+        return job.free_name("stream", name or own_name)
+
+    def added(
+        self,
+        kind: str,
+        stream: Stream[Any],
+        parts: list[Part],
+        results: dict[str, Any],
+        handle: Results,
+        into: Any,
+        name: str | None,
+        **arguments: Any,
+    ) -> Stream[Any]:
+        """Declare an operation with the records of a stream, and return its answers."""
+        # Buffered requests belong to an operation by the name of their class: it says the kind.
+        suffix = "requests" if name is None else f"{kind}.requests"
+        name = self.named(kind, stream, name)
+        if self.event_time is not None:
+            parts = [*parts, Part("at", dt.datetime, self.event_time)]
+        with self.undone_if_refused():
+            requests = requests_of(stream, f"{name}.{suffix}", parts)
+            return self.declared(kind, name, requests, results, handle, into, arguments)
+
+    def declared(
+        self,
+        kind: str,
+        name: str,
+        requests: Stream[Any],
+        results: dict[str, Any],
+        handle: Results,
+        into: Any,
+        arguments: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Stream[Any]:
+        """Declare an operation with its requests, and return its answers.
+
+        Parameters:
+            results: the names and types of the results of `handle`.
+            arguments: what it was declared with, beside the parts of its requests.
+        """
+        request: Any = requests.record_class
+        fields = typing.get_type_hints(request, include_extras=True) | results
+        answer = AnswerClass.of(name, fields, into)
+        if issubclass(answer.cls, dict):
+            raise StateTypeError(
+                f"{name}: into={answer.cls.__name__} is a class of dicts, which do not say their "
+                "class, and a store has answers of several: use a NamedTuple or a dataclass"
+            )
+        classes = {each.answer.__name__: name for name, each in self.operations.items()}
+        if twice := classes.get(answer.cls.__name__):
+            raise StateTypeError(
+                f"{self.where}: the answers of {name} and {twice} would have one class, or "
+                f"classes of one name, {answer.cls.__name__}: give each operation a class of its "
+                "own, or another name"
+            )
+        handled = answer.of_results(handle)
+        operation = Operation(requests, request, answer.cls, handled, kind, arguments)
+        self.operations = {**self.operations, name: operation}
+        return self.stream().of(answer.cls, name=name)
+
+    @contextmanager
+    def undone_if_refused(self) -> Iterator[None]:
+        """Leave the job and the store as they are if an operation cannot be declared."""
+        assert self.job is not None
+        job, operations = self.job, self.operations
+        operators, transforms = [*job.operators], [*job.transforms]
+        try:
+            yield
+        except Exception:
+            self.operations = operations
+            job.operators, job.transforms = operators, transforms
+            raise
+
+    def stream(self) -> Stream[Any]:
+        """Declare the operator with all operations, and return the stream of all answers."""
+        every = self.operations.values()
+        handled = self.layout.function({each.request: each.handle for each in every})
+        handled.__name__ = self.name
+        handled.__annotations__["request"] = one_of(each.request for each in every)
+        handled.__annotations__["return"] = iterator_of(one_of(each.answer for each in every))
+        declared = process(key=tuple(self.keys), migrate=self.migrate, **self.times)(handled)
+        history = self.layout.history if isinstance(self.layout, ValueWithPast) else None
+        made_of = StoredOperations(
+            history, {each.request: (each.kind, each.arguments, each.answer) for each in every}
+        )
+        declared = declared.with_traits(replace(declared.traits, made_of=made_of))
+        first, *others = [each.requests for each in every]
+        everything = first.union(*others) if others else first
+        return everything.process(declared, name=self.name, replace=True)
+
+
+def _key_parts(key: Any) -> dict[str, Any]:
+    """Return the names and types of the parts of a key."""
+    if key is tuple or isinstance(key, str):
+        raise StateTypeError(
+            f"KVStore(key={shown(key)}): give a type, such as str or tuple[str, int]"
+        )
+    if typing.get_origin(key) is not tuple:
+        return {"key": key}
+    return {f"key_{place}": of for place, of in enumerate(typing.get_args(key), start=1)}
+
+
+def _item_of(key_of: Callable[[Any], Any], parts: int, where: str, place: int, record: Any) -> Any:
+    """Return one part of the key that a function returns."""
+    return key_of_parts(key_of(record), parts, where)[place]

@@ -1,0 +1,121 @@
+"""Static types of answers that have no class of the user.
+
+The classes of such answers are made when an operation is declared. These protocols say to type
+checkers which fields they have. With `into=`, answers have the class of the user instead.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+K_co = TypeVar("K_co", covariant=True)
+V_co = TypeVar("V_co", covariant=True)
+T_co = TypeVar("T_co", covariant=True)
+
+
+class KeyAnswer(Protocol[K_co]):
+    """The answer to a request for a key."""
+
+    @property
+    def key(self) -> K_co:
+        """The key of the request; a tuple if keys have several parts."""
+
+    @property
+    def at(self) -> dt.datetime:
+        """The time of the request, in a store with `event_time`."""
+
+
+class PutAnswer(KeyAnswer[K_co], Protocol[K_co, V_co]):
+    """The answer of `put`."""
+
+    @property
+    def value(self) -> V_co:
+        """The value that was set."""
+
+
+class ValueAnswer(KeyAnswer[K_co], Protocol[K_co, V_co]):
+    """The answer of `get` and `remove`."""
+
+    @property
+    def value(self) -> V_co | None:
+        """The value; None if it is absent."""
+
+
+class AsOfAnswer(ValueAnswer[K_co, V_co], Protocol[K_co, V_co]):
+    """The answer of `get` with `as_of=`."""
+
+    @property
+    def as_of(self) -> dt.datetime:
+        """The time of which the value is."""
+
+    @property
+    def status(self) -> str:
+        """ "found", "absent", "too old" or "not yet"."""
+
+
+class RecordAnswer(ValueAnswer[K_co, V_co], Protocol[K_co, V_co, T_co]):
+    """The answer of `get_with`."""
+
+    @property
+    def record(self) -> T_co:
+        """The record of the request."""
+
+
+class RecordAsOfAnswer(
+    RecordAnswer[K_co, V_co, T_co], AsOfAnswer[K_co, V_co], Protocol[K_co, V_co, T_co]
+):
+    """The answer of `get_with` with `as_of=`."""
+
+
+class UpdateAnswer(RecordAnswer[K_co, V_co, T_co], Protocol[K_co, V_co, T_co]):
+    """The answer of `update`."""
+
+    @property
+    def before(self) -> V_co | None:
+        """The value before; None if it was absent."""
+
+
+class AttemptAnswer(RecordAnswer[K_co, V_co, T_co], Protocol[K_co, V_co, T_co]):
+    """The answer of `put_if_absent` and `compare_and_set`."""
+
+    @property
+    def won(self) -> bool:
+        """Whether the value was set."""
+
+
+class ValuesAnswer(Protocol[V_co, T_co]):
+    """The answer of `multi_get`."""
+
+    @property
+    def record(self) -> T_co:
+        """The record of the request."""
+
+    @property
+    def values(self) -> Sequence[V_co | None]:
+        """The values in the order of the keys; None for absent ones."""
+
+    @property
+    def at(self) -> dt.datetime:
+        """The time of the request, in a store with `event_time`."""
+
+
+class Entry(Protocol[V_co]):
+    """An entry of a scan."""
+
+    @property
+    def sort(self) -> Any:
+        """The ordered part of its key."""
+
+    @property
+    def value(self) -> V_co:
+        """Its value."""
+
+
+class ScanAnswer(KeyAnswer[K_co], Protocol[K_co, V_co]):
+    """The answer of `scan`. It has the bounds that were given, as `start` and `end`."""
+
+    @property
+    def entries(self) -> Sequence[Entry[V_co]]:
+        """The entries in the order of the scan."""

@@ -6,7 +6,7 @@ import datetime as dt
 from typing import Any
 
 from statekit.checkpoint.job_file import OperatorRecord, StateRecord
-from statekit.checkpoint.manifest import OperatorEpoch
+from statekit.checkpoint.manifest import HeldBack, OperatorEpoch
 from statekit.codec.key_codec import schema_key_codec
 from statekit.codec.schema import Schema
 from statekit.codec.schema_codec import generic_key_encoder
@@ -32,10 +32,37 @@ def time_text(operator: OperatorRecord, epoch: OperatorEpoch) -> str:
     if operator.event_time is None or epoch.watermark_us is None:
         return ""
     lateness = dt.timedelta(microseconds=operator.lateness_us)
+    waits = "" if epoch.held_back is None else f"; it {held_back_text(epoch.held_back)}"
     return (
         f"event time {operator.event_time}, lateness {lateness}, watermark "
-        f"{instant(epoch.watermark_us).isoformat()}, {epoch.late_so_far:,} late so far"
+        f"{instant(epoch.watermark_us).isoformat()}, {epoch.late_so_far:,} late so far{waits}"
     )
+
+
+def held_back_text(held: HeldBack) -> str:
+    """Return what an operator waits for, after the name of the operator.
+
+    >>> held_back_text(HeldBack(input="paid", source="payments", at_us=None, since_us=0))
+    "waits for source 'payments' (input 'paid'), which has had no record, since 1970-01-01 00:00:00"
+    """
+    by = "" if held.input == held.source else f" (input {held.input!r})"
+    at = "has had no record"
+    if held.at_us is not None:
+        at = f"is at {instant(held.at_us):%Y-%m-%d %H:%M:%S}"
+    return (
+        f"waits for source {held.source!r}{by}, which {at}, since "
+        f"{instant(held.since_us):%Y-%m-%d %H:%M:%S}"
+    )
+
+
+def held_back_as_data(held: HeldBack) -> dict[str, Any]:
+    """Return what an operator waits for as JSON-able data."""
+    return {
+        "source": held.source,
+        "input": held.input,
+        "at": None if held.at_us is None else instant(held.at_us).isoformat(),
+        "since": instant(held.since_us).isoformat(),
+    }
 
 
 def key_text(operator: OperatorRecord) -> str:

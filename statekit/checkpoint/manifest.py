@@ -316,6 +316,22 @@ class Placed(Record):
     caught_up_bytes: Count = 0
 
 
+class HeldBack(Record):
+    """The input that holds the event time of an operator back, because it is behind the others.
+
+    Parameters:
+        input: the name of the input.
+        source: the source that the input's event time comes from.
+        at_us: the largest event time of the source's records; None if it had none.
+        since_us: the processing time of the first epoch at which it was there.
+    """
+
+    input: StoredText
+    source: StoredText
+    at_us: int | None
+    since_us: int
+
+
 class OperatorEpoch(Record):
     """One operator in one epoch.
 
@@ -335,6 +351,7 @@ class OperatorEpoch(Record):
             records.
         active_us: the processing time of the last epoch with records, by input; only for inputs
             that may be idle. Until its first record it is the time of the first epoch.
+        held_back: the input that its event time waits for; None if it waits for none.
         placed: where its shards ran.
         cpu_us: CPU time of its shards in Spark's workers, in microseconds; 0 if unknown.
     """
@@ -363,6 +380,7 @@ class OperatorEpoch(Record):
     records_by_input: dict[StoredText, Count] = Field(default={})
     largest_by_input: dict[StoredText, int] = Field(default={})
     active_us: dict[StoredText, int] = Field(default={})
+    held_back: HeldBack | None = None
     placed: Placed = Placed()
     cpu_us: Count = 0
 

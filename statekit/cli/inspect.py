@@ -30,7 +30,7 @@ from statekit.cli.tables import (
 )
 from statekit.maintenance.sizes import OperatorSizes, counted_sizes, stored_sizes
 from statekit.query.reader import CheckpointReader
-from statekit.stored_types import key_text, state_text, time_text
+from statekit.stored_types import held_back_as_data, key_text, state_text, time_text
 from statekit.timestamp import instant
 from statekit.working_copy.base_options import replay_seconds
 
@@ -229,4 +229,5 @@ def _time_as_data(reader: CheckpointReader, operator: str) -> dict[str, object] 
         "lateness_us": record.lateness_us,
         "watermark": instant(epoch.watermark_us).isoformat(),
         "late": epoch.late_so_far,
+        "waits_for": None if epoch.held_back is None else held_back_as_data(epoch.held_back),
     }

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
 from statekit.job.chaining import Chain, Pass, passes, passes_before
 from statekit.job.plan import Operator, Plan, Transform
+from statekit.stored_types import held_back_text
 
 
 def explained(plan: Plan, last: EpochManifest | None = None) -> str:
@@ -43,6 +44,9 @@ def _of_epoch(plan: Plan, last: EpochManifest) -> Iterator[str]:
             f"    {name}: {epoch.cpu_us / 1e6:.2f} s ({share:.0%}) for {epoch.records_in:,} "
             f"records, {len(epoch.shards):,} shards{_where(epoch)}"
         )
+    for name, epoch in epochs.items():
+        if epoch.held_back is not None:
+            yield f"    {name} {held_back_text(epoch.held_back)}"
 
 
 def _where(epoch: OperatorEpoch) -> str:

@@ -116,6 +116,7 @@ class Progress:
         seconds: from the start of the epoch to its commit.
         late: late records of all operators.
         watermarks: the watermark of each operator with event time.
+        waits_for: the source that holds back the event time of an operator, by operator.
         processing_time: the processing time of the epoch.
         state_rows, state_bytes: size of each `operator.state` after the epoch.
         changed_bytes: size of the change files.
@@ -137,6 +138,7 @@ class Progress:
     processing_time: dt.datetime
     late: int = 0
     watermarks: dict[str, dt.datetime] = field(default_factory=dict)
+    waits_for: dict[str, str] = field(default_factory=dict)
     state_rows: dict[str, int] = field(default_factory=dict)
     state_bytes: dict[str, int] = field(default_factory=dict)
     changed_bytes: int = 0

@@ -94,6 +94,13 @@ EVENT_TIME_LAG = Metric(
     "The time between the watermark and the clock.",
     ("job", "operator"),
 )
+INPUT_WAIT = Metric(
+    "statekit_input_wait_seconds",
+    "gauge",
+    "How long the event time of an operator has waited for a source that is behind its other "
+    "inputs, and makes no progress. Absent for operators that wait for none.",
+    ("job", "operator", "source"),
+)
 STATE_ROWS = Metric("statekit_state_rows", "gauge", "Rows.", ("job", "operator", "state"))
 STATE_BYTES = Metric(
     "statekit_state_bytes",
@@ -102,7 +109,7 @@ STATE_BYTES = Metric(
     ("job", "operator", "state"),
 )
 
-EPOCH_METRICS = (EPOCH, LAG, WATERMARK, EVENT_TIME_LAG, STATE_ROWS, STATE_BYTES)
+EPOCH_METRICS = (EPOCH, LAG, WATERMARK, EVENT_TIME_LAG, INPUT_WAIT, STATE_ROWS, STATE_BYTES)
 """Values of the last epoch: a job and the server report them."""
 
 # ------------------------------------------------------------------------------------ of a job

@@ -9,6 +9,7 @@ from statekit.checkpoint.manifest import EpochManifest
 from statekit.metrics.definitions import (
     EPOCH,
     EVENT_TIME_LAG,
+    INPUT_WAIT,
     LAG,
     STATE_BYTES,
     STATE_ROWS,
@@ -44,6 +45,9 @@ class EpochMetrics:
             if watermark_us is not None and BEGINNING < watermark_us < END:
                 yield Sample(WATERMARK, (job, name), watermark_us / 1e6)
                 yield Sample(EVENT_TIME_LAG, (job, name), (now_us - watermark_us) / 1e6)
+            if (held := operator.held_back) is not None:
+                waited_us = max(0, now_us - held.since_us)
+                yield Sample(INPUT_WAIT, (job, name, held.source), waited_us / 1e6)
         yield from self._sizes
 
     @cached_property

@@ -11,7 +11,7 @@ from typing import Any
 from statekit.backend.interface import Rows, prefix_end
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.job_file import TIMERS, JobFile, OperatorRecord
-from statekit.checkpoint.manifest import Cause, EpochManifest
+from statekit.checkpoint.manifest import Cause, EpochManifest, HeldBack
 from statekit.checkpoint.repository import group_bounds
 from statekit.clock import stopwatch_s
 from statekit.errors import QueryError
@@ -198,6 +198,15 @@ class View(Closing):
         self._published.rows_of(operator)
         watermark = self._published.manifest.operators[operator].watermark_us
         return None if watermark is None or watermark == BEGINNING else instant(watermark)
+
+    def held_back(self, operator: str) -> HeldBack | None:
+        """Return the input that the event time of an operator waits for; None if it waits for none.
+
+        Raises:
+            QueryError: the replica does not follow it.
+        """
+        self._published.rows_of(operator)
+        return self._published.manifest.operators[operator].held_back
 
     def state(self, operator: str, state: str) -> StateView[Any, Any]:
         """Return the reads of a keyed state.

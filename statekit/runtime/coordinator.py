@@ -37,6 +37,7 @@ from statekit.keygroup import DEFAULT_GROUPS, check_parallelism
 from statekit.metrics.run_metrics import RunMetrics
 from statekit.recording.kept_recordings import KeptRecordings
 from statekit.recording.recorder import check_recorder
+from statekit.runtime.held_back import HeldBackOperators
 from statekit.runtime.shard_reports import OperatorReports
 from statekit.state.redistribution import redistributed
 from statekit.watermark import BEGINNING, END, advanced
@@ -106,6 +107,7 @@ class Coordinator:
         if options.retention is not None:
             self._collection = BackgroundCollection(repository, options.retention)
         self._drains = False
+        self._held_back = HeldBackOperators(job)
         self._by_name = {operator.name: operator for operator in job.operators}
         sources = [source.name for source in job.sources]
         self.metrics = RunMetrics(job.name, sources, start.last, self._now_us, self._leases)
@@ -431,7 +433,9 @@ class Coordinator:
             FencedError: another run committed this epoch.
             CorruptCheckpointError: the epoch before it is missing.
         """
-        operators = self._checked(reports)
+        operators = self._held_back.noted(
+            self._checked(reports), self.last, self.processing_time_us
+        )
         self._check_not_lost()
         previous = self.last
         manifest = EpochManifest(
@@ -451,6 +455,7 @@ class Coordinator:
             operators=operators,
         )
         self.repository.commit(manifest)
+        self._held_back.warn(manifest)
         self.last = self.layout = manifest
         self._before = self.job_file
         if self.note is None:

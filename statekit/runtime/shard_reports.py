@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Sequence
 from dataclasses import InitVar, dataclass
 from operator import attrgetter
+from typing import Any
 
 from statekit.checkpoint.manifest import (
     IdleShards,
@@ -118,7 +119,7 @@ class OperatorReports:
                 largest[stream] = max(times_known)
         times = [*largest.values(), *([before.largest_event_us] if before else [])]
         late = sum(report.late for report in reports)
-        undivided = {}
+        undivided: dict[str, Any] = {}
         for field in ("undivided_rows", "undivided_bytes"):
             counted = [getattr(report, field) for report in reports]
             remaining = {

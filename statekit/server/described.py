@@ -7,7 +7,7 @@ from typing import Any
 
 from statekit.checkpoint.job_file import JobFile, OperatorRecord, StateRecord
 from statekit.query.view import View
-from statekit.stored_types import state_text
+from statekit.stored_types import held_back_as_data, state_text
 
 
 def described(view: View, may_read: Callable[[str, str], bool]) -> list[dict[str, Any]]:
@@ -44,7 +44,7 @@ def readable_types(job: JobFile, may_read: Callable[[str, str], bool]) -> JobFil
 
 
 def _operator(record: OperatorRecord, view: View, states: list[dict[str, Any]]) -> dict[str, Any]:
-    watermark = view.watermark(record.name)
+    watermark, held = view.watermark(record.name), view.held_back(record.name)
     return {
         "operator": record.name,
         "inputs": list(record.inputs),
@@ -53,6 +53,7 @@ def _operator(record: OperatorRecord, view: View, states: list[dict[str, Any]]) 
         "has_timers": record.timers,
         "key": [{"name": field.name, "type": field.type} for field in record.key],
         "watermark": None if watermark is None else watermark.isoformat(),
+        "waits_for": None if held is None else held_back_as_data(held),
         "states": states,
     }
 

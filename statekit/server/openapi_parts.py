@@ -162,6 +162,16 @@ _STATE: JsonSchema = {
     },
     "required": ["state", "kind", "types", "rows", "bytes"],
 }
+_WAITS_FOR: JsonSchema = {
+    "type": "object",
+    "properties": {
+        "source": {"type": "string"},
+        "input": {"type": "string"},
+        "at": {"anyOf": [_INSTANT, {"type": "null"}]},
+        "since": _INSTANT,
+    },
+    "required": ["source", "input", "at", "since"],
+}
 _OPERATOR: JsonSchema = {
     "type": "object",
     "properties": {
@@ -169,6 +179,10 @@ _OPERATOR: JsonSchema = {
         "inputs": {"type": "array", "items": {"type": "string"}},
         "key": {"type": "array", "items": {"type": "object"}},
         "watermark": {"anyOf": [_INSTANT, {"type": "null"}]},
+        "waits_for": {
+            "description": "The source that its event time waits for.",
+            "anyOf": [_WAITS_FOR, {"type": "null"}],
+        },
         "states": {"type": "array", "items": _STATE},
     },
     "required": ["operator", "inputs", "key", "watermark", "states"],

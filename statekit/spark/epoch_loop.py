@@ -511,6 +511,11 @@ def _progress(
             for name, operator in operators.items()
             if operator.watermark_us is not None
         },
+        waits_for={
+            name: operator.held_back.source
+            for name, operator in operators.items()
+            if operator.held_back is not None
+        },
         state_rows=manifest.by_state(attrgetter("rows")),
         state_bytes=manifest.by_state(attrgetter("bytes")),
         changed_bytes=sum(operator.bytes_written for operator in operators.values()),

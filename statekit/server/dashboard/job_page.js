@@ -95,7 +95,8 @@ function Operator({ alias, operator, epochs }) {
     <header>
       <h3 id=${`op-${name}`}><a href=${link(alias, name)}>${name}</a></h3>
       <p class="muted">${key ? `by ${key}` : "no key"} ← ${[...operator.inputs, ...operator.broadcasts.map((each) => `${each} (broadcast)`)].join(", ")}
-        ${operator.watermark && html` · watermark ${operator.watermark.startsWith(ENDS) ? "at the end" : time(operator.watermark)}`}</p>
+        ${operator.watermark && html` · watermark ${operator.watermark.startsWith(ENDS) ? "at the end" : time(operator.watermark)}`}
+        ${operator.waits_for && html` · <strong>waits for ${operator.waits_for.source}</strong>, which ${operator.waits_for.at ? `is at ${time(operator.waits_for.at)}` : "has had no record"}, since ${time(operator.waits_for.since)}`}</p>
       <${Sparkline} values=${of("bytes")} label=${`bytes of ${name} over the last epochs`} />
     </header>
     ${operator.states.length > 0 && html`<div class="scroll" tabindex="0" role="group" aria-label=${`States of ${name}`}><table>

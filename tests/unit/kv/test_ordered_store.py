@@ -425,6 +425,68 @@ def test_a_buffered_request_is_never_taken_for_one_of_another_operation(name: st
     assert continued.epoch({}, what="drain") == {"answers": [], "put": []}
 
 
+def added_history(
+    before: dict[str, Any], history: str, asks: list[Ask], *more: Step
+) -> dict[tuple[str, dt.datetime], tuple[Any, str]]:
+    """Answers of a store whose history was added, or made longer, after 20 puts of `k`, and of
+    one value of `kept` and of `gone`, which was removed.
+    """
+    repository = Repository.in_memory()
+    steps = [Step("kept", at(0), 7), Step("gone", at(0), 8)]
+    steps += [Step("k", at(second), second) for second in range(20)]
+    removed = [Step("gone", at(1), 0)]
+
+    def job(**options: Any) -> sk.Job:
+        job = sk.Job("history")
+        store = job.add(sk.KVStore("kv", key=str, value=int, event_time="at", **options))
+        store.put(job.source("steps", Step), key="key", value="amount")
+        store.remove(job.source("removed", Step, idle_after="1 second"), key="key")
+        asked = job.source("asks", Ask)
+        store.get(asked, key="key").sink("now")
+        if "history" in options:
+            store.get(asked, key="key", as_of="as_of", name="then").sink("found")
+        return job
+
+    started = [Ask("k", at(second), at(second)) for second in range(20)]
+    given: dict[str, list[Any]] = {"steps": steps, "removed": removed, "asks": started}
+    clock = iter(range(10**6, 10**12, 10**6))
+    job(**before).run(
+        given, checkpoint=repository, epoch_size=4, drain=False, clock=lambda: next(clock)
+    )
+    given = {"steps": [*steps, *more], "removed": removed, "asks": [*started, *asks]}
+    done = job(history=history).run(given, checkpoint=repository, clock=lambda: next(clock))
+    found: list[Any] = done["found"]
+    return {(ask.key, ask.as_of): (ask.value, ask.status) for ask in found}
+
+
+def test_a_value_that_was_never_replaced_is_known_since_history_was_added() -> None:
+    asks = [
+        Ask(key, at(60), at(second)) for key in ("kept", "gone", "new") for second in (9, 25, 60)
+    ]
+    found = added_history({}, "1 minute", asks)
+    assert found["kept", at(25)] == found["kept", at(60)] == (7, "found")
+    assert found["gone", at(25)] == found["new", at(25)] == (None, "absent")
+    for key in ("kept", "gone", "new"):
+        assert found[key, at(9)] == (None, "too old"), f"{key} was not kept then"
+
+
+def test_a_value_of_before_the_history_is_known_until_it_is_replaced() -> None:
+    asks = [Ask("kept", at(60), at(second)) for second in (9, 25, 39, 40, 60)]
+    found = added_history({}, "1 minute", asks, Step("kept", at(40), 9))
+    assert found["kept", at(9)] == (None, "too old")
+    assert found["kept", at(25)] == found["kept", at(39)] == (7, "found")
+    assert found["kept", at(40)] == found["kept", at(60)] == (9, "found")
+
+
+def test_what_a_shorter_history_did_not_keep_is_too_old_and_not_absent() -> None:
+    asks = [Ask(key, at(60), at(second)) for key in ("gone", "k") for second in (0, 10, 25)]
+    found = added_history({"history": "3 seconds"}, "1 minute", asks)
+    assert found["gone", at(0)] == (None, "too old"), "it was there then"
+    assert found["gone", at(25)] == (None, "absent")
+    assert found["k", at(10)] == (None, "too old")
+    assert found["k", at(25)] == (19, "found")
+
+
 @pytest.mark.parametrize("before", [{}, {"history": "2 seconds"}], ids=["none", "shorter"])
 def test_a_time_that_an_earlier_version_did_not_keep_is_too_old(before: dict[str, Any]) -> None:
     repository = Repository.in_memory()

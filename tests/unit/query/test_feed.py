@@ -358,6 +358,11 @@ def test_only_returned_epochs_of_a_named_reader_are_committed(home: Path) -> Non
     feed = sk.feed(home, "accounts", "total", after=1, reader="mirror")
     with pytest.raises(sk.QueryError, match="epoch 2 cannot be committed"):
         feed.commit(2)
+    with sk.feed(home, "accounts", "total", reader="new") as fresh:
+        with pytest.raises(sk.QueryError, match="has returned no epoch yet"):
+            fresh.commit()
+        with pytest.raises(sk.QueryError, match="has returned no epoch yet"):
+            fresh.commit(0)
     with pytest.raises(sk.StateTypeError, match="epoch='2'"):
         feed.commit("2")  # type: ignore[arg-type]
 

@@ -222,6 +222,33 @@ def test_a_cursor_of_another_epoch_is_refused(home: Path, replica: sk.Replica) -
         view.state("accounts", "total").page(cursor="guess")
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"reverse": True}, "of a scan with reverse=False, and this one has reverse=True"),
+        ({"start": 1}, "another start or end"),
+        ({"end": 5}, "another start or end"),
+        ({"start": None, "end": 6}, "another start or end"),
+    ],
+)
+def test_a_cursor_of_another_range_or_direction_is_refused(
+    replica: sk.Replica, given: dict[str, Any], message: str
+) -> None:
+    with replica.at() as view:
+        state = view.state("accounts", "total")
+        cursor = state.page(limit=1).cursor
+        assert state.page(limit=2, cursor=cursor).items, "another limit is none"
+        with pytest.raises(sk.QueryError, match=message):
+            state.page(cursor=cursor, **given)
+
+
+def test_a_cursor_of_another_state_is_refused(replica: sk.Replica) -> None:
+    with replica.at() as view:
+        cursor = view.state("accounts", "total").page(limit=1).cursor
+        with pytest.raises(sk.QueryError, match=r"is of state 'accounts.total', and not of"):
+            view.state("accounts", "moves").page(cursor=cursor)
+
+
 def test_maps_and_lists_are_read_in_part(replica: sk.Replica) -> None:
     with replica.at() as view:
         by, moves = view.state("accounts", "by"), view.state("accounts", "moves")

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import statekit as sk
+from statekit.checkpoint.repository import Repository
 from statekit.job.progress import RunningJob
 from tests.support.instants import at
 from tests.support.spark_runs import ONCE, Runs, collector, pieces
@@ -443,6 +444,51 @@ def test_state_of_an_idle_job_expires_and_is_removed_by_heartbeats(runs: Runs) -
     finally:
         query.stop()
     assert found[20][1].value == "k3 1", "it begins anew"
+
+
+def remembering(ttl: sk.TTL | None) -> sk.Job:
+    """Counts pings, with a TTL or without."""
+
+    def remember(ping: Ping, seen: Annotated[sk.ValueState[int], ttl]) -> Iterator[str]:
+        seen.update((seen.get() or 0) + 1)
+        yield f"{ping.key} {seen.get()}"
+
+    job = sk.Job("remembering")
+    job.source("pings", Ping).process(sk.process(key="key")(remember)).sink("out")
+    return job
+
+
+@pytest.mark.slow
+def test_a_ttl_that_is_turned_on_removes_rows_that_were_there_from_idle_shards_too(
+    runs: Runs,
+) -> None:
+    stream = runs.stream("pings", "key string")
+    runs.feed("pings", [{"key": f"k{number}"} for number in range(20)])
+    now = [0]
+
+    def run(ttl: sk.TTL | None, minutes: int, key: str) -> list[str]:
+        now[0] = minutes * 60_000_000
+        if key:
+            runs.feed("pings", [{"key": key}])
+        found, sink = collector()
+        runs.finish(
+            remembering(ttl),
+            {"pings": stream},
+            outputs={"out": sink},
+            parallelism=4,
+            clock=lambda: now[0],
+        )
+        return [row.value for _, row in found]
+
+    hour = sk.TTL("1 hour")
+    assert len(run(None, 0, "")) == 20
+    assert run(hour, 600, "k3") == ["k3 2"]
+    assert run(hour, 659, "k4") == ["k4 2"]
+    assert run(hour, 660, "k5") == ["k5 1"], "one hour after the TTL began"
+    run(hour, 661, "k5")
+    assert set(runs.state("remember", "seen")) == {"k4", "k5"}
+    last = Repository(runs.checkpoint).manifest(runs.epochs()[-1])
+    assert last.operators["remember"].rows == {"seen": 2}, "k4 and k5"
 
 
 def rows_held(query: RunningJob) -> int | None:

@@ -114,11 +114,13 @@ class FieldRenaming:
     def _struct(self, schema: Schema, wire: Any, outer: Mapping[str, Schema]) -> Any:
         fields = {field.name: field.schema for field in schema.fields}
         renamed = self.renamed if schema.name in self.structs else {}
-        present = {}
-        for stored, part in wire.items():
-            name = renamed.get(stored, stored)
-            present[name] = self._present(fields[name], part, outer) if name in fields else part
-        return present
+        # A field that was removed may have had the name that another one has now.
+        former = {renamed[name]: part for name, part in wire.items() if name in renamed}
+        kept = {name: part for name, part in wire.items() if name not in renamed}
+        return {
+            name: self._present(fields[name], part, outer) if name in fields else part
+            for name, part in (kept | former).items()
+        }
 
 
 def _field_names(schema: Schema) -> Iterator[str]:

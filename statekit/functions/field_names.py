@@ -13,6 +13,7 @@ from itertools import product
 from statekit.codec.field_renaming import FieldRenaming
 from statekit.errors import StateTypeError
 from statekit.records.union import Records
+from statekit.shown import shown
 
 Renaming = Callable[[str], str]
 """A function from the present name of a field to another one."""
@@ -88,7 +89,7 @@ def checked_renamed(
             is none.
     """
     renamed = checked_names(operator, given)
-    names, used = FieldNames(records, renamed), {*used, *renamed.values()}
+    names, used = FieldNames(records, renamed), {*used}
     for former, now in renamed.items():
         where = f"{operator}: renamed={{{former!r}: {now!r}}}"
         if names.is_field(former) or former in used:
@@ -96,6 +97,11 @@ def checked_renamed(
                 f"{where}: {names.records} still has a field {former!r}, so that it has not "
                 "another name now. Leave the entry out. It is not needed once a start has stored "
                 f"{now!r}"
+            )
+        if now in renamed:
+            raise StateTypeError(
+                f"{where}: {now!r} has another name now, too: give the present name of the field, "
+                f"{renamed[now]!r}, for both"
             )
         if names.present(now) is None:
             raise StateTypeError(
@@ -115,6 +121,7 @@ def checked_names(operator: str, given: object) -> dict[str, str]:
         isinstance(name, str) for pair in given.items() for name in pair
     ):
         raise StateTypeError(
-            f'{operator}: renamed={given!r}: give a dict of names, as in renamed={{"old": "new"}}'
+            f"{operator}: renamed={shown(given)}: give a dict of names, as in "
+            'renamed={"old": "new"}'
         )
     return dict(given)

@@ -116,6 +116,7 @@ def test_renamed_and_swapped_fields_are_refused() -> None:
     [
         ({"seller": "buyer"}, "Order still has a field 'seller', so that it has not another name"),
         ({"shop": "place"}, "'place' is no field of Order"),
+        ({"b": "buyer", "a": "b"}, "'b' has another name now, too: .* 'buyer', for both"),
         ({"shop": 3}, "give a dict of names"),
         (["shop"], "give a dict of names"),
     ],

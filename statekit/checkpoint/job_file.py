@@ -206,6 +206,8 @@ class OperatorRecord(Record):
     Parameters:
         key: its fields; none for an operator without a key.
         event_time: the field with the event time; None without event time.
+        time_fields: for inputs whose records are selected from others, the field of these that the
+            event time is taken from.
         lateness_us: how far records may lag behind before they are late.
         timers: whether it handles timers, and so may have some.
         timer_names: names with a callback, and None if one callback handles all others. None
@@ -227,6 +229,7 @@ class OperatorRecord(Record):
     key: tuple[KeyFieldRecord, ...]
     states: tuple[StateRecord, ...]
     event_time: StoredText | None = None
+    time_fields: dict[StoredText, StoredText] = Field(default_factory=dict)
     lateness_us: Count = 0
     timers: bool = False
     timer_names: tuple[StoredText | None, ...] | None = None

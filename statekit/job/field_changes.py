@@ -26,6 +26,7 @@ def check_fields(stored: OperatorRecord, declared: OperatorRecord, operator: Ope
     names = operator.declared.field_names
     _check_key(stored, declared, names)
     _check_event_time(stored, declared, names)
+    _check_selected_times(stored, operator)
     _check_definition(stored, declared, operator)
 
 
@@ -58,6 +59,23 @@ def _check_event_time(stored: OperatorRecord, declared: OperatorRecord, names: F
         f"event_time={before!r}, {_renaming([before], [now], names)}or give the operator another "
         "name=, and let the state of the old one go with allow_dropped_state=True"
     )
+
+
+def _check_selected_times(stored: OperatorRecord, operator: Operator) -> None:
+    """Check the fields that the event time of selected records is taken from. One that is no field
+    any more may have another name now.
+    """
+    for field in operator.times:
+        before = stored.time_fields.get(field.input, field.name)
+        if before == field.name or before not in field.others:
+            continue
+        raise StateSchemaError(
+            f"operator {stored.name!r} takes the event time of input {field.input!r} from "
+            f"{before!r} in the checkpoint and from {field.name!r} in the code: {before!r} is "
+            "still a field, and the watermark, timers and buffered records of the checkpoint are "
+            f"of it. Nothing was changed. Take it from {before!r} again, or give the operator "
+            "another name, and let the state of the old one go with allow_dropped_state=True"
+        )
 
 
 def _check_definition(stored: OperatorRecord, declared: OperatorRecord, operator: Operator) -> None:

@@ -13,6 +13,7 @@ from statekit.checkpoint.sealed_json import faults_of
 from statekit.codec.annotations import show
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
+from statekit.functions.projection import Projection
 from statekit.functions.stateless import Stateless
 from statekit.names import name_fault
 from statekit.records.output_union import AnyOutput, OutputUnion
@@ -40,18 +41,35 @@ class Source:
 
 
 @dataclass(frozen=True)
+class TimeField:
+    """The field that the event time of selected records is taken from.
+
+    Parameters:
+        input: the name of the input with the selected records.
+        name: of the field of the records that they are selected from.
+        others: the names of all fields of these.
+    """
+
+    input: str
+    name: str
+    others: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Operator:
     """A process function in a job: named, and fed by sources or other operators.
 
     Parameters:
         inputs: names of the keyed input streams.
         broadcasts: names of the broadcast input streams.
+        times: for inputs with selected records, where their event time is taken from.
     """
 
     name: str
     declared: Process[Any, Any, Any]
     inputs: tuple[str, ...]
     broadcasts: tuple[str, ...] = ()
+    times: tuple[TimeField, ...] = ()
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -94,6 +112,7 @@ class Operator:
             ),
             states=tuple(_state_record(spec) for spec in self.declared.states),
             event_time=self.declared.event_time,
+            time_fields={of.input: of.name for of in self.times},
             lateness_us=self.declared.lateness_us,
             timers=self.declared.handles_timers,
             timer_names=self.declared.timer_names or None,
@@ -283,6 +302,32 @@ class Plan:
         while (transform := self.transform(stream)) is not None:
             stream = transform.input
         return stream
+
+    def time_fields(self, event_time: str, streams: Iterable[str]) -> Iterator[TimeField]:
+        """Yield the fields that the event time of streams of selected records is taken from.
+
+        There is none for records that a function makes.
+        """
+        for stream in streams:
+            origin, name = self._selected_from(stream, event_time)
+            records = self.record_of(origin) if origin != stream else None
+            fields = [] if records is None else [member.fields or {} for member in records.members]
+            others = frozenset(other for of in fields for other in of)
+            if name in others:
+                yield TimeField(stream, name, others)
+
+    def _selected_from(self, stream: str, field: str) -> tuple[str, str]:
+        """Return the stream and the field that a field of selected records is taken from; the
+        stream itself if its records are not selected, or are made by a function.
+        """
+        origin, name = stream, field
+        while (transform := self.transform(origin)) is not None:
+            function, origin = transform.function, transform.input
+            if isinstance(function.fn, Projection):
+                name = function.fn.fields.get(name, "")
+            elif not function.keeps_records:
+                return stream, field
+        return origin, name
 
     def operators_before(self, streams: Iterable[str]) -> set[str]:
         """Return the operators whose outputs are needed for some streams, without those before."""

@@ -143,7 +143,9 @@ class Stream(Generic[T]):
         name = name or declared.name
         if not (replace and self._job.is_operator(name)):
             name = self._job.free_name("operator", name)
-        self._job.put_operator(Operator(name, declared, self._names, broadcasts))
+        at = declared.event_time
+        times = () if at is None else tuple(self._job.time_fields(at, self._names))
+        self._job.put_operator(Operator(name, declared, self._names, broadcasts, times))
         return OperatorStream(self._job, name)
 
     def of(self, cls: type[V], *, name: str | None = None) -> Stream[V]:

@@ -25,6 +25,17 @@ class Order(NamedTuple):
     seen: dt.datetime
 
 
+class Sold(NamedTuple):
+    """An order whose fields have other names."""
+
+    customer: str
+    seller: str
+    amount: int
+    tips: int
+    time: dt.datetime
+    seen: dt.datetime
+
+
 class Refund(NamedTuple):
     buyer: str
     seller: str

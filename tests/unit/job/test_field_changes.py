@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import operator
 from collections.abc import Callable, Iterator
 from itertools import permutations, product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import pytest
 
@@ -31,6 +32,7 @@ from tests.support.field_constructs import (
     Fields,
     Order,
     Orders,
+    Sold,
     begun,
     job_of,
     one_by_one,
@@ -123,6 +125,61 @@ def test_timers_are_not_left_without_event_time() -> None:
     JobHarness(job_of(with_timers, without), checkpoint=repository, allow_dropped_state=True)
     stateful = begun(job_of(one_by_one, Fields()), Repository.in_memory())
     assert refusal(job_of(one_by_one, without), stateful) == ""
+
+
+class Bill(NamedTuple):
+    buyer: str
+    time: dt.datetime
+
+
+def selected(time: str, record: Any = Order) -> sk.Job:
+    """A job whose operator takes records that are selected from others."""
+
+    @sk.process(key="buyer", event_time="time", ordered=True)
+    def passed(bill: Bill) -> Iterator[str]:
+        yield bill.buyer
+
+    job = sk.Job("shop")
+    orders: Any = job.source("orders", record)
+    large = orders.filter(lambda order: order.cents > 1, name="large")
+    bills = large.select(Bill, time=time, buyer=record._fields[0], name="bills")
+    bills.process(passed, name="op").sink("out")
+    return job
+
+
+def store(time: str) -> sk.Job:
+    job = sk.Job("shop")
+    orders = job.source("orders", Order)
+    spent = job.add(sk.KVStore("op", key=str, value=int, event_time=time))
+    spent.put(orders, key="buyer", value="cents").sink("out")
+    spent.get(orders, key="buyer").sink("found")
+    return job
+
+
+@pytest.mark.parametrize("made", [selected, store])
+def test_the_event_time_of_selected_records_is_not_taken_from_another_field(
+    made: Callable[[str], sk.Job],
+) -> None:
+    repository = begun(made("at"), Repository.in_memory())
+    assert refusal(made("at"), repository) == ""
+    assert "from 'at' in the checkpoint and from 'seen' in the code: 'at' is still a" in refusal(
+        made("seen"), repository
+    )
+
+
+def test_a_selected_event_time_whose_field_is_gone_has_another_name() -> None:
+    repository = begun(selected("at"), Repository.in_memory())
+    assert refusal(selected("time", Sold), repository) == ""
+
+
+def test_operations_of_a_store_may_name_other_keys() -> None:
+    def of(key: str) -> sk.Job:
+        job = sk.Job("shop")
+        spent = job.add(sk.KVStore("op", key=str, value=int))
+        spent.put(job.source("orders", Order), key=key, value="cents").sink("out")
+        return job
+
+    assert refusal(of("seller"), begun(of("buyer"), Repository.in_memory())) == ""
 
 
 # ------------------------------------------------------------------------ other ways into a start

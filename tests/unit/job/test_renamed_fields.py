@@ -29,23 +29,12 @@ from tests.support.field_constructs import (
     ORDERS,
     Fields,
     Order,
+    Sold,
     begun,
     job_of,
     one_by_one,
     refusal,
 )
-
-
-class Sold(NamedTuple):
-    """An order whose fields have other names."""
-
-    customer: str
-    seller: str
-    amount: int
-    tips: int
-    time: dt.datetime
-    seen: dt.datetime
-
 
 RENAMED = {"buyer": "customer", "cents": "amount", "at": "time"}
 NAMED_ANEW = Fields(("customer", "seller"), "time", "amount", Sold, RENAMED)

@@ -57,6 +57,7 @@ class _Request(msgspec.Struct, frozen=True):
         seconds: after which it ends by itself.
         parent: the process that waits for it.
         memory_bytes: how much it may take in all; None for any size.
+        niceness: how much the scheduler prefers other processes.
     """
 
     work: bytes
@@ -64,6 +65,7 @@ class _Request(msgspec.Struct, frozen=True):
     seconds: float
     parent: int
     memory_bytes: int | None = None
+    niceness: int = 0
 
 
 class _Failure(msgspec.Struct):
@@ -82,6 +84,7 @@ def run_child(
     is_unwanted: Callable[[], bool] = lambda: False,
     below: Path | None = None,
     memory_bytes: int | None = None,
+    niceness: int = 0,
     advice: str = "read fewer columns or rows",
 ) -> bytes:
     """Run a module in a process of its own, and return its answer.
@@ -95,6 +98,7 @@ def run_child(
         below: where the directory for its files is created; None for `TMPDIR`.
         memory_bytes: how much memory the process may take in all; None for any size. Linux
             enforces it.
+        niceness: how much the scheduler prefers other processes, such as the one that serves.
         advice: what the user can do if it takes too much, for error messages.
 
     Raises:
@@ -104,7 +108,7 @@ def run_child(
     with tempfile.TemporaryDirectory(prefix="statekit-child-", dir=below) as directory:
         seconds = timeout_s + _END_BY_ITSELF_S
         encoded = msgspec.msgpack.encode(work)
-        request = _Request(encoded, directory, seconds, os.getpid(), memory_bytes)
+        request = _Request(encoded, directory, seconds, os.getpid(), memory_bytes, niceness)
         given = msgspec.msgpack.encode(request)
         code, output, errors = _ran(module, given, what, timeout_s, advice, is_unwanted)
     if code == _FAILED:
@@ -172,6 +176,7 @@ def answer_parent(cls: type[W], answer: Callable[[W, Path], bytes]) -> int:
         answer: returns the answer; its second argument is an empty directory for files.
     """
     request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_Request)
+    os.nice(request.niceness)
     threading.Thread(target=_leave_in_time, args=(request,), daemon=True).start()
     if request.memory_bytes is not None:
         limit = request.memory_bytes - _LIBRARIES_BYTES

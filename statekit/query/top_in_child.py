@@ -39,6 +39,7 @@ def top_as_json(
     timeout_s: float,
     is_unwanted: Callable[[], bool] = lambda: False,
     below: Path | None = None,
+    niceness: int = 0,
 ) -> bytes:
     """Return a ranking as JSON: `keys`, `key_groups` with their rows, and `epochs`.
 
@@ -46,6 +47,7 @@ def top_as_json(
         timeout_s: the longest time, in seconds.
         is_unwanted: asked while the child runs; it is ended once nobody wants the answer.
         below: where the directory for its files is created; None for `TMPDIR`.
+        niceness: how much the scheduler prefers other processes.
 
     Raises:
         ChildLimitError: it takes too long, or too much memory.
@@ -59,6 +61,7 @@ def top_as_json(
         timeout_s=timeout_s,
         is_unwanted=is_unwanted,
         below=below,
+        niceness=niceness,
         memory_bytes=request.memory_bytes,
         advice="rank one state, or by size or rows, which takes little memory",
     )

@@ -31,6 +31,7 @@ from statekit.server.observed import Observed
 from statekit.server.openapi import Documents
 from statekit.server.openapi import router as openapi_router
 from statekit.server.places import Places
+from statekit.server.priority import Background
 from statekit.server.problems import Problem, bad_request, problem_of, response_of
 from statekit.server.proxies import Network, TrustedProxies
 from statekit.server.rankings import Rankings
@@ -94,6 +95,7 @@ class Application:
             waits=Waits(limits.waits, limits.waits_of_token),
             places=_places(jobs, disk),
             disk=disk,
+            background=Background(),
         )
         app = FastAPI(title="statekit", lifespan=self._life, openapi_url=None)
         app.state.served = served

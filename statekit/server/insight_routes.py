@@ -186,7 +186,7 @@ async def everything_of_key(
     record = view.record(operator)
     readable = set(_readable_of(token, job, view, operator))
     keyed = [s.name for s in record.states if not s.is_local and s.name in readable]
-    found = await run_in_threadpool(key_facts, view, operator, data, keyed)
+    found = await served.background.run(key_facts, view, operator, data, keyed)
     sees_timers = found.timers is not None and token.may_read(job, operator)
     value = {
         "key": found.key,

@@ -13,6 +13,7 @@ from statekit.query.top import Measure
 from statekit.query.top_in_child import TopRequest, top_as_json
 from statekit.query.view import View
 from statekit.server.long_work import LongWork
+from statekit.server.priority import NICENESS
 from statekit.server.problems import Problem
 from statekit.server.served_job import ServedJob
 
@@ -72,7 +73,11 @@ class Rankings:
         def count(is_unwanted: Callable[[], bool]) -> bytes:
             try:
                 return top_as_json(
-                    wanted, timeout_s=_SECONDS, is_unwanted=is_unwanted, below=self._directory
+                    wanted,
+                    timeout_s=_SECONDS,
+                    is_unwanted=is_unwanted,
+                    below=self._directory,
+                    niceness=NICENESS,
                 )
             except ChildLimitError as error:
                 raise Problem(413, "too_large", str(error)) from error

@@ -38,6 +38,7 @@ from statekit.server.metrics import MEDIA_TYPE as METRICS_TYPE
 from statekit.server.metrics import Metrics
 from statekit.server.parameters import check_parameters
 from statekit.server.places import Places
+from statekit.server.priority import Background
 from statekit.server.problems import Problem, bad_request, response_of
 from statekit.server.rankings import Rankings
 from statekit.server.reads import (
@@ -90,6 +91,7 @@ class Served:
         waits: requests that wait for an epoch.
         places: what no answer names.
         disk: of the server.
+        background: reads of many rows.
     """
 
     jobs: Mapping[str, ServedJob]
@@ -104,6 +106,7 @@ class Served:
     waits: Waits
     places: Places
     disk: Disk
+    background: Background
 
     @property
     def long_works(self) -> tuple[LongWork, ...]:
@@ -282,8 +285,9 @@ async def query(job: str, request: Request, served: Jobs, token: Allowed, epoch:
     for each in asked:
         served.job(token, job, each.operator, each.state)
     view = await own.view(epoch)
-    values = await run_in_threadpool(lambda: list(read_many(view, asked)))
-    return answer(values, own.facts(view), None)
+    return await served.background.run(
+        lambda: answer(list(read_many(view, asked)), own.facts(view), None)
+    )
 
 
 @router.post("/{job}/{operator}/{state}/query")
@@ -301,8 +305,9 @@ async def query_state(
     keys = decoded(await read_body(request, served.limits), _Keys).keys
     view = await own.view(epoch, operator)
     asked = [KeysOfState(operator, state, keys)]
-    (values,) = await run_in_threadpool(lambda: list(read_many(view, asked)))
-    return answer(values, own.facts(view, operator), None)
+    return await served.background.run(
+        lambda: answer(next(read_many(view, asked)), own.facts(view, operator), None)
+    )
 
 
 @router.get("/{job}/types")
@@ -345,7 +350,7 @@ async def stored_rows(
     found_state = view.state(operator, state)
     rows: Any = found_state.hot_rows(keys)  # a thread takes longer than to look them up
     if rows is None:
-        rows = await run_in_threadpool(found_state.stored_rows, keys)
+        rows = await served.background.run(found_state.stored_rows, keys)
     found = {**own.facts(view, operator), "types": view.job_file_checksum, "rows": rows}
     return Response(msgspec.msgpack.encode(found), media_type="application/vnd.msgpack")
 
@@ -399,8 +404,11 @@ async def read_state(
     if key is not None:
         data = json_of(key, "key")
         return await _one(request, own, view, (operator, state), part, data, is_json=True)
-    found = await run_in_threadpool(lambda: page(view.state(operator, state), part, cursor))
-    return answer(found, own.facts(view, operator), None)
+    return await served.background.run(
+        lambda: answer(
+            page(view.state(operator, state), part, cursor), own.facts(view, operator), None
+        )
+    )
 
 
 @router.get("/{job}/{operator}/{state}/{key:path}")
@@ -480,7 +488,8 @@ async def _one(
         return read_key(state, state.key_from_json(key) if is_json else key, part)
 
     is_one_row = state.shape is RowShape.VALUE or part.entry is not None
-    value = read() if is_one_row else await run_in_threadpool(read)
+    served: Served = request.app.state.served
+    value = read() if is_one_row else await served.background.run(read)
     found = job.facts(view, place[0])
     # An empty list may be a value. As elements it is that there are none.
     if value is None or not (value or is_one_row or part.is_range):

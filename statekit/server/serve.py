@@ -21,6 +21,7 @@ from statekit.server.disk import Disk
 from statekit.server.hosts import ANY_HOST
 from statekit.server.limits import Limits
 from statekit.server.logs import escape_logs, write_logs
+from statekit.server.priority import give_way
 from statekit.server.protocol import ProblemProtocol
 from statekit.server.proxies import trusted_networks
 from statekit.server.routes import RESERVED
@@ -116,6 +117,7 @@ def serve(
         StatekitError: a checkpoint cannot be read.
     """
     write_logs(access=options.access_log)
+    give_way()
     with bound_socket(options.host, options.port) as listening:
         config = uvicorn_config(checkpoints, options)
         port = listening.getsockname()[1]

@@ -18,6 +18,7 @@ from statekit.query.view import View
 from statekit.server.answers import encode
 from statekit.server.disk import Disk
 from statekit.server.long_work import LongWork
+from statekit.server.priority import NICENESS
 from statekit.server.problems import Problem, bad_request
 from statekit.server.served_job import ServedJob
 from statekit.sql.run import SqlResult, run_sql
@@ -106,6 +107,7 @@ class Queries:
                 wide_ints=asked.wide_ints == "decimal" or (asked.wide_ints or False),
                 is_unwanted=is_unwanted,
                 directory=self._directory,
+                niceness=NICENESS,
             )
             headers = {
                 "Statekit-Epoch": str(view.epoch),

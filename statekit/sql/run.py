@@ -68,6 +68,7 @@ def run_sql(
     wide_ints: WideInts = False,
     is_unwanted: Callable[[], bool] = lambda: False,
     directory: Path | None = None,
+    niceness: int = 0,
 ) -> SqlResult:
     """Run a query over the states of an epoch.
 
@@ -85,6 +86,7 @@ def run_sql(
         wide_ints: as for `statekit.read`, for states with ints of 2^63 or more.
         is_unwanted: asked while the query runs; it is ended once nobody wants the result.
         directory: where the files of the query are written; None for `TMPDIR`.
+        niceness: how much the scheduler prefers other processes.
 
     Raises:
         QueryError: it is no query, it fails, or it takes too long or too much memory.
@@ -110,6 +112,7 @@ def run_sql(
         is_unwanted=is_unwanted,
         below=directory,
         memory_bytes=memory_bytes,
+        niceness=niceness,
     )
     table = pa.ipc.open_stream(output).read_all()
     found = int((table.schema.metadata or {})[b"epoch"])

@@ -37,6 +37,7 @@ from tests.bench.served_state import CHANGES_PER_S, EPOCHS_PER_S, KEYS, Value, f
 SECONDS, ROUNDS, CONNECTIONS = 5, 3, 32
 KEYS_AT_ONCE, REQUESTS, CPU_ROUNDS = 1_000, 400, 7
 WATCHERS, WATCHED_CHANGES, WATCHED_S = 200, 1_000, 20
+CROWD, CROWD_S = 200, 60
 _SERVER, _CALLER = "0", "1"
 _LUA = """
 request = function()
@@ -268,6 +269,29 @@ def watchers() -> list[Row]:
     ]
 
 
+def crowd() -> list[Row]:
+    """How long single reads take among many clients that also read files, pages and SQL."""
+    with tempfile.TemporaryDirectory() as place:
+        home = Path(place, "c")
+        fill(home)
+        with _ours(home) as address, _changing(home):
+            words = ("-m", "tests.bench.crowd", address, str(CROWD), str(CROWD_S), str(KEYS))
+            found = json.loads(_said("taskset", "-c", _CALLER, sys.executable, *words))
+    single, answers = found["single"], found["answers"]
+    middle, p99 = (single[int(len(single) * part)] for part in (0.5, 0.99))
+    others = ", ".join(f"{count:,} {kind}" for kind, count in answers.items() if kind != "single")
+    return [
+        Row(
+            f"serve: single reads among {CROWD} clients for {CROWD_S} s, beside a job that commits",
+            f"{middle * 1e3:.0f} ms in the median, {p99 * 1e3:.0f} ms for 99 of 100; "
+            f"{len(single) / CROWD_S:,.0f} single reads/s, beside them {others} in all",
+            "99 of 100 in less than 100 ms",
+            (Arm("statekit serve", middle, STATEKIT_DURABLE, len(single), p99=p99),),
+            without="Redis has no files of states, no pages of an epoch and no SQL.",
+        )
+    ]
+
+
 def _ask(client: httpx.Client, address: str, lists: list[list[int]]) -> None:
     for keys in lists:
         body = msgspec.json.encode({"keys": keys})
@@ -318,4 +342,5 @@ BENCHMARKS = {
     "serve-multi_get": many_keys,
     "serve-stored": stored_keys,
     "serve-watch": watchers,
+    "serve-crowd": crowd,
 }

@@ -1,0 +1,94 @@
+"""Single reads go before reads of many rows, and before processes of queries."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from statekit.query import state_view
+from statekit.server.priority import Background, give_way
+from tests.support.served import Sale, sell, server
+
+
+def test_few_reads_of_many_rows_run_at_a_time() -> None:
+    running, most, lock = 0, 0, threading.Lock()
+
+    def read(number: int) -> int:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.02)
+        with lock:
+            running -= 1
+        return number
+
+    async def all_of_them() -> list[int]:
+        background = Background()
+        return await asyncio.gather(*(background.run(read, n) for n in range(10)))
+
+    assert asyncio.run(all_of_them()) == list(range(10))
+    assert most == 2
+
+
+def test_a_read_that_fails_leaves_its_place_to_the_next() -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    async def several() -> str:
+        background = Background()
+        for _ in range(5):
+            with pytest.raises(ValueError, match="no"):
+                await background.run(fail)
+        return await background.run(lambda: "yes")
+
+    assert asyncio.run(several()) == "yes"
+
+
+def test_single_reads_are_answered_while_pages_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sell(tmp_path / "sales", [Sale("rome", "tea", 400)])
+    goes_on = threading.Event()
+    page = state_view.StateView.page
+
+    def slow(*args: object, **options: object) -> object:
+        goes_on.wait(20)
+        return page(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(state_view.StateView, "page", slow)
+    with server({"shop": tmp_path / "sales"}) as address:
+        statuses: list[int] = []
+
+        def ask() -> None:
+            url = f"{address}/shop/sales/total?limit=5"
+            statuses.append(httpx.get(url, timeout=20).status_code)
+
+        asking = [threading.Thread(target=ask) for _ in range(50)]  # more than there are threads
+        for each in asking:
+            each.start()
+        for _ in range(20):
+            for path in ("total/rome", 'total?key="rome"', "total/rome?epoch=0"):
+                found = httpx.get(f"{address}/shop/sales/{path}", timeout=5)
+                assert found.json()["value"] == 400
+        assert httpx.get(f"{address}/readyz", timeout=5).status_code == 200
+        assert statuses == []
+        goes_on.set()
+        for each in asking:
+            each.join()
+    assert statuses == [200] * 50
+
+
+def test_threads_give_way_to_the_event_loop() -> None:
+    before = sys.getswitchinterval()
+    try:
+        give_way()
+        assert sys.getswitchinterval() <= 0.0005
+    finally:
+        sys.setswitchinterval(before)

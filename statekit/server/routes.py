@@ -394,7 +394,7 @@ async def read_state(
     if wide_ints is not None:
         raise bad_request("wide_ints= is for files and SQL: JSON has ints of any size")
     if cursor is not None and key is None:
-        view = own.view_of_cursor(cursor)
+        view = await own.view_of_cursor(cursor)
         if not is_of(view, epoch):
             raise bad_request(
                 f"the cursor is of epoch {view.epoch}: leave epoch= out, or pass that"

@@ -216,7 +216,7 @@ class ServedJob:
             Problem: there is no such epoch, or not yet; too many wait, or the client has left.
         """
         if wanted.epoch is not None or wanted.as_of is not None:
-            return self._view_of_past(wanted)
+            return await self._view_of_past(wanted)
         until_s = stopwatch_s() + wanted.wait_s
         while True:
             view = self.last()
@@ -254,16 +254,20 @@ class ServedJob:
         """Return a view of the epoch of an identity; None if it cannot be read."""
         return next((view for view in self.replica.all_views() if view.id == epoch_id), None)
 
-    def _view_of_past(self, wanted: Wanted) -> View:
+    async def _view_of_past(self, wanted: Wanted) -> View:
         views = self.views()
         for view in reversed(views):
             is_time = wanted.as_of is None or view.processing_time <= wanted.as_of
             if is_time and is_of(view, wanted):
                 return view
-        last = views[-1].epoch
-        if wanted.manifest is not None and wanted.epoch in [view.epoch for view in views]:
-            raise self.replaced(wanted.epoch)
-        if wanted.manifest is None and wanted.epoch is not None and wanted.epoch > last:
+        last, epoch_id = views[-1].epoch, wanted.epoch_id
+        is_later = wanted.epoch is not None and wanted.epoch > last
+        if epoch_id is not None:
+            is_other = any(view.epoch == epoch_id.epoch for view in views)
+            # Of several servers, one may be ahead of the others.
+            if is_other or (is_later and not await run_in_threadpool(self._has, epoch_id)):
+                raise self.replaced(wanted.epoch)
+        if is_later:
             raise Problem(
                 409,
                 "behind",
@@ -272,7 +276,7 @@ class ServedJob:
             )
         raise self._gone(f"epoch {wanted.epoch}" if wanted.as_of is None else f"{wanted.as_of}")
 
-    def view_of_cursor(self, cursor: str) -> View:
+    async def view_of_cursor(self, cursor: str) -> View:
         """Return a view of the epoch that a page was of.
 
         Raises:
@@ -282,7 +286,7 @@ class ServedJob:
             epoch_id = PageCursor.of_text(cursor).epoch_id
         except QueryError as error:
             raise bad_request(str(error)) from error
-        return self._view_of_past(Wanted.exactly(epoch_id))
+        return await self._view_of_past(Wanted.exactly(epoch_id))
 
     @property
     def readable_epochs(self) -> list[int]:
@@ -326,6 +330,8 @@ class ServedJob:
 
     def _has(self, epoch_id: EpochId) -> bool:
         """Return whether the checkpoint has the epoch of an identity."""
+        if not self._repository.is_committed(epoch_id.epoch):
+            return False
         return self._repository.manifest(epoch_id.epoch).id == epoch_id
 
     def summary(self) -> dict[str, Any]:

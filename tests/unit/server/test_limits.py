@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 import statekit as sk
+from statekit.checkpoint.repository import Repository
 from statekit.server.disk import Disk, bytes_below
 from statekit.server.limits import Limits
 from statekit.server.serve import ServerOptions, rocks_options, uvicorn_config
@@ -64,6 +65,9 @@ def test_at_its_disk_limit_a_server_answers_from_what_it_has_and_says_so(
         until(lambda: client.get("/readyz").json() == {"status": "disk_full"})
         sell(home, [Sale("rome", "tea", 400), Sale("rome", "tea", 1)])
         until(lambda: client.get("/jobs").json()[0]["has_error"])
+        later = Repository(home).manifest(1).id  # as another server of the checkpoint names it
+        given = {"epoch": 1, "manifest": later.manifest}
+        assert kind(client.get("/shop/sales/total/rome", params=given)) == (409, "behind")
         found = client.get("/shop/sales/total/rome").json()
         assert (found["value"], found["epoch"]) == (400, 0)
         assert kind(client.get("/shop/sales/log.parquet")) == (503, "disk_full")

@@ -290,6 +290,28 @@ def test_an_epoch_of_a_replaced_checkpoint_is_another_one_of_the_same_number(
         assert problem(client.get("/shop", params={"manifest": "0" * 32})) == (400, "bad_request")
 
 
+@pytest.mark.parametrize("epochs", [2, 4])
+def test_cursors_are_refused_whatever_number_the_other_version_has_reached(
+    tmp_path: Path, epochs: int
+) -> None:
+    home, backup = tmp_path / "sales", tmp_path / "backup"
+    sell(home, RECORDS[:1])
+    shutil.copytree(home, backup)
+    sell(home, RECORDS[:3])
+    with server({"shop": home}) as address, httpx.Client(base_url=address, timeout=20) as client:
+        first = client.get("/shop/sales/total?limit=1").json()
+        home.rename(tmp_path / "before")
+        backup.rename(home)
+        sell(home, [RECORDS[0], *[Sale("bonn", "cup", 5)] * (epochs - 1)])
+        while client.get("/shop").json()["manifest"] == first["manifest"]:
+            sleep_s(0.05)
+        assert client.get("/shop").json()["epoch"] == epochs - 1
+        cursor = {"cursor": first["value"]["cursor"]}
+        assert problem(client.get("/shop/sales/total", params=cursor)) == (410, "gone")
+        exactly = {"epoch": 2, "manifest": first["manifest"]}
+        assert problem(client.get("/shop/sales/total.csv", params=exactly)) == (410, "gone")
+
+
 @pytest.mark.slow
 def test_processes_read_the_version_of_the_epoch_that_an_answer_names(tmp_path: Path) -> None:
     ranking = {"operator": "sales", "state": "total"}

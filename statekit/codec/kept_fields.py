@@ -132,7 +132,7 @@ def beside_fields(cls: Any, value: Any) -> dict[str, Any]:
     """Return the attributes of an instance that no row of a class keeps, by name.
 
     Values of `functools.cached_property` are not among them: they are computed again. Nor are
-    attributes that `__post_init__` makes in the same way from the fields.
+    attributes that reading makes again from the fields, by `__post_init__` or a descriptor.
 
     Parameters:
         cls: whose fields the row has.
@@ -144,7 +144,7 @@ def beside_fields(cls: Any, value: Any) -> dict[str, Any]:
     beside = {
         name: item for name, item in held.items() if name not in names and not _is_cached(own, name)
     }
-    return _not_made_again(cls, value, beside) if beside and runs_code(cls) else beside
+    return _not_made_again(cls, value, beside) if beside else beside
 
 
 def _not_made_again(cls: Any, value: Any, beside: dict[str, Any]) -> dict[str, Any]:

@@ -222,7 +222,7 @@ def _reason(plan: ValuePlan, value: Any, path: str) -> str | None:
 
 
 def _why_beside(schema: Schema, value: Any) -> str:
-    is_record = schema.kind == "struct" and type(value) is schema.annotation
+    is_record = schema.kind in ("struct", "ref") and type(value) is schema.annotation
     return why_beside(schema.annotation, value) if is_record else ""
 
 

@@ -224,6 +224,8 @@ def _one_of(parts: list[OutputColumn], nullable: bool, path: str, declared: str)
     def fits(column: OutputColumn, value: Any) -> bool:
         try:
             column.check([value])
+        except BesideFields:
+            raise
         except ValueMismatch:
             return False
         return True

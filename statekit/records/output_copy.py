@@ -34,14 +34,30 @@ def copier(annotation: Any) -> Copy | None:
     >>> copied == record, copied["tags"] is record["tags"]
     (True, False)
     """
-    return _Copiers().of(annotation)
+    copiers = _Copiers()
+    copy_one = copiers.of(annotation)
+    if copy_one is None or not copiers.is_recursive:
+        return copy_one
+
+    def copied(value: Any) -> Any:
+        try:
+            return copy_one(value)
+        except RecursionError:  # it contains itself, and is refused later
+            return copy.deepcopy(value)
+
+    return copied
 
 
 class _Copiers:
-    """Makes the copier of one type; remembers the classes around a part."""
+    """Makes the copier of one type; remembers the classes around a part.
+
+    Attributes:
+        is_recursive: whether a class contains itself.
+    """
 
     def __init__(self) -> None:
-        self._open: list[Any] = []
+        self.is_recursive = False
+        self._open: dict[Any, list[Copy]] = {}  # the copier, once it is made
 
     def of(self, annotation: Any) -> Copy | None:
         """Return the copier of a part."""
@@ -90,15 +106,22 @@ class _Copiers:
 
     def _of_class(self, cls: Any) -> Copy:
         """Return the copier of records of a class."""
-        flavour, own_copy = struct_flavour(cls), getattr(cls, "__deepcopy__", None)
+        own_copy = getattr(cls, "__deepcopy__", None)
         has_own_copy = own_copy not in (None, pydantic.BaseModel.__deepcopy__)
-        if has_own_copy or cls in self._open:  # a value may contain itself
+        if has_own_copy:
             return copy.deepcopy
-        self._open.append(cls)
+        if cls in self._open:
+            self.is_recursive, outer = True, self._open[cls]
+            return lambda value: outer[0](value)
+        self._open[cls] = made = []
+        made.append(self._of_fields(cls))
+        del self._open[cls]
+        return made[0]
+
+    def _of_fields(self, cls: Any) -> Copy:
         copiers = {field.name: self.of(field.annotation) for field in struct_fields(cls)}
-        self._open.pop()
         changing = {name: copy_one for name, copy_one in copiers.items() if copy_one is not None}
-        match flavour:
+        match struct_flavour(cls):
             case "namedtuple":
                 return _copier_of_tuple(cls, list(copiers.values()))
             case "typeddict":

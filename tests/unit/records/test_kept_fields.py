@@ -7,7 +7,7 @@ import dataclasses
 import datetime as dt
 from collections.abc import Callable, Iterator
 from types import GenericAlias
-from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
+from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict, cast
 
 import msgspec
 import pyarrow as pa
@@ -515,3 +515,73 @@ def test_any_values_are_kept_in_rows_and_columns(cls: Any, user: str, score: int
     (stored,) = form.stored([made(cls, user, score)])
     for found in (codec.decode(row), *reader.read(batch), stored):
         assert content(found) == expected
+
+
+class Nested(msgspec.Struct, dict=True):
+    user: str
+    inner: Nested | int | None = None
+
+
+@dataclasses.dataclass
+class Chain:
+    user: str
+    inner: list[Chain]
+
+
+def test_records_inside_of_their_own_class_are_copied_with_all_that_they_hold_or_refused() -> None:
+    nested = Nested("ann", Nested("bob"))
+    copied: Any = (OutputType(Nested, where="test").copy or copy.copy)(nested)
+    assert copied == nested
+    assert copied.inner is not nested.inner
+    cast("Any", nested.inner).more = "kept?"
+    copied = (OutputType(Nested, where="test").copy or copy.copy)(nested)
+    assert copied.inner.more == "kept?"
+    assert not value_codec(Nested).accepts(nested)
+    chain = Chain("ann", [Chain("bob", [])])
+    cast("Any", chain.inner[0]).more = "kept?"
+    assert ".inner[0]: Chain(" in value_codec(Chain).reason(chain)
+    assert "it has 'more' beside the fields of Chain" in value_codec(Chain).reason(chain)
+    chain.inner = [chain]
+    copied = (OutputType(Chain, where="test").copy or copy.copy)(chain)
+    assert copied.inner[0] is copied
+
+
+class Cents:
+    """A descriptor that keeps the value of a field under another name."""
+
+    def __get__(self, record: Any, _cls: Any) -> int:
+        return 0 if record is None else int(record.in_cents)
+
+    def __set__(self, record: Any, value: int) -> None:
+        record.in_cents = value
+
+
+@dataclasses.dataclass
+class Priced:
+    user: str
+    cents: int = Cents()  # type: ignore[assignment]  # as the dataclasses documentation does it
+
+
+class Tags(pydantic.RootModel[dict[str, int]]):
+    pass
+
+
+class Tagged(pydantic.BaseModel):
+    user: str
+    tags: Tags
+
+
+@pytest.mark.parametrize("value", [Priced("ann", 5), Tagged(user="ann", tags=Tags({"a": 1}))])
+def test_fields_with_a_descriptor_and_models_of_a_root_are_kept(value: Any) -> None:
+    codec, form = value_codec(type(value)), OutputType(type(value), where="test")
+    assert codec.accepts(value)
+    assert codec.decode(codec.encode(value)) == value
+    batch, records = form.to_batch([value]), RecordType.of(type(value), where="test")
+    for restores in (True, False):
+        assert records.reader(batch.schema, restores=restores).read(batch) == [value]
+    assert form.stored([value]) == [value]
+
+
+def test_a_mapping_may_have_the_root_of_a_model() -> None:
+    found = RecordType.of(Tagged, where="test").coerce({"user": "ann", "tags": {"a": 1}})
+    assert found == Tagged(user="ann", tags=Tags({"a": 1}))

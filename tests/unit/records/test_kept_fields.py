@@ -562,16 +562,16 @@ class Priced:
     cents: int = Cents()  # type: ignore[assignment]  # as the dataclasses documentation does it
 
 
-class Tags(pydantic.RootModel[dict[str, int]]):
+class RootTags(pydantic.RootModel[dict[str, int]]):
     pass
 
 
 class Tagged(pydantic.BaseModel):
     user: str
-    tags: Tags
+    tags: RootTags
 
 
-@pytest.mark.parametrize("value", [Priced("ann", 5), Tagged(user="ann", tags=Tags({"a": 1}))])
+@pytest.mark.parametrize("value", [Priced("ann", 5), Tagged(user="ann", tags=RootTags({"a": 1}))])
 def test_fields_with_a_descriptor_and_models_of_a_root_are_kept(value: Any) -> None:
     codec, form = value_codec(type(value)), OutputType(type(value), where="test")
     assert codec.accepts(value)
@@ -584,4 +584,4 @@ def test_fields_with_a_descriptor_and_models_of_a_root_are_kept(value: Any) -> N
 
 def test_a_mapping_may_have_the_root_of_a_model() -> None:
     found = RecordType.of(Tagged, where="test").coerce({"user": "ann", "tags": {"a": 1}})
-    assert found == Tagged(user="ann", tags=Tags({"a": 1}))
+    assert found == Tagged(user="ann", tags=RootTags({"a": 1}))

@@ -546,9 +546,7 @@ def test_ordered_inputs_are_merged_by_time_however_they_are_cut(
     for account, told in outputs_by_account(whole).items():
         times = [int(found) for found in re.findall(r"[OP](\d+):", told)]
         assert times == sorted(times)
-        mine = [
-            found for found in (*given["orders"], *given["payments"]) if found.outputs[0] == account
-        ]
+        mine = [found for found in (*given["orders"], *given["payments"]) if found[0] == account]
         assert len(times) == len(mine)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pydantic
 
-from statekit.codec.annotations import peel, show
+from statekit.codec.annotations import peel, show, struct_fields
 from statekit.codec.kept_fields import only_stores
 from statekit.errors import CALL_FAILURES, ProcessError, StatekitError
 from statekit.records.arrow_reader import (
@@ -104,6 +104,8 @@ class RecordType(RecordDeclaration):
             if issubclass(self.cls, pydantic.RootModel):
                 return self.cls.model_validate(dict(value))
             return self.cls.model_validate(dict(value), by_alias=True, by_name=True)
+        if self.flavour == "msgspec" and _has_plain_keys(self.cls):
+            return msgspec.convert(dict(value), self.cls, strict=True, dec_hook=_foreign)
         # Field by field: msgspec takes NamedTuples only from sequences, and it would cache on other
         # classes what cannot be pickled, so that the class could not be sent to a worker.
         fields = self.fields or {}
@@ -118,8 +120,11 @@ class RecordType(RecordDeclaration):
             for name, field in fields.items()
             if keys[name] in value
         }
-        build = record_builder(self, list(values))
-        return build([[part] for part in values.values()], 1)[0]
+        later = {name: values.pop(name) for name in list(values) if not fields[name].init}
+        made = self.cls(**values)
+        for name, part in later.items():
+            object.__setattr__(made, name, part)
+        return made
 
     def getter(self, fields: tuple[str, ...]) -> Callable[[Any], Any]:
         """Return a C-speed getter of one field (a scalar) or of several (a tuple).
@@ -236,7 +241,8 @@ def _new_converter(annotation: Any) -> Callable[[Any], Any]:
     members, nullable, _ = peel(annotation)
     by_records = _record_converter(members[0]) if len(members) == 1 else None
     if by_records is None:
-        return lambda value: _plain(value, annotation)
+        plain_type = _for_msgspec(annotation)
+        return functools.partial(msgspec.convert, type=plain_type, strict=True, dec_hook=_foreign)
     return lambda value: None if value is None and nullable else by_records(value)
 
 
@@ -275,6 +281,13 @@ def _has_records(annotation: Any) -> bool:
 
 def _plain(value: Any, annotation: Any) -> Any:
     return msgspec.convert(value, _for_msgspec(annotation), strict=True, dec_hook=_foreign)
+
+
+@functools.cache
+def _has_plain_keys(cls: Any) -> bool:
+    """Return whether mappings for a Struct, and inside of it, have the names of fields only."""
+    names = cls.__struct_fields__ == cls.__struct_encode_fields__
+    return names and not any(_has_records(field.annotation) for field in struct_fields(cls))
 
 
 def _keys_of_struct(cls: Any, value: Mapping[str, Any]) -> dict[str, str]:

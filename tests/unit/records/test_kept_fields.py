@@ -337,7 +337,12 @@ def test_a_mapping_of_another_tag_or_with_forbidden_keys_is_refused() -> None:
     with pytest.raises(sk.ProcessError, match="its 'type' is not 'wire'"):
         records.coerce({"type": "other", "user": "ann", "at": AT})
     strict = msgspec.defstruct("Strict", [("user", str)], forbid_unknown_fields=True)
+    renamed = msgspec.defstruct(
+        "Renamed", [("user", str)], forbid_unknown_fields=True, rename={"user": "name"}
+    )
     with pytest.raises(sk.ProcessError, match="unknown keys 'page'"):
+        RecordType.of(renamed, where="test").coerce({"name": "ann", "page": 1})
+    with pytest.raises(sk.ProcessError, match="unknown field `page`"):
         RecordType.of(strict, where="test").coerce({"user": "ann", "page": 1})
 
 

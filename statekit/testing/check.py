@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import inspect
 import types
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from statekit.clock import stopwatch_s
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.stream import Stream
-from statekit.testing.counterexamples import Depth
+from statekit.testing.check_report import Checked, Report, add_report
+from statekit.testing.counterexamples import Depth, Effort
 from statekit.testing.divergence import explained
+from statekit.testing.own_relations import own_properties
 from statekit.testing.properties import PROPERTIES, Property
 from statekit.testing.search import Search
 from statekit.testing.subject import Events, History, Subject
@@ -32,7 +35,12 @@ def check(
     excused: Mapping[str, str] | None = None,
     depth: Depth | None = None,
     history: Sequence[Any] | None = None,
-) -> None:
+    examples: int | None = None,
+    seed: int | None = None,
+    seconds: float | None = None,
+    invariant: Callable[[Any, Any], Any] | None = None,
+    model: Callable[[Any], Any] | None = None,
+) -> Report:
     """Check that the results of a function, or of a job, survive what happens to jobs.
 
     Histories of records are made of the record types: few keys, equal times, records out of order
@@ -50,6 +58,17 @@ def check(
         depth: how many histories are tried: "quick", "normal" or "deep"; None for the depth that
             pytest was given with `--statekit-depth`, or "normal".
         history: check this history only: records by epoch, or by epoch and source.
+        examples: how many histories are tried for each property, instead of those of the depth.
+        seed: which histories are tried; None for the one that pytest was given, or 0.
+        seconds: how long is searched, in seconds; None for as long as it takes.
+        invariant: takes the records of a history, and what is emitted for them; it raises an
+            AssertionError, or returns False, if that is wrong. Both are lists; dicts of lists with
+            several sources, or sinks.
+        model: returns what is emitted for the records of a history, in any order.
+
+    Returns:
+        What was checked: a property in each line, with the number of its histories, or the reason
+        why it was left out.
 
     Raises:
         AssertionError: a property does not hold.
@@ -65,26 +84,53 @@ def check(
     ... def spent(order: Order, total: sk.ValueState[int]) -> Iterator[int]:
     ...     total.update((total.get() or 0) + order.cents)
     ...     yield total.get() or 0
-    >>> check(spent, depth="quick")
+    >>> def each_has_a_total(orders: list[Order], totals: list[int]) -> bool:
+    ...     return len(orders) == len(totals)
+    >>> report = check(spent, examples=10, invariant=each_has_a_total)
+    >>> report.properties[-1].histories
+    10
     """
     __tracebackhide__ = True  # what pytest shows is the message, and not this function
     subject = Subject(given)
     subject.variable = _name_of(given, inspect.currentframe()) or subject.variable
+    effort = Effort(depth, examples, seed, seconds).filled()
+    properties = [*PROPERTIES, *own_properties(invariant, model)]
     _check_arguments(subject, holds, excused, history)
-    chosen = _chosen(subject, holds, dict(excused or {}))
-    names = {each.name for each in chosen}
+    left_out = _left_out(subject, properties, holds, dict(excused or {}))
+    chosen = [each for each in properties if left_out[each.name] is None]
+    done = {name: Checked(name, left_out=reason) for name, reason in left_out.items()}
     with contextlib.suppress(StateTypeError):
         _ = subject.pickled  # before the first run; where it is needed, it says what is wrong
     try:
-        for each in chosen:
-            search = Search(subject, each, _inputs(subject, each, events, history, holds), depth)
-            found = search.found(history is not None)
+        for each, until_s in _in_time(chosen, effort):
+            inputs = _inputs(subject, each, events, history, holds)
+            search = Search(subject, each, inputs, effort, until_s)
+            found = search.found(history is not None, isinstance(holds, Mapping))
             if found is not None:
                 raise AssertionError(explained(subject, each, *found))
-            if "errors" not in names:
+            if left_out["errors"] is not None:
                 _check_that_most_run(subject, each)
+            is_late = until_s is not None and stopwatch_s() > until_s
+            why = f"stopped after its part of {effort.seconds:g} seconds" if is_late else None
+            done[each.name] = Checked(each.name, len(search.sizes), sum(search.sizes), why)
     finally:
         subject.memory.restore()
+    report = Report(subject.name, effort.seed or 0, tuple(done.values()))
+    add_report(report)
+    return report
+
+
+def _in_time(chosen: Sequence[Property], effort: Effort) -> Iterator[tuple[Property, float | None]]:
+    """Yield properties, each with the reading of `stopwatch_s` at which it stops: it has a part of
+    the time that is left.
+    """
+    end_s = None if effort.seconds is None else stopwatch_s() + effort.seconds
+    for number, each in enumerate(chosen):
+        if end_s is None:
+            yield each, None
+        else:
+            now_s, shares = stopwatch_s(), sum(other.share for other in chosen[number:])
+            yield each, now_s + (end_s - now_s) * each.share / shares
 
 
 def _name_of(given: object, frame: types.FrameType | None) -> str | None:
@@ -155,25 +201,33 @@ def _is_epoch(epoch: object) -> bool:
     return isinstance(epoch, list | tuple) and not hasattr(epoch, "_fields")
 
 
-def _chosen(
-    subject: Subject, holds: Collection[str] | None, excused: Mapping[str, str]
-) -> list[Property]:
-    """Return the properties to check.
+def _left_out(
+    subject: Subject,
+    properties: Sequence[Property],
+    holds: Collection[str] | None,
+    excused: Mapping[str, str],
+) -> dict[str, str | None]:
+    """Return why properties are not checked, by name; None for those that are.
 
     Raises:
-        StateTypeError: there is no such property, one is excused without a reason, or none is left.
+        StateTypeError: there is no such property, or one is excused without a reason.
     """
-    names = [each.name for each in PROPERTIES]
+    names = [each.name for each in properties]
     for name in [*(holds or ()), *excused]:
         if name not in names:
             raise StateTypeError(f"there is no property {name!r}: there are {', '.join(names)}")
     for name, reason in excused.items():
         if not str(reason or "").strip():
             raise StateTypeError(f"excused={{{name!r}: {reason!r}}}: say why, in a sentence")
-    if holds is not None:
-        return [each for each in PROPERTIES if each.name in holds and each.name not in excused]
-    chosen = [each for each in PROPERTIES if each.name not in excused]
-    return [each for each in chosen if each.applies(subject) is None]
+
+    def reason_of(each: Property) -> str | None:
+        if each.name in excused:
+            return f"excused: {excused[each.name]}"
+        if holds is not None:
+            return None if each.name in holds else "not in holds="
+        return each.applies(subject)
+
+    return {each.name: reason_of(each) for each in properties}
 
 
 def _inputs(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from statekit.clock import stopwatch_s
 from statekit.errors import StateTypeError
 
 if TYPE_CHECKING:
@@ -15,52 +17,83 @@ T = TypeVar("T")
 Depth = Literal["quick", "normal", "deep"]
 """How many inputs are tried: some thirty, some hundred, or some thousand."""
 
-_default: Depth = "normal"
-
-
-def set_default_depth(depth: Depth) -> None:
-    """Set how many inputs are tried where no depth is given."""
-    global _default
-    _default = depth
-
-
-def chosen_depth(depth: Depth | None) -> Depth:
-    """Return a depth, or the one that was set.
-
-    Raises:
-        StateTypeError: there is no such depth.
-    """
-    depth = depth or _default
-    if str(depth) not in INPUTS:
-        raise StateTypeError(f"depth={depth!r}: use one of {', '.join(INPUTS)}")
-    return depth
-
-
-_SEED = 0  # the same inputs each time
-
 INPUTS: dict[Depth, int] = {"quick": 30, "normal": 100, "deep": 2_000}
 """How many inputs are tried."""
 
 
-def examples(depth: Depth | None = None) -> int:
-    """Return how many inputs are tried at a depth.
+@dataclass(frozen=True)
+class Effort:
+    """How much is tried.
+
+    Parameters:
+        depth: how many inputs; None for the depth that was set, at first "normal".
+        examples: so many inputs instead; None for those of the depth.
+        seed: which inputs. The same seed tries the same ones; None for the seed that was set, at
+            first 0.
+        seconds: how long a check may search, in seconds; None for as long as it takes.
 
     Raises:
-        StateTypeError: there is no such depth.
+        StateTypeError: one is not possible.
 
-    >>> examples("quick")
-    30
+    >>> Effort("quick").inputs(), Effort(examples=7).inputs()
+    (30, 7)
     """
-    return INPUTS[chosen_depth(depth)]
+
+    depth: Depth | None = None
+    examples: int | None = None
+    seed: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.depth is not None and str(self.depth) not in INPUTS:
+            raise StateTypeError(f"depth={self.depth!r}: use one of {', '.join(INPUTS)}")
+        for name, least in (("examples", 1), ("seed", 0)):
+            number = getattr(self, name)
+            if number is not None and (type(number) is not int or number < least):
+                raise StateTypeError(f"{name}={number!r}: give an int of at least {least}")
+        seconds: Any = self.seconds
+        if seconds is not None and (type(seconds) not in (int, float) or not seconds > 0):
+            raise StateTypeError(f"seconds={seconds!r}: give a number of seconds above 0")
+
+    def filled(self) -> Effort:
+        """Return the same, with what was set in the place of None. A depth that is given goes
+        before a number of examples that was set.
+        """
+        examples = self.examples
+        if examples is None and self.depth is None:
+            examples = _default.examples
+        seed = _default.seed if self.seed is None else self.seed
+        seconds = _default.seconds if self.seconds is None else self.seconds
+        return Effort(self.depth or _default.depth or "normal", examples, seed or 0, seconds)
+
+    def inputs(self, of: Mapping[Depth, int] = INPUTS) -> int:
+        """Return how many inputs are tried.
+
+        Parameters:
+            of: how many at each depth.
+        """
+        filled = self.filled()
+        assert filled.depth is not None
+        return filled.examples or of[filled.depth]
+
+
+_default = Effort()
+
+
+def set_default_effort(effort: Effort) -> None:
+    """Set how much is tried where it is not said."""
+    global _default
+    _default = effort
 
 
 def counterexample(
     inputs: SearchStrategy[T],
     fails: Callable[[T], bool],
-    depth: Depth | None = None,
+    effort: Effort = Effort(),
     *,
     share: float = 1.0,
     is_shrunk: bool = True,
+    until_s: float | None = None,
 ) -> tuple[T] | None:
     """Return the smallest input that fails, in a tuple; None if none of those tried does.
 
@@ -69,23 +102,24 @@ def counterexample(
 
     Parameters:
         fails: whether an input fails; called with each input, also while a failure is made smaller.
+        effort: how much is tried.
         share: of the usual number of inputs.
+        until_s: no input but the first is tried after this reading of `stopwatch_s`, unless one has
+            failed.
         is_shrunk: whether an input that fails is made smaller.
-
-    Raises:
-        StateTypeError: there is no such depth.
 
     >>> from hypothesis import strategies as st
     >>> counterexample(st.lists(st.integers()), lambda numbers: sum(numbers) > 10)
     ([11],)
     """
-    inputs_max = max(1, int(examples(depth) * share))
+    inputs_max = max(1, int(effort.inputs() * share))
     from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
     from hypothesis.errors import Flaky, InvalidArgument
 
     failed: list[T] = []
+    begun: list[bool] = []
 
-    @seed(_SEED)
+    @seed(effort.filled().seed)
     @settings(
         max_examples=inputs_max,
         database=None,
@@ -97,6 +131,10 @@ def counterexample(
     )
     @given(inputs)
     def search(tried: T) -> None:
+        is_late = until_s is not None and stopwatch_s() > until_s
+        if is_late and begun and not failed:
+            raise _TimeIsUp
+        begun.append(True)
         if fails(tried):
             failed.append(tried)
             raise _FailedError
@@ -105,6 +143,8 @@ def counterexample(
         search()
     except _FailedError:
         return (failed[-1],)  # the smallest one is run last
+    except _TimeIsUp:
+        return None
     except StateTypeError as error:
         raise type(error)(*error.args) from error.__cause__  # without notes of Hypothesis
     except InvalidArgument as error:
@@ -116,6 +156,10 @@ def counterexample(
 
 class _FailedError(Exception):
     """An input failed."""
+
+
+class _TimeIsUp(BaseException):
+    """No more inputs are tried. Hypothesis takes an Exception for a failure."""
 
 
 def strategy_of(given: SearchStrategy[T] | Any) -> SearchStrategy[T]:

@@ -100,7 +100,8 @@ def _body(
     checked_as, process = subject.variable, subject.functions[0]
     if checked_as == process.name:
         checked_as = writer.name_of(process, process.fn)
-    yield f"check({checked_as}, history=history, holds={{{checked.name!r}: {argument!r}}})"
+    own = "" if checked.given is None else f"{checked.name}={writer.name_of(checked.given)}, "
+    yield f"check({checked_as}, history=history, {own}holds={{{checked.name!r}: {argument!r}}})"
 
 
 def _listed(writer: Writer, title: str, records: list[Any]) -> Iterator[str]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+import datetime as dt
+import decimal
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial, reduce
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from statekit.codec.value_codec import value_codec
 from statekit.errors import StateTypeError
 from statekit.state.options import Aggregate, Reduce
-from statekit.testing.counterexamples import Depth, counterexample, is_strategy, strategy_of
+from statekit.testing.counterexamples import Depth, Effort, counterexample, is_strategy, strategy_of
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -33,6 +36,11 @@ class _Broken(NamedTuple):
     error: Exception | None = None
 
 
+_VALUES, _LISTS = 3, 20
+"""So many values are drawn at once, and so many lists are made of them."""
+
+_NUMBERS = (int, float, decimal.Decimal, dt.timedelta)
+
 Law = Callable[[list[Any]], _Broken | None]
 """Returns how a law is broken for some values, if it is."""
 
@@ -52,7 +60,7 @@ def check_reducer(
         values: the type of the values, or a Hypothesis strategy of them.
         commutative: also check that the order of the values does not matter.
         equal: whether two values count as equal, such as `math.isclose`.
-        depth: how many values are tried.
+        depth: how many inputs are tried: some 600, 2,000 or 40,000.
 
     Raises:
         AssertionError: a law does not hold. The message has the smallest values that show it, and
@@ -288,6 +296,8 @@ def _check(
     __tracebackhide__ = True
     from hypothesis import strategies as st
 
+    laws, effort = list(laws), Effort(depth)
+
     def broken_by(law: Law, given: list[Any]) -> _Broken | None:
         try:
             return law(given)
@@ -299,13 +309,59 @@ def _check(
         return broken_by(law, given) is not None
 
     least, most = size
-    some = st.lists(strategy_of(values), min_size=least, max_size=most)
-    for law in laws:
-        found = counterexample(some, partial(is_broken, law), depth)
+    pools = st.lists(strategy_of(values), min_size=1, max_size=_VALUES)
+    sizes = range(least, most + 1)
+    lists = partial(_lists, sizes=sizes, negated=_can_be_negated(values))
+    few = _LISTS // len(sizes)
+
+    def fails(laws: list[Law], pool: list[Any]) -> bool:
+        return any(is_broken(law, given) for given in lists(pool, few) for law in laws)
+
+    if counterexample(pools, partial(fails, laws), effort, is_shrunk=False) is None:
+        return
+    for law in laws:  # the first one that is broken is shown
+        pool = counterexample(pools, partial(fails, [law]), effort)
+        found = [each for each in lists(*pool, None) if is_broken(law, each)][:1] if pool else None
         if found is not None:
+            assert found, f"{pool!r} failed, and then did not: it depends on chance"
             broken = broken_by(law, *found)
             assert broken is not None, f"{found!r} failed, and then did not: it depends on chance"
             raise AssertionError(f"{broken.what}. {broken.means}") from broken.error
+
+
+def _lists(
+    pool: list[Any], most: int | None, *, sizes: range, negated: bool
+) -> Iterator[list[Any]]:
+    """Yield lists of some values, short ones first, also with equal ones and with negative ones.
+
+    Parameters:
+        most: of each size, evenly spread; None for all.
+    """
+    some = [*pool, *([_negative(pool[-1])] if negated else [])]
+    for size in sizes:
+        every = 1 if most is None else -(-(len(some) ** size) // most)
+        every += every > 1 and every % 2 == 0  # so that the last value is not the same each time
+        for given in islice(product(some, repeat=size), 0, None, every):
+            yield copy.deepcopy(list(given))
+
+
+def _negative(value: Any) -> Any:
+    """Return a value with its numbers negated."""
+    if isinstance(value, _NUMBERS) and not isinstance(value, bool):
+        return -value
+    if hasattr(value, "_fields"):
+        return type(value)(*map(_negative, value))
+    return value
+
+
+def _can_be_negated(values: Any) -> bool:
+    """Return whether negative values are of the same type, which has no limits."""
+    if values in _NUMBERS:
+        return True
+    hints = getattr(values, "__annotations__", None)
+    if not hasattr(values, "_fields") or hints is None:
+        return False
+    return not any("Annotated" in str(hint) for hint in hints.values())
 
 
 def _copies(*values: Any) -> list[Any]:

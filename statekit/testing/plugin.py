@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
-from statekit.testing.counterexamples import Depth, set_default_depth
+from statekit.errors import StateTypeError
+from statekit.testing.check_report import reports
+from statekit.testing.counterexamples import Depth, Effort, set_default_effort
 from statekit.testing.record_table import differing_rows
 
 if TYPE_CHECKING:
@@ -20,25 +22,64 @@ if TYPE_CHECKING:
     from statekit.testing.harness import Harness
     from statekit.testing.job_harness import JobHarness
 
-_OPTION = "--statekit-depth"
+_OPTION, _EXAMPLES = "--statekit-depth", "--statekit-examples"
+_SEED, _SECONDS = "--statekit-seed", "--statekit-seconds"
 _SLOW = "statekit_slow"
+_REPORT = "statekit"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option for the depth of checks."""
-    parser.getgroup("statekit").addoption(
+    """Add the options for how much checks try."""
+    group = parser.getgroup("statekit")
+    group.addoption(
         _OPTION,
         choices=get_args(Depth),
         default="normal",
         help="how many histories statekit's checks try; 'deep' also runs tests marked as "
         f"{_SLOW} (default: normal)",
     )
+    group.addoption(_EXAMPLES, type=int, help="how many they try, instead of those of the depth")
+    group.addoption(_SEED, type=int, help="which histories they try (default: 0)")
+    group.addoption(_SECONDS, type=float, help="how long each check may search, in seconds")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the mark, and set the depth."""
+    """Register the mark, and set how much checks try."""
     config.addinivalue_line("markers", f"{_SLOW}: runs with {_OPTION}=deep only, or if selected")
-    set_default_depth(config.getoption(_OPTION))
+    depth, *others = map(config.getoption, (_OPTION, _EXAMPLES, _SEED, _SECONDS))
+    try:
+        set_default_effort(Effort(depth, *others))
+    except StateTypeError as error:
+        raise pytest.UsageError(f"--statekit-{error}") from error
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Show the seed of the run, if there is one, so that it can be run again."""
+    seed = config.getoption(_SEED)
+    return None if seed is None else f"statekit: checks with {_SEED}={seed}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Keep what the checks of a test have tried."""
+    with reports() as made:
+        try:
+            return (yield)
+        finally:
+            item.user_properties += [(_REPORT, str(each)) for each in made]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show with -v what checks have tried."""
+    if terminalreporter.verbosity <= 0:
+        return
+    for tests in list(terminalreporter.stats.values()):
+        for each in tests:
+            texts = [text for name, text in getattr(each, "user_properties", ()) if name == _REPORT]
+            if texts and getattr(each, "when", None) == "call":
+                terminalreporter.section(f"statekit checked in {each.nodeid}", sep="-")
+                for text in texts:
+                    terminalreporter.line(text)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

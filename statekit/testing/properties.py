@@ -77,6 +77,7 @@ class Property:
         share: of the histories that others are given: some take longer.
         is_shrunk: whether a history that fails is made smaller.
         is_confirmed: whether a history that fails here has to fail in new processes, too.
+        given: the function of the user that it calls, if any.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Property:
     share: float = 1.0
     is_shrunk: bool = True
     is_confirmed: bool = True
+    given: Callable[..., Any] | None = None
 
 
 # ---------------------------------------------------------------------------------------- disturbed
@@ -179,6 +181,8 @@ def _processes(subject: Subject, history: History, _: None) -> Difference | None
     """Compare processes with each other. This one is none of them: it has other hashes each time it
     is started, so that a difference would come and go.
     """
+    if subject.not_sent is not None:
+        return _alone(subject.not_sent, Observed())
     first, *others = other_processes()
     subject.count_run(history)
     one = _elsewhere(first, subject, history)
@@ -201,12 +205,32 @@ def _elsewhere(
     process: OtherProcess, subject: Subject, history: History, *, kills: bool = False
 ) -> Observed | StatekitError:
     """Return what a run in another process comes to, or its error."""
-    pickled = subject.pickled
     try:
-        result: Observed = process.call(run_there, pickled, history, kills)
+        result: Observed = _called(process, run_there, subject.pickled, history, kills)
+    except NotThereError:
+        raise
     except StatekitError as error:
         return error
     return result
+
+
+class NotThereError(StateTypeError):
+    """Another process cannot have the function."""
+
+
+def _called(process: OtherProcess, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function returns in another process.
+
+    Raises:
+        NotThereError: it cannot import what the job refers to.
+    """
+    try:
+        return process.call(function, *arguments)
+    except ImportError as error:
+        raise NotThereError(
+            f"another process cannot import what the function uses ({error}), and neither can a "
+            "worker of Spark: put the directory of the module on PYTHONPATH, or install the module"
+        ) from error
 
 
 def found_in_new_processes(
@@ -215,10 +239,10 @@ def found_in_new_processes(
     """Return the difference for a history in processes that crashes kill; None if there is none.
 
     Raises:
-        StateTypeError: the job cannot be sent to another process.
+        NotThereError: another process cannot have the job.
     """
-    pickled, process = subject.pickled, other_process(0)
-    found: Difference | None = process.call(found_there, pickled, checked.find, history, argument)
+    arguments = subject.pickled, checked.find, history, argument
+    found: Difference | None = _called(other_process(0), found_there, *arguments)
     return found
 
 
@@ -477,7 +501,8 @@ def _values_left(subject: Subject, observed: Observed) -> str | None:
 # -------------------------------------------------------------------------------- when they apply
 
 
-def _always(_: Subject) -> str | None:
+def always(_: Subject) -> str | None:
+    """Return None: it is checked for all."""
     return None
 
 
@@ -532,7 +557,8 @@ def _is_window(declared: Process[Any, Any, Any]) -> bool:
 # --------------------------------------------------------------------------------------- the list
 
 
-def _nothing() -> SearchStrategy[Any]:
+def nothing() -> SearchStrategy[Any]:
+    """Return the strategy of a property whose run is not disturbed."""
     from hypothesis import strategies as st
 
     return st.none()
@@ -576,17 +602,17 @@ PROPERTIES: tuple[Property, ...] = (
         "repeats",
         "After a crash, records that were published before are emitted differently: something "
         "outside of the states is used, such as a clock, random numbers or a file",
-        _always,
-        _nothing,
+        always,
+        nothing,
         _compared(_again, lambda _: "the same once more"),
         share=0.5,
     ),
-    Property("errors", "A record like this stops the job", _always, _nothing, _errors),
+    Property("errors", "A record like this stops the job", always, nothing, _errors),
     Property(
         "restarts",
         "After a crash between two epochs, results are other ones: something is kept outside of "
         "the states, such as in a global variable or a cache",
-        _always,
+        always,
         _epochs,
         _compared(_crashed, lambda before: f"crashes before the epochs {sorted(before)}"),
         takes=set[NonNegativeInt],
@@ -604,8 +630,8 @@ PROPERTIES: tuple[Property, ...] = (
         "leftovers",
         "A key without state still has timers, or something stays for ever: delete timers with "
         "ctx.timers.delete or ctx.timers.replace, and states with clear()",
-        _always,
-        _nothing,
+        always,
+        nothing,
         _leftovers,
     ),
     Property(
@@ -628,7 +654,7 @@ PROPERTIES: tuple[Property, ...] = (
         "Results are other ones than with plain values in the place of states and timers: a fault "
         "of statekit, or a function that looks at the classes of its states",
         _if_modelled,
-        _nothing,
+        nothing,
         _plain,
     ),
     Property(
@@ -636,7 +662,7 @@ PROPERTIES: tuple[Property, ...] = (
         "A value that was read from a state is changed and not written, so that the change is lost "
         "where it would matter: write it with update(), or change a copy",
         _if_modelled,
-        _nothing,
+        nothing,
         _in_place,
         share=0.5,
     ),
@@ -644,7 +670,7 @@ PROPERTIES: tuple[Property, ...] = (
         "replays",
         "An epoch that is run again after a crash has other results than those that a sink may "
         "have published",
-        _always,
+        always,
         _epochs,
         _compared(_replayed, lambda before: f"crashes at the end of the epochs {sorted(before)}"),
         takes=set[NonNegativeInt],
@@ -652,7 +678,7 @@ PROPERTIES: tuple[Property, ...] = (
     Property(
         "parallelism",
         "Results depend on how many shards there are: something of one key is used for another",
-        _always,
+        always,
         _shards,
         _compared(_sharded, lambda shards: f"{shards} shards", in_any_order),
         takes=PositiveInt,
@@ -668,7 +694,7 @@ PROPERTIES: tuple[Property, ...] = (
     Property(
         "faults",
         "After errors of the store or of a disk, results are other ones",
-        _always,
+        always,
         partial(safe_faults, most=3, until=60),
         _compared(_with_faults, lambda planned: f"a store and a disk with the faults {planned}"),
         takes=list[Fault],
@@ -676,7 +702,7 @@ PROPERTIES: tuple[Property, ...] = (
     Property(
         "hosts",
         "Results depend on which host runs a shard: a local copy is stale",
-        _always,
+        always,
         hosts,
         _compared(on_several_hosts, lambda moves: f"two hosts: {moves}"),
         takes=Moves,
@@ -685,7 +711,7 @@ PROPERTIES: tuple[Property, ...] = (
     Property(
         "together",
         "Results are other ones after errors of a store or a disk, with other shards and hosts",
-        _always,
+        always,
         together,
         _compared(with_all_together, lambda drawn: f"all together: {drawn}", in_any_order),
         takes=Together,
@@ -696,8 +722,8 @@ PROPERTIES: tuple[Property, ...] = (
         "Each worker process has other results: they depend on what a process keeps outside of the "
         "states, random numbers, the clock or the time zone of the computer, hash(), or the order "
         "of a set",
-        _always,
-        _nothing,
+        always,
+        nothing,
         _processes,
         share=0.4,
         is_confirmed=False,
@@ -705,16 +731,16 @@ PROPERTIES: tuple[Property, ...] = (
     Property(
         "queries",
         "What queries and SQL read of a checkpoint is not what the function has",
-        _always,
-        _nothing,
+        always,
+        nothing,
         _queries,
         share=0.1,
     ),
     Property(
         "disk",
         "Results depend on whether values were stored: a value is not what is read back of it",
-        _always,
-        _nothing,
+        always,
+        nothing,
         _compared(_on_disk, lambda _: "one shard in RocksDB"),
         share=0.2,
     ),
@@ -722,7 +748,7 @@ PROPERTIES: tuple[Property, ...] = (
         "spark",
         "Results on Spark are other ones than in process",
         lambda _: "runs on Spark: only if it is asked for",
-        _nothing,
+        nothing,
         _spark,
         share=0.05,
         is_shrunk=False,

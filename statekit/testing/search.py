@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from statekit.errors import StateTypeError
-from statekit.testing.counterexamples import Depth, counterexample
-from statekit.testing.properties import Difference, Property, found_in_new_processes
+from statekit.testing.counterexamples import Effort, counterexample
+from statekit.testing.properties import Difference, NotThereError, Property, found_in_new_processes
 from statekit.testing.subject import History, Subject
 
 if TYPE_CHECKING:
@@ -37,7 +37,11 @@ class Search:
         subject: what is checked.
         wanted: the property.
         inputs: a strategy of disturbances and histories.
-        depth: how many histories are tried.
+        effort: how many histories are tried.
+        until_s: until this reading of `stopwatch_s`; None for as long as it takes.
+
+    Attributes:
+        sizes: how many records each history had.
     """
 
     def __init__(
@@ -45,21 +49,23 @@ class Search:
         subject: Subject,
         wanted: Property,
         inputs: SearchStrategy[tuple[Any, History]],
-        depth: Depth | None,
+        effort: Effort,
+        until_s: float | None = None,
     ) -> None:
         self._subject, self._wanted = subject, wanted
-        self._inputs, self._depth = inputs, depth
-        self._sizes: list[int] = []
+        self._inputs, self._effort, self._until_s = inputs, effort, until_s
+        self.sizes: list[int] = []
 
-    def found(self, is_given: bool) -> Found | None:
+    def found(self, is_given: bool = False, is_printed: bool = False) -> Found | None:
         """Return the smallest history that fails; None if none does.
 
         What Python cannot look into is left in this process after a run. So a history that fails
         here is a counterexample only if it does in new processes, too.
 
         Parameters:
-            is_given: whether there is one history, as in a test that a check printed. It is then
-                also run in new processes if it passes here.
+            is_given: whether there is one history.
+            is_printed: whether there is one disturbance, as in a test that a check printed. If
+                there is one history, it is also run in new processes when it passes here.
 
         Raises:
             StateTypeError: the histories have hardly any records.
@@ -68,23 +74,28 @@ class Search:
         found = self._smallest(self._wanted.find, 1.0)
         if found is None:
             self._check_sizes(is_given)
-            if not is_given or not self._can_be_confirmed:
+            if not (is_given and is_printed and self._can_be_confirmed):
                 return None
-        elif not self._can_be_confirmed:
-            return *found, self._wanted.find(self._subject, *found)
-        else:
-            for _ in range(_TRIES):
-                if (difference := self._in_new_processes(self._subject, *found)) is not None:
-                    return *found, difference
-        return self._found_in_new_processes()
+        try:
+            if found is None or self._can_be_confirmed:
+                return self._found_in_new_processes(found)
+        except NotThereError:
+            if found is None:
+                return None
+        return *found, self._wanted.find(self._subject, *found)
 
-    def _found_in_new_processes(self) -> Found | None:
+    def _found_in_new_processes(self, found: tuple[History, Any] | None) -> Found | None:
+        """Return a history that fails there: what has failed here, or another one."""
+        for _ in range(_TRIES if found is not None else 0):
+            assert found is not None
+            if (difference := self._in_new_processes(self._subject, *found)) is not None:
+                return *found, difference
         found = self._smallest(self._in_new_processes, _SHARE)
         return None if found is None else (*found, self._in_new_processes(self._subject, *found))
 
     @property
     def _can_be_confirmed(self) -> bool:
-        return self._wanted.is_confirmed and self._subject.can_be_sent
+        return self._wanted.is_confirmed and self._subject.not_sent is None
 
     def _in_new_processes(
         self, subject: Subject, history: History, argument: Any
@@ -94,7 +105,7 @@ class Search:
     def _smallest(self, find: Find, share: float) -> tuple[History, Any] | None:
         def fails(drawn: tuple[Any, History]) -> bool:
             argument, tried = drawn
-            self._sizes.append(sum(len(records) for epoch in tried for records in epoch.values()))
+            self.sizes.append(sum(len(records) for epoch in tried for records in epoch.values()))
             difference = find(self._subject, tried, argument)
             self._subject.is_cut_short = self._subject.has_no_end  # not during it
             return difference is not None
@@ -102,9 +113,10 @@ class Search:
         found = counterexample(
             self._inputs,
             fails,
-            self._depth,
+            self._effort,
             share=share * self._wanted.share,
             is_shrunk=self._wanted.is_shrunk,
+            until_s=self._until_s,
         )
         if found is None:
             return None
@@ -115,7 +127,7 @@ class Search:
         return failed, argument
 
     def _check_sizes(self, is_given: bool) -> None:
-        made = self._sizes
+        made = self.sizes
         if not is_given and len(made) >= _HISTORIES_MIN and sum(made) < len(made):
             raise StateTypeError(
                 f"{len(made)} histories of {self._subject.name!r} have {sum(made)} records "

@@ -13,13 +13,7 @@ from statekit.codec.annotations import struct_flavour
 from statekit.errors import StateTypeError
 from statekit.records import by_value
 from statekit.sinks.sink import Callback, Sink
-from statekit.testing.counterexamples import (
-    INPUTS,
-    Depth,
-    chosen_depth,
-    counterexample,
-    strategy_of,
-)
+from statekit.testing.counterexamples import INPUTS, Depth, Effort, counterexample, strategy_of
 from statekit.testing.kill_points import Failure, KillPoint, UsersCode
 from statekit.testing.other_process import OtherProcess, serve
 from statekit.testing.sink_job import Make, SinkJob, job_of, start_in_fork
@@ -81,12 +75,12 @@ def check_sink(
     >>> check_sink(make, Order, depth="quick")
     """
     __tracebackhide__ = True
-    depth = chosen_depth(depth)
+    effort = Effort(depth)
     with tempfile.TemporaryDirectory(prefix="statekit-sinks-") as directory:
         trials = _Trials(make, Path(directory))
         records = _records(events, on_spark=trials.is_on_spark)
         epochs = _EPOCHS_ON_SPARK if trials.is_on_spark else _EPOCHS
-        kills = _ON_SPARK[depth] if trials.is_on_spark else INPUTS[depth]
+        kills = effort.inputs(_ON_SPARK if trials.is_on_spark else INPUTS)
         with OtherProcess("runs sinks", serve, {}) as trials.process:
             wrong = trials.first_wrong(records, epochs, kills, equal)
             if wrong is not None and not trials.is_on_spark:
@@ -290,7 +284,7 @@ def _generated(record_type: Any) -> list[Any]:
     from hypothesis import strategies as st
 
     some = st.lists(strategy_of(record_type), min_size=1, max_size=_RECORDS, unique_by=repr)
-    found = counterexample(some, lambda records: len(records) == _RECORDS, "normal")
+    found = counterexample(some, lambda records: len(records) == _RECORDS, Effort("normal", seed=0))
     if found is None:
         raise StateTypeError(
             f"events={record_type!r}: no {_RECORDS} different records can be made of it: give "

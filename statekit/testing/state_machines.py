@@ -31,7 +31,7 @@ from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState
 from statekit.state.single_row_states import AggregatingState, ReducingState, ValueState
 from statekit.testing.comparison import is_same
-from statekit.testing.counterexamples import examples
+from statekit.testing.counterexamples import Effort
 from statekit.testing.driver import Backend, check_backend
 from statekit.testing.models import ModelClocks, model_of
 from statekit.testing.state_driver import StateDriver
@@ -64,7 +64,7 @@ def machine_settings() -> settings:
     100
     """
     return settings(
-        max_examples=examples(),
+        max_examples=Effort().inputs(),
         deadline=None,
         suppress_health_check=list(HealthCheck),
         report_multiple_bugs=False,

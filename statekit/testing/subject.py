@@ -250,12 +250,12 @@ class Subject:
             ) from error
 
     @property
-    def can_be_sent(self) -> bool:
-        """Whether other processes can get the job."""
+    def not_sent(self) -> str | None:
+        """Why other processes cannot get the job; None if they can."""
         try:
-            return bool(self.pickled)
-        except StateTypeError:
-            return False
+            return None if self.pickled else ""
+        except StateTypeError as error:
+            return str(error)
 
     def harness(
         self,

@@ -663,3 +663,91 @@ def test_runs_of_other_numbers_of_epochs_differ() -> None:
 def test_an_epoch_of_a_history_may_be_empty() -> None:
     with pytest.raises(AssertionError, match=r"history = \[\s+\[Order"):
         check(halved, history=[{}, [Order("ada", at(0), 0)]], holds={"errors": None})
+
+
+# -------------------------------------------------------------------------- what is said and chosen
+
+
+def test_a_check_returns_what_it_has_checked_and_why_it_left_something_out() -> None:
+    report = check(
+        first_of_all,
+        examples=7,
+        seed=3,
+        holds=["errors", "repeats"],
+        excused={"repeats": "numbers may have gaps"},
+    )
+    by_name = {each.name: each for each in report.properties}
+    assert by_name["errors"].histories == 7
+    assert by_name["errors"].left_out is None
+    assert by_name["repeats"].left_out == "excused: numbers may have gaps"
+    assert by_name["disk"].left_out == "not in holds="
+    assert str(report).startswith("first_of_all (seed 3)\n  repeats         not checked: excused")
+
+
+def test_each_property_is_checked_or_has_a_reason() -> None:
+    report = check(reminded, examples=1, excused={"processes": "it takes long"})
+    for each in report.properties:
+        assert bool(each.histories) != (each.left_out is not None), each
+    reasons = {each.name: each.left_out for each in report.properties}
+    assert "has timers, which fire between epochs: declare ordered=True" in str(reasons["epochs"])
+
+
+def test_another_seed_tries_other_histories() -> None:
+    tried: dict[int, list[Any]] = {}
+
+    def kept(orders: list[Order], _: list[int]) -> None:
+        tried[seed].append(orders)
+
+    for seed in (1, 1, 2):
+        tried[seed] = []
+        check(first_of_all, examples=5, seed=seed, invariant=kept, holds=["invariant"])
+        first = tried.setdefault(-seed, tried[seed])
+        assert first == tried[seed]
+    assert tried[1] != tried[2]
+
+
+def test_a_check_ends_when_its_time_is_up() -> None:
+    report = check(first_of_all, depth="deep", seconds=0.5, holds=["errors", "parallelism"])
+    for each in report.properties:
+        if each.name in ("errors", "parallelism"):
+            assert 0 < each.histories < 2_000
+            assert each.left_out == "stopped after its part of 0.5 seconds"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"examples": 0}, "examples=0: give an int of at least 1"),
+        ({"seed": "today"}, "seed='today': give an int"),
+        ({"seconds": 0}, "seconds=0: give a number of seconds above 0"),
+        ({"invariant": 5}, "invariant=5: give a function"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(sk.StateTypeError, match=message):
+        check(first_of_all, **options)
+
+
+def never_more_than_two(orders: list[Order], emitted: list[int]) -> None:
+    assert len(emitted) <= 2, "too many"
+
+
+def firsts(orders: list[Order]) -> list[int]:
+    by_customer: dict[str, int] = {}
+    return [by_customer.setdefault(order.customer, order.cents) for order in orders]
+
+
+def lasts(orders: list[Order]) -> list[int]:
+    return [order.cents for order in orders]
+
+
+def test_an_invariant_and_a_model_of_the_user_are_checked() -> None:
+    check(first_of_all, model=firsts, holds=["model"], depth="quick")
+    with pytest.raises(AssertionError, match="'model' does not hold") as caught:
+        check(first_of_all, model=lasts, holds=["model"])
+    assert "check(first_of_all, history=history, model=lasts, holds={'model': None})" in str(
+        caught.value
+    )
+    with pytest.raises(AssertionError, match="the invariant fails: too many") as caught:
+        check(first_of_all, invariant=never_more_than_two, holds=["invariant"])
+    assert str(caught.value).count("Order(") == 3

@@ -92,6 +92,19 @@ def test_fixtures_marks_and_tables(run: object) -> None:
     assert "'bob'  - | bob  - | 1" in text
 
 
+def test_what_was_checked_is_shown_with_v(run: object) -> None:
+    assert callable(run)
+    options = ("-m", "statekit_slow", "--statekit-seed", "5", "--statekit-examples", "4")
+    assert "repeats" not in run(*options)
+    text = run(*options, "-vv")
+    assert "statekit: checks with --statekit-seed=5" in text
+    assert "statekit checked in " in text
+    assert "spent (seed 5)" in text
+    assert re.search(r"repeats \d+ histories", text)
+    assert "errors not checked: not in holds=" in text
+    assert "--statekit-seed=-1: give an int" in run("--statekit-seed", "-1")
+
+
 def test_slow_tests_run_if_they_are_asked_for(run: object) -> None:
     assert callable(run)
     assert "1 passed, 4 deselected" in run("-m", "statekit_slow")

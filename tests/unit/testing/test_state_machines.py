@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 import statekit as sk
 from statekit.errors import StateTypeError
 from statekit.state.ttl import Expiry
-from statekit.testing.counterexamples import set_default_depth
+from statekit.testing.counterexamples import Effort, set_default_effort
 from statekit.testing.machines import (
     AggregatingStateMachine,
     JobMachine,
@@ -160,9 +160,9 @@ def test_a_declaration_that_is_not_valid_is_refused_where_the_machine_is_declare
 
 @pytest.fixture
 def quick() -> Iterator[None]:
-    set_default_depth("quick")
+    set_default_effort(Effort("quick"))
     yield
-    set_default_depth("normal")
+    set_default_effort(Effort())
 
 
 def test_a_machine_without_a_declaration_or_with_another_backend_is_refused() -> None:

@@ -1,0 +1,77 @@
+"""What a check has tried."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A property in a check.
+
+    Parameters:
+        name: of the property.
+        histories: how many were run.
+        records: how many records they had together.
+        left_out: why none was run, or fewer than were wanted; None if there is no such reason.
+    """
+
+    name: str
+    histories: int = 0
+    records: int = 0
+    left_out: str | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a check has tried, if nothing was wrong.
+
+    Parameters:
+        subject: the name of the function or job.
+        seed: with which the same histories are tried again.
+        properties: in the order in which they were checked.
+
+    >>> checked = Checked("errors", 30, 412), Checked("epochs", left_out="has timers")
+    >>> Report("spent", 0, checked)
+    spent (seed 0)
+      errors          30 histories, 412 records
+      epochs          not checked: has timers
+    """
+
+    subject: str
+    seed: int
+    properties: tuple[Checked, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.subject} (seed {self.seed})"]
+        for each in self.properties:
+            ran = f"{each.histories:,} histories, {each.records:,} records"
+            if each.left_out is not None:
+                ran = f"{ran}; " if each.histories else "not checked: "
+                ran += each.left_out
+            lines.append(f"  {each.name:<15} {ran}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+_open: list[list[Report]] = []
+
+
+def add_report(report: Report) -> None:
+    """Add a report to those that are collected."""
+    for each in _open:
+        each.append(report)
+
+
+@contextlib.contextmanager
+def reports() -> Iterator[list[Report]]:
+    """Collect the reports of all checks within."""
+    made: list[Report] = []
+    _open.append(made)
+    try:
+        yield made
+    finally:
+        _open.remove(made)

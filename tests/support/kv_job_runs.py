@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.job.options import RunOptions
 from statekit.runtime.local import LocalRunner

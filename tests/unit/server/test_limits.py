@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -66,7 +67,7 @@ def test_at_its_disk_limit_a_server_answers_from_what_it_has_and_says_so(
         sell(home, [Sale("rome", "tea", 400), Sale("rome", "tea", 1)])
         until(lambda: client.get("/jobs").json()[0]["has_error"])
         later = Repository(home).manifest(1).id  # as another server of the checkpoint names it
-        given = {"epoch": 1, "manifest": later.manifest}
+        given: dict[str, Any] = {"epoch": 1, "manifest": later.manifest}
         assert kind(client.get("/shop/sales/total/rome", params=given)) == (409, "behind")
         found = client.get("/shop/sales/total/rome").json()
         assert (found["value"], found["epoch"]) == (400, 0)

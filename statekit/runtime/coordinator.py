@@ -176,11 +176,13 @@ class Coordinator:
             )
         self.processing_time_us = self._not_before(self._instant(what) if at_us is None else at_us)
         self.watermarks_us = self._watermarks(drain, to or {}, self.processing_time_us)
-        self._begin_expiry()
+        # Whoever gives the time lets it pass while the job runs, as a harness does.
+        self._begin_expiry(has_downtime=at_us is None)
 
-    def _begin_expiry(self) -> None:
+    def _begin_expiry(self, *, has_downtime: bool) -> None:
         """Note the eras of expiry that begin in the next epoch, and the downtime before it."""
         new_run = not self._has_run if self.note is None else self.note.begins_run
+        new_run = new_run and has_downtime
         job_file = begun_expiry(self._before, self.last, self._times, new_run=new_run)
         if job_file != self.job_file:
             self.job_file, self._reference = self.repository.ensure_job_file(job_file)

@@ -653,7 +653,7 @@ def _model(spec: StateSpec, clocks: ModelClocks) -> StateModel:
     ttl = None
     if spec.ttl is not None:
         duration = dt.timedelta(microseconds=spec.ttl.duration_us)
-        ttl = TTL(duration, spec.ttl.clock, spec.ttl.refresh)
+        ttl = TTL(duration, spec.ttl.clock, spec.ttl.refresh, spec.ttl.downtime)
     options: dict[str, Any] = {"ttl": ttl, "clocks": clocks}
     options["stored"] = _stored_form(spec.name, spec.codec)
     match spec.kind.shape:

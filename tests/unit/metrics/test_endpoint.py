@@ -212,7 +212,7 @@ def test_the_port_is_free_after_the_run_has_ended_or_failed(
 
     with caplog.at_level(logging.INFO, "statekit.metrics"):
         if fails:
-            with pytest.raises(Failing):
+            with pytest.raises(sk.ProcessError, match="with Failing"):
                 shop_job().run({"orders": orders(5)}, outputs={"out": write}, metrics=0)
         else:
             shop_job().run({"orders": orders(5)}, outputs={"out": write}, metrics=0)

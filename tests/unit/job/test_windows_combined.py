@@ -669,9 +669,9 @@ def test_large_records_are_combined_before_many_are_in_memory(
     combined: list[int] = []
     rows = Combiner.rows
 
-    def noted(self: Combiner, table: pa.Table, late_us: int) -> pa.Table:
+    def noted(self: Combiner, table: pa.Table, late_us: int, *, restores: bool) -> pa.Table:
         combined.append(len(table))
-        return rows(self, table, late_us)
+        return rows(self, table, late_us, restores=restores)
 
     monkeypatch.setattr(Combiner, "rows", noted)
     record = valued(str)

@@ -339,7 +339,7 @@ def test_the_end_of_a_run_removes_no_files_that_it_is_uploading(
                 raise Crash
 
     monkeypatch.setattr(Repository, "put_path", endless)
-    with pytest.raises(Crash) if fails else contextlib.nullcontext():
+    with pytest.raises(sk.ProcessError) if fails else contextlib.nullcontext():
         job().run(
             {"events": events(50)},
             outputs={"totals": published},

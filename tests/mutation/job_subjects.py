@@ -29,7 +29,7 @@ def readings(name: str) -> tuple[sk.Job, sk.Stream[Reading]]:
 def sliding() -> sk.Job:
     """Windows that overlap and do not start at full minutes."""
     job, of = readings("sliding")
-    window = sk.sliding("60 seconds", every="20 seconds", offset="7 seconds")
+    window = sk.sliding("50 seconds", every="20 seconds", offset="7 seconds")
     of.window(window, **IN_TIME).collect("number", name="lists").sink("lists")
     of.window(window, **IN_TIME).mean("price", name="means").sink("means")
     return job

@@ -198,13 +198,11 @@ STORES = [
         """
         if held is not None:
             return False, held
-        value = value_of(request.record)
-""",
+        value = check(""",
         """
         if held:
             return False, held
-        value = value_of(request.record)
-""",
+        value = check(""",
         ("store",),
     ),
     Mutant(
@@ -447,12 +445,10 @@ STATES = [
         "an entry that is written again keeps the time of its first write",
         "state/ttl.py",
         """
-            elif written < before:  # written without reading the old row
-                written = before
+                written = max(written, before)  # it may be written without reading the old row
 """,
         """
-            else:
-                written = before
+                written = before if before > 0 else written
 """,
         ("maps",),
     ),
@@ -479,7 +475,7 @@ READERS = [
         "readers show rows that have expired",
         "query/state_rows.py",
         """
-        return (row for row in rows if not self.is_expired(row[1], now_us))
+        return (row for row in rows if unstamped(row[1], era)[1] > until)
 """,
         """
         return iter(rows)

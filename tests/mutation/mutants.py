@@ -527,13 +527,13 @@ EXPIRY = [
         "a sweep deletes rows that have been written again",
         "state/ttl.py",
         """
-            value, written = self.read(row)
             if value is None:
-                removed_keys.add(row_key)""",
+                yield self._removed(row_key, row, removed_keys)
+            elif written""",
         """
-            value, written = self.read(row)
             if written != PERMANENT:
-                removed_keys.add(row_key)""",
+                yield self._removed(row_key, row, removed_keys)
+            elif written""",
     ),
     Mutant(
         "expired-rows-stay",

@@ -15,6 +15,7 @@ from typing import Any
 import xxhash
 
 from statekit.errors import RescaleError, StateTypeError
+from statekit.foreign import foreign_hint
 from statekit.shown import shown, type_name
 from statekit.timestamp import datetime_to_micros, timedelta_to_micros
 
@@ -86,6 +87,12 @@ def _hash_tuple(fields: Iterable[Any], seed: int) -> int:
     return seed
 
 
+_KEY_FIELDS = (
+    ": use bool, int, str, bytes, date, datetime, timedelta, UUID, an Enum or a NamedTuple of "
+    "those, or None"
+)
+
+
 def _hasher(field: Any) -> Callable[[Any, int], int]:
     """Return how a key field of another class than the built-in ones is hashed.
 
@@ -97,8 +104,8 @@ def _hasher(field: Any) -> Callable[[Any, int], int]:
     if isinstance(field, tuple) and hasattr(field, "_fields"):
         return _hash_tuple
     raise StateTypeError(
-        f"{shown(field, 100)} ({type_name(field)}) cannot be a key field: use bool, int, str, "
-        "bytes, date, datetime, timedelta, UUID, an Enum or a NamedTuple of those, or None"
+        f"{shown(field, 100)} ({type_name(field)}) cannot be a key field"
+        + (foreign_hint(field) or _KEY_FIELDS)
     )
 
 

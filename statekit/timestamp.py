@@ -7,13 +7,17 @@ import re
 import struct
 
 from statekit.errors import StateTypeError
-from statekit.shown import shown
+from statekit.foreign import foreign_hint
+from statekit.shown import shown, type_name
 
 MIN_MICROS = -62_135_596_800_000_000
 """The first instant: the start of the year 1."""
 
 MAX_MICROS = 253_402_300_799_999_999
 """The last instant: the end of the year 9999."""
+
+LATENESS_MAX = 2**53
+"""The longest lateness in microseconds: every reader of JSON reads the number exactly."""
 
 TIME_BYTES = 8
 """The length of an instant as `sortable_micros` packs it."""
@@ -32,8 +36,8 @@ _UNITS = {
     ("week",): 604_800_000_000,
 }
 _MICROS = {name: micros for names, micros in _UNITS.items() for name in names}
-_DURATION = re.compile(r"\s*(?:(\d+)\s*([a-zA-Z]+)\s*)+")
-_PART = re.compile(r"(\d+)\s*([a-zA-Z]+)")
+_DURATION = re.compile(r"\s*(?:(\d{1,20})\s*([a-zA-Z]+)\s*)+")
+_PART = re.compile(r"(\d{1,20})\s*([a-zA-Z]+)")
 
 
 def datetime_to_micros(value: dt.datetime) -> int:
@@ -48,12 +52,14 @@ def datetime_to_micros(value: dt.datetime) -> int:
     >>> datetime_to_micros(dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC))
     1000000
     """
+    if type(value) is not dt.datetime and (hint := foreign_hint(value)):
+        raise StateTypeError(f"{shown(value)} of type {type_name(value)} is no instant{hint}")
     try:
         zone = value.tzinfo
         is_naive = zone is not dt.UTC and (zone is None or value.utcoffset() is None)
     except AttributeError:
         raise StateTypeError(
-            f"{shown(value)} of type {type(value).__name__} is no instant: give an aware datetime"
+            f"{shown(value)} of type {type_name(value)} is no instant: give an aware datetime"
         ) from None
     if is_naive:
         raise StateTypeError(
@@ -111,6 +117,8 @@ def duration_to_micros(duration: dt.timedelta | str, what: str) -> int:
     >>> duration_to_micros("1 minute 30 seconds", "lateness")
     90000000
     """
+    if hint := foreign_hint(duration):
+        raise StateTypeError(f"{what}={shown(duration)} is of type {type_name(duration)}{hint}")
     if isinstance(duration, dt.timedelta):
         micros = timedelta_to_micros(duration)
     elif _DURATION.fullmatch(str(duration)):
@@ -131,6 +139,25 @@ def duration_to_micros(duration: dt.timedelta | str, what: str) -> int:
         )
     if not 0 <= micros <= MAX_MICROS - MIN_MICROS:
         raise StateTypeError(f"{what}={shown(duration)}: give a duration from 0 to 9998 years")
+    return micros
+
+
+def lateness_to_micros(lateness: dt.timedelta | str, what: str) -> int:
+    """Return a lateness in microseconds, from a timedelta or text as for `duration_to_micros`.
+
+    Parameters:
+        what: names the option in errors.
+
+    Raises:
+        StateTypeError: it is neither, negative, or longer than 285 years, which no checkpoint
+            stores.
+
+    >>> lateness_to_micros("2 hours", "lateness")
+    7200000000
+    """
+    micros = duration_to_micros(lateness, what)
+    if micros > LATENESS_MAX:
+        raise StateTypeError(f"{what}={shown(lateness)}: give a duration of at most 285 years")
     return micros
 
 

@@ -251,15 +251,84 @@ def _typeddict_field(name: str, hint: Any, required: bool) -> Field:
 
 
 def class_hints(cls: Any) -> Mapping[str, Any]:
-    """Return the annotations of a class, resolved."""
+    """Return the annotations of a class, resolved, with the types of generic bases.
+
+    >>> from typing import Generic
+    >>> T = typing.TypeVar("T")
+    >>> @dataclasses.dataclass
+    ... class Box(Generic[T]):
+    ...     items: list[T]
+    >>> class IntBox(Box[int]): ...
+    >>> class_hints(IntBox)
+    {'items': list[int]}
+    """
     try:
-        return typing_extensions.get_type_hints(cls, include_extras=True)
+        hints = typing_extensions.get_type_hints(cls, include_extras=True)
+        if all(typing.get_origin(base) is None for base in _bases(cls)):
+            return hints
+        return {name: _with_types(hint, _types_of(cls, name, {})) for name, hint in hints.items()}
     except (NameError, AttributeError, TypeError, SyntaxError) as error:
         raise StateTypeError(
             f"an annotation of {cls.__name__} cannot be resolved ({shown_text(error)}): define "
             "the types it"
             " names at the top of a module, not inside of a function or under TYPE_CHECKING"
         ) from error
+
+
+def generic_hint(annotation: Any) -> str:
+    """Return what to use instead of a generic class with types, such as Box[int]; empty for any
+    other annotation.
+    """
+    origin = typing.get_origin(annotation)
+    if origin is None or struct_flavour(origin) is None:
+        return ""
+    name, given = origin.__name__, show(annotation).replace(f"{origin.__module__}.", "")
+    return f"derive a class from it, as in class My{name}({given}), and use that"
+
+
+def _bases(cls: Any) -> tuple[Any, ...]:
+    """Return the bases of a class, and of its bases, as they are written."""
+    own = getattr(cls, "__orig_bases__", None) if "__orig_bases__" in vars(cls) else None
+    bases = tuple(own if own is not None else cls.__bases__)
+    inner = (each for base in bases for each in _inner_bases(base))
+    return (*bases, *inner)
+
+
+def _inner_bases(base: Any) -> tuple[Any, ...]:
+    origin = typing.get_origin(base) or base
+    return _bases(origin) if isinstance(origin, type) and origin is not object else ()
+
+
+def _types_of(cls: Any, name: str, types_: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Return the types for the type variables of the class that declares a field.
+
+    Parameters:
+        cls: a class that has the field.
+        types_: those of its own type variables.
+    """
+    is_typeddict = typing_extensions.is_typeddict(cls)  # which repeats the fields of its bases
+    if not is_typeddict and name in vars(cls).get("__annotations__", {}):
+        return types_
+    for base in vars(cls).get("__orig_bases__", cls.__bases__):
+        origin = typing.get_origin(base) or base
+        classes = () if not isinstance(origin, type) else origin.__mro__
+        if any(name in vars(of).get("__annotations__", {}) for of in classes):
+            arguments = (_with_types(each, types_) for each in typing.get_args(base))
+            variables = getattr(origin, "__parameters__", ())
+            return _types_of(origin, name, dict(zip(variables, arguments, strict=False)))
+    return types_
+
+
+def _with_types(annotation: Any, types_: Mapping[Any, Any]) -> Any:
+    """Return an annotation with types for type variables."""
+    if isinstance(annotation, typing.TypeVar):
+        return types_.get(annotation, annotation)
+    if isinstance(annotation, type) and typing.get_origin(annotation) is None:
+        return annotation
+    variables = getattr(annotation, "__parameters__", ())
+    if not variables or not types_:
+        return annotation
+    return annotation[tuple(types_.get(each, each) for each in variables)]
 
 
 # ------------------------------------------------------------------ what can change

@@ -19,6 +19,7 @@ from statekit.codec.schema import Schema, schema_of
 from statekit.codec.value_check import NESTING_MAX
 from statekit.codec.vectorized import sortable_ints
 from statekit.errors import CorruptCheckpointError, StateTypeError
+from statekit.foreign import foreign_hint
 from statekit.shown import shown, shown_text, type_name
 from statekit.timestamp import datetime_to_micros, micros_to_datetime, timedelta_to_micros
 
@@ -44,7 +45,7 @@ _MASK64 = (1 << 64) - 1
 def _no_key(expected: str, value: object, hint: str = "") -> StateTypeError:
     return StateTypeError(
         f"a key of type {expected} cannot be {shown(value, 100)} ({type_name(value)})"
-        + (f": {hint}" if hint else f": use a value of type {expected}")
+        + (foreign_hint(value) or f": {hint or f'use a value of type {expected}'}")
     )
 
 
@@ -371,8 +372,11 @@ def _encode_dynamic(value: Any, level: int = 0) -> bytes:
         tag, encode = _DYNAMIC_ENCODERS[type(value)]
     except KeyError:
         raise StateTypeError(
-            f"{shown(value, 100)} ({type_name(value)}) cannot be a key: use None, bool, int, str,"
-            " bytes, date, datetime or a tuple of those"
+            f"{shown(value, 100)} ({type_name(value)}) cannot be a key"
+            + (
+                foreign_hint(value)
+                or ": use None, bool, int, str, bytes, date, datetime or a tuple of those"
+            )
         ) from None
     return tag + encode(value)
 

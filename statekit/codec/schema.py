@@ -19,6 +19,7 @@ import xxhash
 
 from statekit.codec.annotations import (
     SCALARS,
+    generic_hint,
     show,
     struct_fields,
     struct_flavour,
@@ -278,7 +279,13 @@ class _Reader:
 
     def read_level(self, annotation: Any) -> Schema:
         annotation = unwrap(annotation)
-        if isinstance(annotation, str | typing.ForwardRef | typing.TypeVar):
+        if isinstance(annotation, typing.TypeVar):
+            raise self.refuse(
+                annotation,
+                "it is the type variable of a generic class: derive a class with types from it, "
+                "as in class IntBox(Box[int])",
+            )
+        if isinstance(annotation, str | typing.ForwardRef):
             raise self.refuse(annotation, "use the type itself, not a name for one")
         if annotation is Any or annotation is object:
             raise self.refuse(annotation, f"a stored type must be definite; {_OTHERWISE}")
@@ -308,7 +315,7 @@ class _Reader:
         if origin in _CONTAINERS:
             return Schema(_CONTAINERS[origin], tuple(self.read(arg) for arg in args))
         if struct_flavour(origin) is not None:
-            raise self.refuse(annotation, "use a class whose fields have definite types")
+            raise self.refuse(annotation, generic_hint(annotation))
         raise self.refuse(annotation, _INSTEAD.get(origin, _OTHERWISE))
 
     def read_union(self, members: tuple[Any, ...]) -> Schema:

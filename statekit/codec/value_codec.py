@@ -26,6 +26,7 @@ from statekit.codec.value_check import INT_MAX, INT_MIN, NESTING_MAX, exceeds_ne
 from statekit.codec.value_plan import ENCODER, Convert, ValuePlan, unchanged
 from statekit.codec.value_struct import Planner
 from statekit.errors import CALL_FAILURES, CorruptCheckpointError, StateTypeError
+from statekit.foreign import foreign_hint
 from statekit.shown import shown, shown_text, type_name
 
 T = TypeVar("T")
@@ -214,6 +215,10 @@ def _reason(plan: ValuePlan, value: Any, path: str) -> str | None:
         problem += ": an int must fit 64 bits"
     elif type(value) is str and not is_text(value):
         problem += ": text must be valid UTF-8, without lone surrogates"
+    elif wrong := _wrong_fields(_unoptional(plan.schema), value):
+        problem += f": {wrong}"
+    elif hint := foreign_hint(value):
+        problem += hint
     elif _unoptional(plan.schema).name in [base.__name__ for base in type(value).__mro__[1:]]:
         problem += ": it must be exactly that class, a subclass would lose fields"
     elif beside := _why_beside(_unoptional(plan.schema), value):
@@ -224,6 +229,17 @@ def _reason(plan: ValuePlan, value: Any, path: str) -> str | None:
 def _why_beside(schema: Schema, value: Any) -> str:
     is_record = schema.kind in ("struct", "ref") and type(value) is schema.annotation
     return why_beside(schema.annotation, value) if is_record else ""
+
+
+def _wrong_fields(schema: Schema, value: Any) -> str:
+    """Return which fields of a TypedDict a dict lacks, or has and the type does not declare."""
+    if schema.flavour != "typeddict" or type(value) is not dict:
+        return ""
+    names = {field.name for field in schema.fields}
+    if undeclared := [shown(key, 60) for key in value if key not in names]:
+        return f"it has no field {', '.join(undeclared)}"
+    absent = [field.name for field in schema.fields if field.required and field.name not in value]
+    return f"the value lacks {', '.join(map(repr, absent))}" if absent else ""
 
 
 def _unoptional(schema: Schema) -> Schema:

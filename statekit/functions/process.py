@@ -57,7 +57,7 @@ from statekit.state.event_time_buffer import BufferedRecord, TieOrder
 from statekit.state.key_scope import KeyScope
 from statekit.state.row_versions import RenamedFields
 from statekit.state.timers import DUE, Timer, Timers
-from statekit.timestamp import datetime_to_micros, duration_to_micros
+from statekit.timestamp import datetime_to_micros, lateness_to_micros
 from statekit.watermark import BEGINNING
 
 R = TypeVar("R")
@@ -681,7 +681,7 @@ def process(
     ties = (order_by,) if isinstance(order_by, str) else tuple(order_by)
     if ties and not ordered:
         raise StateTypeError(f"@process(order_by={shown(order_by)}): declare ordered=True, too")
-    lateness_us = duration_to_micros(lateness, "lateness")
+    lateness_us = lateness_to_micros(lateness, "lateness")
     caller = sys._getframe(1).f_locals
 
     def decorate(fn: Callable[..., Any]) -> Process[Any, Any, Any]:

@@ -91,7 +91,8 @@ class Operator:
             return self._record()
         except ValidationError as error:
             raise StateTypeError(
-                f"operator {self.name!r} cannot be stored: {faults_of(error)}. Use other names"
+                f"operator {self.name!r} cannot be stored: {faults_of(error)}. Correct what it is "
+                "about: a name, or an option of the operator"
             ) from error
 
     def _record(self) -> OperatorRecord:

@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statekit.errors import StateTypeError
+from statekit.foreign import is_foreign
 from statekit.records.arrow_reader import EPOCH
-from statekit.records.declaration import ValueMismatch
+from statekit.records.declaration import ValueMismatch, misfit
 from statekit.shown import shown, shown_text, type_name
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 
@@ -88,10 +89,11 @@ def instances(
         if set(map(type, values)) <= exact:
             return
         for value in values:
-            if not isinstance(value, accepted) or isinstance(value, refused):
-                kind = type_name(value)
-                actual = "None" if value is None else f"{shown(value)} of type {kind}"
-                raise ValueMismatch(f"{path} is declared as {declared}, got {actual}")
+            is_misfit = not isinstance(value, accepted) or isinstance(value, refused)
+            if is_misfit or is_foreign(value):
+                actual = f"{shown(value)} of type {type_name(value)}"
+                actual = "None" if value is None else actual
+                raise misfit(path, declared, value, actual)
 
     return check
 
@@ -263,7 +265,7 @@ def choices(
     def check(choices: list[Any]) -> None:
         for value in choices:
             if type(value) not in kinds or (type(value), value) not in allowed:
-                raise ValueMismatch(f"{path} is declared as {declared}, got {shown(value)}")
+                raise misfit(path, declared, value, shown(value))
 
     def to_arrow(members: list[Any]) -> list[Any]:
         return stored.converted(members if cls is None else [each.value for each in members])

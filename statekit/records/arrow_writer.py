@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from statekit.codec.annotations import Field, peel, show
+from statekit.codec.annotations import Field, generic_hint, peel, show
 from statekit.codec.kept_fields import all_only_fields, why_beside
+from statekit.errors import StateTypeError
 from statekit.records.arrow_scalars import (
     SCALARS,
     Check,
@@ -30,6 +31,7 @@ from statekit.records.declaration import (
     BesideFields,
     ValueMismatch,
     flavour_of,
+    misfit,
 )
 from statekit.records.record_type import RecordType
 from statekit.shown import shown, shown_text
@@ -191,6 +193,8 @@ def _member_column(
 ) -> OutputColumn:
     """Return the column of an annotation that is no union."""
     origin, arguments = typing.get_origin(member) or member, typing.get_args(member)
+    if hint := generic_hint(member):
+        raise StateTypeError(f"{path} is declared as {declared}: {hint}")
     if is_fixed_tuple(member):
         return _struct(tuple_rows(member, path, stack), path, declared)
     if flavour_of(member) not in (None, "dict"):
@@ -233,7 +237,7 @@ def _one_of(parts: list[OutputColumn], nullable: bool, path: str, declared: str)
     def check(values: list[Any]) -> None:
         for value in values:
             if not (value is None and nullable) and not any(fits(part, value) for part in parts):
-                raise ValueMismatch(f"{path} is declared as {declared}, got {shown(value)}")
+                raise misfit(path, declared, value, shown(value))
 
     return check
 

@@ -8,11 +8,19 @@ import typing
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, Self
 
-from statekit.codec.annotations import Field, peel, show, struct_fields, struct_flavour
+from statekit.codec.annotations import (
+    Field,
+    generic_hint,
+    peel,
+    show,
+    struct_fields,
+    struct_flavour,
+)
 from statekit.codec.annotations import Flavour as StructFlavour
 from statekit.codec.kept_fields import check_class
 from statekit.errors import StateTypeError
-from statekit.shown import shown_text
+from statekit.foreign import foreign_hint
+from statekit.shown import shown, shown_text, type_name
 
 Flavour = StructFlavour | Literal["dict"]
 ACCEPTED = (
@@ -35,6 +43,24 @@ class ValueMismatch(Exception):  # noqa: N818 - never leaves this package: it be
 
 class BesideFields(ValueMismatch):
     """A record has attributes beside the fields of its class."""
+
+
+class ForeignValue(ValueMismatch):
+    """A value is one of NumPy or pandas."""
+
+
+def misfit(path: str, declared: str, value: object, actual: str) -> ValueMismatch:
+    """Return the error for a value that is not of the declared type.
+
+    Parameters:
+        path: to the value.
+        declared: the type.
+        actual: the value as text.
+    """
+    if hint := foreign_hint(value):
+        actual = f"{shown(value)} of type {type_name(value)}{hint}"
+    mismatch = ForeignValue if hint else ValueMismatch
+    return mismatch(f"{path} is declared as {declared}, got {actual}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,6 +94,8 @@ class RecordDeclaration:
         """
         members, nullable, _ = peel(annotation)
         flavour = flavour_of(members[0]) if len(members) == 1 and not nullable else None
+        if flavour is None and (hint := generic_hint(annotation)):
+            raise StateTypeError(f"{where}: {show(annotation)} is not a record type: {hint}")
         if flavour is None:
             raise StateTypeError(
                 f"{where}: {show(annotation)} is not a record type. Use {ACCEPTED}."

@@ -8,7 +8,7 @@ import functools
 import operator
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -17,13 +17,14 @@ import pydantic
 from statekit.codec.annotations import peel, show, struct_fields
 from statekit.codec.kept_fields import only_stores
 from statekit.errors import CALL_FAILURES, ProcessError, StatekitError
+from statekit.foreign import foreign_hint
 from statekit.records.arrow_reader import (
     ColumnMismatch,
     record_assembler,
     record_builder,
     record_columns,
 )
-from statekit.records.declaration import RecordDeclaration, ValueMismatch, flavour_of
+from statekit.records.declaration import ForeignValue, RecordDeclaration, ValueMismatch, flavour_of
 from statekit.shown import shown, shown_error, shown_text, type_name
 
 
@@ -88,11 +89,12 @@ class RecordType(RecordDeclaration):
         if self.flavour == "dict":
             return value if isinstance(value, dict) else dict(value)
         try:
+            _check_foreign(value, "")
             return self._validate(value)
         except CALL_FAILURES as error:
             if isinstance(error, StatekitError):
                 raise
-            is_misfit = isinstance(error, ValueError | TypeError)
+            is_misfit = isinstance(error, ValueError | TypeError | ValueMismatch)
             why = shown_text(error) if is_misfit else shown_error(error)
             raise ProcessError(
                 f"{self.where}: a mapping does not validate as {self.name}: {why}. "
@@ -305,6 +307,27 @@ def _keys_of_struct(cls: Any, value: Mapping[str, Any]) -> dict[str, str]:
     if config.forbid_unknown_fields and unknown:
         raise ValueError(f"it has the unknown keys {', '.join(sorted(map(repr, unknown)))}")
     return keys
+
+
+def _check_foreign(value: Any, path: str) -> None:
+    """Refuse values of NumPy and pandas in what a record is made from.
+
+    Raises:
+        ForeignValue: there is one.
+    """
+    parts: Iterable[tuple[Any, Any]]
+    if isinstance(value, Mapping):
+        parts = value.items()
+        for name in value:
+            _check_foreign(name, f"the key {shown(name)}")
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = enumerate(value)
+    elif hint := foreign_hint(value):
+        raise ForeignValue(f"{path} is {shown(value)} of type {type_name(value)}{hint}")
+    else:
+        return
+    for name, part in parts:
+        _check_foreign(part, f"{path}.{name}" if path else str(name))
 
 
 def _for_msgspec(annotation: Any) -> Any:

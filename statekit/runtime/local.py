@@ -28,7 +28,7 @@ from statekit.job.progress import OutputCallback, Run
 from statekit.keygroup import group_range, pack_group, shard_of_group
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.metrics.option import open_endpoint
-from statekit.records.declaration import BesideFields
+from statekit.records.declaration import BesideFields, ForeignValue
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.records.output_type import OutputType
 from statekit.records.output_union import AnyOutput, of_each_class
@@ -89,7 +89,7 @@ def _stored(form: OutputType, records: list[Any]) -> list[Any]:
     try:
         return form.stored(records)
     except ProcessError as error:
-        if isinstance(error.__cause__, BesideFields):
+        if isinstance(error.__cause__, BesideFields | ForeignValue):
             raise
         if len(records) == 1:
             return records

@@ -26,8 +26,9 @@ from statekit.checkpoint.job_file import CLOCK_TAGS, TIMERS, Clock
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.codec.key_codec import KeyCodec
 from statekit.errors import CorruptCheckpointError, ProcessError, StateTypeError
+from statekit.foreign import foreign_hint
 from statekit.keygroup import group_of_row
-from statekit.shown import shown, shown_text
+from statekit.shown import shown, shown_text, type_name
 from statekit.state import base
 from statekit.state.key_scope import KeyScope
 from statekit.timestamp import (
@@ -249,10 +250,11 @@ class Timers:
                 "there is no event time here: declare @process(event_time=...), or use "
                 'clock="processing"'
             )
-        if not isinstance(at, dt.datetime):
-            raise self._wrong(f"the time of a timer is a datetime, not {shown(at)}")
-        if not isinstance(name, str):
-            raise self._wrong(f"the name of a timer is a str, not {name!r}")
+        given: tuple[object, object] = at, name
+        if not isinstance(given[0], dt.datetime):
+            raise self._wrong(f"the time of a timer is a datetime, not {_misfit(given[0])}")
+        if type(given[1]) is not str:
+            raise self._wrong(f"the name of a timer is a str, not {_misfit(given[1])}")
         try:
             row = tag + sortable_micros(datetime_to_micros(at)) + name.encode()
         except (StateTypeError, UnicodeEncodeError) as error:
@@ -506,3 +508,8 @@ def _due_rows(
         later = sortable_micros(now + 1)
         for row, _ in backend.scan(DUE, first, first[:3] + later):
             yield row
+
+
+def _misfit(given: object) -> str:
+    """Return a value of a wrong type for a message."""
+    return f"{shown(given)} of type {type_name(given)}{foreign_hint(given)}"

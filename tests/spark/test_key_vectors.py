@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
+import statekit as sk
 from statekit.keygroup import key_group
+from statekit.records.output_type import OutputType
+from statekit.spark.key_columns import key_columns
+from tests.support.key_types import KEY_TYPES, record_of, records_of
 from tests.support.key_vectors import GROUPS, VECTORS
 
 INTS = ("tinyint", "smallint", "int", "bigint")
@@ -111,3 +118,40 @@ def test_random_keys_of_every_type_have_the_same_key_group_in_the_jvm(spark: Spa
         keys = [tuple(row[position] for position in positions) for row in rows]
         assert found == [key_group(key, GROUPS) for key in keys], names
     df.unpersist()
+
+
+@pytest.mark.parametrize("name", KEY_TYPES)
+def test_key_fields_of_every_type_are_routed_as_in_python(spark: SparkSession, name: str) -> None:
+    annotation, values = KEY_TYPES[name]
+    records = records_of(annotation, values)
+    cls = type(records[0])
+
+    def take(record: Any, seen: Any) -> None:
+        seen.update(1)
+
+    take.__annotations__ = {"record": cls, "seen": sk.ValueState[int], "return": None}
+    job = sk.Job("keys")
+    job.source("records", cls).process(sk.process(key="key")(take))
+    batch = OutputType(cls, where="records").to_batch(records)
+    frame = spark.createDataFrame(batch.to_pylist(), from_arrow_schema(batch.schema))
+    (operator,) = job.operators
+    hashed = ", ".join(part for key in key_columns(frame, operator) for part in key.hashed)
+    found = frame.selectExpr("n", f"pmod(xxhash64({hashed}), {GROUPS})").collect()
+    assert dict(map(tuple, found)) == {of.n: key_group(of.key, GROUPS) for of in records}
+
+
+def test_spellings_of_a_uuid_have_one_key_group(spark: SparkSession) -> None:
+    one = uuid.UUID("12345678-1234-5678-1234-56781234abcd")
+    cls = record_of(uuid.UUID)
+
+    def take(record: Any, seen: Any) -> None:
+        seen.update(1)
+
+    take.__annotations__ = {"record": cls, "seen": sk.ValueState[int], "return": None}
+    job = sk.Job("keys")
+    job.source("records", cls).process(sk.process(key="key")(take))
+    spelled = [str(one), str(one).upper(), one.hex, f"{{{one}}}", one.urn]
+    frame = spark.createDataFrame([(text,) for text in spelled], "key string")
+    ((key,),) = (key_columns(frame, operator) for operator in job.operators)
+    found = frame.selectExpr(f"pmod(xxhash64({key.expression}), {GROUPS})").distinct().collect()
+    assert [row[0] for row in found] == [key_group(one, GROUPS)]

@@ -19,6 +19,7 @@ RANKS = [
     "printable",
     "errors",
     "shown",
+    "foreign",
     "byte_size",
     "clock",
     "timestamp",

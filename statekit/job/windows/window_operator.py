@@ -71,10 +71,9 @@ from statekit.state.map_state import MapState
 from statekit.state.options import Aggregate
 from statekit.state.single_row_states import ValueState
 from statekit.state.timers import Timer
-from statekit.timestamp import duration_to_micros
+from statekit.timestamp import LATENESS_MAX, lateness_to_micros
 
 _ZERO = dt.timedelta(0)
-_ALLOWED_MAX_US = 365_000 * 86_400_000_000
 _MAP: Any = MapState  # as values, to be subscripted with types that are known at run time
 _TUPLE: Any = tuple
 _ITERATOR: Any = Iterator
@@ -246,10 +245,12 @@ class Windowing:
             )
         if emit not in ("close", "change"):
             raise self._results.error(f'emit={shown(emit)}: use "close" or "change"')
-        allowed_us = duration_to_micros(allowed_lateness, "allowed_lateness")
-        if allowed_us > _ALLOWED_MAX_US:  # time itself begins with the year 1
+        allowed_us = lateness_to_micros(allowed_lateness, "allowed_lateness")
+        lateness_us = lateness_to_micros(lateness, "lateness")
+        if allowed_us + lateness_us > LATENESS_MAX:
             raise self._results.error(
-                f"allowed_lateness={shown(allowed_lateness)}: give at most 1000 years of 365 days"
+                f"lateness={shown(lateness)} and allowed_lateness={shown(allowed_lateness)}: give "
+                "durations of at most 285 years together"
             )
         if ordered and allowed_us:
             raise self._results.error(
@@ -258,9 +259,7 @@ class Windowing:
             )
         for name in (*self._key, event_time):
             self._results.annotation(name)
-        total_lateness = dt.timedelta(
-            microseconds=duration_to_micros(lateness, "lateness") + allowed_us
-        )
+        total_lateness = dt.timedelta(microseconds=lateness_us + allowed_us)
         self._decorate = process(
             key=self._key,
             event_time=event_time,

@@ -1,0 +1,137 @@
+"""Key fields of every type: process functions, windows, aggregates, stores, and readers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import statekit as sk
+from statekit.query.reader import CheckpointReader
+from tests.support.key_types import GROUPED, KEY_TYPES, record_of, records_of
+
+
+def totals(annotation: Any) -> Any:
+    """Return a process function that adds the numbers of a key, and keeps the key in a map."""
+    cls: Any = record_of(annotation)
+
+    def total(record: Any, sum: Any, seen: Any) -> Any:
+        sum.update((sum.get() or 0) + record.n)
+        if record.key is not None:
+            seen[record.key] = record.n
+        yield record
+
+    hints = {"sum": sk.ValueState[int], "seen": sk.MapState[annotation, int]}
+    total.__annotations__ = {"record": cls, **hints, "return": Iterator[cls]}
+    return sk.process(key="key")(total)
+
+
+def key_text(key: Any) -> str:
+    """Return a key as text, as a user types it after `statekit get`."""
+    match key:
+        case None:
+            return "null"
+        case enum.Enum():
+            return str(key.name)
+        case bytes():
+            return key.hex()
+        case dt.datetime() | dt.date():
+            return key.isoformat()
+        case dt.timedelta():
+            return str(msgspec.to_builtins(key))
+        case tuple():
+            return json.dumps(
+                [part if part is None or type(part) is int else _json(part) for part in key]
+            )
+    return str(key)
+
+
+def _json(part: Any) -> Any:
+    if part is None or type(part) is int:
+        return part
+    return json.loads(key_text(part)) if isinstance(part, tuple) else key_text(part)
+
+
+def expected(records: list[Any]) -> dict[Any, int]:
+    sums: Counter[Any] = Counter()
+    for record in records:
+        sums[record.key] += record.n
+    return dict(sums)
+
+
+@pytest.mark.parametrize("name", KEY_TYPES)
+def test_a_key_of_every_type_has_its_state_and_is_read_from_outside(
+    name: str, tmp_path: Path
+) -> None:
+    annotation, values = KEY_TYPES[name]
+    records, declared = records_of(annotation, values), totals(annotation)
+    job: Any = sk.Job("keys")
+    job.source("records", type(records[0])).process(declared).sink("out")
+    out: list[Any] = job.run({"records": records}, checkpoint=tmp_path, parallelism=3)["out"]
+    assert sorted(out, key=lambda record: record.n) == records
+    rows = sk.read(tmp_path, "total", "sum").read_all()
+    assert sorted(rows["value"].to_pylist()) == sorted(expected(records).values())
+    reader = CheckpointReader(tmp_path)
+    texts = [reader.get("total", "sum", key_text(value)) for value in values]
+    assert texts == [expected(records)[value] for value in values]
+    with sk.Replica(tmp_path, functions=[declared]) as replica:
+        state = replica.at().state("total", "sum")
+        assert {key: state.get(key) for key in values} == expected(records)
+        assert dict(state.items()) == expected(records)
+    with sk.Replica(tmp_path) as replica:
+        shown = dict(replica.at().state("total", "sum").items())
+        assert Counter(shown.values()) == Counter(expected(records).values())
+
+
+@pytest.mark.parametrize("window", [sk.tumbling("1 hour"), sk.session("1 hour")], ids=str)
+@pytest.mark.parametrize("name", KEY_TYPES)
+def test_windows_have_keys_of_every_type(name: str, window: Any) -> None:
+    annotation, values = KEY_TYPES[name]
+    job: Any = sk.Job("keys")
+    source = job.source("records", record_of(annotation))
+    source.window(window, key="key", event_time="at").count().sink("out")
+    out: list[Any] = job.run({"records": records_of(annotation, values)})["out"]
+    assert {each.key: each.count for each in out} == dict.fromkeys(values, 2)
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_aggregates_have_keys_of_every_type_but_named_tuples(name: str) -> None:
+    annotation, values = KEY_TYPES[name]
+    job: Any = sk.Job("keys")
+    source = job.source("records", record_of(annotation))
+    source.aggregate(key="key", number=sk.Count()).sink("out")
+    out: list[Any] = job.run({"records": records_of(annotation, values)})["out"]
+    assert {each.key: each.number for each in out} == dict.fromkeys(values, 2)
+
+
+def test_an_aggregate_by_a_named_tuple_is_refused() -> None:
+    source = sk.Job("keys").source("records", record_of(KEY_TYPES["NamedTuple"][0]))
+    with pytest.raises(sk.StateTypeError, match="cannot be grouped by a NamedTuple"):
+        source.aggregate(key="key", number=sk.Count())
+
+
+@pytest.mark.parametrize("name", KEY_TYPES)
+def test_stores_have_keys_of_every_type(name: str, tmp_path: Path) -> None:
+    annotation, values = KEY_TYPES[name]
+    job, store = sk.Job("keys"), sk.KVStore("store", key=annotation, value=int)
+    job.add(store)
+    cls, records = record_of(annotation), records_of(annotation, values)
+    store.put(job.source("puts", cls), key="key", value="n").sink("put")
+    store.get(job.source("gets", cls), key="key").sink("got")
+    job.run({"puts": records, "gets": []}, checkpoint=tmp_path)
+    got: list[Any] = job.run({"puts": records, "gets": records}, checkpoint=tmp_path)["got"]
+    last = {record.key: record.n for record in records}
+    assert sorted(each.value for each in got) == sorted(last[record.key] for record in records)
+
+
+@pytest.mark.parametrize("annotation", [float, tuple[str, int], list[int]], ids=str)
+def test_other_types_cannot_be_keys(annotation: Any) -> None:
+    with pytest.raises(sk.StateTypeError, match="cannot be a key"):
+        totals(annotation)

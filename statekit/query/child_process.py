@@ -57,7 +57,6 @@ class _Request(msgspec.Struct, frozen=True):
         seconds: after which it ends by itself.
         parent: the process that waits for it.
         memory_bytes: how much it may take in all; None for any size.
-        niceness: how much the scheduler prefers other processes.
     """
 
     work: bytes
@@ -65,7 +64,6 @@ class _Request(msgspec.Struct, frozen=True):
     seconds: float
     parent: int
     memory_bytes: int | None = None
-    niceness: int = 0
 
 
 class _Failure(msgspec.Struct):
@@ -73,6 +71,45 @@ class _Failure(msgspec.Struct):
 
     kind: str
     detail: str
+
+
+class WarmChild:
+    """A child that has imported its module already, for the next request: that takes a second.
+
+    Each child answers one request. When that has ended, the next one is started.
+
+    Parameters:
+        module: its name.
+        niceness: how much the scheduler prefers other processes, such as the one that serves.
+    """
+
+    def __init__(self, module: str, niceness: int = 0) -> None:
+        self._module, self._niceness = module, niceness
+        self._lock = threading.Lock()
+        self._next: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
+
+    def take(self) -> subprocess.Popen[bytes]:
+        """Return a child that waits for its request, or is about to."""
+        with self._lock:
+            child, self._next = self._next, None
+            if child is not None and child.poll() is not None:  # somebody has ended it
+                _end(child)
+                child = None
+            return child or _started(self._module, self._niceness)
+
+    def prepare(self) -> None:
+        """Start a child for the next request, if none waits."""
+        with self._lock:
+            if self._next is None and not self._is_closed:
+                self._next = _started(self._module, self._niceness)
+
+    def close(self) -> None:
+        """End the child that waits."""
+        with self._lock:
+            child, self._next, self._is_closed = self._next, None, True
+        if child is not None:
+            _end(child)
 
 
 def run_child(
@@ -85,6 +122,7 @@ def run_child(
     below: Path | None = None,
     memory_bytes: int | None = None,
     niceness: int = 0,
+    warm: WarmChild | None = None,
     advice: str = "read fewer columns or rows",
 ) -> bytes:
     """Run a module in a process of its own, and return its answer.
@@ -99,6 +137,7 @@ def run_child(
         memory_bytes: how much memory the process may take in all; None for any size. Linux
             enforces it.
         niceness: how much the scheduler prefers other processes, such as the one that serves.
+        warm: has started a process of this module already, with its own niceness.
         advice: what the user can do if it takes too much, for error messages.
 
     Raises:
@@ -108,9 +147,14 @@ def run_child(
     with tempfile.TemporaryDirectory(prefix="statekit-child-", dir=below) as directory:
         seconds = timeout_s + _END_BY_ITSELF_S
         encoded = msgspec.msgpack.encode(work)
-        request = _Request(encoded, directory, seconds, os.getpid(), memory_bytes, niceness)
+        request = _Request(encoded, directory, seconds, os.getpid(), memory_bytes)
         given = msgspec.msgpack.encode(request)
-        code, output, errors = _ran(module, given, what, timeout_s, advice, is_unwanted)
+        child = _started(module, niceness) if warm is None else warm.take()
+        try:
+            code, output, errors = _ran(child, given, what, timeout_s, advice, is_unwanted)
+        finally:
+            if warm is not None:
+                warm.prepare()
     if code == _FAILED:
         failure = msgspec.json.decode(output, type=_Failure)
         raise (class_of_kind(failure.kind) or QueryError)(failure.detail)
@@ -127,8 +171,32 @@ def run_child(
     return output
 
 
+_COMMAND = (
+    "import os, runpy, sys; os.nice(int(sys.argv.pop(1))); "
+    "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+)
+
+
+def _started(module: str, niceness: int) -> subprocess.Popen[bytes]:
+    """Start a child, which imports its module and waits for its request."""
+    return subprocess.Popen(
+        [sys.executable, "-c", _COMMAND, str(niceness), module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env=os.environ | _ENVIRONMENT,
+    )
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End a child that has no request."""
+    child.kill()
+    child.communicate()
+
+
 def _ran(
-    module: str,
+    child: subprocess.Popen[bytes],
     request: bytes,
     what: str,
     timeout_s: float,
@@ -137,14 +205,7 @@ def _ran(
 ) -> tuple[int, bytes, bytes]:
     """Run the process, and return its exit code, output and errors."""
     until_s = stopwatch_s() + timeout_s
-    with subprocess.Popen(
-        [sys.executable, "-m", module],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        env=os.environ | _ENVIRONMENT,
-    ) as process:
+    with child as process:
         given: bytes | None = request
         try:
             while True:
@@ -175,8 +236,10 @@ def answer_parent(cls: type[W], answer: Callable[[W, Path], bytes]) -> int:
         cls: the class of the work.
         answer: returns the answer; its second argument is an empty directory for files.
     """
-    request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_Request)
-    os.nice(request.niceness)
+    given = sys.stdin.buffer.read()
+    if not given:
+        return 0  # the parent ended before it had a request
+    request = msgspec.msgpack.decode(given, type=_Request)
     threading.Thread(target=_leave_in_time, args=(request,), daemon=True).start()
     if request.memory_bytes is not None:
         limit = request.memory_bytes - _LIBRARIES_BYTES

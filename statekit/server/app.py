@@ -130,6 +130,7 @@ class Application:
         self.end_streams()
         for work in self._served.long_works:
             await work.close()
+        self._served.queries.close()
         for job in self._served.jobs.values():
             job.close()
         self._served.disk.close()

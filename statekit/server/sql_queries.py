@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from statekit.errors import QueryError
+from statekit.query.child_process import WarmChild
 from statekit.query.export import csv_text
 from statekit.query.plain import json_values
 from statekit.query.view import View
@@ -21,7 +22,7 @@ from statekit.server.long_work import LongWork
 from statekit.server.priority import NICENESS
 from statekit.server.problems import Problem, bad_request
 from statekit.server.served_job import ServedJob
-from statekit.sql.run import SqlResult, run_sql
+from statekit.sql.run import WORKER, SqlResult, run_sql
 
 _SECONDS, _MEMORY, _ROWS = 30.0, "1GB", 10_000
 
@@ -68,7 +69,12 @@ class Queries:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._directory = disk.below("sql")
+        self._warm = WarmChild(WORKER, NICENESS)
         self.work = LongWork("queries", at_once=2)
+
+    def close(self) -> None:
+        """End the process that waits for the next query."""
+        self._warm.close()
 
     async def answer(
         self,
@@ -107,7 +113,7 @@ class Queries:
                 wide_ints=asked.wide_ints == "decimal" or (asked.wide_ints or False),
                 is_unwanted=is_unwanted,
                 directory=self._directory,
-                niceness=NICENESS,
+                warm=self._warm,
             )
             headers = {
                 "Statekit-Epoch": str(view.epoch),

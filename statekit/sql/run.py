@@ -13,9 +13,12 @@ import pyarrow as pa
 from statekit.byte_size import size_bytes
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.errors import QueryError
-from statekit.query.child_process import run_child
+from statekit.query.child_process import WarmChild, run_child
 from statekit.query.read import WideInts
 from statekit.sql.request import Request
+
+WORKER = "statekit.sql.worker"
+"""The module that runs a query in a process of its own."""
 
 ROWS_MAX = 100_000
 """The largest result."""
@@ -68,7 +71,7 @@ def run_sql(
     wide_ints: WideInts = False,
     is_unwanted: Callable[[], bool] = lambda: False,
     directory: Path | None = None,
-    niceness: int = 0,
+    warm: WarmChild | None = None,
 ) -> SqlResult:
     """Run a query over the states of an epoch.
 
@@ -86,7 +89,7 @@ def run_sql(
         wide_ints: as for `statekit.read`, for states with ints of 2^63 or more.
         is_unwanted: asked while the query runs; it is ended once nobody wants the result.
         directory: where the files of the query are written; None for `TMPDIR`.
-        niceness: how much the scheduler prefers other processes.
+        warm: has started the process of a query already; None to start it now.
 
     Raises:
         QueryError: it is no query, it fails, or it takes too long or too much memory.
@@ -105,14 +108,14 @@ def run_sql(
         )
     place = checkpoint if "://" in checkpoint else os.path.abspath(checkpoint)
     output = run_child(
-        "statekit.sql.worker",
+        WORKER,
         Request(place, epoch, sql, rows, memory_of_duckdb(memory_bytes), states, wide_ints),
         "query",
         timeout_s=timeout_s,
         is_unwanted=is_unwanted,
         below=directory,
         memory_bytes=memory_bytes,
-        niceness=niceness,
+        warm=warm,
     )
     table = pa.ipc.open_stream(output).read_all()
     found = int((table.schema.metadata or {})[b"epoch"])

@@ -133,7 +133,9 @@ def test_an_epoch_that_the_checkpoint_no_longer_has_is_gone(tmp_path: Path) -> N
             top(address, epoch=2),
             httpx.get(f"{address}/shop/sales/total.csv?epoch=2"),
             httpx.post(
-                f"{address}/sql", json={"job": "shop", "epoch": 2, "sql": "from sales.total"}
+                f"{address}/sql",
+                json={"job": "shop", "epoch": 2, "sql": "from sales.total"},
+                timeout=30,
             ),
         ]
         for answer in answers:

@@ -14,7 +14,14 @@ from typing import Any, NamedTuple, TypeVar
 from hypothesis import strategies as st
 
 from statekit.errors import StateTypeError
-from statekit.testing.strategies import check_fields, fields_of, instance, is_made, values
+from statekit.testing.strategies import (
+    CLOCK_CHANGES,
+    check_fields,
+    fields_of,
+    instance,
+    is_made,
+    values,
+)
 from statekit.timestamp import duration_to_micros
 
 __all__ = ["NOON", "Epochs", "Generated", "Given", "Reached", "Scene", "histories", "histories_of"]
@@ -38,6 +45,8 @@ class Generated:
         event_time: the field with the event time; None without.
         lateness: as for `@process`.
         fields: strategies of other fields, instead of those of their types.
+        distances: some records are exactly so far behind the one before, or an instant more or
+            less.
 
     Raises:
         StateTypeError: the class has no such field.
@@ -48,6 +57,7 @@ class Generated:
     event_time: str | None = None
     lateness: dt.timedelta = dt.timedelta(0)
     fields: Mapping[str, st.SearchStrategy[Any]] = field(default_factory=dict)
+    distances: Sequence[dt.timedelta] = ()
 
     def __post_init__(self) -> None:
         check_fields(self.cls, [*self.key, *self._times, *self.fields])
@@ -65,31 +75,51 @@ class Generated:
     def drawn(self) -> st.SearchStrategy[Any]:
         """Return a strategy of what `made` takes."""
         others = fields_of(self.cls, dict.fromkeys([*self.key, *self._times]) | dict(self.fields))
-        return st.tuples(_PLACES, others, _OFFSETS)
+        exactly: st.SearchStrategy[Any] = st.none()
+        if self.event_time is not None and self.distances:
+            some = st.tuples(st.sampled_from(self.distances), st.sampled_from([0, -1, 1]))
+            exactly = st.one_of(*[exactly] * 5, some)
+        return st.tuples(_PLACES, others, st.tuples(_OFFSETS, exactly))
 
-    def time_of(self, drawn: Any, reached: Reached, unit: dt.timedelta) -> dt.datetime:
+    @property
+    def numbers(self) -> list[str]:
+        """The fields that may have any int."""
+        fields = check_fields(self.cls, ()).fields or {}
+        own = [name for name, each in fields.items() if each.annotation is int]
+        return [name for name in own if name not in (*self.key, *self._times, *self.fields)]
+
+    def time_of(
+        self, drawn: Any, reached: Reached, unit: dt.timedelta, before: dt.datetime | None
+    ) -> dt.datetime:
         """Return the event time of a record.
 
         Parameters:
             reached: before its epoch, whose begin is known.
             unit: of event times.
+            before: the time of the record before it; None if it is the first.
         """
         units: int
         behind: int
-        _, _, (units, behind) = drawn
+        _, _, ((units, behind), exactly) = drawn
+        if exactly is not None and before is not None:
+            distance: dt.timedelta = exactly[0] + exactly[1] * _INSTANT
+            return before + distance
         if behind < _AT_THE_WATERMARK:
             return reached.begin + units * unit - behind * self.lateness / 4
         latest = reached.begin if reached.latest is None else reached.latest
         return latest - self.lateness + (behind - _AT_THE_WATERMARK) * _INSTANT
 
-    def made(self, drawn: Any, keys: Sequence[Key], at: dt.datetime) -> Any:
+    def made(self, drawn: Any, keys: Sequence[Key], at: dt.datetime, large: int | None) -> Any:
         """Return a record; None if the class refuses its fields.
 
         Parameters:
             keys: the key is one of these.
             at: the event time.
+            large: the value of its fields with ints; None for what was drawn.
         """
         place, own, _ = drawn
+        if large is not None:
+            own = own | dict.fromkeys(self.numbers, large)
         of_key = dict(zip(self.key, keys[place % len(keys)], strict=True))
         return instance(self.cls, own | of_key | dict.fromkeys(self._times, at))
 
@@ -105,7 +135,7 @@ class Given:
         """Return the strategy."""
         return self.records
 
-    def time_of(self, drawn: Any, reached: Reached, unit: dt.timedelta) -> dt.datetime:
+    def time_of(self, drawn: Any, reached: Reached, *_: object) -> dt.datetime:
         """Return when its epoch begins: the record has a time of its own, if any."""
         return reached.begin
 
@@ -175,7 +205,7 @@ def histories_of(
 
     def assembled(drawn: tuple[Scene, list[Any]]) -> list[dict[str, list[Any]]]:
         scene, of_epochs = drawn
-        made, reached = [], Reached()
+        made, reached = [], Reached(scene.begin)
         for each in of_epochs:
             reached, records = of.assembled(scene, reached, each)
             made.append(records)
@@ -190,10 +220,25 @@ class Scene(NamedTuple):
     Parameters:
         unit: what times are multiples of.
         keys: the keys that occur, by the types of their fields.
+        begin: when the history begins in event time.
+        large: the place of a record, and the ints that it has; None for those that are drawn.
     """
 
     unit: dt.timedelta
     keys: dict[str, list[Key]]
+    begin: dt.datetime = NOON
+    large: tuple[int, int] | None = None
+
+    def large_at(self, place: int) -> int | None:
+        """Return the ints of a record; None for those that are drawn. Beside the largest int there
+        are zeros alone, so that a sum fits a state.
+        """
+        if self.large is None:
+            return None
+        chosen, number = self.large
+        if chosen == place:
+            return number
+        return 0 if number == _LARGEST else None
 
 
 class Reached(NamedTuple):
@@ -202,10 +247,12 @@ class Reached(NamedTuple):
     Parameters:
         begin: of the last epoch.
         latest: the latest time of all records; None if there are none.
+        records: how many there are.
     """
 
     begin: dt.datetime = NOON
     latest: dt.datetime | None = None
+    records: int = 0
 
 
 class Epochs:
@@ -236,7 +283,7 @@ class Epochs:
             )
             for name, some in sources.items()
         }
-        self.scenes = st.builds(Scene, _UNITS, st.fixed_dictionaries(pools))
+        self.scenes = st.builds(Scene, _UNITS, st.fixed_dictionaries(pools), _BEGINS, _LARGE)
         self.drawn = st.tuples(st.integers(0, 30), st.fixed_dictionaries(of_sources))
 
     def assembled(
@@ -250,16 +297,20 @@ class Epochs:
         steps, epoch = drawn
         reached = reached._replace(begin=reached.begin + steps * scene.unit)
         latest, records = reached.latest, dict[str, list[Any]]()
+        place, before = reached.records, reached.latest
         for name, of_source in epoch.items():
             records[name] = []
             for n, own in of_source:
                 member = self._members[name, n]
-                at = member.time_of(own, reached, scene.unit)
-                record = member.made(own, scene.keys[repr(member.key_types)], at)
+                at = member.time_of(own, reached, scene.unit, before)
+                keys = scene.keys[repr(member.key_types)]
+                record = member.made(own, keys, at, scene.large_at(place))
+                place += 1
                 if is_made(record):
+                    before = at
                     records[name].append(record)
                     latest = at if latest is None else max(latest, at)
-        return reached._replace(latest=latest), records
+        return reached._replace(latest=latest, records=place), records
 
 
 def _keys(types: tuple[Any, ...], keys: int | Sequence[Any]) -> st.SearchStrategy[list[Key]]:
@@ -278,6 +329,25 @@ _PLACES = st.just(0) | st.just(0) | st.integers(0, 11)
 
 
 _INSTANT = dt.timedelta(microseconds=1)
+
+_CHANGES = [
+    dt.datetime(2024, 2, 28, 23, 59, 50, tzinfo=dt.UTC),
+    dt.datetime(2025, 12, 31, 23, 59, 50, tzinfo=dt.UTC),
+    *(at.replace(tzinfo=dt.UTC) - 10 * _SECOND for at in CLOCK_CHANGES),
+]
+"""Before 29 February, the end of a year, and clock changes."""
+
+_BEGINS = st.just(NOON) | st.just(NOON) | st.sampled_from(_CHANGES)
+
+_LARGEST = 2**63 - 1
+_LARGE = st.one_of(
+    *[st.none()] * 4,
+    st.tuples(
+        st.integers(0, 3),
+        st.sampled_from([0, 2**31 - 1, 2**31, 2**53, 2**53 + 1, -(2**31), -(2**53) - 1, _LARGEST]),
+    ),
+)
+"""One record of a history has them: what a float, or 32 bits, do not hold."""
 
 _UNITS = st.sampled_from([_SECOND, _SECOND, 60 * _SECOND, 3_600 * _SECOND])
 """What times are multiples of in a history: jobs wait for seconds, or for hours."""

@@ -41,6 +41,21 @@ _CHARACTERS = st.characters(exclude_categories=["Cs"])  # so that texts are vali
 _TEXTS = st.text(_CHARACTERS, max_size=8)
 _INSTEAD = "give examples of records with events=[...], or a strategy of Hypothesis"
 _FLOATS_MIN = 64  # so many floats are within limits at least
+_DAYS = [dt.date(2024, 2, 29), dt.date(2025, 12, 31), dt.date(2026, 1, 1), dt.date(2000, 2, 29)]
+CLOCK_CHANGES = [
+    *(dt.datetime(2026, 3, 29, 1), dt.datetime(2026, 10, 25, 1)),  # in Europe
+    *(dt.datetime(2026, 3, 8, 7), dt.datetime(2026, 11, 1, 6)),  # in New York
+]
+"""In UTC."""
+
+_INSTANTS = st.sampled_from(
+    [
+        at
+        for day in _DAYS
+        for at in (dt.datetime(day.year, day.month, day.day, hour) for hour in (0, 23))
+    ]
+    + CLOCK_CHANGES
+)
 _SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     None: st.none(),
     type(None): st.none(),
@@ -49,8 +64,10 @@ _SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     float: (st.integers(-5, 5) | st.integers(-_LARGE, _LARGE)).map(lambda number: number * _STEP),
     str: st.sampled_from(["a", "b", ""]) | _TEXTS,
     bytes: st.binary(max_size=8),
-    dt.date: st.dates(_FIRST.date(), _LAST.date()),
-    dt.datetime: st.datetimes(_FIRST, _LAST).map(lambda at: at.replace(tzinfo=dt.UTC, fold=0)),
+    dt.date: st.dates(_FIRST.date(), _LAST.date()) | st.sampled_from(_DAYS),
+    dt.datetime: (st.datetimes(_FIRST, _LAST) | _INSTANTS).map(
+        lambda at: at.replace(tzinfo=dt.UTC, fold=0)
+    ),
     dt.timedelta: st.timedeltas(dt.timedelta(days=-10_000), dt.timedelta(days=10_000)),
     decimal.Decimal: st.decimals(-(10**12), 10**12, places=6),
     uuid.UUID: st.uuids(),

@@ -599,7 +599,21 @@ class Subject:
             if event_time is None and declared.event_time in fields:
                 event_time = declared.event_time
                 late_us = declared.lateness_us
-        return Generated(record.cls, key, event_time, dt.timedelta(microseconds=late_us))
+        late = dt.timedelta(microseconds=late_us)
+        return Generated(record.cls, key, event_time, late, distances=self._distances(source))
+
+    def _distances(self, source: Source) -> list[dt.timedelta]:
+        """Return durations of the operators that read a source: of windows, TTLs and lateness."""
+        micros: list[int] = []
+        found: list[dt.timedelta] = []
+        for operator in self._readers(source):
+            window = getattr(operator.declared.traits.made_of, "window", None)
+            names = ("size", "every", "gap")
+            found += [getattr(window, name) for name in names if hasattr(window, name)]
+            micros.append(operator.declared.lateness_us)
+            micros += [spec.ttl.duration_us for spec in operator.declared.states if spec.ttl]
+        found += [dt.timedelta(microseconds=each) for each in micros]
+        return [each for each in dict.fromkeys(found) if each]
 
     def _readers(self, source: Source) -> list[Operator]:
         """Return the operators that take the records of a source, perhaps behind transforms."""

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import annotated_types
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.codec.value_codec import value_codec
-from statekit.testing.histories import histories
+from statekit.testing.histories import Generated, histories, histories_of
 from statekit.testing.strategies import records, values
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -215,3 +216,32 @@ def test_a_history_has_what_streams_have(wanted: Callable[[list[list[Order]]], b
 def test_importing_the_kit_imports_no_hypothesis() -> None:
     code = "import sys, statekit.testing; assert 'hypothesis' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class Click(NamedTuple):
+    user: str
+    at: dt.datetime
+    pieces: int
+
+
+def test_histories_have_values_and_times_that_break_things() -> None:
+    distances = [dt.timedelta(minutes=30)]
+    made = Generated(Click, ("user",), "at", distances=distances)
+    numbers: set[int] = set()
+    apart: set[dt.timedelta] = set()
+    days: set[dt.date] = set()
+
+    @settings(max_examples=300, database=None, deadline=None, derandomize=True)
+    @given(histories_of({"clicks": [made]}))
+    def collect(history: list[dict[str, list[Click]]]) -> None:
+        clicks = [click for epoch in history for click in epoch["clicks"]]
+        numbers.update(click.pieces for click in clicks)
+        assert abs(sum(click.pieces for click in clicks)) < 2**63
+        apart.update(b.at - a.at for a, b in pairwise(clicks))
+        days.update(click.at.date() for click in clicks)
+
+    collect()
+    assert {0, 2**31, 2**53 + 1, 2**63 - 1} <= numbers
+    instant = dt.timedelta(microseconds=1)
+    assert {distances[0] - instant, distances[0], distances[0] + instant} <= apart
+    assert {dt.date(2024, 2, 29), dt.date(2026, 1, 1), dt.date(2026, 3, 29)} <= days

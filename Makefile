@@ -8,7 +8,7 @@ DEV := $(VENV)/.installed-dev
 DEMO := $(VENV)/.installed-demo
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo demo-serve test test-slow test-pages check bench soak clean java
+.PHONY: help demo demo-serve test test-seed test-slow test-pages check bench soak clean java
 
 help:
 	@echo "make demo       install into $(VENV) and run the demo on real data"

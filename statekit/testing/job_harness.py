@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -136,11 +137,8 @@ class JobHarness(JobDriver):
         callbacks = self._callbacks(published)
         for name in list(callbacks)[-1:]:
             callbacks[name] = partial(_put_last, published, name)
-            try:
+            with contextlib.suppress(_Ended):
                 self._epoch(records, outputs=callbacks)
-            except StatekitError as error:
-                if not isinstance(error.__cause__, _Ended):
-                    raise
             self.crash()
         return published
 

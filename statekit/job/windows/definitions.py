@@ -47,6 +47,9 @@ _NEW: Any = object()
 # Windows of a key in memory at once while its records are added, beside those of two records.
 _WINDOWS_AT_ONCE = 100
 
+WINDOWS_PER_RECORD_MAX = 10_000
+"""A record that is added to more windows would stop a job."""
+
 
 @dataclass(frozen=True)
 class Sliding:
@@ -126,7 +129,8 @@ def sliding(
         offset: windows start at 1970-01-01 00:00 UTC plus this.
 
     Raises:
-        StateTypeError: a duration is not valid or zero, or `every` is more than the size.
+        StateTypeError: a duration is not valid or zero, `every` is more than the size, or a record
+            would be in more than 10,000 windows.
 
     >>> sliding("1 hour", every="15 minutes").every
     datetime.timedelta(seconds=900)
@@ -139,6 +143,11 @@ def sliding(
             f"every={shown(every)} is more than size={shown(size)}, and records between two "
             "windows would be "
             "in none: give at most the size"
+        )
+    if (windows := -(-window.size // window.every)) > WINDOWS_PER_RECORD_MAX:
+        raise StateTypeError(
+            f"sliding({shown(size)}, every={shown(every)}): each record would be in {windows:,} "
+            f"windows, and {WINDOWS_PER_RECORD_MAX:,} is the limit: give a longer every="
         )
     return window
 

@@ -919,6 +919,7 @@ def test_windows_that_cannot_be_are_refused() -> None:
         (lambda: sk.tumbling("1 h", offset="-1 h"), "offset='-1 h'"),
         (lambda: sk.sliding("1 h", "0 s"), "every='0 s': give more than nothing"),
         (lambda: sk.sliding("1 h", "2 h"), "every='2 h' is more than size='1 h'"),
+        (lambda: sk.sliding("285 weeks", "1 s"), r"would be in 172,368,000 windows, and 10,000"),
         (lambda: sk.session("0 s"), "gap='0 s': give more than nothing"),
         (lambda: sk.session(dt.timedelta(-1)), "gap="),
     ):

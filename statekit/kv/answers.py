@@ -34,8 +34,7 @@ def entry_class(name: str, fields: dict[str, Any], into: Any) -> Any:
         wanted = ", ".join(f"{field}: {type_text(of)}" for field, of in fields.items())
         raise StateTypeError(
             f"{name}: {into.__name__}.entries is {type_text(hints['entries'])}: declare it as a "
-            "list "
-            f"of records with the fields {wanted}"
+            f"list of records with the fields {wanted}"
         )
     return given
 

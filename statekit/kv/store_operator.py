@@ -47,7 +47,7 @@ class Operation:
 
 
 class StoredOperations(NamedTuple):
-    """What the operator of a store does, as data: a model in plain Python is made of it.
+    """The operations of a store as data, from which a model in plain Python is built.
 
     Parameters:
         history: how long replaced values are kept; None without a history.
@@ -85,8 +85,7 @@ class StoreOperator:
         if type(None) in typing.get_args(value) or value is None:
             raise StateTypeError(
                 f"{self.where}: value={type_text(value)}: None stands for an absent value, so "
-                "that it "
-                "is no value: leave it out of the type"
+                "that it is no value: leave it out of the type"
             )
         if ttl is not None and not isinstance(ttl, TTL):
             raise StateTypeError(
@@ -137,17 +136,7 @@ class StoreOperator:
         return self.job.operator(self.name).declared
 
     def late(self, answers: Stream[Any]) -> Stream[Any]:
-        """Return the late requests of an operation: records with `key`, `at` and its other parts;
-        for `multi_get`, the records themselves.
-
-        Late operations have no effect and no answers.
-
-        Parameters:
-            answers: what the operation returned.
-
-        Raises:
-            StateTypeError: the store has no `event_time`, or the stream is none of its answers.
-        """
+        """Return the late requests of an operation. See `KVStore.late`."""
         if not isinstance(answers, Stream):
             raise StateTypeError(
                 f"{self.where}: late({shown(answers)}): give what an operation of the store "
@@ -158,8 +147,7 @@ class StoreOperator:
         if operation is None or self.event_time is None:
             raise StateTypeError(
                 f"{self.where}: {shown(answers)} has no late requests: give what an operation of "
-                "a "
-                "store with event_time= returned"
+                "a store with event_time= returned"
             )
         name = f"{answers.name}.late"
         if assembly is None:
@@ -186,8 +174,7 @@ class StoreOperator:
         if len(given) != len(types):
             raise StateTypeError(
                 f"{self.where}: key={shown(key)} has {len(given)} parts, and keys of the store "
-                "have "
-                f"{len(types)}: give as many fields"
+                f"have {len(types)}: give as many fields"
             )
         return [Part(name, of, each) for (name, of), each in zip(types, given, strict=True)]
 
@@ -214,8 +201,7 @@ class StoreOperator:
             raise StateTypeError(
                 f"{self.where}: multi_get(keys={shown(keys)}): {record_class.__name__}.{keys} is "
                 f"{type_text(found)}: declare it as {type_text(lists[0])}, or give a function "
-                "that returns "
-                "a list of keys"
+                "that returns a list of keys"
             )
 
     def checked(

@@ -101,7 +101,7 @@ class ValuesAnswer(Protocol[V_co, T_co]):
         """The time of the request, in a store with `event_time`."""
 
 
-class Entry(Protocol[V_co]):
+class ScanEntry(Protocol[V_co]):
     """An entry of a scan."""
 
     @property
@@ -117,5 +117,5 @@ class ScanAnswer(KeyAnswer[K_co], Protocol[K_co, V_co]):
     """The answer of `scan`. It has the bounds that were given, as `start` and `end`."""
 
     @property
-    def entries(self) -> Sequence[Entry[V_co]]:
+    def entries(self) -> Sequence[ScanEntry[V_co]]:
         """The entries in the order of the scan."""

@@ -142,8 +142,7 @@ class StateTable:
         ):
             raise StateTypeError(
                 f"columns={shown(columns, 200)}: give a list of names, such as ['value']. Nothing "
-                "was "
-                "read"
+                "was read"
             )
         with self._located():
             table = table_for_reading(

@@ -146,8 +146,7 @@ class Reduce:
         if not callable(self.fn):
             raise StateTypeError(
                 f"Reduce({shown(self.fn)}) is not a reducer: pass a function of two arguments, or "
-                "one "
-                "of sum, min, max, 'count'"
+                "one of sum, min, max, 'count'"
             )
         return self.fn
 

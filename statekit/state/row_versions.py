@@ -255,8 +255,7 @@ def _converter(
         if not codec.accepts(new):
             raise StateTypeError(
                 f"{where()} returned {shown(new, 200)}: {codec.reason(new)}; {old_text}. Nothing "
-                "of "
-                "this epoch is committed: return a value of the declared type"
+                "of this epoch is committed: return a value of the declared type"
             )
         # As it would be stored: the caller owns it, and nothing of it belongs to the hook.
         try:

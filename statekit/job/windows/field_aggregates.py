@@ -439,8 +439,7 @@ def aggregation(
         if not isinstance(of, FieldAggregate):
             raise results.error(
                 f"{name}={shown(of)}: give Count(), or Sum, Min, Max, Mean or Collect of a field, "
-                "or "
-                "Top, Last or Collect of the records"
+                "or Top, Last or Collect of the records"
             )
         if name in types:
             raise results.error(f"{name!r} would be two fields of the results: give another name")

@@ -39,8 +39,7 @@ class Options:
                 advice = f"did you mean {names[close[0]]}? It" if close else "it"
                 raise StateTypeError(
                     f"option {name}={shown(value)}: format {source!r} has no such option. Nothing "
-                    "was "
-                    f"read: {advice} has {', '.join(known)}"
+                    f"was read: {advice} has {', '.join(known)}"
                 )
 
     def text(self, name: str) -> str | None:

@@ -224,8 +224,7 @@ class TwsCheckpoint:
                 f"{self.url} has metadata of a transformWithState that this statekit does not know "
                 f"({shown_error(error)}; the metadata is "
                 f"{shown(row.operatorProperties, 300)}): upgrade statekit, or run a micro-batch "
-                "with "
-                "Spark 4.1 or newer"
+                "with Spark 4.1 or newer"
             ) from error
         return TwsOperator(time_mode, {state.name: state for state in states})
 

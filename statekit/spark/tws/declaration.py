@@ -70,8 +70,7 @@ def declaration(
     if str(output_mode).lower() not in _OUTPUT_MODES:
         raise StateTypeError(
             f"output_mode={shown(output_mode)}: there are append, update and complete; each emits "
-            "what "
-            "the processor yields"
+            "what the processor yields"
         )
     outputs = parsed_schema(output_schema, "output_schema")
     delays = {field.name: field.metadata[DELAY] for field in schema if DELAY in field.metadata}

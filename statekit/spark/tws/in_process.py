@@ -73,8 +73,7 @@ class GivenRows(RecordType):
         if unknown := [name for name in names if name not in self.schema.names]:
             raise ProcessError(
                 f"{shown(value, 200)} has {', '.join(map(repr, unknown))}, and rows have the "
-                "columns "
-                f"{', '.join(self.schema.names)}"
+                f"columns {', '.join(self.schema.names)}"
             )
         (batch,) = _arrow_row(self.rows.coerce(value), self.schema).to_batches()
         (row,) = self.rows.reader(batch.schema).read(batch)

@@ -93,8 +93,7 @@ class SqlValues:
         except MisfitError as error:
             raise StateTypeError(
                 f"{self._where} cannot hold {shown(value, 200)}: {shown_text(error)}. Its schema "
-                "is "
-                f"{self.schema.simpleString()}; nothing of this epoch is committed"
+                f"is {self.schema.simpleString()}; nothing of this epoch is committed"
             ) from None
 
     def _parts(self, value: Any) -> Any:

@@ -255,9 +255,7 @@ def class_hints(cls: Any) -> Mapping[str, Any]:
 
     >>> from typing import Generic
     >>> T = typing.TypeVar("T")
-    >>> @dataclasses.dataclass
-    ... class Box(Generic[T]):
-    ...     items: list[T]
+    >>> Box = dataclasses.make_dataclass("Box", [("items", list[T])], bases=(Generic[T],))
     >>> class IntBox(Box[int]): ...
     >>> class_hints(IntBox)
     {'items': list[int]}

@@ -170,7 +170,8 @@ class Checked:
 
 def key_of_request(request: Any) -> Any:
     """Return the key of a request, for messages."""
-    parts = [value for name, value in zip(request._fields, request, strict=True) if _is_key(name)]
+    names = typing.get_type_hints(type(request))
+    parts = [value for name, value in zip(names, request, strict=True) if _is_key(name)]
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 

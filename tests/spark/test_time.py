@@ -342,7 +342,7 @@ def test_a_heartbeat_never_takes_the_epoch_of_a_batch_that_failed(runs: Runs) ->
     runs.feed("pings", [{"key": "a"}])
     inputs = {"pings": runs.stream("pings", "key string")}
     query = runs.start(watching_job(), inputs, outputs={"out": sink}, heartbeat="100 ms")
-    with pytest.raises(OSError, match="out of order"):
+    with pytest.raises(sk.ProcessError, match="OSError: the sink is out of order"):
         query.await_termination(PATIENCE_S)
     query.stop()
     failed = told[0][0]

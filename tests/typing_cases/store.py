@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, assert_type
+from typing import NamedTuple, assert_type
 
 import statekit as sk
 
@@ -35,11 +35,12 @@ payments = job.source("payments", Payment)
 accounts = job.add(sk.KVStore("accounts", key=str, value=int))
 assert_type(accounts, sk.KVStore[str, int])
 assert_type(accounts.get(payments, key="account", into=Balance), sk.Stream[Balance])
-assert_type(accounts.put(payments, key="account", value="cents"), sk.Stream[Any])
+put = accounts.put(payments, key="account", value="cents").sink("put")
+assert_type(job.run({"payments": []})[put][0].value, int)
 accounts.update(payments, paid, key="account")
-accounts.update(payments, renamed, key="account")  # error: Argument 2 to "update" of "KVStore"
-accounts.get(job, key="account")  # error: Argument 1 to "get" of "KVStore"
-accounts.get(payments)  # error: Missing named argument "key"
+accounts.update(payments, renamed, key="account")  # error: Argument 2 to "update" of "StoreWrites"
+accounts.get(job, key="account")  # error: No overload variant of "get"
+accounts.get(payments)  # error: No overload variant of "get"
 sk.KVStore("wrong", key="str", value=int)  # error: Argument "key" to "KVStore"
 job.add(payments)  # error: Value of type variable "P" of "add"
 

@@ -157,7 +157,7 @@ def test_initial_state_is_handled_once_also_if_the_first_epoch_fails(runs: Runs)
         assert query.await_termination(PATIENCE_S)
 
     feed(runs, ("a", 1, 5))
-    with pytest.raises(OSError, match="full"):
+    with pytest.raises(sk.ProcessError, match="full"):
         run(_fails)
     assert runs.epochs() == []
     found, collect = collector()

@@ -275,6 +275,7 @@ def test_inspect_shows_how_far_event_time_has_come(tmp_path: Path) -> None:
             "lateness_us": 5_400_000_000,
             "watermark": "2026-01-01T15:30:00+00:00",
             "late": 1,
+            "waits_for": None,
         }
 
 

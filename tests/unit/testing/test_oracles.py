@@ -15,6 +15,7 @@ from statekit.records.record_order import CompleteOrder
 from statekit.state import redistribution
 from statekit.testing import check
 from statekit.testing.redistribution import wrong_pieces
+from statekit.testing.search import Search
 from tests.support import kv_model
 
 
@@ -168,10 +169,17 @@ FAULTS: dict[str, tuple[Any, str, Any, Callable[[], sk.Job]]] = {
 }
 
 
+@pytest.fixture
+def patched(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Faults of this process alone: new processes would not have them, and confirm nothing."""
+    monkeypatch.setattr(Search, "_can_be_confirmed", False)
+    return monkeypatch
+
+
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_of_windows_and_stores_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_windows_and_stores_is_found(name: str, patched: pytest.MonkeyPatch) -> None:
     owner, function, spoilt, job = FAULTS[name]
-    monkeypatch.setattr(owner, function, spoilt(getattr(owner, function)))
+    patched.setattr(owner, function, spoilt(getattr(owner, function)))
     with pytest.raises(AssertionError, match="'plain Python' does not hold"):
         check(job(), holds=["plain Python"], depth="quick")
 
@@ -184,14 +192,14 @@ def numbered(
     yield reading.level
 
 
-def test_an_element_that_a_rescale_loses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_element_that_a_rescale_loses_is_found(patched: pytest.MonkeyPatch) -> None:
     cut = redistribution.moved_rows
 
     def lossy(*arguments: Any) -> Any:
         moved = cut(*arguments)
         return [*moved[:-1], moved[-1][:-1]] if len(moved) > 1 else moved
 
-    monkeypatch.setattr(redistribution, "moved_rows", lossy)
+    patched.setattr(redistribution, "moved_rows", lossy)
     with pytest.raises(AssertionError, match=r"operator state 'levels' of numbered before epoch"):
         check(numbered, holds=["rescaling"], depth="quick")
 

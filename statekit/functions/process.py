@@ -117,6 +117,18 @@ class Traits:
     made_of: Any = None
 
 
+class EpochWatermarks(Protocol):
+    """The watermarks of an epoch, such as a plan has them."""
+
+    @property
+    def watermark_us(self) -> int:
+        """The watermark of the epoch, in microseconds."""
+
+    @property
+    def reached_us(self) -> int:
+        """The watermark of the epoch before, in microseconds."""
+
+
 class Process(Generic[R, P, U]):
     """A process function with everything its signature declares.
 
@@ -325,7 +337,7 @@ class Process(Generic[R, P, U]):
         """Whether there is a callback for timers."""
         return bool(self._callbacks)
 
-    def late_us(self, plan: ShardPlan) -> int:
+    def late_us(self, plan: EpochWatermarks) -> int:
         """Return the watermark that makes a record late."""
         return plan.watermark_us
 

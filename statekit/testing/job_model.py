@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
+from statekit.job.plan import Operator
 from statekit.job.windows.made_of import AggregatedFields, WindowedResult
 from statekit.kv.store_operator import StoredOperations
 from statekit.testing.aggregate_model import AggregateModel
@@ -43,6 +44,13 @@ def model_of_operator(
         return None
 
 
+class Marks(NamedTuple):
+    """The watermarks of an epoch, in microseconds."""
+
+    watermark_us: int
+    reached_us: int
+
+
 class JobModel:
     """Runs each operator of a job over plain Python. It knows which records are late.
 
@@ -64,6 +72,7 @@ class JobModel:
         self.of = {name: model for name, model in models.items() if model is not None}
         self.late = 0
         self._watermarks = WatermarkModel(job)
+        self._reached: Mapping[str, int] = {}
 
     def run(
         self,
@@ -92,13 +101,19 @@ class JobModel:
                 time_of = operator.declared.time_of()
                 times = {name: list(map(time_of, given[name])) for name in operator.inputs}
                 self._watermarks.read(operator, now_us, times)
-                in_time = [each for each in records if time_of(each[0]) > watermark]
-                found[operator.late] = [r for r, _ in records if time_of(r) <= watermark]
+                late_us = operator.declared.late_us(self._marks(operator, watermark))
+                in_time = [each for each in records if time_of(each[0]) > late_us]
+                found[operator.late] = [r for r, _ in records if time_of(r) <= late_us]
                 self.late += len(records) - len(in_time)
             model = self.of.get(operator.name)
             if model is not None:
                 found[operator.name] = _emitted(model, in_time, watermark, now)
+        self._reached = watermarks
         return found
+
+    def _marks(self, operator: Operator, watermark_us: int) -> Marks:
+        reached_us = self._reached.get(operator.name, BEGINNING)
+        return Marks(watermark_us, max(reached_us, operator.declared.traits.earliest_us))
 
 
 def _emitted(

@@ -324,7 +324,7 @@ def test_a_crash_before_the_first_commit_replays_from_the_start(tmp_path: Path) 
         if len(calls) == 1:
             raise Crash
 
-    with pytest.raises(Crash):
+    with pytest.raises(sk.ProcessError, match="Crash"):
         run_pairs(tmp_path, range(3), 5, sink)
     run_pairs(tmp_path, range(5), 5, sink)
     assert calls == [(0, [0, 1, 2]), (0, [0, 1, 2, 3, 4])]

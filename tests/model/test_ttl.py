@@ -759,7 +759,7 @@ def test_an_epoch_that_is_run_again_finds_the_same_expired(tmp_path: Path) -> No
             clock=lambda: clock[0],
         )
 
-    with pytest.raises(RuntimeError):
+    with pytest.raises(sk.ProcessError, match="RuntimeError"):
         run(fails)
     clock[0] = 3_700_000_000
     collected: list[Any] = []

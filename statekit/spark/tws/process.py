@@ -21,10 +21,9 @@ import pyarrow as pa
 from pyspark.sql import types as sql
 from pyspark.sql.streaming import stateful_processor as spark
 
-from statekit.checkpoint.manifest import ShardPlan
 from statekit.errors import StateTypeError
 from statekit.functions.context import Context
-from statekit.functions.process import NOTHING_RENAMED, Process, Traits
+from statekit.functions.process import NOTHING_RENAMED, EpochWatermarks, Process, Traits
 from statekit.functions.signature import Signature
 from statekit.keygroup import key_fields
 from statekit.records.keyed_batch import KeyedBatch
@@ -301,7 +300,7 @@ class ProcessorProcess(Process[Any, Any, Any]):
         calls: Any = self.fn
         return ColumnNames(calls.key, self.record_type, self.renamed)
 
-    def late_us(self, plan: ShardPlan) -> int:
+    def late_us(self, plan: EpochWatermarks) -> int:
         """Return the watermark of the epoch before, in whole milliseconds, as in Spark."""
         if self.calls.time_mode != "eventtime":
             return BEGINNING - 1

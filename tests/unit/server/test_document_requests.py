@@ -28,7 +28,7 @@ from tests.support.served import Sale, sell, server
 
 EXAMPLES = 300 if os.environ.get("STATEKIT_SOAK") else 3
 TOKEN = {"Authorization": "Bearer some"}
-EPOCH = ("epoch", "as_of", "min_epoch", "min_watermark", "wait", "cursor")
+EPOCH = ("epoch", "manifest", "as_of", "min_epoch", "min_watermark", "wait", "cursor")
 DEPENDENT = ("POST /sql", "GET /openapi.json")
 """Operations whose parameters depend on each other, or on what is served."""
 

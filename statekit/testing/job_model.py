@@ -26,7 +26,8 @@ OperatorModel = ProcessModel | WindowModel | AggregateModel
 def model_of_operator(
     process: Process[Any, Any, Any], of_key: type[KeyModel] = KeyModel
 ) -> OperatorModel | None:
-    """Return a model of an operator; None if there is none: it has no key, or operator state.
+    """Return a model of an operator; None if there is none: it has no key, or operator state, or is
+    a processor of Spark by event time, whose records are late by the watermark of the epoch before.
 
     Parameters:
         of_key: what a key of a function of the user is.
@@ -38,6 +39,8 @@ def model_of_operator(
             return AggregateModel(process)
         case StoredOperations():
             return ProcessModel(process, StoreModel)
+    if process.traits.settles:
+        return None
     try:
         return ProcessModel(process, of_key)
     except StateTypeError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.mutation.cases import Case
@@ -47,7 +49,11 @@ def test_a_right_function_causes_no_alarm(name: str) -> None:
     assert found(CASES[name], FEW_RIGHT[name], "quick") is None
 
 
+# All of them take half an hour.
+TRIED = RIGHT if os.environ.get("STATEKIT_SOAK") else RIGHT[::10]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("case", RIGHT, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", TRIED, ids=lambda case: case.name)
 def test_no_right_function_causes_an_alarm(case: Case) -> None:
     assert found(case, depth="quick") is None

@@ -273,8 +273,10 @@ class LocalObjects:
 
     def __init__(self, root: Path, *, creates: bool = True) -> None:
         self.root, self._creates = root, creates
-        with _failures(lasting=True):
-            root.mkdir(parents=True, exist_ok=True)
+        with _failures(lasting=True, needs_no_file=True):
+            if creates:
+                root.mkdir(parents=True, exist_ok=True)
+            self._check_root()
             self._store = LocalStore(root)
 
     def get(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
@@ -304,6 +306,9 @@ class LocalObjects:
         with _failures(lasting=True, needs_no_file=True):
             self._check_root()
             inside(self.root, path)
+            if isinstance(data, bytes) and not self._creates:
+                _put_where_it_is(self.root, path, data, replaces=True)
+                return
             if isinstance(data, bytes):
                 # It may replace a file, which must not be lost to a power failure.
                 obstore.rename(self._store, self._draft(data), path)
@@ -326,6 +331,9 @@ class LocalObjects:
         with _failures(lasting=True, needs_no_file=True):
             self._check_root()
             inside(self.root, path)
+            if not self._creates:
+                _put_where_it_is(self.root, path, data, replaces=False)
+                return
             draft = self._draft(data)
             try:
                 obstore.rename(self._store, draft, path, overwrite=False)
@@ -399,6 +407,57 @@ class LocalObjects:
                 return
 
 
+def _put_where_it_is(root: Path, path: str, data: bytes, *, replaces: bool) -> None:
+    """Store a file durably below a directory. If the directory is renamed meanwhile, the file is
+    stored below its new name, and nothing is created at the old one.
+
+    Parameters:
+        replaces: whether it may replace a file.
+
+    Raises:
+        AlreadyExistsError: there is such a file.
+    """
+    folder, _, name = path.rpartition("/")
+    draft = unique_id()
+    with contextlib.ExitStack() as opened:
+        home = os.open(root, _FOLDER)
+        opened.callback(os.close, home)
+        target = opened.enter_context(_opened_folder(folder, home))
+        drafts = opened.enter_context(_opened_folder(TMP, home))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with open(os.open(draft, flags, 0o666, dir_fd=drafts), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if replaces:
+            os.rename(draft, name, src_dir_fd=drafts, dst_dir_fd=target)
+        else:
+            try:
+                os.link(draft, name, src_dir_fd=drafts, dst_dir_fd=target)
+            except FileExistsError as error:
+                raise store_errors.AlreadyExistsError(str(error)) from error
+            finally:
+                os.unlink(draft, dir_fd=drafts)
+        os.fsync(target)
+
+
+@contextlib.contextmanager
+def _opened_folder(folder: str, home: int) -> Iterator[int]:
+    """Open a folder below a directory that is open. What is missing is created."""
+    opened = os.dup(home)
+    try:
+        for part in folder.split("/") if folder else ():
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, dir_fd=opened)
+                os.fsync(opened)
+            inner = os.open(part, _FOLDER | _NO_LINK, dir_fd=opened)
+            os.close(opened)
+            opened = inner
+        yield opened
+    finally:
+        os.close(opened)
+
+
 def inside(root: Path, path: str) -> Path:
     """Return the path of a file below a directory.
 
@@ -466,6 +525,8 @@ def _no_folder() -> Iterator[None]:
     except IsADirectoryError:
         raise FileNotFoundError from None
 
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 

@@ -208,6 +208,9 @@ def _show_dict(schema: Schema, wire: Any, show: Callable[[Schema, Any], Json]) -
     return {k if isinstance(k, str) else json.dumps(k): v for k, v in entries.items()}
 
 
+_NOT_FINITE = frozenset({"nan", "inf", "-inf"})
+"""Floats that are text in JSON."""
+
 _TEXTS = frozenset({"str", "bytes", "date", "datetime", "timedelta", "decimal", "uuid", "enum"})
 
 
@@ -312,7 +315,10 @@ def _wire_of_dict(schema: Schema, data: Json, outer: Mapping[str, Schema]) -> An
         ]
     is_text = key.kind in _TEXTS
     entries = expect(data, dict).items()
-    keys = [_wire_of_json(key, k if is_text else json.loads(k), outer) for k, _ in entries]
+    keys = [
+        _wire_of_json(key, k if is_text or k in _NOT_FINITE else json.loads(k), outer)
+        for k, _ in entries
+    ]
     return dict(zip(keys, (_wire_of_json(item, v, outer) for _, v in entries), strict=True))
 
 

@@ -178,13 +178,18 @@ _COMMAND = (
 
 
 def _started(module: str, niceness: int) -> subprocess.Popen[bytes]:
-    """Start a child, which imports its module and waits for its request."""
+    """Start a child, which imports its module and waits for its request.
+
+    It has a process group of its own, in this session: Linux shares the machine between sessions
+    first (`sched_autogroup_enabled`), so that a child in another one would take as much of it as
+    the parent, however low its priority is.
+    """
     return subprocess.Popen(
         [sys.executable, "-c", _COMMAND, str(niceness), module],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        start_new_session=True,
+        process_group=0,
         env=os.environ | _ENVIRONMENT,
     )
 

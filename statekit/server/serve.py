@@ -21,7 +21,7 @@ from statekit.server.disk import Disk
 from statekit.server.hosts import ANY_HOST
 from statekit.server.limits import Limits
 from statekit.server.logs import escape_logs, write_logs
-from statekit.server.priority import give_way
+from statekit.server.priority import prefer_single_reads
 from statekit.server.protocol import ProblemProtocol
 from statekit.server.proxies import trusted_networks
 from statekit.server.routes import RESERVED
@@ -117,7 +117,6 @@ def serve(
         StatekitError: a checkpoint cannot be read.
     """
     write_logs(access=options.access_log)
-    give_way()
     with bound_socket(options.host, options.port) as listening:
         config = uvicorn_config(checkpoints, options)
         port = listening.getsockname()[1]
@@ -130,6 +129,10 @@ class StateServer(uvicorn.Server):
     """Serves until the process gets SIGTERM or SIGINT. Then streams of events end first, and open
     requests after that.
     """
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        prefer_single_reads()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         assert isinstance(self.config.app, Application)

@@ -28,12 +28,13 @@ from starlette.types import Receive, Scope, Send
 
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.clock import stopwatch_s
-from statekit.query.export import Format, export
-from statekit.query.read import StateTable, WideIntError, WideInts
-from statekit.query.reader import CheckpointReader
+from statekit.query.export import Format
+from statekit.query.export_in_child import ExportRequest, warm_child
+from statekit.query.read import WideIntError, WideInts
 from statekit.query.view import View
 from statekit.server.conditions import Range, Validators, ranges_of
 from statekit.server.disk import Disk
+from statekit.server.priority import NICENESS
 from statekit.server.problems import Problem, too_many
 from statekit.server.served_job import ServedJob
 from statekit.timestamp import instant
@@ -47,6 +48,13 @@ MEDIA_TYPES: dict[Format, str] = {
 
 _FILES_MAX, _SMALL_BYTES = 16, 2**20
 _WRITTEN_AT_ONCE = 2
+_SECONDS = 3600.0
+
+_HERE_BYTES_MAX = 2**20
+"""Up to so many bytes of an operator's state, a table is written by a thread of the server. A
+process of its own takes about a second of CPU, which the others do not wait for.
+"""
+
 _KEPT_S = 60.0
 """How long a file is kept after it was asked for, so that a reader gets all of its parts."""
 
@@ -106,6 +114,7 @@ class Tables:
 
     def __init__(self, disk: Disk, most: int) -> None:
         self._disk, self._most = disk, most
+        self._warm = warm_child(NICENESS)
         self._directory = disk.below("tables")
         self._tables: OrderedDict[str, _Table] = OrderedDict()
         self._numbers = itertools.count()
@@ -173,7 +182,7 @@ class Tables:
         if table is None or (table.writing.done() and not table.is_there):
             await self._check_space()
             path = self._directory / f"{next(self._numbers)}.{asked.to}"
-            writing = asyncio.ensure_future(self._written(job.checkpoint, view.id, asked, path))
+            writing = asyncio.ensure_future(self._written(job, view, asked, path))
             table = self._tables[tag] = _Table(validators, writing)
         async with job.reads_checkpoint(view):
             await asyncio.shield(table.writing)
@@ -201,11 +210,23 @@ class Tables:
             self._remove_old(is_full=True)
         await run_in_threadpool(self._disk.check_request)
 
-    async def _written(self, checkpoint: str, epoch_id: EpochId, asked: Asked, path: Path) -> _File:
+    async def _written(self, job: ServedJob, view: View, asked: Asked, path: Path) -> _File:
+        request = ExportRequest(
+            checkpoint=job.checkpoint,
+            epoch=view.id,
+            operator=asked.operator,
+            state=asked.state,
+            wide_ints=asked.wide_ints,
+            to=asked.to,
+            into=str(path),
+        )
+        is_small = sum(size for _, size in view.sizes(asked.operator).values()) < _HERE_BYTES_MAX
+
         def write() -> _File:
-            reader = CheckpointReader(checkpoint, epoch=epoch_id)
-            rows = StateTable(reader, asked.operator, asked.state)
-            export(rows.reader(wide_ints=asked.wide_ints), path, asked.to, overwrite=True)
+            if is_small:
+                request.carry_out()
+            else:
+                request.carry_out_in(self._warm, timeout_s=_SECONDS, below=self._directory)
             return _File(path, path.stat().st_size)
 
         async with self._at_once:
@@ -213,6 +234,10 @@ class Tables:
                 return await run_in_threadpool(write)
             except WideIntError as error:
                 raise Problem(400, "wide_ints", str(error)) from error
+
+    def close(self) -> None:
+        """End the process that waits for the next table."""
+        self._warm.close()
 
     def _remove_old(self, *, is_full: bool = False) -> None:
         """Remove the files that nobody has asked for in a while, but for the last ones.

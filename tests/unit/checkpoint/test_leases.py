@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import itertools
 import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from statekit.checkpoint.leases import ReaderLease, resync_error
 from statekit.checkpoint.object_store import Objects
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import checksum_of
+from statekit.clock import sleep_s
+from statekit.errors import StatekitError
 from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.maintenance.verify.repair import repair
 from statekit.maintenance.verify.verify import verify
@@ -812,3 +815,30 @@ def test_a_stored_lease_is_sealed_json(repository: TimedRepository) -> None:
     lease = Lease.from_bytes(repository.read(path), path)
     assert (lease.name, lease.epoch, lease.ttl_us, lease.token) == ("index", 4, 600_000_000, "t")
     assert lease.holder.process == os.getpid()
+
+
+def test_a_reader_creates_nothing_where_a_checkpoint_was_before_it_was_moved(
+    tmp_path: Path,
+) -> None:
+    home, away = tmp_path / "c", tmp_path / "away"
+    tally_job().start([entries(0, 5)], checkpoint=home).wait()
+    repository, ended = Repository(home, create=False), threading.Event()
+
+    def write_leases() -> None:
+        while not ended.is_set():
+            with contextlib.suppress(StatekitError):
+                ReaderLease.take(repository, "index", 1).renew()
+
+    reader = threading.Thread(target=write_leases)
+    reader.start()
+    try:
+        for _ in range(200):
+            home.rename(away)
+            sleep_s(0.002)
+            assert not home.exists()
+            away.rename(home)
+    finally:
+        ended.set()
+        reader.join()
+    with ReaderLease.take(repository, "index", 1):
+        assert [stored.lease.name for stored in stored_leases(repository)[0]] == ["index"]

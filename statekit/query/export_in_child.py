@@ -1,0 +1,88 @@
+"""The export of a state in a process of its own: `python -m statekit.query.export_in_child`.
+
+It reads all rows of a state, which would slow down a process that serves others.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from statekit.checkpoint.epoch_id import EpochId
+from statekit.query.child_process import WarmChild, answer_parent, run_child
+from statekit.query.export import Format, export
+from statekit.query.read import StateTable, WideIntError, WideInts
+from statekit.query.reader import CheckpointReader
+
+_MODULE = "statekit.query.export_in_child"
+
+
+class ExportRequest(msgspec.Struct, frozen=True):
+    """A state whose rows are exported.
+
+    Parameters:
+        wide_ints: as for `statekit.read`.
+        into: the file; one that exists is replaced.
+    """
+
+    checkpoint: str
+    epoch: int | EpochId
+    operator: str
+    state: str
+    wide_ints: WideInts
+    to: Format
+    into: str
+
+    def carry_out(self) -> None:
+        """Write the file, in this process.
+
+        Raises:
+            WideIntError: an int is too large for its column.
+            QueryError: there is no such state or epoch.
+            StatekitError: the checkpoint cannot be read, or the file not be written.
+        """
+        reader = CheckpointReader(self.checkpoint, epoch=self.epoch)
+        rows = StateTable(reader, self.operator, self.state)
+        export(rows.reader(wide_ints=self.wide_ints), Path(self.into), self.to, overwrite=True)
+
+    def carry_out_in(self, warm: WarmChild, *, timeout_s: float, below: Path) -> None:
+        """Write the file in a process of its own.
+
+        Parameters:
+            warm: made by `warm_child`.
+            timeout_s: the longest time, in seconds.
+            below: where the directory for the files of the process is created.
+
+        Raises:
+            ChildLimitError: it takes too long.
+            StatekitError: as for `carry_out`.
+        """
+        too_wide = run_child(
+            _MODULE, self, "export", timeout_s=timeout_s, below=below, warm=warm
+        ).decode()
+        if too_wide:
+            raise WideIntError(too_wide)
+
+
+def warm_child(niceness: int) -> WarmChild:
+    """Return a process that waits for the next export.
+
+    Parameters:
+        niceness: how much the scheduler prefers other processes, such as the one that serves.
+    """
+    return WarmChild(_MODULE, niceness)
+
+
+def _answer(request: ExportRequest, _: Path) -> bytes:
+    """Write the file, and return why an int does not fit."""
+    try:
+        request.carry_out()
+    except WideIntError as error:
+        return str(error).encode()
+    return b""
+
+
+if __name__ == "__main__":
+    sys.exit(answer_parent(ExportRequest, _answer))

@@ -6,6 +6,7 @@ It reads all rows of a state, which would slow down a process that serves others
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -47,12 +48,15 @@ class ExportRequest(msgspec.Struct, frozen=True):
         rows = StateTable(reader, self.operator, self.state)
         export(rows.reader(wide_ints=self.wide_ints), Path(self.into), self.to, overwrite=True)
 
-    def carry_out_in(self, warm: WarmChild, *, timeout_s: float, below: Path) -> None:
+    def carry_out_in(
+        self, warm: WarmChild, *, timeout_s: float, is_unwanted: Callable[[], bool], below: Path
+    ) -> None:
         """Write the file in a process of its own.
 
         Parameters:
             warm: made by `warm_child`.
             timeout_s: the longest time, in seconds.
+            is_unwanted: asked while the process runs; it is ended once nobody wants the file.
             below: where the directory for the files of the process is created.
 
         Raises:
@@ -60,10 +64,16 @@ class ExportRequest(msgspec.Struct, frozen=True):
             StatekitError: as for `carry_out`.
         """
         too_wide = run_child(
-            _MODULE, self, "export", timeout_s=timeout_s, below=below, warm=warm
-        ).decode()
+            _MODULE,
+            self,
+            "export",
+            timeout_s=timeout_s,
+            is_unwanted=is_unwanted,
+            below=below,
+            warm=warm,
+        )
         if too_wide:
-            raise WideIntError(too_wide)
+            raise WideIntError(too_wide.decode())
 
 
 def warm_child(niceness: int) -> WarmChild:

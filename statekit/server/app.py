@@ -119,6 +119,7 @@ class Application:
         self._served.live.close()
         for work in self._served.long_works:
             work.end()
+        self._served.tables.end()
         for job in self._served.jobs.values():
             job.end_waits()
 

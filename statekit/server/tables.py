@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from starlette.types import Receive, Scope, Send
 
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.clock import stopwatch_s
+from statekit.errors import QueryError
 from statekit.query.export import Format
 from statekit.query.export_in_child import ExportRequest, warm_child
 from statekit.query.read import WideIntError, WideInts
@@ -35,7 +37,7 @@ from statekit.query.view import View
 from statekit.server.conditions import Range, Validators, ranges_of
 from statekit.server.disk import Disk
 from statekit.server.priority import NICENESS
-from statekit.server.problems import Problem, too_many
+from statekit.server.problems import Problem, closing, too_many
 from statekit.server.served_job import ServedJob
 from statekit.timestamp import instant
 
@@ -114,7 +116,7 @@ class Tables:
 
     def __init__(self, disk: Disk, most: int) -> None:
         self._disk, self._most = disk, most
-        self._warm = warm_child(NICENESS)
+        self._warm, self._ends = warm_child(NICENESS), threading.Event()
         self._directory = disk.below("tables")
         self._tables: OrderedDict[str, _Table] = OrderedDict()
         self._numbers = itertools.count()
@@ -226,7 +228,12 @@ class Tables:
             if is_small:
                 request.carry_out()
             else:
-                request.carry_out_in(self._warm, timeout_s=_SECONDS, below=self._directory)
+                request.carry_out_in(
+                    self._warm,
+                    timeout_s=_SECONDS,
+                    is_unwanted=self._ends.is_set,
+                    below=self._directory,
+                )
             return _File(path, path.stat().st_size)
 
         async with self._at_once:
@@ -234,6 +241,12 @@ class Tables:
                 return await run_in_threadpool(write)
             except WideIntError as error:
                 raise Problem(400, "wide_ints", str(error)) from error
+            except QueryError as error:
+                raise (closing() if self._ends.is_set() else error) from error
+
+    def end(self) -> None:
+        """End the processes that write tables."""
+        self._ends.set()
 
     def close(self) -> None:
         """End the process that waits for the next table."""

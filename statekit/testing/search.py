@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from statekit.clock import stopwatch_s
 from statekit.errors import StateTypeError
 from statekit.testing.counterexamples import Effort, counterexample
 from statekit.testing.properties import Difference, NotThereError, Property, found_in_new_processes

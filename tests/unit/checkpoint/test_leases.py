@@ -821,24 +821,25 @@ def test_a_reader_creates_nothing_where_a_checkpoint_was_before_it_was_moved(
     tmp_path: Path,
 ) -> None:
     home, away = tmp_path / "c", tmp_path / "away"
-    tally_job().start([entries(0, 5)], checkpoint=home).wait()
+    tally_job().run({"records": entries(0, 5)}, checkpoint=home)
     repository, ended = Repository(home, create=False), threading.Event()
 
-    def write_leases() -> None:
+    def write() -> None:
         while not ended.is_set():
             with contextlib.suppress(StatekitError):
-                ReaderLease.take(repository, "index", 1).renew()
+                repository.store_time()
 
-    reader = threading.Thread(target=write_leases)
+    reader = threading.Thread(target=write)
     reader.start()
     try:
-        for _ in range(200):
+        for _ in range(400):
             home.rename(away)
             sleep_s(0.002)
             assert not home.exists()
             away.rename(home)
+            sleep_s(0.001)
     finally:
         ended.set()
         reader.join()
-    with ReaderLease.take(repository, "index", 1):
+    with ReaderLease.take(repository, "index", 0):
         assert [stored.lease.name for stored in stored_leases(repository)[0]] == ["index"]

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Optional
 import jsonschema
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from statekit.codec.json_schema import JsonSchemas
@@ -70,6 +70,8 @@ def test_what_is_shown_of_a_value_fits_the_schema_of_its_type(pair: tuple[Any, A
 
 
 @settings(max_examples=200, deadline=None)
+@example((dict[float, bool], {float("inf"): True, float("-inf"): False}))
+@example((list[dict[float | None, int]], [{float("nan"): 1, None: 2}]))
 @given(typed_values())
 def test_json_of_a_value_is_that_value_again_unless_several_members_of_a_union_look_like_it(
     pair: tuple[Any, Any],

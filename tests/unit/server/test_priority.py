@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import sys
 import threading
 import time
@@ -12,8 +14,10 @@ import httpx
 import pytest
 
 from statekit.query import state_view
-from statekit.server.priority import Background, give_way
+from statekit.query.child_process import WarmChild
+from statekit.server.priority import NICENESS, Background, prefer_single_reads
 from tests.support.served import Sale, sell, server
+from tests.unit.server.test_limits import until
 
 
 def test_few_reads_of_many_rows_run_at_a_time() -> None:
@@ -85,10 +89,45 @@ def test_single_reads_are_answered_while_pages_wait(
     assert statuses == [200] * 50
 
 
-def test_threads_give_way_to_the_event_loop() -> None:
+def test_reads_of_many_rows_pause_as_long_as_they_took_while_there_are_single_reads() -> None:
+    async def three(singles: int) -> float:
+        background = Background()
+
+        def read() -> None:
+            time.sleep(0.1)
+            background.single_reads += singles
+
+        began = time.monotonic()
+        for _ in range(4):
+            await asyncio.gather(background.run(read), background.run(read))
+        return time.monotonic() - began
+
+    assert asyncio.run(three(singles=0)) < 0.6
+    assert asyncio.run(three(singles=1)) > 0.7
+
+
+def test_threads_give_way_to_the_event_loop_and_collections_leave_out_modules() -> None:
+    """A full collection would stop the event loop for as long as it takes."""
     before = sys.getswitchinterval()
     try:
-        give_way()
+        prefer_single_reads()
         assert sys.getswitchinterval() <= 0.0005
+        assert gc.get_freeze_count() > 10_000
+        assert len(gc.get_objects()) < 10_000
     finally:
         sys.setswitchinterval(before)
+        gc.unfreeze()
+
+
+def test_a_child_has_the_session_of_its_parent() -> None:
+    """Linux shares the machine between sessions first, whatever the priorities in them are."""
+    child = WarmChild("statekit.query.export_in_child", NICENESS)
+    try:
+        started = child.take()
+        assert os.getsid(started.pid) == os.getsid(0)
+        assert os.getpgid(started.pid) == started.pid
+        until(lambda: os.getpriority(os.PRIO_PROCESS, started.pid) >= NICENESS)
+    finally:
+        started.kill()
+        started.communicate()
+        child.close()

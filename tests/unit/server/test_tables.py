@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
+import shutil
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +24,8 @@ from statekit.checkpoint.repository import Repository
 from statekit.server import tables
 from statekit.testing import JobHarness
 from tests.support.served import Sale, sell, server
+from tests.unit.server.test_limits import until
+from tests.unit.server.test_rankings import children
 from tests.unit.server.test_reads import problem, replaced
 
 RECORDS = [Sale("rome", "tea", 400), Sale("oslo", "cup", 900), Sale("rome", "pot", 2100)]
@@ -256,12 +263,16 @@ def wide(record: dict[str, Any], n: sk.ValueState[int], of: sk.MapState[str, lis
     of["x"] = [record["n"], 1]
 
 
-@pytest.fixture(scope="module")
-def wide_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    home = tmp_path_factory.mktemp("wide") / "c"
+def write_wide(home: Path) -> None:
     job = sk.Job("wide")
     job.source("records", dict).process(wide)
     JobHarness(job, checkpoint=home).send(records=[{"k": "a", "n": 2**64 - 1}, {"k": "b", "n": -5}])
+
+
+@pytest.fixture(scope="module")
+def wide_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    home = tmp_path_factory.mktemp("wide") / "c"
+    write_wide(home)
     with (
         server({"w": home}) as address,
         httpx.Client(base_url=address, timeout=30, follow_redirects=True) as client,
@@ -304,3 +315,65 @@ def test_sql_reads_ints_beyond_64_bits_if_the_request_says_so(wide_client: httpx
     for option, expected in (("text", [str(2**64 - 1), "-5"]), ("decimal", [2**64 - 1, -5])):
         answer = wide_client.post("/sql", json=body | {"wide_ints": option})
         assert [row[0] for row in answer.json()["value"]["rows"]] == expected
+
+
+# --------------------------------------------------------------------- in a process of their own
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All states count as large ones."""
+    monkeypatch.setattr(tables, "_HERE_BYTES_MAX", 0)
+
+
+def test_a_large_state_is_written_by_a_process_with_the_same_rows(
+    home: Path, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [f"/shop/sales/total.{to}" for to in ("csv", "arrow", "parquet")]
+    small = {path: client.get(path, follow_redirects=True).content for path in paths}
+    monkeypatch.setattr(tables, "_HERE_BYTES_MAX", 0)
+    with server({"shop": home}) as address, httpx.Client(base_url=address, timeout=30) as asking:
+        for path in paths:
+            assert asking.get(path, follow_redirects=True).content == small[path]
+        until(lambda: len(children("export_in_child")) == 1)  # it waits for the next one
+    assert children("export_in_child") == set()
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("state", ["n", "of"])
+def test_its_errors_are_those_of_a_small_one(tmp_path: Path, state: str) -> None:
+    write_wide(tmp_path / "c")
+    with (
+        server({"w": tmp_path / "c"}) as address,
+        httpx.Client(base_url=address, timeout=30, follow_redirects=True) as client,
+    ):
+        refused = client.get(f"/w/wide/{state}.parquet")
+        assert problem(refused) == (400, "wide_ints")
+        shutil.rmtree(tmp_path / "c" / "data")
+        lost = client.get(f"/w/wide/{state}.parquet", params={"wide_ints": "text"})
+        assert problem(lost) == (503, "corrupt_checkpoint")
+
+
+@pytest.mark.usefixtures("large")
+def test_a_server_that_ends_ends_a_process_that_writes_a_file(home: Path) -> None:
+    answers: list[httpx.Response] = []
+    client = httpx.Client(timeout=30)
+    with server({"shop": home}) as address:
+        client.base_url = httpx.URL(address)
+        assert client.get("/shop/sales/total.csv", follow_redirects=True).status_code == 200
+        until(lambda: len(children("export_in_child")) == 1)
+        (waiting,) = children("export_in_child")
+        os.kill(waiting, signal.SIGSTOP)
+
+        def ask() -> None:
+            answers.append(client.get("/shop/sales/total.arrow", follow_redirects=True))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        time.sleep(0.5)
+        began = time.monotonic()
+    assert time.monotonic() - began < 5
+    asking.join(10)
+    client.close()
+    assert problem(answers[0]) == (503, "closing")
+    assert children("export_in_child") == set()

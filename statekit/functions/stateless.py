@@ -123,17 +123,18 @@ class Stateless:
         compiled = ("record_type", "output_type")
         return {name: of for name, of in self.__dict__.items() if name not in compiled}
 
-    def apply(self, records: list[Any], stream: str) -> list[Any]:
+    def apply(self, records: list[Any], stream: str, epoch: int) -> list[Any]:
         """Return what the function emits for some records.
 
         Parameters:
             stream: the name of its outputs, for messages.
+            epoch: of the records, for messages.
 
         Raises:
             ProcessError: the function failed, or what it returned does not fit its annotation.
         """
         if self.keeps_records:
-            return list(compress(records, self.kept(records, stream)))
+            return list(compress(records, self.kept(records, stream, epoch)))
         fn, following = self.fn, iter(records)
         try:  # a generator, as `map` would end silently if the function raised StopIteration
             emitted: Iterable[Any] = (fn(record) for record in following)
@@ -143,14 +144,15 @@ class Stateless:
             return list(emitted if copy is None else map(copy, emitted))
         except BaseException as error:
             taken = len(records) - length_hint(following)
-            if (typed := self._failed(error, records[max(0, taken - 1)], stream)) is None:
+            if (typed := self._failed(error, records[max(0, taken - 1)], stream, epoch)) is None:
                 raise
             raise typed from error
 
-    def kept(self, records: list[Any], stream: str, *, own: bool = False) -> list[bool]:
+    def kept(self, records: list[Any], stream: str, epoch: int, *, own: bool = False) -> list[bool]:
         """Return whether each record is kept, if it emits records unchanged.
 
         Parameters:
+            epoch: of the records, for messages.
             own: nothing else uses the records, so that the function may change them. Else it gets
                 copies of records that can change: what it does to them is seen nowhere.
 
@@ -166,20 +168,22 @@ class Stateless:
             return [bool(fn(record)) for record in own_records]
         except BaseException as error:
             taken = len(records) - length_hint(following)
-            if (typed := self._failed(error, records[taken - 1], stream)) is None:
+            if (typed := self._failed(error, records[taken - 1], stream, epoch)) is None:
                 raise
             raise typed from error
 
-    def _failed(self, error: BaseException, record: Any, stream: str) -> ProcessError | None:
+    def _failed(
+        self, error: BaseException, record: Any, stream: str, epoch: int
+    ) -> ProcessError | None:
         """Return the error to raise instead of an error of the function; None to raise it with a
         note.
         """
         if isinstance(error, StatekitError) or not isinstance(error, CALL_FAILURES):
-            error.add_note(f"while {self.kind} {stream!r} handled {shown(record)}")
+            error.add_note(f"while {self.kind} {stream!r} handled {shown(record)} in epoch {epoch}")
             return None
         return ProcessError(
-            f"{self.kind} {stream!r} failed with {shown_error(error)}; the record was "
-            f"{shown(record)}. Nothing of this epoch is committed: correct the function or the "
+            f"{self.kind} {stream!r} failed in epoch {epoch} with {shown_error(error)}; the record "
+            f"was {shown(record)}. Nothing of this epoch is committed: correct the function or the "
             "record, then start the job again"
         )
 

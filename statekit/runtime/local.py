@@ -106,10 +106,11 @@ class RecordStreams:
 
     Parameters:
         plan: which operators and sinks consume which stream.
+        epoch: for messages.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, epoch: int) -> None:
+        self._plan, self._epoch = plan, epoch
         self._parts: dict[str, list[tuple[list[Any], RecordForm]]] = {}
 
     def put(self, stream: str, records: list[Any], form: RecordForm | None) -> None:
@@ -149,11 +150,13 @@ class RecordStreams:
         if stream not in self._parts and (transform := self._plan.transform(stream)) is not None:
             function, given = transform.function, self._own(transform.input)
             if function.keeps_records:
-                kept = [(function.apply(records, stream), form) for records, form in given]
+                kept = [
+                    (function.apply(records, stream, self._epoch), form) for records, form in given
+                ]
                 self._parts[stream] = kept
             else:
                 records = [record for own, _ in given for record in own]
-                outputs = function.output_type.stored(function.apply(records, stream))
+                outputs = function.output_type.stored(function.apply(records, stream, self._epoch))
                 self._parts[stream] = [(outputs, function.output_type)]
         return self._parts[stream]
 
@@ -206,7 +209,7 @@ class LocalRunner:
         """
         begun_s = stopwatch_s()
         self.coordinator.begin(**instants)
-        streams = RecordStreams(self.job)
+        streams = RecordStreams(self.job, self.coordinator.epoch)
         for source in self.job.sources:
             form = self._sources[source.name]
             streams.put(source.name, form.taken(inputs.get(source.name, ())), form)

@@ -370,7 +370,9 @@ class EpochRunner:
     def _at_once(self, inputs: Mapping[str, DataFrame]) -> list[Report]:
         """Compute everything in the action of the one sink."""
         (sink,) = self._coordinator.job.sinks
-        with EpochStreams(inputs, self._transforms, persists=False) as streams:
+        with EpochStreams(
+            inputs, self._transforms, self._coordinator.epoch, persists=False
+        ) as streams:
             for each in self._passes:
                 (chain,) = each.chains  # they would read a stream twice
                 streams[chain.output] = self._frame(each, streams)
@@ -390,7 +392,9 @@ class EpochRunner:
         Passes that do not need each other run beside each other, and so do sinks.
         """
         job = self._coordinator.job
-        with EpochStreams(inputs, self._transforms, persists=True) as streams:
+        with EpochStreams(
+            inputs, self._transforms, self._coordinator.epoch, persists=True
+        ) as streams:
             for frame in self._shared_inputs(inputs):
                 streams.persist(frame)
             run_all(list(self._actions(streams)))

@@ -36,8 +36,8 @@ class Transforms:
         """Return transforms for the workers."""
         return tuple(self._pickled[each.name] for each in transforms)
 
-    def frame(self, transforms: tuple[Transform, ...], df: DataFrame) -> DataFrame:
-        """Return the outputs of transforms, each of the one before, over a frame."""
+    def frame(self, transforms: tuple[Transform, ...], df: DataFrame, epoch: int) -> DataFrame:
+        """Return the outputs of transforms, each of the one before, over a frame of an epoch."""
         last = transforms[-1]
         if last.function.selects_columns:
             return selected(last, df)
@@ -45,7 +45,7 @@ class Transforms:
         if not all(each.function.keeps_records for each in transforms):
             schema = self._schema(last)
         restores = not self.job.has_given_rows(transforms[0].input)
-        return df.mapInArrow(TransformStep(self.pickled(transforms), restores), schema)
+        return df.mapInArrow(TransformStep(self.pickled(transforms), restores, epoch), schema)
 
     def _schema(self, transform: Transform) -> StructType:
         if transform.name not in self._schemas:
@@ -63,14 +63,15 @@ class EpochStreams(Closing):
     Parameters:
         inputs: the frames of the sources. None is created before it is read.
         transforms: of the job.
+        epoch: which one.
         persists: whether to persist the outputs of transforms that are read several times.
     """
 
     def __init__(
-        self, inputs: Mapping[str, DataFrame], transforms: Transforms, *, persists: bool
+        self, inputs: Mapping[str, DataFrame], transforms: Transforms, epoch: int, *, persists: bool
     ) -> None:
         self._inputs = inputs
-        self._transforms = transforms
+        self._transforms, self._epoch = transforms, epoch
         self._persists = persists
         self._frames: dict[str, DataFrame] = {}
         self._persisted: list[DataFrame] = []
@@ -118,7 +119,7 @@ class EpochStreams(Closing):
             if after_maps and all(each.function.keeps_records for each in transforms):
                 break  # rows keep their columns behind the last function that makes new ones
             transforms.insert(0, before)
-        return self._transforms.frame(tuple(transforms), self[transforms[0].input])
+        return self._transforms.frame(tuple(transforms), self[transforms[0].input], self._epoch)
 
     def close(self) -> None:
         """Give up the frames that were persisted."""

@@ -108,14 +108,17 @@ class PickledTransform:
     def record_type(self) -> Records:
         return unpickled(self.function).record_type
 
-    def apply(self, records: list[Any]) -> list[Any]:
+    def apply(self, records: list[Any], epoch: int) -> list[Any]:
         """Return what the function emits, as the next function receives it.
+
+        Parameters:
+            epoch: of the records, for messages.
 
         Raises:
             ProcessError: the function failed, or an output does not fit the declared type.
         """
         function = unpickled(self.function)
-        outputs = function.apply(records, self.name)
+        outputs = function.apply(records, self.name, epoch)
         return outputs if function.keeps_records else _stored(outputs, function.output_type)
 
 
@@ -285,7 +288,7 @@ class ShardStep:
                 )
                 run = run_shard(process, plan, shard_input, repository, copies)
                 running.append(_timed(reporting(run, reports), spent_us, len(running)))
-            emitted = _transformed(running[-1], processes[-1], branch.after)
+            emitted = _transformed(running[-1], processes[-1], branch.after, plan.epoch)
             output_type = branch.output_type
             schema = output_schema(output_type)
             batches_out = (_output_batch(output_type, schema, some) for some in emitted)
@@ -347,7 +350,7 @@ class ShardStep:
         for arrived, known in received:
             records: Sequence[Any] = arrived
             for transform in transforms:
-                records = transform.apply(list(records))
+                records = transform.apply(list(records), plan.epoch)
             if not records:
                 continue
             records = process.combined(records, plan)
@@ -360,7 +363,10 @@ class ShardStep:
 
 
 def _transformed(
-    emitted: Iterable[list[Any]], last: AnyProcess, transforms: Sequence[PickledTransform]
+    emitted: Iterable[list[Any]],
+    last: AnyProcess,
+    transforms: Sequence[PickledTransform],
+    epoch: int,
 ) -> Iterator[list[Any]]:
     """Yield the outputs of the last operator of a chain, after the transforms of them."""
     if not transforms:
@@ -369,7 +375,7 @@ def _transformed(
     for outputs in emitted:
         records = _stored(outputs, last.output_type)
         for transform in transforms:
-            records = transform.apply(records)
+            records = transform.apply(records, epoch)
         if records:
             yield records
 
@@ -473,10 +479,12 @@ class TransformStep:
         transforms: if all of them keep records, rows keep their columns; else the last one does not
             keep its records.
         restores: whether the job wrote the rows, as for `RecordType.reader`.
+        epoch: of the rows, for messages.
     """
 
     transforms: tuple[PickledTransform, ...]
     restores: bool
+    epoch: int
 
     @readable_errors
     def __call__(self, batches: Batches) -> Batches:
@@ -494,11 +502,9 @@ class TransformStep:
         """Yield the outputs of the last transform."""
         *others, last = self.transforms
         for transform in others:
-            records = transform.apply(records)
-        outputs, schema = (
-            unpickled(last.function).apply(records, last.name),
-            output_schema(last.output_type),
-        )
+            records = transform.apply(records, self.epoch)
+        outputs = unpickled(last.function).apply(records, last.name, self.epoch)
+        schema = output_schema(last.output_type)
         for start in range(0, len(outputs), _BATCH_ROWS):
             yield _output_batch(last.output_type, schema, outputs[start : start + _BATCH_ROWS])
 
@@ -506,7 +512,8 @@ class TransformStep:
         """Return the rows whose records all transforms keep."""
         for transform in self.transforms:
             is_last = transform is self.transforms[-1]
-            kept = unpickled(transform.function).kept(records, transform.name, own=is_last)
+            function = unpickled(transform.function)
+            kept = function.kept(records, transform.name, self.epoch, own=is_last)
             batch = batch.filter(pa.array(kept, pa.bool_()))
             records = list(compress(records, kept))
         return batch

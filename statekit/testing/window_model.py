@@ -63,7 +63,9 @@ class WindowModel:
         self._is_ordered = process.ordered is not None
         self._is_by_time = isinstance(made_of.of, Collect)
         self._result = result_of(made_of.of, process.record_type.members[0])
-        self._key_of, self._time_of = process.key_of(), process.time_of()
+        # `key_of` is of the combined records.
+        self._key_of = process.record_type.getter(process.key)
+        self._time_of = process.time_of()
         self._keys: dict[Any, _OfKey] = {}
         self._count = 0
 

@@ -227,7 +227,9 @@ def test_a_function_that_fails_on_spark_names_its_stream_and_the_record(runs: Ru
     job.source("orders", Order).map(inverse).process(watch).of(Total).sink("out")
     runs.feed("orders", [Order("ada", 0, NOON)._asdict()])
     inputs = {"orders": runs.stream("orders", SCHEMA)}
-    with pytest.raises(sk.ProcessError, match=r"map 'inverse' failed with ZeroDivisionError.*ada"):
+    with pytest.raises(
+        sk.ProcessError, match=r"map 'inverse' failed in epoch 0 with ZeroDivisionError.*ada"
+    ):
         runs.finish(job, inputs, outputs={"out": lambda df, epoch: df.collect()}, parallelism=2)
     assert runs.epochs() == []
 

@@ -468,9 +468,9 @@ def test_a_selection_is_sent_to_workers_as_it_is_declared() -> None:
     job = sk.Job("shop")
     job.source("in", Order).select(Bill, payer="customer")
     (transform,) = job.transforms
-    assert transform.function.apply(list(ORDERS), "bills") == [Bill("ada", 500), Bill("bob", 20)]
+    assert transform.function.apply(list(ORDERS), "bills", 0) == [Bill("ada", 500), Bill("bob", 20)]
     again = unpickled(pickled(transform.function))
-    assert again.apply(list(ORDERS), "bills") == [Bill("ada", 500), Bill("bob", 20)]
+    assert again.apply(list(ORDERS), "bills", 0) == [Bill("ada", 500), Bill("bob", 20)]
 
 
 def test_an_operator_with_a_key_of_another_value_is_not_chained_through_a_selection() -> None:

@@ -331,7 +331,9 @@ def test_a_function_that_fails_names_its_stream_and_the_record() -> None:
 
     job = sk.Job("shop")
     job.source("orders", Order).map(inverse).process(watch).sink("out")
-    match = r"map 'inverse' failed with ZeroDivisionError.*Order\(customer='b', cents=0\)"
+    match = (
+        r"map 'inverse' failed in epoch 0 with ZeroDivisionError.*Order\(customer='b', cents=0\)"
+    )
     with pytest.raises(sk.ProcessError, match=match):
         run(job, [Order("a", 1), Order("b", 0), Order("c", 2)])
 
@@ -375,7 +377,7 @@ def test_stateless_functions_are_pickled_with_their_types() -> None:
     job.source("orders", Order).map(lambda order: Total(*order), into=Total, name="totals")
     (transform,) = job.transforms
     function = unpickled(pickled(transform.function))
-    assert function.apply([Order("ada", 1)], "totals") == [Total("ada", 1)]
+    assert function.apply([Order("ada", 1)], "totals", 0) == [Total("ada", 1)]
     assert function.output_type.name == "Total"
 
 

@@ -196,7 +196,9 @@ def test_an_error_of_a_stateless_function_has_its_stream_and_cause(
     orders = job.source("orders", Order)
     orders.process(function)  # a job has an operator
     getattr(orders, kind)(fn).sink("out")
-    with pytest.raises(sk.ProcessError, match=rf"{kind} '{fn.__name__}' failed with") as e:
+    with pytest.raises(
+        sk.ProcessError, match=rf"{kind} '{fn.__name__}' failed in epoch 0 with"
+    ) as e:
         job.run({"orders": [Order("ann")]})
     assert type(e.value.__cause__) is type(error())
 

@@ -552,6 +552,18 @@ def test_what_is_right_passes(given: Process[Any, Any, Any] | sk.Stream[Any] | s
     check(given, depth="quick")
 
 
+@pytest.mark.parametrize("kind", ["windows", "sessions", "aggregates"])
+def test_operators_of_several_key_fields_that_are_not_the_first_ones_pass(kind: str) -> None:
+    job = sk.Job("shop")
+    orders, key = job.source("orders", Order), ("customer", "cents")
+    if kind == "aggregates":
+        orders.aggregate(key=key, orders=sk.Count()).sink("counts")
+    else:
+        window = sk.session("10 s") if kind == "sessions" else sk.tumbling("10 s")
+        orders.window(window, **{**IN_TIME, "key": key}).count(name="counts").sink("counts")
+    check(job, depth="quick", holds=["plain Python"])
+
+
 def test_timers_are_compared_also_if_the_last_records_advance_event_time_beyond_the_first() -> None:
     history = [[Order("ada", at(hours * 3_600), 5) for hours in (0, 2, 5)]]
     check(reminded, history=history, holds={"plain Python": None})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import enum
 import json
 import math
 import pickle
@@ -510,6 +511,8 @@ def _choice_from_json(schema: Schema, data: Json) -> Any:
     """Return the value of a choice. What answers show comes first: the name of a member may be the
     value of another one.
     """
+    if schema.kind == "enum" and isinstance(data, enum.Enum):
+        data = data.name
     shown = [(name if schema.kind == "enum" else value, value) for name, value in schema.values]
     texts = [
         (text, value)

@@ -158,7 +158,7 @@ class _Exchanges:
         keys, place = listed_keys(keys), _place(job, operator, state)
         function = self._functions.get(operator)
         if function is None:
-            body = msgspec.json.encode({"keys": keys})
+            body = msgspec.json.encode({"keys": list(map(_json_key, keys))})
             found = (yield from self._sent("POST", f"{place}/query", epoch, body)).json()
             return Answer(found["value"], found["epoch"])
         encoded = function.key_codec.encode_all(keys)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import enum
 import json
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import httpx
 import pytest
@@ -23,6 +25,7 @@ from statekit.cli.app import app
 from statekit.query import AsyncClient, Client
 from statekit.server.access import digest_of
 from statekit.server.serve import ServerOptions, StateServer, bound_socket, uvicorn_config
+from statekit.testing import Harness
 from tests.support.served import Sale, sales, sell, server
 
 
@@ -404,3 +407,58 @@ def test_events_are_followed_in_a_loop(address: str) -> None:
         return names
 
     assert asyncio.run(first()) == ["reset", "row", "epoch"]
+
+
+# ------------------------------------------------------------------------------- types of keys
+
+
+class Colour(enum.Enum):
+    RED = "BLUE"  # the name of another one
+    BLUE = "blue"
+
+
+class Part(NamedTuple):
+    colour: Colour
+    raw: bytes
+    number: int | None
+
+
+TYPED_KEYS: dict[str, tuple[Any, Any, Any]] = {
+    "uuid": (uuid.UUID, uuid.UUID(int=5), str(uuid.UUID(int=5))),
+    "enum": (Colour, Colour.RED, "RED"),
+    "timedelta": (dt.timedelta, dt.timedelta(days=-1, seconds=1), "-PT86399S"),
+    "date": (dt.date, DAY, DAY.isoformat()),
+    "datetime": (dt.datetime, AT[0], AT[0].isoformat()),
+    "bytes": (bytes, b"\x00ab", "006162"),
+    "named_tuple": (Part, Part(Colour.BLUE, b"a", None), ["BLUE", "61", None]),
+    "literal": (Literal["a", "b"], "a", "a"),
+    "bool": (bool, True, True),
+}
+
+
+@pytest.mark.parametrize("kind", list(TYPED_KEYS))
+def test_keys_of_each_type_are_read_over_http_as_what_they_are_and_as_what_is_shown(
+    tmp_path: Path, kind: str
+) -> None:
+    of, key, shown = TYPED_KEYS[kind]
+    record: Any = make_dataclass("Record", [("key", of), ("n", int)])
+
+    def summed(record: Any, total: sk.ValueState[int]) -> None:
+        total.update((total.get() or 0) + record.n)
+
+    summed.__annotations__["record"] = record
+    function = sk.process(key="key")(summed)
+    Harness(function, checkpoint=tmp_path / "c").send(record(key, 3))
+    place = ("job", "summed", "total")
+    with server({"job": tmp_path / "c"}) as address:
+        with Client(address) as client:
+            assert client.get(*place, key) == client.get(*place, shown) == (3, 0)
+            assert client.get_many(*place, [key, shown]).value == [3, 3]
+            assert list(client.scan(*place, start=key)) == [(shown, 3)]
+        with Client(address, functions=[function]) as client:
+            assert client.get(*place, key).value == 3
+            assert list(client.scan(*place, start=key)) == [(key, 3)]
+        given = {"key": json.dumps(shown)}
+        assert httpx.get(f"{address}/job/summed/total", params=given).json()["value"] == 3
+    for given_key in (key, shown):
+        assert sk.read(tmp_path / "c", "summed", "total", key=given_key).read_all().num_rows == 1

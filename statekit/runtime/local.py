@@ -19,7 +19,7 @@ from statekit.backend.rocksdb_options import check_options
 from statekit.checkpoint.manifest import IdleShards, Report, ShardReport
 from statekit.checkpoint.repository import Repository
 from statekit.clock import stopwatch_s
-from statekit.errors import ProcessError, RestoreError, StateTypeError
+from statekit.errors import CALL_FAILURES, ProcessError, RestoreError, StatekitError, StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.options import RunOptions
@@ -39,7 +39,7 @@ from statekit.runtime.key_iteration import not_a_key
 from statekit.runtime.recorded_input import recorded_input
 from statekit.runtime.shard import reporting, run_shard
 from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
-from statekit.shown import shown
+from statekit.shown import shown, shown_error
 from statekit.sinks.sink import sink_failures
 from statekit.watermark import is_late
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies
@@ -384,18 +384,40 @@ def _epochs(
 
     Raises:
         RestoreError: an input has fewer records than the state contains.
+        ProcessError: an input fails.
     """
     if size < 1:
         raise StateTypeError(f"epoch_size={size}: give at least 1 record")
     offsets = dict.fromkeys(inputs, 0)
     offsets.update(coordinator.last.offsets if coordinator.last is not None else {})
-    waiting = {name: _behind(name, records, offsets[name]) for name, records in inputs.items()}
+    waiting: dict[str, Iterator[Any]] = {}
+    for name, records in inputs.items():
+        with _input_failures(name, coordinator):
+            waiting[name] = _behind(name, records, offsets[name])
     while True:
-        pieces = {name: list(islice(records, size)) for name, records in waiting.items()}
+        pieces: dict[str, list[Any]] = {}
+        for name, behind in waiting.items():
+            with _input_failures(name, coordinator):
+                pieces[name] = list(islice(behind, size))
         if not any(pieces.values()):
             return
         offsets = {**offsets, **{name: offsets[name] + len(p) for name, p in pieces.items()}}
         yield pieces, offsets
+
+
+@contextlib.contextmanager
+def _input_failures(name: str, coordinator: Coordinator) -> Iterator[None]:
+    """Name an input that fails, and the epoch that it fails in."""
+    try:
+        yield
+    except CALL_FAILURES as error:
+        if isinstance(error, StatekitError):
+            raise
+        epoch = 0 if coordinator.last is None else coordinator.last.epoch + 1
+        raise ProcessError(
+            f"input {name!r} failed in epoch {epoch} with {shown_error(error)}. Nothing of this "
+            "epoch is committed: correct the input, then start the job again with the same records"
+        ) from error
 
 
 def _behind(name: str, records: Iterable[Any], count: int) -> Iterator[Any]:

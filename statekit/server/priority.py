@@ -20,7 +20,7 @@ from statekit.clock import stopwatch_s
 P = ParamSpec("P")
 T = TypeVar("T")
 
-NICENESS = 10
+NICENESS = 5
 """Of processes of queries and rankings."""
 
 _SWITCH_S = 0.0001

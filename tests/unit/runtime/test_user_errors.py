@@ -173,6 +173,29 @@ def test_an_error_of_a_function_has_operator_key_epoch_and_cause(
     str(e.value).encode()
 
 
+@pytest.mark.parametrize("begins", [0, 3])
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_error_of_an_input_has_its_name_epoch_and_cause(
+    error: Callable[[], BaseException], begins: int, tmp_path: Path
+) -> None:
+    def orders(fails_at: int) -> Iterator[Order]:
+        for number in range(4):
+            if number == fails_at:
+                raise error()
+            yield Order("ann")
+
+    @sk.process(key="user")
+    def counted(order: Order, total: sk.ValueState[int]) -> Iterator[int]:
+        yield 1
+
+    job = sk.Job("orders")
+    job.source("orders", Order).process(counted).sink("out")
+    with pytest.raises(sk.ProcessError, match=rf"input 'orders' failed in epoch {begins}") as e:
+        job.run({"orders": orders(begins)}, checkpoint=tmp_path / "c", epoch_size=1)
+    assert type(e.value.__cause__) is type(error())
+    assert len(job.run({"orders": orders(9)}, checkpoint=tmp_path / "c")["out"]) == 4 - begins
+
+
 @pytest.mark.parametrize("kind", ["map", "filter", "flat_map"])
 @pytest.mark.parametrize("error", ERRORS)
 def test_an_error_of_a_stateless_function_has_its_stream_and_cause(

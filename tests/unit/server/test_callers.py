@@ -66,7 +66,7 @@ ADDRESSES = itertools.count(1)
 @pytest.fixture
 def client(address: str) -> Iterator[httpx.Client]:
     own = {"X-Forwarded-For": f"192.0.2.{next(ADDRESSES)}"}
-    with httpx.Client(base_url=address, headers=own) as client:
+    with httpx.Client(base_url=address, headers=own, timeout=30) as client:
         yield client
 
 
@@ -341,7 +341,7 @@ def test_a_client_behind_proxies_is_the_last_address_that_is_not_trusted(
 
 def test_addresses_that_a_client_invents_are_not_counted_apart(home: Path, tokens: Path) -> None:
     def guessed(address: str) -> list[int]:
-        with httpx.Client(base_url=address) as client:
+        with httpx.Client(base_url=address, timeout=30) as client:
             return [
                 client.get(
                     READ, headers={"X-Forwarded-For": f"6.6.6.{n}", **bearer(guess)}

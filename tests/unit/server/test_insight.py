@@ -233,7 +233,9 @@ def test_a_token_sees_no_state_that_it_may_not_read(
     tokens.write_text(json.dumps({"tokens": [read_only]}))
     with (
         server({"shop": homes[0], "pings": homes[1]}, tokens=tokens) as address,
-        httpx.Client(base_url=address, headers={"Authorization": "Bearer secret"}) as client,
+        httpx.Client(
+            base_url=address, headers={"Authorization": "Bearer secret"}, timeout=30
+        ) as client,
     ):
         epochs = client.get("/shop/epochs?operator=sales").json()["value"]
         assert [*epochs[0]["operators"]["sales"]["states"]] == ["total"]

@@ -97,7 +97,7 @@ def test_everything_about_a_key_has_its_first_timers(address: str) -> None:
 def test_a_page_ends_before_it_has_too_many_rows(address: str, state: str, reverse: bool) -> None:
     parameters: dict[str, Any] = {"reverse": reverse, "limit": 3}
     pages, too_large = [], []
-    with httpx.Client(base_url=address) as client:
+    with httpx.Client(base_url=address, timeout=30) as client:
         while True:
             answer = client.get(f"/loads/loads/{state}", params=parameters)
             found = answer.json()

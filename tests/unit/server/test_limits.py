@@ -57,7 +57,7 @@ def test_at_its_disk_limit_a_server_answers_from_what_it_has_and_says_so(
     options = {"directory": copies, "disk_bytes": taken + 2**20}
     with (
         server({"shop": home}, **options) as address,
-        httpx.Client(base_url=address, follow_redirects=True) as client,
+        httpx.Client(base_url=address, follow_redirects=True, timeout=30) as client,
     ):
         assert client.get("/readyz").json() == {"status": "ok"}
         assert client.get("/shop/sales/total.parquet", follow_redirects=True).status_code == 200
@@ -93,7 +93,7 @@ def test_a_disk_without_space_is_reported_and_the_server_answers_from_what_it_ha
     with (
         small_disk(tmp_path / "disk") as disk,
         server({"shop": home}, directory=disk.path / "copies") as address,
-        httpx.Client(base_url=address, follow_redirects=True) as client,
+        httpx.Client(base_url=address, follow_redirects=True, timeout=30) as client,
     ):
         assert client.get("/readyz").json() == {"status": "ok"}
         disk.fill()

@@ -59,7 +59,7 @@ def test_no_request_writes_a_line_of_its_own(home: Path) -> None:
     with (
         logged(*ALL) as log,
         server({"shop": home}) as address,
-        httpx.Client(base_url=address) as client,
+        httpx.Client(base_url=address, timeout=30) as client,
     ):
         for text in evil:
             quoted = quote(text, safe="")

@@ -52,7 +52,7 @@ def test_answers_of_all_types_are_what_the_document_says(
     served_types.run(home / "types", records)
     with (
         server({"types": home / "types"}) as address,
-        httpx.Client(base_url=address, follow_redirects=True) as client,
+        httpx.Client(base_url=address, follow_redirects=True, timeout=30) as client,
     ):
         api = OpenApi.of(address)
         api.check_references()
@@ -118,7 +118,7 @@ def test_keys_of_plain_dicts_have_no_declared_type(tmp_path: Path) -> None:
     job.run({"records": [{"a": a, "b": b} for a, b in keys]}, checkpoint=tmp_path / "dicts")
     with (
         server({"dicts": tmp_path / "dicts"}) as address,
-        httpx.Client(base_url=address, follow_redirects=True) as client,
+        httpx.Client(base_url=address, follow_redirects=True, timeout=30) as client,
     ):
         api = OpenApi.of(address)
         api.check_references()
@@ -141,7 +141,7 @@ def test_the_document_changes_with_the_types_of_the_job(tmp_path: Path) -> None:
     run(int, [{"user": "ann"}])
     with (
         server({"site": home}) as address,
-        httpx.Client(base_url=address, follow_redirects=True) as client,
+        httpx.Client(base_url=address, follow_redirects=True, timeout=30) as client,
     ):
         before = client.get("/openapi.json")
         assert before.json()["components"]["schemas"]["site.visits.last"] == {"type": "integer"}
@@ -161,7 +161,7 @@ def test_the_document_changes_with_the_types_of_the_job(tmp_path: Path) -> None:
 def test_problems_are_what_the_document_says(home: Path) -> None:
     with (
         server({"shop": home}) as address,
-        httpx.Client(base_url=address, follow_redirects=True) as client,
+        httpx.Client(base_url=address, follow_redirects=True, timeout=30) as client,
     ):
         api = OpenApi.of(address)
         state = "/shop/sales/total"

@@ -41,7 +41,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def client(home: Path) -> Iterator[httpx.Client]:
     with (
         server({"shop": home}) as address,
-        httpx.Client(base_url=address, follow_redirects=True) as client,
+        httpx.Client(base_url=address, follow_redirects=True, timeout=30) as client,
     ):
         yield client
 
@@ -120,7 +120,7 @@ def test_a_client_that_has_the_value_gets_304_until_it_changes(tmp_path: Path) -
     sell(home, RECORDS[:2])
     with (
         server({"shop": home}) as address,
-        httpx.Client(base_url=address, follow_redirects=True) as client,
+        httpx.Client(base_url=address, follow_redirects=True, timeout=30) as client,
     ):
         for path in ("/shop/sales/total/rome", "/shop/sales/items/rome"):
             tag = client.get(path).headers["etag"]
@@ -199,7 +199,7 @@ def test_pages_of_a_range_follow_each_other_and_are_of_one_epoch(tmp_path: Path)
     sell(home, records, epoch_size=25)
     with (
         server({"shop": home}) as address,
-        httpx.Client(base_url=address, follow_redirects=True) as client,
+        httpx.Client(base_url=address, follow_redirects=True, timeout=30) as client,
     ):
         found, cursor = [], None
         while True:
@@ -225,7 +225,7 @@ def test_a_cursor_of_an_epoch_that_is_gone_is_410(tmp_path: Path) -> None:
     sell(home, RECORDS)
     with (
         server({"shop": home}, epochs=1) as address,
-        httpx.Client(base_url=address, follow_redirects=True) as client,
+        httpx.Client(base_url=address, follow_redirects=True, timeout=30) as client,
     ):
         cursor = value(client.get("/shop/sales/total?limit=1"))["cursor"]
         sell(home, [*RECORDS, Sale("rome", "tea", 5)])
@@ -333,7 +333,7 @@ def test_an_epoch_can_be_asked_for_by_number_and_by_time(tmp_path: Path) -> None
     sell(home, RECORDS[:1])
     with (
         server({"shop": home}) as address,
-        httpx.Client(base_url=address, follow_redirects=True) as client,
+        httpx.Client(base_url=address, follow_redirects=True, timeout=30) as client,
     ):
         first = client.get("/shop/sales/total/rome").json()
         sell(home, RECORDS[:3])
@@ -438,7 +438,7 @@ def test_one_request_has_no_more_rows_than_one_answer(tmp_path: Path) -> None:
     sell(home, [Sale("rome", "tea", 1)] * 6_000, epoch_size=6_000)
     with (
         server({"shop": home}) as address,
-        httpx.Client(base_url=address, follow_redirects=True) as client,
+        httpx.Client(base_url=address, follow_redirects=True, timeout=30) as client,
     ):
         once = client.post("/shop/sales/log/query", json={"keys": ["rome"]})
         assert len(value(once)[0]) == 6_000

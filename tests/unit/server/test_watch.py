@@ -279,7 +279,7 @@ def test_it_begins_again_also_after_a_restart_of_the_server(tmp_path: Path) -> N
 def test_it_continues_if_the_checkpoint_was_gone_for_a_while(tmp_path: Path) -> None:
     home, away = tmp_path / "sales", tmp_path / "away"
     sell(home, RECORDS[:3])
-    with server({"shop": home}) as address, httpx.Client(base_url=address) as client:
+    with server({"shop": home}) as address, httpx.Client(base_url=address, timeout=30) as client:
         copy = Copy()
         with watching(address, "/shop/sales/total") as events:
             copy.until(events, 2)

@@ -112,7 +112,8 @@ def check(
                 _check_that_most_run(subject, each)
             is_late = until_s is not None and stopwatch_s() > until_s
             why = f"stopped after its part of {effort.seconds:g} seconds" if is_late else None
-            done[each.name] = Checked(each.name, len(search.sizes), sum(search.sizes), why)
+            tried = len(search.sizes), sum(search.sizes)
+            done[each.name] = Checked(each.name, *tried, why, search.only_here)
     finally:
         subject.memory.restore()
     report = Report(subject.name, effort.seed or 0, tuple(done.values()))

@@ -16,12 +16,27 @@ class Checked:
         histories: how many were run.
         records: how many records they had together.
         left_out: why none was run, or fewer than were wanted; None if there is no such reason.
+        only_here: what differs in a history that fails in this process and not in new ones; None
+            if there is no such history.
     """
 
     name: str
     histories: int = 0
     records: int = 0
     left_out: str | None = None
+    only_here: str | None = None
+
+    def __str__(self) -> str:
+        ran = f"{self.histories:,} histories, {self.records:,} records"
+        if self.left_out is not None:
+            ran = f"{ran}; " if self.histories else "not checked: "
+            ran += self.left_out
+        if self.only_here is not None:
+            ran += (
+                f"; a history fails in this process and not in new ones ({self.only_here}): a "
+                "library keeps something here, a test has replaced something, or it is chance"
+            )
+        return f"{self.name:<15} {ran}"
 
 
 @dataclass(frozen=True)
@@ -46,12 +61,7 @@ class Report:
 
     def __str__(self) -> str:
         lines = [f"{self.subject} (seed {self.seed})"]
-        for each in self.properties:
-            ran = f"{each.histories:,} histories, {each.records:,} records"
-            if each.left_out is not None:
-                ran = f"{ran}; " if each.histories else "not checked: "
-                ran += each.left_out
-            lines.append(f"  {each.name:<15} {ran}")
+        lines += [f"  {each}" for each in self.properties]
         return "\n".join(lines)
 
     __repr__ = __str__

@@ -5,6 +5,7 @@ it is fast, and then in new processes, where nothing is left of runs before.
 from __future__ import annotations
 
 from collections.abc import Callable
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from statekit.clock import stopwatch_s
@@ -25,6 +26,9 @@ _TRIES = 3
 _SHARE = 0.3
 """Of the histories, if those that fail in this process do not in new ones, which are slow."""
 
+_WIDTH = 200
+"""Of a text in a line of the report."""
+
 Found = tuple[History, Any, Difference | None]
 """A history, how it was disturbed, and what differs; None if it did not when it was run again."""
 
@@ -43,6 +47,8 @@ class Search:
 
     Attributes:
         sizes: how many records each history had.
+        only_here: what differs in a history that fails in this process and not in new ones; None
+            if there is no such history.
     """
 
     def __init__(
@@ -56,12 +62,14 @@ class Search:
         self._subject, self._wanted = subject, wanted
         self._inputs, self._effort, self._until_s = inputs, effort, until_s
         self.sizes: list[int] = []
+        self.only_here: str | None = None
 
     def found(self, is_given: bool = False, is_printed: bool = False) -> Found | None:
         """Return the smallest history that fails; None if none does.
 
         What Python cannot look into is left in this process after a run. So a history that fails
-        here is a counterexample only if it does in new processes, too.
+        here is a counterexample only if it does in new processes, too. If it does not, and no other
+        history does, `only_here` is set.
 
         Parameters:
             is_given: whether there is one history.
@@ -91,8 +99,14 @@ class Search:
             assert found is not None
             if (difference := self._in_new_processes(self._subject, *found)) is not None:
                 return *found, difference
-        found = self._smallest(self._in_new_processes, _SHARE)
-        return None if found is None else (*found, self._in_new_processes(self._subject, *found))
+        there = self._smallest(self._in_new_processes, _SHARE)
+        if there is not None:
+            return *there, self._in_new_processes(self._subject, *there)
+        if found is not None:
+            difference = self._wanted.find(self._subject, *found)
+            what = "not when it is run again" if difference is None else difference.what
+            self.only_here = shorten(what, _WIDTH, placeholder=" …")
+        return None
 
     @property
     def _can_be_confirmed(self) -> bool:

@@ -15,7 +15,6 @@ from statekit.records.record_order import CompleteOrder
 from statekit.state import redistribution
 from statekit.testing import check
 from statekit.testing.redistribution import wrong_pieces
-from statekit.testing.search import Search
 from tests.support import kv_model
 
 
@@ -169,19 +168,20 @@ FAULTS: dict[str, tuple[Any, str, Any, Callable[[], sk.Job]]] = {
 }
 
 
-@pytest.fixture
-def patched(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Faults of this process alone: new processes would not have them, and confirm nothing."""
-    monkeypatch.setattr(Search, "_can_be_confirmed", False)
-    return monkeypatch
+def only_here(given: Any, name: str) -> str:
+    """Return what a check finds in this process: new ones do not have what a test has patched."""
+    report = check(given, holds=[name], depth="quick")
+    (found,) = [each.only_here for each in report.properties if each.name == name]
+    assert found is not None, "nothing was found"
+    assert f"fails in this process and not in new ones ({found})" in str(report)
+    return found
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_of_windows_and_stores_is_found(name: str, patched: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_windows_and_stores_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, function, spoilt, job = FAULTS[name]
-    patched.setattr(owner, function, spoilt(getattr(owner, function)))
-    with pytest.raises(AssertionError, match="'plain Python' does not hold"):
-        check(job(), holds=["plain Python"], depth="quick")
+    monkeypatch.setattr(owner, function, spoilt(getattr(owner, function)))
+    assert only_here(job(), "plain Python")
 
 
 @sk.process(key="sensor")
@@ -192,16 +192,16 @@ def numbered(
     yield reading.level
 
 
-def test_an_element_that_a_rescale_loses_is_found(patched: pytest.MonkeyPatch) -> None:
+def test_an_element_that_a_rescale_loses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     cut = redistribution.moved_rows
 
     def lossy(*arguments: Any) -> Any:
         moved = cut(*arguments)
         return [*moved[:-1], moved[-1][:-1]] if len(moved) > 1 else moved
 
-    patched.setattr(redistribution, "moved_rows", lossy)
-    with pytest.raises(AssertionError, match=r"operator state 'levels' of numbered before epoch"):
-        check(numbered, holds=["rescaling"], depth="quick")
+    monkeypatch.setattr(redistribution, "moved_rows", lossy)
+    found = only_here(numbered, "rescaling")
+    assert "operator state 'levels' of numbered before epoch" in found
 
 
 def test_operator_state_is_where_its_rule_says() -> None:

@@ -376,4 +376,8 @@ def metered(order: Order, total: sk.ValueState[int]) -> Iterator[int]:
 
 
 def test_what_is_set_back_only_in_part_causes_no_false_alarm() -> None:
-    check(metered, holds=["errors", "restarts"], depth="quick")
+    report = check(metered, holds=["errors", "restarts"], depth="quick")
+    found = {each.name: each.only_here for each in report.properties}
+    assert "table metrics already exists" in (found["errors"] or "")
+    assert found["restarts"] is None
+    assert "fails in this process and not in new ones" in str(report)

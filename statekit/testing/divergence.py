@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from textwrap import indent, wrap
 from typing import Any
 
+from statekit.functions.process import Process
 from statekit.testing.properties import Difference, Property
 from statekit.testing.subject import History, Observed, Subject
 from statekit.testing.written_test import Writer
@@ -97,9 +99,10 @@ def _body(
                 yield from _indented(_indented(_listed(writer, f"{name!r}: ", records)))
             yield "    },"
     yield "]"
-    checked_as, process = subject.variable, subject.functions[0]
-    if checked_as == process.name:
-        checked_as = writer.name_of(process, process.fn)
+    if isinstance(subject.given, Process) and inspect.isfunction(subject.given.fn):
+        checked_as = writer.name_of(subject.given, subject.given.fn)
+    else:
+        checked_as = writer.variable(subject.variable, subject.given)
     own = "" if checked.given is None else f"{checked.name}={writer.name_of(checked.given)}, "
     yield f"check({checked_as}, history=history, {own}holds={{{checked.name!r}: {argument!r}}})"
 

@@ -23,6 +23,9 @@ _HISTORIES_MIN = 30
 _TRIES = 3
 """So often a history that failed is run in new processes: some depend on chance."""
 
+_TRIES_PRINTED = 10
+"""So often the history of a printed test is run in new processes until it fails there."""
+
 _SHARE = 0.3
 """Of the histories, if those that fail in this process do not in new ones, which are slow."""
 
@@ -99,9 +102,10 @@ class Search:
             assert found is not None
             if (difference := self._in_new_processes(self._subject, *found)) is not None:
                 return *found, difference
-        there = self._smallest(self._in_new_processes, _SHARE)
-        if there is not None:
-            return *there, self._in_new_processes(self._subject, *there)
+        for _ in range(1 if found is not None else _TRIES_PRINTED):
+            there = self._smallest(self._in_new_processes, _SHARE)
+            if there is not None:
+                return *there, self._in_new_processes(self._subject, *there)
         if found is not None:
             difference = self._wanted.find(self._subject, *found)
             what = "not when it is run again" if difference is None else difference.what

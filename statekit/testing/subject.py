@@ -179,6 +179,7 @@ class Subject:
         is_killed: whether runs are in processes of their own, which crashes kill.
 
     Attributes:
+        given: what the user gave.
         job: the job.
         variable: what a test calls the subject.
         has_no_end: whether timers set each other without end in a run.
@@ -191,7 +192,7 @@ class Subject:
     def __init__(
         self, given: Process[Any, Any, Any] | Stream[Any] | Job, *, is_killed: bool = False
     ) -> None:
-        self._is_killed = is_killed
+        self.given, self._is_killed = given, is_killed
         self.has_no_end = self.is_cut_short = False
         self.runs, self.failed = 0, list[StatekitError]()
         if isinstance(given, Job):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import decimal
 import enum
+import math
 import re
 import sys
 import uuid
@@ -15,7 +16,10 @@ import msgspec
 import pydantic
 from pydantic.fields import FieldInfo
 
-_MODULES = ("datetime", "decimal", "uuid", "pytest")
+_MODULES = ("datetime", "decimal", "pytest", "uuid", "zoneinfo")
+
+_EVERYWHERE = ("builtins", "__main__")
+"""Modules whose names a test has wherever it is: of Python, and of the notebook it is run in."""
 
 
 class Writer:
@@ -28,13 +32,18 @@ class Writer:
 
     def __init__(self) -> None:
         self._names: dict[str, set[str]] = {}
+        self._not_imported: set[str] = set()
 
     def source_of(self, value: Any) -> str:
         """Return Python that makes an equal value. Classes of the user have their names."""
         cls = type(value)
         match value:
             case enum.Enum():
-                return f"{self.name_of(cls)}.{value.name}"
+                is_member = value.name in cls.__members__  # and not several flags together
+                name = self.name_of(cls)
+                return f"{name}.{value.name}" if is_member else f"{name}({value.value!r})"
+            case float() if not math.isfinite(value):
+                return f"float({str(value)!r})"
             case decimal.Decimal() | uuid.UUID():
                 return f"{cls.__module__}.{value!r}"
             case dict():
@@ -51,7 +60,10 @@ class Writer:
                 return f"({self._joined(value)}{',' if len(value) == 1 else ''})"
         fields = _fields_of(value)
         if fields is None:
-            return repr(value)
+            text = repr(value)
+            if cls.__module__ != "builtins" and text.startswith(f"{cls.__name__}("):
+                self.name_of(cls)
+            return text
         if all(map(str.isidentifier, fields)):
             arguments = ", ".join(f"{name}={self.source_of(of)}" for name, of in fields.items())
         else:  # aliases of pydantic may be any text
@@ -69,15 +81,40 @@ class Writer:
             defined: what was defined under the name, if it was decorated.
         """
         defined = named if defined is None else defined
-        name = str(defined.__qualname__).rpartition("<locals>.")[-1]
+        name = str(getattr(defined, "__qualname__", "")).rpartition("<locals>.")[-1]
         module = defined.__module__
-        if not _has_its_names(module):
-            found: Any = sys.modules.get(module)
-            for part in name.split("."):
-                found = getattr(found, part, None)
-            if found is named:
-                self._names.setdefault(module, set()).add(name.partition(".")[0])
+        found: Any = sys.modules.get(module)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is not named:
+            return name if module in _EVERYWHERE else self.variable(name, named)
+        self._take(module, name)
         return name
+
+    def variable(self, name: str, value: Any) -> str:
+        """Return the name of an object of the user that may not know its module, such as a job. It
+        is imported from any module that has it.
+
+        Parameters:
+            name: what a test calls the object, if no module has it.
+        """
+        for module, found in reversed(list(sys.modules.items())):
+            names = [] if module.startswith("statekit.") else list(vars(found).items())
+            named = [each for each, of in names if of is value and each.isidentifier()]
+            if named:
+                chosen = name if name in named else named[0]
+                self._take(module, chosen)
+                return chosen
+        chosen = name if name[:1].isidentifier() else "function"  # a lambda has no name
+        self._not_imported.add(_root(chosen))
+        return chosen
+
+    def _take(self, module: str, name: str) -> None:
+        """Import what a test needs for a name of a module, if it can and has to."""
+        if not _has_its_names(module):
+            self._names.setdefault(module, set()).add(_root(name))
+        elif module not in _EVERYWHERE:
+            self._not_imported.add(_root(name))
 
     def test(self, name: str, body: Iterable[str], kit: Iterable[str]) -> Iterator[str]:
         """Yield the lines of a test, with what it imports.
@@ -98,6 +135,8 @@ class Writer:
         yield f"from statekit.testing import {', '.join(used)}"
         words = re.sub(r"\W+", "_", name)
         yield ""
+        if self._not_imported:
+            yield f"# For a file that has {', '.join(sorted(self._not_imported))}."
         yield f"def test_{words}() -> None:"
         yield from (f"    {line}" for line in lines)
 
@@ -127,9 +166,14 @@ def alias_of(field: FieldInfo) -> str | None:
     return alias if isinstance(alias, str) else field.alias
 
 
+def _root(name: str) -> str:
+    """Return what is imported for a name: the class of `Order.Color` or `Box[int]`."""
+    return re.split(r"[.\[]", name)[0]
+
+
 def _has_its_names(module: str) -> bool:
     """Return whether a test has the names of a module without an import: everything has them, or
     it can be put into the module.
     """
     name = module.rpartition(".")[-1]
-    return name in ("builtins", "__main__", "conftest") or bool(re.match(r"test_|\w+_test$", name))
+    return name in (*_EVERYWHERE, "conftest") or bool(re.match(r"test_|\w+_test$", name))

@@ -7,9 +7,13 @@ import datetime
 import decimal
 import enum
 import importlib
+import ipaddress
+import math
 import re
+import sys
 import threading
 import uuid
+import zoneinfo
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -122,6 +126,11 @@ class Color(enum.Enum):
     RED = "r"
 
 
+class Flags(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
 @dataclasses.dataclass
 class Made:
     color: Color
@@ -156,11 +165,15 @@ class Struct(msgspec.Struct):
         {"a": [Color.RED, {1}, frozenset({2}), (3,), set()]},
         b"bytes",
         None,
+        Flags.READ | Flags.WRITE,
+        [math.inf, -math.inf],
+        ipaddress.IPv4Address("10.0.0.1"),
+        datetime.datetime(2026, 1, 1, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin")),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_values_are_written_as_python_that_makes_them(value: Any) -> None:
-    names = {**globals(), "decimal": decimal, "uuid": uuid}
+    names = {**globals(), "IPv4Address": ipaddress.IPv4Address}
     assert eval(Writer().source_of(value), names) == value  # noqa: S307 - that is what is tested
 
 
@@ -219,6 +232,57 @@ def test_a_printed_test_imports_what_it_needs(
     exec(re.sub(r"^    ", "", text, flags=re.MULTILINE), names)
     with pytest.raises(AssertionError, match="'errors' does not hold"):
         names["test_refused_errors"]()
+
+
+SHOP_WITH_JOB = (
+    SHOP
+    + """
+def never(order: Order, total: sk.ValueState[int]) -> Iterator[int]:
+    raise ValueError("never")
+
+as_called = sk.process(key="customer")(never)
+shop = sk.Job("shop")
+_ = shop.source("orders", Order).process(refused).sink("out")
+is_right = lambda orders, emitted: True
+"""
+)
+
+
+def printed(given: Any, **options: Any) -> str:
+    """Return the test that a failed check prints."""
+    with pytest.raises(AssertionError) as caught:
+        check(given, depth="quick", **options)
+    return str(caught.value).split("This test runs it again:")[1].split("If this is intended")[0]
+
+
+@pytest.fixture
+def job_shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    (tmp_path / "job_shop.py").write_text(SHOP_WITH_JOB)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("job_shop")
+    del sys.modules["job_shop"]
+
+
+def test_a_printed_test_imports_jobs_and_functions_by_the_names_of_their_module(
+    job_shop: Any,
+) -> None:
+    assert "from job_shop import Order, shop\n" in printed(job_shop.shop)
+    assert "from job_shop import Order, as_called\n" in printed(job_shop.as_called)
+
+
+def test_a_printed_test_says_which_names_its_file_needs() -> None:
+    def never(orders: list[Any], emitted: list[Any]) -> bool:
+        return not orders
+
+    text = printed(spent_of_decimals, invariant=never, holds=["invariant"])
+    assert "# For a file that has Color, Priced, never, spent_of_decimals.\n" in text
+    text = printed(spent_of_decimals, invariant=lambda *_: False, holds=["invariant"])
+    assert "invariant=function" in text
+
+
+@sk.process(key="customer")
+def spent_of_decimals(order: Priced, total: sk.ValueState[decimal.Decimal]) -> Iterator[int]:
+    yield 1
 
 
 def test_a_job_without_operators_is_refused() -> None:

@@ -98,8 +98,13 @@ class Writer:
         Parameters:
             name: what a test calls the object, if no module has it.
         """
-        for module, found in reversed(list(sys.modules.items())):
-            names = [] if module.startswith("statekit.") else list(vars(found).items())
+        modules = sorted(sys.modules.items(), key=lambda each: _has_its_names(each[0]))
+        for module, found in modules:
+            names = (
+                []
+                if module.startswith("statekit.")
+                else list(getattr(found, "__dict__", {}).items())
+            )
             named = [each for each, of in names if of is value and each.isidentifier()]
             if named:
                 chosen = name if name in named else named[0]

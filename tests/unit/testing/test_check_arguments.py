@@ -264,8 +264,9 @@ def job_shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_printed_test_imports_jobs_and_functions_by_the_names_of_their_module(
-    job_shop: Any,
+    job_shop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(globals(), "shop", job_shop.shop)  # as after an import of it
     assert "from job_shop import Order, shop\n" in printed(job_shop.shop)
     assert "from job_shop import Order, as_called\n" in printed(job_shop.as_called)
 

@@ -317,7 +317,8 @@ def _check(
     def fails(laws: list[Law], pool: list[Any]) -> bool:
         return any(is_broken(law, given) for given in lists(pool, few) for law in laws)
 
-    if counterexample(pools, partial(fails, laws), effort, is_shrunk=False) is None:
+    failed = counterexample(pools, partial(fails, laws), effort, is_shrunk=False)
+    if failed is None:
         return
     for law in laws:  # the first one that is broken is shown
         pool = counterexample(pools, partial(fails, [law]), effort)
@@ -327,6 +328,10 @@ def _check(
             broken = broken_by(law, *found)
             assert broken is not None, f"{found!r} failed, and then did not: it depends on chance"
             raise AssertionError(f"{broken.what}. {broken.means}") from broken.error
+    raise AssertionError(
+        f"{name} broke a law with some of the values {failed[0]!r}, and did not when it was called "
+        "again: it keeps something between calls, or depends on chance"
+    )
 
 
 def _lists(

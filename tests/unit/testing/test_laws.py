@@ -93,6 +93,18 @@ def test_functions_that_raise_are_shown_with_the_values() -> None:
     assert isinstance(e.value.__cause__, ZeroDivisionError)
 
 
+def test_a_reducer_that_fails_once_does_not_pass() -> None:
+    left = ["the first call"]
+
+    def largest(current: int, added: int) -> int:
+        if left:
+            raise ValueError(left.pop())
+        return max(current, added)
+
+    with pytest.raises(AssertionError, match="and did not when it was called again"):
+        check_reducer(largest, int)
+
+
 def test_floats_may_be_compared_roughly() -> None:
     floats = st.floats(-1e6, 1e6)
     with pytest.raises(AssertionError, match="not associative"):

@@ -149,14 +149,18 @@ def text_of(value: Any) -> str:
         return f"{{{', '.join(pairs)}}}"
     if isinstance(value, list | tuple):
         return f"{type(value).__name__}({', '.join(map(text_of, value))})"
-    if not isinstance(value, type | enum.Enum) and (fields := _fields_of(value)):
+    if fields := fields_by_name(value):
         return f"{type(value).__name__}{text_of(fields)}"
     return repr(value)
 
 
-def _fields_of(value: Any) -> dict[str, Any]:
-    """Return the fields of an object by name, also of one without a `__dict__`."""
+def fields_by_name(value: Any) -> dict[str, Any]:
+    """Return the fields of an object by name, also of one without a `__dict__`. A class and a
+    member of an enum have none.
+    """
     cls = type(value)
+    if isinstance(value, type | enum.Enum):
+        return {}
     names = getattr(cls, "__struct_fields__", None) or getattr(cls, "__dataclass_fields__", None)
     if names is not None:
         return {name: getattr(value, name, None) for name in names}

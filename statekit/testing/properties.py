@@ -27,6 +27,7 @@ from statekit.testing.comparison import (
     is_same,
 )
 from statekit.testing.faults import Fault, Faults, FaultyCopies, faulty, safe_faults
+from statekit.testing.growth import grows_without_end
 from statekit.testing.job_harness import JobHarness
 from statekit.testing.new_processes import found_there, other_process, other_processes, run_there
 from statekit.testing.on_spark import differs_on_spark
@@ -471,6 +472,13 @@ def _in_place(subject: Subject, history: History, _: None) -> Difference | None:
     return Difference(what, ("as it is", "if changes were written"), (ours, theirs))
 
 
+def _growth(subject: Subject, history: History, _: None) -> Difference | None:
+    found = grows_without_end(subject, history)
+    if found is None:
+        return None
+    return _alone(str(found), subject.plain_run(history) or Observed())
+
+
 def _timers_left(observed: Observed) -> str | None:
     """Return which key has timers and no state."""
     for number, contents in enumerate(observed.contents):
@@ -633,6 +641,15 @@ PROPERTIES: tuple[Property, ...] = (
         always,
         nothing,
         _leftovers,
+    ),
+    Property(
+        "growth",
+        "What a key has in a state grows for ever: give the state a TTL, clear it with a timer, or "
+        "keep the last records only. If another record clears it, some keys never get that record",
+        always,
+        nothing,
+        _growth,
+        share=0.2,
     ),
     Property(
         "epochs",

@@ -27,7 +27,7 @@ from statekit.errors import StateTypeError
 from statekit.records.record_type import RecordType
 from statekit.testing.written_test import alias_of
 
-__all__ = ["check_fields", "fields_of", "instance", "is_made", "records", "values"]
+__all__ = ["check_fields", "fields_of", "instance", "is_limited", "is_made", "records", "values"]
 
 T = TypeVar("T")
 
@@ -210,6 +210,11 @@ def is_made(made: Any) -> bool:
     return made is not None
 
 
+def is_limited(metadata: Iterable[Any]) -> bool:
+    """Return whether numbers with such metadata have a largest one, or are multiples."""
+    return _Limits(metadata).are_few
+
+
 _LIMITS = (
     *("ge", "gt", "le", "lt", "multiple_of"),
     *("min_length", "max_length", "max_digits", "decimal_places", "pattern"),
@@ -230,6 +235,11 @@ class _Limits:
             for name in _LIMITS:
                 if (limit := getattr(each, name, None)) is not None:
                     self._known[name] = limit
+
+    @property
+    def are_few(self) -> bool:
+        """Whether there is a largest number, or numbers are multiples."""
+        return any(name in self._known for name in ("le", "lt", "multiple_of"))
 
     def sizes(self) -> dict[str, Any]:
         """Return the sizes of a container, as arguments of its strategy."""

@@ -186,6 +186,7 @@ class Subject:
         is_cut_short: whether runs without end are stopped soon: it is known that there are some.
         runs: how many plain runs there were.
         failed: their errors.
+        growing: the operators and states that are known to grow without end.
         memory: what functions keep outside of states, as it is before the first run.
     """
 
@@ -195,6 +196,7 @@ class Subject:
         self.given, self._is_killed = given, is_killed
         self.has_no_end = self.is_cut_short = False
         self.runs, self.failed = 0, list[StatekitError]()
+        self.growing = set[tuple[str, str]]()
         if isinstance(given, Job):
             self.job, self.variable = given, "job"
             if not given.operators:
@@ -309,6 +311,7 @@ class Subject:
         *,
         harness: JobHarness | None = None,
         stands: bool = False,
+        every: dt.timedelta | None = None,
     ) -> Observed:
         """Run a history, then let time go on until nothing is left to happen, and return what comes
         of both.
@@ -317,10 +320,11 @@ class Subject:
             disturb: what happens between epochs.
             harness: a new one that runs them; None for one shard in memory.
             stands: whether processing time stands until the last record.
+            every: the processing time between two epochs, as for `steps`.
         """
         harness = harness or self.harness()
         observed = Observed()
-        for step in self.steps(history, observed, stands=stands):
+        for step in self.steps(history, observed, stands=stands, every=every):
             if step.has_nothing_to_do(harness):
                 continue
             if disturb is not None:
@@ -354,7 +358,12 @@ class Subject:
             return None
 
     def steps(
-        self, history: History, observed: Observed, *, stands: bool = False
+        self,
+        history: History,
+        observed: Observed,
+        *,
+        stands: bool = False,
+        every: dt.timedelta | None = None,
     ) -> Iterator[Step]:
         """Yield the epochs of a history, and of the time after it.
 
@@ -363,12 +372,15 @@ class Subject:
         Parameters:
             observed: what came of the steps before.
             stands: whether processing time stands until the last record.
+            every: the processing time between two epochs with records; None for some minutes if
+                results may depend on it.
         """
         now = _START
+        if every is None:
+            every = _EPOCH if self._has_processing_time and not stands else _NOW
         for records in history:
             yield Step("records", now, records)
-            if self._has_processing_time and not stands:
-                now += _EPOCH
+            now += every
         can_advance = bool(timed_readers(self.job))
         if self.has_timers and can_advance:
             yield from self._while_timers(now, observed)

@@ -1,0 +1,218 @@
+"""Does what a key has grow without end? A history comes again and again, weeks apart, and then
+time goes on to its end: what is left has to stop growing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
+from typing import NamedTuple
+
+from statekit.errors import StatekitError
+from statekit.testing.comparison import fields_by_name
+from statekit.testing.driver import Contents
+from statekit.testing.subject import History, Observed, Subject
+from statekit.testing.varied_records import VariedRecords
+
+_APART = dt.timedelta(days=45)
+"""Time from one repetition to the next, by event time and by processing time: longer than most
+values are needed, and so short that a value for each year does not count as growth.
+"""
+
+_TIMES = (15, 30, 70)
+"""So often a history comes again, each time in an epoch. A list of the last 64 has its end."""
+
+_LARGE = 2_100
+"""So many records come at last: a list of the last 1,000 has its end, too."""
+
+_RECORDS_MAX = 6
+"""So many records of each source come again."""
+
+_STEPS_MIN = 3
+"""Elements that are added from the first run to the second one, if it grows. Fewer are chance."""
+
+_LINEAR = 0.75
+"""It grows without end if it grows by this part of what is expected, or more."""
+
+_TEXT = 16
+"""So many characters or bytes count as one element, so that longer texts count as growth."""
+
+Where = tuple[str, str, str]
+"""An operator, a state, and the text of a key."""
+
+
+class Growth(NamedTuple):
+    """What grows without end.
+
+    Parameters:
+        where: the operator, the state and the key.
+        elements: how many there are, by the number of repetitions.
+    """
+
+    where: Where
+    elements: dict[int, int]
+
+    def __str__(self) -> str:
+        operator, state, key = self.where
+        some = [f"{number:,} after {times:,}" for times, number in self.elements.items()]
+        first, *others = some
+        return (
+            f"what is left at the end in state {state!r} of {operator} at the key {key}: "
+            f"{first.replace(' after', ' elements after')} repetitions of the history, "
+            f"{', '.join(others)}"
+        )
+
+
+def grows_without_end(subject: Subject, history: History) -> Growth | None:
+    """Return what grows with each repetition of a history; None if nothing does.
+
+    A history without records of each source and type is not tried: what waits for another record
+    would grow.
+    """
+    varied = {
+        source.name: VariedRecords(source, _keys_of(subject), _APART)
+        for source in subject.job.sources
+    }
+    few = {name: _first_records(history, name) for name in varied}
+    if not all(of.has_all(few[name]) for name, of in varied.items()):
+        return None
+    key: dict[str, object] = {}
+    for name, of in varied.items():
+        few[name] = [of.at_one_key(record, key) for record in few[name]]
+    repeated = _Repeated(subject, varied, few)
+    try:
+        return repeated.growth()
+    except (StatekitError, OverflowError):
+        return None  # an error is for the property that there are no errors
+
+
+def _first_records(history: History, source: str) -> list[object]:
+    """Return some records of a source."""
+    records = chain.from_iterable(epoch.get(source, ()) for epoch in history)
+    return list(islice(records, _RECORDS_MAX))
+
+
+def _keys_of(subject: Subject) -> set[str]:
+    """Return the fields of all keys."""
+    return {name for declared in subject.functions for name in declared.key}
+
+
+class _Repeated:
+    """Runs with repetitions of a history.
+
+    Parameters:
+        varied: makes the records of each source.
+        records: that come again, by source.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        varied: Mapping[str, VariedRecords],
+        records: Mapping[str, list[object]],
+    ) -> None:
+        self._subject = subject
+        self._varied = varied
+        self._records = records
+
+    def growth(self) -> Growth | None:
+        """Return what grows; None if nothing does."""
+        few, some, many = _TIMES
+        observed = self._run(few)
+        if observed.is_endless:
+            return None  # for the property that nothing is left over
+        first, halfway = (_elements(observed.contents[at]) for at in (-1, few // 2))
+        if all(first[where] - halfway[where] < _STEPS_MIN - 1 for where in first):
+            return None
+        second = _elements(self._run(some).contents[-1])
+        growing = {where for where in second if second[where] - first[where] >= _STEPS_MIN}
+        if known := [where for where in growing if where[:2] in self._subject.growing]:
+            where = known[0]  # from another history
+            return Growth(where, {few: first[where], some: second[where]})
+        third = _elements(self._run(many).contents[-1]) if growing else Counter[Where]()
+        for where in growing:
+            sizes = {few: first[where], some: second[where], many: third[where]}
+            if _is_linear(sizes) and self._goes_on(where, sizes):
+                return Growth(where, sizes)
+        return None
+
+    def _goes_on(self, where: Where, sizes: dict[int, int]) -> bool:
+        """Return whether it also grows with many records, and add how large it is then."""
+        _, some, many = _TIMES
+        each = max(2, _LARGE // (many * sum(map(len, self._records.values()))))
+        elements = _elements(self._run(many, each).contents[-1])[where]
+        by_time = (sizes[many] - sizes[some]) / (many - some)
+        expected = sizes[some] + _LINEAR * by_time * (many * each - some)
+        if elements < expected and elements != sizes[many]:  # equal if it grows with each epoch
+            return False
+        sizes[many * each] = elements
+        self._subject.growing.add(where[:2])
+        return True
+
+    def _run(self, epochs: int, each: int = 1) -> Observed:
+        """Return what comes of a run.
+
+        Parameters:
+            each: how many repetitions there are in each epoch.
+        """
+        history = [
+            {
+                name: [
+                    self._varied[name].of(record, number)
+                    for number in range(epoch * each, (epoch + 1) * each)
+                    for record in records
+                ]
+                for name, records in self._records.items()
+            }
+            for epoch in range(epochs)
+        ]
+        with _no_warnings():
+            return self._subject.run(history, every=each * _APART)
+
+
+@contextlib.contextmanager
+def _no_warnings() -> Iterator[None]:
+    """Log no warnings of inputs without records for weeks: no time passes between two epochs."""
+    logger = logging.getLogger("statekit.watermark")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def _is_linear(sizes: Mapping[int, int]) -> bool:
+    """Return whether it grows as fast from the second number of repetitions on as before."""
+    (few, first), (some, second), (many, third) = sizes.items()
+    expected = (second - first) * (many - some) / (some - few)
+    return third - second >= _LINEAR * expected
+
+
+def _elements(contents: Contents) -> Counter[Where]:
+    """Return how many elements each key has of each state, and how many timers."""
+    found: Counter[Where] = Counter()
+    for (operator, state), values in contents.states.items():
+        for key, value in values.items():
+            found[operator, state, repr(key)] = _size(value)
+    for operator, of_keys in contents.timers.items():
+        for key, timers in of_keys.items():
+            found[operator, "timers", repr(key)] = len(timers)
+    return found
+
+
+def _size(value: object) -> int:
+    """Return how many elements a value has, also in what it contains. A record has those of its
+    largest field.
+    """
+    if isinstance(value, str | bytes):
+        return 1 + len(value) // _TEXT
+    if isinstance(value, Mapping):
+        return sum(max(1, _size(part)) for part in value.values())
+    if isinstance(value, list | set | frozenset):
+        return sum(max(1, _size(part)) for part in value)
+    parts = value if isinstance(value, tuple) else fields_by_name(value).values()
+    return max(map(_size, parts), default=1)

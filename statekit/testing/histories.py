@@ -47,6 +47,7 @@ class Generated:
         fields: strategies of other fields, instead of those of their types.
         distances: some records are exactly so far behind the one before, or an instant more or
             less.
+        constants: numbers and texts that occur in fields, as for `values`.
 
     Raises:
         StateTypeError: the class has no such field.
@@ -58,6 +59,7 @@ class Generated:
     lateness: dt.timedelta = dt.timedelta(0)
     fields: Mapping[str, st.SearchStrategy[Any]] = field(default_factory=dict)
     distances: Sequence[dt.timedelta] = ()
+    constants: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
         check_fields(self.cls, [*self.key, *self._times, *self.fields])
@@ -74,7 +76,8 @@ class Generated:
 
     def drawn(self) -> st.SearchStrategy[Any]:
         """Return a strategy of what `made` takes."""
-        others = fields_of(self.cls, dict.fromkeys([*self.key, *self._times]) | dict(self.fields))
+        apart = dict.fromkeys([*self.key, *self._times]) | dict(self.fields)
+        others = fields_of(self.cls, apart, self.constants)
         exactly: st.SearchStrategy[Any] = st.none()
         if self.event_time is not None and self.distances:
             some = st.tuples(st.sampled_from(self.distances), st.sampled_from([0, -1, 1]))
@@ -130,6 +133,7 @@ class Given:
 
     records: st.SearchStrategy[Any]
     key_types: tuple[Any, ...] = ()
+    constants: Sequence[Any] = ()
 
     def drawn(self) -> st.SearchStrategy[Any]:
         """Return the strategy."""
@@ -275,7 +279,10 @@ class Epochs:
         self._members = {
             (name, n): of for name, some in sources.items() for n, of in enumerate(some)
         }
-        pools = {repr(of.key_types): _keys(of.key_types, keys) for of in self._members.values()}
+        pools = {
+            repr(of.key_types): _keys(of.key_types, keys, of.constants)
+            for of in self._members.values()
+        }
         of_sources = {
             name: st.lists(
                 st.one_of([st.tuples(st.just(n), of.drawn()) for n, of in enumerate(some)]),
@@ -313,7 +320,9 @@ class Epochs:
         return reached._replace(latest=latest, records=place), records
 
 
-def _keys(types: tuple[Any, ...], keys: int | Sequence[Any]) -> st.SearchStrategy[list[Key]]:
+def _keys(
+    types: tuple[Any, ...], keys: int | Sequence[Any], constants: Sequence[Any]
+) -> st.SearchStrategy[list[Key]]:
     """Return a strategy of different keys, as tuples."""
     if not types:
         return st.just([()])
@@ -321,7 +330,8 @@ def _keys(types: tuple[Any, ...], keys: int | Sequence[Any]) -> st.SearchStrateg
         return st.just([tuple(key) if len(types) > 1 else (key,) for key in keys])
     if keys < 1:
         raise StateTypeError(f"keys={keys}: give at least one key")
-    return st.lists(st.tuples(*map(values, types)), min_size=1, max_size=keys, unique_by=repr)
+    parts = [values(each, constants=constants) for each in types]
+    return st.lists(st.tuples(*parts), min_size=1, max_size=keys, unique_by=repr)
 
 
 _PLACES = st.just(0) | st.just(0) | st.integers(0, 11)

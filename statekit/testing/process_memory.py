@@ -33,6 +33,8 @@ from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
 
+from statekit.testing.code_constants import constants_of
+
 _OBJECTS_MAX = 50_000
 """So many objects are looked at. A job of ordinary functions has some hundred."""
 
@@ -63,11 +65,15 @@ class ProcessMemory:
     Parameters:
         root: an object that refers to the functions, such as a job.
         functions: whose packages are the user's, wherever they are installed.
+
+    Attributes:
+        constants: numbers, texts and durations that the functions of the user use.
     """
 
     def __init__(self, root: object, functions: Iterable[object] = ()) -> None:
         packages = {_package(getattr(each, "__module__", None)) for each in functions}
         self._packages = packages - {"statekit"} - sys.stdlib_module_names
+        self._functions: list[types.FunctionType] = []
         self._kept: list[_Kept] = []
         self._seen: dict[int, Any] = {}  # keeps objects alive, so that none gets the id of another
         self._rebound: dict[int, tuple[dict[str, Any], set[str]]] = {}
@@ -80,6 +86,8 @@ class ProcessMemory:
         for names, rebound in self._rebound.values():
             self._kept.append(_globals(names, sorted(rebound)))
         self._seen.clear()
+        self.constants = constants_of(self._functions)
+        self._functions.clear()
 
     def restore(self) -> None:
         """Set back what has changed: a new process has it as it was."""
@@ -113,6 +121,7 @@ class ProcessMemory:
             yield part, is_ours
         yield (vars(function).get("__wrapped__") if is_ours else vars(function)), is_ours
         if self._is_of_user(function.__module__):
+            self._functions.append(function)
             yield from self._names_of(function.__code__, function.__globals__)
 
     def _names_of(self, code: types.CodeType, names: dict[str, Any]) -> Iterator[Visit]:

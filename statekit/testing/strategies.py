@@ -78,7 +78,7 @@ _SCALARS: dict[Any, st.SearchStrategy[Any]] = {
 # ---------------------------------------------------------------------------------------- values
 
 
-def values(annotation: type[T] | Any) -> st.SearchStrategy[T]:
+def values(annotation: type[T] | Any, *, constants: Sequence[Any] = ()) -> st.SearchStrategy[T]:
     """Return a strategy of the values of an annotation that a state or a record may have.
 
     Numbers are often small, so that equal ones occur, and never so large that sums of some do not
@@ -87,6 +87,7 @@ def values(annotation: type[T] | Any) -> st.SearchStrategy[T]:
 
     Parameters:
         annotation: as for a state: scalars, enums, containers, unions, classes with fields.
+        constants: numbers and texts that occur, too, and numbers next to them.
 
     Raises:
         StateTypeError: a part of it is not supported.
@@ -95,17 +96,21 @@ def values(annotation: type[T] | Any) -> st.SearchStrategy[T]:
     >>> find(values(dict[str, list[int]]), lambda value: any(map(sum, value.values())))
     {'a': [1]}
     """
-    return _Values().of(annotation)
+    return _Values(constants).of(annotation)
 
 
 class _Values:
     """Strategies of the parts of one annotation.
 
+    Parameters:
+        constants: as for `values`.
+
     Attributes:
         open: strategies of the classes that it is inside of: a class may contain itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, constants: Sequence[Any] = ()) -> None:
+        self._constants = constants
         self.open: dict[Any, st.SearchStrategy[Any]] = {}
 
     def of(self, annotation: Any) -> st.SearchStrategy[Any]:
@@ -127,7 +132,7 @@ class _Values:
             scalar = _SCALARS[bare]
         except (KeyError, TypeError):
             raise StateTypeError(f"no values of {annotation!r} can be made: {_INSTEAD}") from None
-        return _Limits(metadata).kept(bare, scalar)
+        return _Limits(metadata).kept(bare, scalar, _near(bare, self._constants))
 
     def _container(
         self, annotation: Any, origin: Any, arguments: tuple[Any, ...], limits: _Limits
@@ -191,6 +196,20 @@ class _Values:
             raise StateTypeError(f"{cls.__name__}.{field.name}: {error}") from error
 
 
+def _near(kind: Any, constants: Sequence[Any]) -> list[Any]:
+    """Return the constants of a scalar type. Of numbers, also those next to them, where comparisons
+    change; but no large ones, so that sums fit a state.
+    """
+    if kind is str:
+        return [each for each in constants if type(each) is str]
+    if kind not in (int, float):
+        return []
+    numbers = [each for each in constants if type(each) in (int, float) and abs(each) <= _LARGE]
+    step = 1 if kind is int else _STEP
+    near = [math.floor(each / step) + one for each in numbers for one in (0, 1, -1)]
+    return list(dict.fromkeys(kind(each * step) for each in near))
+
+
 def instance(cls: Any, fields: dict[str, Any]) -> Any:
     """Return an instance of a class; None if its validators refuse these fields."""
     if struct_flavour(cls) == "typeddict":
@@ -247,13 +266,29 @@ class _Limits:
         most = self._known.get("max_length", least + _SIZE_MAX)
         return {"min_size": least, "max_size": min(most, least + _SIZE_MAX)}
 
-    def kept(self, kind: Any, strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    def kept(
+        self, kind: Any, strategy: st.SearchStrategy[Any], constants: Sequence[Any] = ()
+    ) -> st.SearchStrategy[Any]:
         """Return a strategy of the values within the limits.
 
         Parameters:
             kind: the scalar type.
             strategy: of all its values.
+            constants: that occur, too, if they are within.
         """
+        within = [each for each in constants if self._allows(each)]
+        kept = self._kept(kind, strategy)
+        # Behind the others: what fails with a simple value is shown with that.
+        return kept | st.sampled_from(within) if within else kept
+
+    def _allows(self, constant: Any) -> bool:
+        """Return whether a number or text is within the limits."""
+        if isinstance(constant, str):
+            return "pattern" not in self._known and self._is_so_long(constant)
+        return self._holds(constant)
+
+    def _kept(self, kind: Any, strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        """Return a strategy of the values within the limits, without constants."""
         if not self._known:
             return strategy
         if kind is bytes:
@@ -373,14 +408,17 @@ def records(cls: type[T], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy
     return fields_of(cls, fields).map(lambda found: instance(cls, found)).filter(is_made)
 
 
-def fields_of(cls: Any, given: Mapping[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+def fields_of(
+    cls: Any, given: Mapping[str, Any], constants: Sequence[Any] = ()
+) -> st.SearchStrategy[dict[str, Any]]:
     """Return a strategy of the fields of a class, by name.
 
     Parameters:
         given: strategies of some of them, instead of those of their types; None for fields that are
             left out.
+        constants: as for `values`.
     """
-    return _Values().fields(cls, given)
+    return _Values(constants).fields(cls, given)
 
 
 def check_fields(cls: Any, fields: Iterable[str]) -> RecordType:

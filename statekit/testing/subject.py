@@ -68,6 +68,9 @@ _TIMERS_MAX = 10
 _LATER = [dt.timedelta(days=days) for days in (1, 40, 4_000, 4_000)]
 """Steps of processing time after them: all other timers fire, and values expire."""
 
+_DISTANCE_MAX = dt.timedelta(days=400)
+"""Longer durations in code are not tried: event time would leave the years of histories."""
+
 _WINDOWS_MAX = 2
 """Event time stops before the ends of so many windows."""
 
@@ -613,10 +616,19 @@ class Subject:
                 event_time = declared.event_time
                 late_us = declared.lateness_us
         late = dt.timedelta(microseconds=late_us)
-        return Generated(record.cls, key, event_time, late, distances=self._distances(source))
+        return Generated(
+            record.cls,
+            key,
+            event_time,
+            late,
+            distances=self._distances(source),
+            constants=self.memory.constants,
+        )
 
     def _distances(self, source: Source) -> list[dt.timedelta]:
-        """Return durations of the operators that read a source: of windows, TTLs and lateness."""
+        """Return durations of the operators that read a source, of windows, TTLs and lateness; and
+        those in the code of the functions.
+        """
         micros: list[int] = []
         found: list[dt.timedelta] = []
         for operator in self._readers(source):
@@ -626,6 +638,8 @@ class Subject:
             micros.append(operator.declared.lateness_us)
             micros += [spec.ttl.duration_us for spec in operator.declared.states if spec.ttl]
         found += [dt.timedelta(microseconds=each) for each in micros]
+        of_code = [each for each in self.memory.constants if isinstance(each, dt.timedelta)]
+        found += [each for each in of_code if abs(each) <= _DISTANCE_MAX]
         return [each for each in dict.fromkeys(found) if each]
 
     def _readers(self, source: Source) -> list[Operator]:

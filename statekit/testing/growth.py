@@ -10,13 +10,15 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from statekit.errors import StatekitError
 from statekit.testing.comparison import fields_by_name
 from statekit.testing.driver import Contents
 from statekit.testing.subject import History, Observed, Subject
-from statekit.testing.varied_records import VariedRecords
+
+if TYPE_CHECKING:
+    from statekit.testing.varied_records import VariedRecords
 
 _APART = dt.timedelta(days=45)
 """Time from one repetition to the next, by event time and by processing time: longer than most
@@ -73,6 +75,8 @@ def grows_without_end(subject: Subject, history: History) -> Growth | None:
     A history without records of each source and type is not tried: what waits for another record
     would grow.
     """
+    from statekit.testing.varied_records import VariedRecords  # needs Hypothesis
+
     varied = {
         source.name: VariedRecords(source, _keys_of(subject), _APART)
         for source in subject.job.sources

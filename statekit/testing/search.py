@@ -141,7 +141,7 @@ class Search:
             return None
         argument, failed = found[0]
         if self._wanted.is_shrunk:
-            failed = _without_others(failed, lambda tried: fails((argument, tried)))
+            failed = without_others(failed, lambda tried: fails((argument, tried)))
             argument = _with_fewer(argument, lambda tried: fails((tried, failed)))
         return failed, argument
 
@@ -158,7 +158,7 @@ class Search:
             )
 
 
-def _without_others(history: History, fails: Callable[[History], bool]) -> History:
+def without_others(history: History, fails: Callable[[History], bool]) -> History:
     """Return a history without the records and epochs that do not matter for its failure."""
     number = len(history) - 1
     while number >= 0:
@@ -166,14 +166,27 @@ def _without_others(history: History, fails: Callable[[History], bool]) -> Histo
         if fails(without):
             history = without
         else:
-            for name, records in history[number].items():
-                for place in reversed(range(len(records))):
-                    shorter = [*records[:place], *records[place + 1 :]]
-                    epoch = {**history[number], name: shorter}
-                    tried = [*history[:number], epoch, *history[number + 1 :]]
-                    if fails(tried):
-                        history, records = tried, shorter
+            for name in history[number]:
+                history = _with_fewer_records(history, number, name, fails)
         number -= 1
+    return history
+
+
+def _with_fewer_records(
+    history: History, number: int, name: str, fails: Callable[[History], bool]
+) -> History:
+    """Return a history without records that do not matter, of one epoch and source. Parts are left
+    out first, so that records go that matter only together, such as an opening and its end.
+    """
+    records = history[number][name]
+    size = 1 << max(0, (len(records) // 2).bit_length() - 1)
+    while size > 0:
+        for place in reversed(range(0, len(records) - size + 1, max(1, size // 2))):
+            shorter = [*records[:place], *records[place + size :]]
+            tried = [*history[:number], {**history[number], name: shorter}, *history[number + 1 :]]
+            if len(shorter) < len(records) and fails(tried):
+                history, records = tried, shorter
+        size //= 2
     return history
 
 

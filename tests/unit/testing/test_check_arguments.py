@@ -25,6 +25,8 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.testing import check
+from statekit.testing.search import without_others
+from statekit.testing.subject import History
 from statekit.testing.written_test import Writer
 
 
@@ -232,6 +234,17 @@ def test_a_printed_test_imports_what_it_needs(
     exec(re.sub(r"^    ", "", text, flags=re.MULTILINE), names)
     with pytest.raises(AssertionError, match="'errors' does not hold"):
         names["test_refused_errors"]()
+
+
+def test_records_that_matter_only_together_are_left_out_together() -> None:
+    """With an odd number of orders, it does not fail: none can be left out alone."""
+
+    def fails(history: History) -> bool:
+        numbers = [number for epoch in history for number in epoch["orders"]]
+        return 7 in numbers and len(numbers) % 2 == 0
+
+    (epoch,) = without_others([{"orders": [*range(10, 35), 7]}], fails)
+    assert len(epoch["orders"]) == 2
 
 
 SHOP_WITH_JOB = (

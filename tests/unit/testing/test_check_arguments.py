@@ -95,7 +95,7 @@ class Strict(pydantic.BaseModel):
     @pydantic.field_validator("customer")
     @classmethod
     def is_known(cls, customer: str) -> str:
-        if customer != "ada lovelace":
+        if customer[::-1] != "ecalevol ada":  # no constant of the code is such a customer
             raise ValueError("who is that?")
         return customer
 

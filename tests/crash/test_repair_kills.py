@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +47,7 @@ def manifests_of_a_stream_lost(place: Path) -> None:
 
 def repairs(place: Path, change: int) -> None:
     """The command, which dies before it changes the store for that time."""
-    die_before(change, obstore, "put", "rename", "delete")
+    die_before(change, (obstore, "put"), (obstore, "delete"), (os, "rename"), (os, "link"))
     cli_verify.verify(str(place), mend=True, drop_rows=True)
 
 

@@ -19,22 +19,22 @@ from statekit.testing import Harness
 from tests.support.counting_job import entries, plain_state, state_of, tally
 from tests.support.killable_processes import die_before, kills
 
-CHANGES = ("put_file", "create", "remove")
+CHANGES = tuple((Repository, name) for name in ("put_file", "create", "remove"))
 EXPECTED = plain_state(record for epoch in range(3) for record in entries(epoch, 30))
 
 
 def saves(path: Path, change: int) -> None:
-    die_before(change, Repository, *CHANGES)
+    die_before(change, *CHANGES)
     write_savepoint(Repository(path), "s")
 
 
 def imports(path: Path, change: int) -> None:
-    die_before(change, Repository, *CHANGES)
+    die_before(change, *CHANGES)
     import_savepoint(Savepoint.at(path / "savepoints/s"), Repository(path / "new"), key_groups=5)
 
 
 def rewrites(path: Path, change: int) -> None:
-    die_before(change, Repository, *CHANGES)
+    die_before(change, *CHANGES)
     rewrite_checkpoint(Repository(path), parallelism=2, key_groups=5)
 
 

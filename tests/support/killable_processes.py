@@ -113,8 +113,10 @@ def die_at(owner: Any, name: str, *, before: bool, call: int = 1) -> None:
     setattr(owner, function, counted)
 
 
-def die_before(number: int, owner: Any, *names: str) -> None:
-    """End this process before that call, counted from 0, of any of several functions."""
+def die_before(number: int, *functions: tuple[Any, str]) -> None:
+    """End this process before that call, counted from 0, of any of several functions, each given
+    with its owner.
+    """
     left = [number]
 
     def armed(inner: Callable[..., object]) -> Callable[..., object]:
@@ -127,7 +129,7 @@ def die_before(number: int, owner: Any, *names: str) -> None:
 
         return counted
 
-    for name in names:
+    for owner, name in functions:
         setattr(owner, name, armed(getattr(owner, name)))
 
 

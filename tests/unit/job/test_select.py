@@ -209,7 +209,7 @@ def test_an_absent_key_of_a_typed_dict_is_none_or_stays_absent() -> None:
 
 
 def test_a_value_that_the_new_class_refuses_fails_the_epoch_with_its_record() -> None:
-    match = r"select 'in.Model' failed with ValidationError(.|\n)*Order\(customer='ada', cents=-1"
+    match = r"in epoch 0 with ValidationError(.|\n)*Order\(customer='ada', cents=-1"
     with pytest.raises(sk.ProcessError, match=match):
         selected(Model, records=[Order("ada", -1)], payer="customer")
 

@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import obstore
 import pytest
 
 from statekit.checkpoint.manifest import EpochNote
@@ -284,7 +283,7 @@ POINTS: dict[str, tuple[Any, str, int]] = {
     "between two change files": (Repository, "put_changes", 2),
     "before the job file": (Repository, "ensure_job_file", 1),
     "behind the job file": (Repository, "ensure_job_file", -1),
-    "between the manifest's content and its name": (obstore, "rename", 2),
+    "between the manifest's content and its name": (os, "link", 2),
     "behind the manifest": (Repository, "commit", -1),
 }
 """Where it dies: at a call of what, before it or (negative) behind it, at which call."""

@@ -94,12 +94,13 @@ def test_inputs_are_read_lazily() -> None:
             yield Event("a", number)
 
     epochs: list[int] = []
-    with pytest.raises(Crash):
+    with pytest.raises(sk.ProcessError) as failed:
         job().run(
             {"events": endless()},
             epoch_size=10,
             outputs={"totals": lambda records, epoch: epochs.append(epoch)},
         )
+    assert isinstance(failed.value.__cause__, Crash)
     assert epochs == [0, 1, 2, 3, 4]
 
 

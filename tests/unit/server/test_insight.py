@@ -6,6 +6,7 @@ import datetime as dt
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -109,12 +110,12 @@ def test_a_server_that_ends_answers_those_who_wait(tmp_path: Path) -> None:
     sell(tmp_path / "shop", SALES[:1])
     found: list[Any] = []
     with server({"shop": tmp_path / "shop"}) as address:
+        read(address, "shop/epochs")
         waiting = threading.Thread(
             target=lambda: found.append(read(address, "shop/epochs", after=0, wait=60)["value"])
         )
         waiting.start()
-        while httpx.get(f"{address}/metrics").status_code != 200:
-            continue
+        time.sleep(1)  # it has sent its request
     waiting.join(10)
     assert found == [[]]
 

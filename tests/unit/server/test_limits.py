@@ -187,7 +187,8 @@ def test_a_server_with_a_directory_removes_the_files_of_killed_servers(
     kept = ("--directory", str(tmp_path / "copies"))
     with start(home, temporary) as plain, start(home, temporary, *kept) as keeping:
         for process in (plain, keeping):
-            address_from(process)
+            address_from(process)  # by then, it has removed what killed ones have left
+        for process in (plain, keeping):
             process.send_signal(signal.SIGKILL)
             process.wait(20)
     assert len(list(temporary.iterdir())) == 3

@@ -175,6 +175,9 @@ class ReaderLease:
         """
         lease = _new_lease(name, epoch, ttl, token)
         _check_committed(repository, lease)
+        # A killed collector may have left the epoch's files. An earlier lease of the reader stays.
+        if (collected := resync_error(repository, epoch, reader=name)) is not None:
+            raise collected
         before = _free_lease(repository, lease)
         if before is not None and before.lease.epoch > epoch:
             before = None  # it does not keep the epoch

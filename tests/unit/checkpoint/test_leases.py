@@ -696,6 +696,18 @@ def test_whatever_happens_a_reader_with_a_lease_finds_its_epochs_and_others_keep
     )
 
 
+def test_an_epoch_that_a_killed_collector_has_half_removed_is_refused_and_the_lease_stays() -> None:
+    state = Leases()
+    state.epoch(changing=set(), minutes=1)
+    state.take(back=0, minutes=2, name="a", owner="q")
+    state.collection(epochs=1, minutes=0, requests=5)
+    assert state.repository.is_committed(0)
+    assert state.repository.epochs() == [1]
+    state.take(back=1, minutes=2, name="a", owner="q")  # is refused, as it knows
+    (stored,) = stored_leases(state.repository)[0]
+    assert stored.lease.epoch == 1
+
+
 # ------------------------------------------------------------------------- files that are no leases
 
 

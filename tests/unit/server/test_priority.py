@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import os
 import sys
 import threading
@@ -15,6 +16,7 @@ import pytest
 
 from statekit.query import state_view
 from statekit.query.child_process import WarmChild
+from statekit.server import priority
 from statekit.server.priority import NICENESS, Background, prefer_single_reads
 from tests.support.served import Sale, sell, server
 from tests.unit.server.test_limits import until
@@ -89,21 +91,28 @@ def test_single_reads_are_answered_while_pages_wait(
     assert statuses == [200] * 50
 
 
-def test_reads_of_many_rows_pause_as_long_as_they_took_while_there_are_single_reads() -> None:
-    async def three(singles: int) -> float:
+def test_reads_of_many_rows_pause_as_long_as_they_took_while_there_are_single_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each read takes 100 s, by the clock of the server."""
+    seconds = itertools.count(0, 100)
+    monkeypatch.setattr(priority, "stopwatch_s", lambda: float(next(seconds)))
+    monkeypatch.setattr(priority, "_PAUSE_MAX_S", 1_000.0)
+
+    async def ended(singles: int) -> int:
         background = Background()
 
         def read() -> None:
-            time.sleep(0.1)
             background.single_reads += singles
 
-        began = time.monotonic()
-        for _ in range(4):
-            await asyncio.gather(background.run(read), background.run(read))
-        return time.monotonic() - began
+        reads = [asyncio.ensure_future(background.run(read)) for _ in range(6)]
+        done, waiting = await asyncio.wait(reads, timeout=1 if singles else 20)
+        for each in waiting:
+            each.cancel()
+        return len(done)
 
-    assert asyncio.run(three(singles=0)) < 0.6
-    assert asyncio.run(three(singles=1)) > 0.7
+    assert asyncio.run(ended(singles=0)) == 6
+    assert asyncio.run(ended(singles=1)) == 2
 
 
 def test_threads_give_way_to_the_event_loop_and_collections_leave_out_modules() -> None:

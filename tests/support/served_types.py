@@ -64,7 +64,7 @@ TRIPS = st.builds(
     Trip,
     st.lists(LEGS, max_size=2),
     st.decimals(allow_nan=False, allow_infinity=False, places=2),
-    st.dictionaries(st.dates(), st.integers(), max_size=2),
+    st.dictionaries(st.dates(), INTS, max_size=2),
 )
 
 KEYS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {

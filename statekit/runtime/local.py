@@ -413,10 +413,10 @@ def _input_failures(name: str, coordinator: Coordinator) -> Iterator[None]:
     except CALL_FAILURES as error:
         if isinstance(error, StatekitError):
             raise
-        epoch = 0 if coordinator.last is None else coordinator.last.epoch + 1
         raise ProcessError(
-            f"input {name!r} failed in epoch {epoch} with {shown_error(error)}. Nothing of this "
-            "epoch is committed: correct the input, then start the job again with the same records"
+            f"input {name!r} failed in epoch {coordinator.epoch} with {shown_error(error)}. "
+            "Nothing of this epoch is committed: correct the input, then start the job again with "
+            "the same records"
         ) from error
 
 

@@ -132,7 +132,6 @@ class Application:
         for work in self._served.long_works:
             await work.close()
         self._served.queries.close()
-        self._served.tables.close()
         for job in self._served.jobs.values():
             job.close()
         self._served.disk.close()

@@ -1,8 +1,9 @@
 """Priority: single reads go before requests that take long.
 
 Single reads run on the thread of the event loop. Everything else needs the same interpreter: pages,
-requests for many keys and files of states. So few of them run at a time, and each gives way soon.
-Processes of queries and rankings have a lower priority than the server.
+requests for many keys and files of small states. So few of them run at a time, and each gives way
+soon. Processes of queries, rankings and files of large states have a lower priority than the
+server.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 NICENESS = 5
-"""Of processes of queries and rankings."""
+"""Of processes of queries, rankings and files."""
 
 _SWITCH_S = 0.0001
 _AT_ONCE = 2

@@ -222,10 +222,10 @@ class Tables:
             to=asked.to,
             into=str(path),
         )
-        is_small = sum(size for _, size in view.sizes(asked.operator).values()) < _HERE_BYTES_MAX
 
         def write() -> _File:
-            if is_small:
+            sizes = view.sizes(asked.operator).values()  # of all shards
+            if sum(size for _, size in sizes) < _HERE_BYTES_MAX:
                 request.carry_out()
             else:
                 request.carry_out_in(
@@ -245,11 +245,8 @@ class Tables:
                 raise (closing() if self._ends.is_set() else error) from error
 
     def end(self) -> None:
-        """End the processes that write tables."""
+        """End the processes that write tables, and the one that waits for the next table."""
         self._ends.set()
-
-    def close(self) -> None:
-        """End the process that waits for the next table."""
         self._warm.close()
 
     def _remove_old(self, *, is_full: bool = False) -> None:

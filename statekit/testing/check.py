@@ -110,8 +110,8 @@ def check(
                 raise AssertionError(explained(subject, each, *found))
             if left_out["errors"] is not None:
                 _check_that_most_run(subject, each)
-            is_late = until_s is not None and stopwatch_s() > until_s
-            why = f"stopped after its part of {effort.seconds:g} seconds" if is_late else None
+            part_s = effort.seconds
+            why = f"stopped after its part of {part_s:g} seconds" if search.is_late else None
             tried = len(search.sizes), sum(search.sizes)
             done[each.name] = Checked(each.name, *tried, why, search.only_here)
     finally:

@@ -40,7 +40,7 @@ def _used_by(function: types.FunctionType) -> Iterator[Any]:
     yield from _flat(function.__kwdefaults__)
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         if name != "__class__":
-            yield from _flat(_contents(cell))
+            yield from _flat(contents_of(cell))
 
 
 def _in_code(code: types.CodeType) -> Iterator[Any]:
@@ -68,12 +68,16 @@ def _flat(value: Any) -> Iterable[Any]:
     return chain(value, value.values()) if isinstance(value, dict) else value
 
 
-def _contents(cell: types.CellType) -> Any:
-    """Return what a closure has; None if it has nothing yet."""
+def contents_of(cell: types.CellType, empty: Any = None) -> Any:
+    """Return what a cell of a closure has.
+
+    Parameters:
+        empty: is returned if it has nothing yet.
+    """
     try:
         return cell.cell_contents
     except ValueError:
-        return None
+        return empty
 
 
 def _is_constant(value: Any) -> bool:

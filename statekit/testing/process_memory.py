@@ -33,7 +33,7 @@ from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
 
-from statekit.testing.code_constants import constants_of
+from statekit.testing.code_constants import constants_of, contents_of
 
 _OBJECTS_MAX = 50_000
 """So many objects are looked at. A job of ordinary functions has some hundred."""
@@ -155,7 +155,8 @@ class ProcessMemory:
             parts = chain(value, value.values()) if isinstance(value, dict) else value
             yield from ((each, is_ours) for each in list(parts))
         elif cls in (types.CellType, _CACHED):
-            yield (value.__wrapped__ if cls is _CACHED else _contents(value)), is_ours
+            kept = value.__wrapped__ if cls is _CACHED else contents_of(value, _MISSING)
+            yield kept, is_ours
         is_of_user = self._is_of_user(cls.__module__)
         is_ours = not is_of_user and _package(cls.__module__) == "statekit"
         if is_ours or is_of_user or isinstance(value, _MUTABLE):
@@ -299,19 +300,12 @@ def _container(value: Any) -> _Kept:
     return _Kept(lambda: tuple(value), write, value.__len__ if len(value) > _LARGE else None)
 
 
-def _contents(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # it is empty
-        return _MISSING
-
-
 def _cell(cell: types.CellType) -> _Kept:
     def write(first: Parts) -> None:
         if first != (_MISSING,):
             cell.cell_contents = first[0]
 
-    return _Kept(lambda: (_contents(cell),), write)
+    return _Kept(lambda: (contents_of(cell, _MISSING),), write)
 
 
 def _context_variable(variable: contextvars.ContextVar[Any]) -> _Kept:

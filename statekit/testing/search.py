@@ -113,6 +113,11 @@ class Search:
         return None
 
     @property
+    def is_late(self) -> bool:
+        """Whether its time is over."""
+        return self._until_s is not None and stopwatch_s() > self._until_s
+
+    @property
     def _can_be_confirmed(self) -> bool:
         return self._wanted.is_confirmed and self._subject.not_sent is None
 
@@ -147,8 +152,7 @@ class Search:
 
     def _check_sizes(self, is_given: bool) -> None:
         made = self.sizes
-        is_late = self._until_s is not None and stopwatch_s() > self._until_s
-        if is_given or is_late or len(made) < _HISTORIES_MIN:
+        if is_given or self.is_late or len(made) < _HISTORIES_MIN:
             return  # the first histories that are drawn are the smallest ones
         if sum(made) < len(made):
             raise StateTypeError(

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Literal, NamedTuple
 
+from statekit.errors import ProcessError
 from statekit.sinks.sink import Callback, Sink
 
 Moment = Literal["line", "written", "committed"]
@@ -88,7 +89,11 @@ class UsersCode:
         return not file.startswith("<") and not any(map(Path(file).is_relative_to, _INSTALLED))
 
     def failure(self, error: BaseException) -> Failure:
-        """Return an error with the innermost line of the user's that it came through."""
+        """Return an error with the innermost line of the user's that it came through. One that says
+        in which epoch the user's failed is replaced by the user's.
+        """
+        while isinstance(error, ProcessError) and error.__cause__ is not None:
+            error = error.__cause__
         text = "".join(traceback.format_exception_only(error)).strip()
         own = [frame for frame in traceback.extract_tb(error.__traceback__) if self.has(frame[0])]
         return Failure(text, own[-1].filename, own[-1].lineno or 0) if own else Failure(text)

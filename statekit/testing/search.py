@@ -146,7 +146,9 @@ class Search:
             return None
         argument, failed = found[0]
         if self._wanted.is_shrunk:
-            failed = without_others(failed, lambda tried: fails((argument, tried)))
+            failed, argument = without_others(
+                failed, argument, lambda tried, disturbed: fails((disturbed, tried))
+            )
             argument = _with_fewer(argument, lambda tried: fails((tried, failed)))
         return failed, argument
 
@@ -162,22 +164,34 @@ class Search:
             )
 
 
-def without_others(history: History, fails: Callable[[History], bool]) -> History:
-    """Return a history without the records and epochs that do not matter for its failure."""
+def without_others(
+    history: History, argument: Any, fails: Callable[[History, Any], bool]
+) -> tuple[History, Any]:
+    """Return a history without the records and epochs that do not matter for its failure, and how
+    it is disturbed then: in the same epochs, which have other numbers if one before is left out.
+    """
     number = len(history) - 1
     while number >= 0:
         without = [*history[:number], *history[number + 1 :]]
-        if fails(without):
-            history = without
+        moved = _without_epoch(argument, number)
+        if fails(without, moved):
+            history, argument = without, moved
         else:
             for name in history[number]:
-                history = _with_fewer_records(history, number, name, fails)
+                history = _with_fewer_records(history, argument, number, name, fails)
         number -= 1
-    return history
+    return history, argument
+
+
+def _without_epoch(argument: Any, number: int) -> Any:
+    """Return the epochs of a disturbance when an epoch before or among them is left out."""
+    if not isinstance(argument, set):
+        return argument
+    return {each - 1 if each > number else each for each in argument}
 
 
 def _with_fewer_records(
-    history: History, number: int, name: str, fails: Callable[[History], bool]
+    history: History, argument: Any, number: int, name: str, fails: Callable[[History, Any], bool]
 ) -> History:
     """Return a history without records that do not matter, of one epoch and source. Parts are left
     out first, so that records go that matter only together, such as an opening and its end.
@@ -188,7 +202,7 @@ def _with_fewer_records(
         for place in reversed(range(0, len(records) - size + 1, max(1, size // 2))):
             shorter = [*records[:place], *records[place + size :]]
             tried = [*history[:number], {**history[number], name: shorter}, *history[number + 1 :]]
-            if len(shorter) < len(records) and fails(tried):
+            if len(shorter) < len(records) and fails(tried, argument):
                 history, records = tried, shorter
         size //= 2
     return history

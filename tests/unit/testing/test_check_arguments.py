@@ -239,12 +239,22 @@ def test_a_printed_test_imports_what_it_needs(
 def test_records_that_matter_only_together_are_left_out_together() -> None:
     """With an odd number of orders, it does not fail: none can be left out alone."""
 
-    def fails(history: History) -> bool:
+    def fails(history: History, _: None) -> bool:
         numbers = [number for epoch in history for number in epoch["orders"]]
         return 7 in numbers and len(numbers) % 2 == 0
 
-    (epoch,) = without_others([{"orders": [*range(10, 35), 7]}], fails)
+    (epoch,), _ = without_others([{"orders": [*range(10, 35), 7]}], None, fails)
     assert len(epoch["orders"]) == 2
+
+
+def test_a_crash_stays_before_its_epoch_when_an_epoch_is_left_out() -> None:
+    """An epoch without records would be shown otherwise, since the crash is in the epoch 2."""
+
+    def fails(history: History, before: set[int]) -> bool:
+        return any(0 < number < len(history) and history[number]["orders"] for number in before)
+
+    history: History = [{"orders": []}, {"orders": [1]}, {"orders": [2]}, {"orders": [3]}]
+    assert without_others(history, {2}, fails) == ([{"orders": []}, {"orders": [2]}], {1})
 
 
 SHOP_WITH_JOB = (

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from statekit.codec.annotations import SCALARS, struct_flavour
 from statekit.codec.kept_fields import only_fields, why_beside
+from statekit.codec.key_example import tuple_advice
 from statekit.codec.schema import Schema, schema_of
 from statekit.codec.value_check import NESTING_MAX
 from statekit.codec.vectorized import sortable_ints
@@ -246,8 +247,9 @@ def _optional_key(encode: KeyEncode, decode: KeyDecode) -> tuple[KeyEncode, KeyD
 
 
 def _tuple_key(
-    parts: list[tuple[KeyEncode, KeyDecode]], cls: Any, name: str
+    parts: list[tuple[KeyEncode, KeyDecode]], cls: Any, schema: Schema
 ) -> tuple[KeyEncode, KeyDecode]:
+    name = schema.brief
     encoders = [encode for encode, _ in parts]
     decoders = [decode for _, decode in parts]
     size = len(parts)
@@ -256,14 +258,14 @@ def _tuple_key(
 
     def encode_tuple(value: Any) -> bytes:
         if type(value) is not cls or len(value) != size:
-            raise _no_key(name, value)
+            raise _no_key(name, value, tuple_advice(schema))
         if not is_kept(value):
             raise _no_key(name, value, why_beside(cls, value))
         return b"".join([encode(item) for encode, item in zip(encoders, value, strict=True)])
 
     def encode_pair(value: Any) -> bytes:
         if type(value) is not cls or len(value) != 2:
-            raise _no_key(name, value)
+            raise _no_key(name, value, tuple_advice(schema))
         return encoders[0](value[0]) + encoders[1](value[1])
 
     def decode_tuple(data: bytes, offset: int) -> tuple[Any, int]:
@@ -281,10 +283,12 @@ def _always(_value: Any) -> bool:
     return True
 
 
-def _variadic_key(encode: KeyEncode, decode: KeyDecode, name: str) -> tuple[KeyEncode, KeyDecode]:
+def _variadic_key(
+    encode: KeyEncode, decode: KeyDecode, schema: Schema
+) -> tuple[KeyEncode, KeyDecode]:
     def encode_variadic(value: Any) -> bytes:
         if type(value) is not tuple:
-            raise _no_key(name, value)
+            raise _no_key(schema.brief, value, tuple_advice(schema))
         return b"".join([b"\x01" + encode(item) for item in value]) + b"\0"
 
     def decode_variadic(data: bytes, offset: int) -> tuple[Any, int]:
@@ -332,12 +336,12 @@ def _key_parts(schema: Schema) -> tuple[KeyEncode, KeyDecode]:
         case "optional":
             return _optional_key(*_key_parts(schema.items[0]))
         case "tuple":
-            return _tuple_key(list(map(_key_parts, schema.items)), tuple, str(schema))
+            return _tuple_key(list(map(_key_parts, schema.items)), tuple, schema)
         case "variadic":
-            return _variadic_key(*_key_parts(schema.items[0]), str(schema))
+            return _variadic_key(*_key_parts(schema.items[0]), schema)
         case "struct" if schema.flavour == "namedtuple":
             parts = [_key_parts(field.schema) for field in schema.fields]
-            return _tuple_key(parts, schema.annotation or tuple, schema.name)
+            return _tuple_key(parts, schema.annotation or tuple, schema)
         case "enum" | "literal":
             return _choice_key(schema)
         case "dynamic":
@@ -390,7 +394,7 @@ def _decode_dynamic(data: bytes, offset: int) -> tuple[Any, int]:
     return _DYNAMIC_PARTS[tag][1](data, offset + 1)
 
 
-_DYNAMIC_ITEMS = _variadic_key(_encode_dynamic, _decode_dynamic, "tuple")[1]
+_DYNAMIC_ITEMS = _variadic_key(_encode_dynamic, _decode_dynamic, Schema("dynamic"))[1]
 
 # ------------------------------------------------------------------ codecs
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import enum
 import json
+import uuid
 from typing import Any
 
+import msgspec
+
 from statekit.codec.schema import Schema
+from statekit.shown import shown
 
 
 def list_advice(schema: Schema) -> str:
@@ -18,12 +24,21 @@ def list_advice(schema: Schema) -> str:
         return list_advice(schema.items[0])
     if schema.kind not in ("tuple", "variadic", "struct"):
         return ""
-    example = json.dumps(key_example(schema), default=str, separators=(",", ":"))
+    example = json.dumps(key_example(schema), default=_json, separators=(",", ":"))
     return f"; give a JSON list, such as {example}"
 
 
+def tuple_advice(schema: Schema) -> str:
+    """Return how a key of several parts is given to a function or to a typed reader.
+
+    >>> tuple_advice(Schema("tuple", (Schema("str"), Schema("int"))))
+    "use a value of type tuple[str, int], such as ('NO', 7)"
+    """
+    return f"use a value of type {schema.brief}, such as {shown(key_example(schema))}"
+
+
 def key_example(schema: Schema, place: int = 0) -> Any:
-    """Return a key of a type as JSON, as an example.
+    """Return a key of a type, as an example.
 
     Parameters:
         place: of the part in a key of several parts.
@@ -33,23 +48,41 @@ def key_example(schema: Schema, place: int = 0) -> Any:
             return key_example(schema.items[0], place)
         case "tuple" | "struct":
             items = schema.items or tuple(field.schema for field in schema.fields)
-            return [key_example(item, number) for number, item in enumerate(items)]
+            parts = [key_example(item, number) for number, item in enumerate(items)]
+            return tuple.__new__(schema.annotation or tuple, parts)
         case "variadic":
-            return [key_example(schema.items[0], number) for number in range(2)]
-        case "enum" | "literal":
+            return tuple(key_example(schema.items[0], number) for number in range(2))
+        case "enum":
             name, value = schema.values[0]
-            return name if schema.kind == "enum" else value
+            return name if schema.annotation is None else schema.annotation(value)
+        case "literal":
+            return schema.values[0][1]
     return _EXAMPLES.get(schema.kind, ("NO", "p01"))[place % 2]
+
+
+def _json(part: Any) -> Any:
+    """Return a part of a key that JSON does not have in the form in which readers show it."""
+    match part:
+        case bytes():
+            return part.hex()
+        case enum.Enum():
+            return part.name
+        case dt.datetime():
+            return part.isoformat()
+    return msgspec.to_builtins(part)
 
 
 _EXAMPLES: dict[str, tuple[Any, Any]] = {
     "bool": (True, False),
     "int": (1, 7),
     "float": (0.5, 1.5),
-    "bytes": ("00ff", "01"),
-    "date": ("2026-01-31", "2026-02-28"),
-    "datetime": ("2026-01-31T12:00:00+00:00", "2026-02-28T12:00:00+00:00"),
-    "timedelta": ("PT1M", "PT1H"),
-    "uuid": ("12345678-1234-5678-1234-567812345678",) * 2,
+    "bytes": (b"\x00\xff", b"\x01"),
+    "date": (dt.date(2026, 1, 31), dt.date(2026, 2, 28)),
+    "datetime": (
+        dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC),
+        dt.datetime(2026, 2, 28, 12, tzinfo=dt.UTC),
+    ),
+    "timedelta": (dt.timedelta(minutes=1), dt.timedelta(hours=1)),
+    "uuid": (uuid.UUID("12345678-1234-5678-1234-567812345678"),) * 2,
 }
 """The first and the second part of a key, by their types. For text, a country and a plant."""

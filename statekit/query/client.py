@@ -10,6 +10,7 @@ import asyncio
 import datetime as dt
 import enum
 import json
+import math
 import re
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -35,7 +36,7 @@ from statekit.query.plain_requests import HttpAnswer, PlainRequests, is_plain
 from statekit.query.replica import Answer
 from statekit.query.replica_arguments import functions_by_operator, listed_keys
 from statekit.query.state_rows import StateRows
-from statekit.shown import shown
+from statekit.shown import shown, shown_text, type_name
 from statekit.timestamp import duration_to_micros
 
 T = TypeVar("T")
@@ -158,7 +159,7 @@ class _Exchanges:
         keys, place = listed_keys(keys), _place(job, operator, state)
         function = self._functions.get(operator)
         if function is None:
-            body = msgspec.json.encode({"keys": list(map(_json_key, keys))})
+            body = b'{"keys":[%b]}' % b",".join(map(_json_key, keys))
             found = (yield from self._sent("POST", f"{place}/query", epoch, body)).json()
             return Answer(found["value"], found["epoch"])
         encoded = function.key_codec.encode_all(keys)
@@ -280,30 +281,53 @@ def _params(epoch: EpochChoice) -> dict[str, Any]:
 
 def _json_params(**given: Any) -> dict[str, str]:
     """Return parameters with keys, or parts of them, as JSON. None is no parameter."""
-    keys = {name: _json_key(of) for name, of in given.items() if of is not None}
+    return {name: _json_key(of).decode() for name, of in given.items() if of is not None}
+
+
+def _json_key(key: Any) -> bytes:
+    """Return a key, or a part of one, as JSON.
+
+    Raises:
+        StateTypeError: JSON cannot hold it.
+    """
     try:
-        return {name: msgspec.json.encode(of).decode() for name, of in keys.items()}
-    except (TypeError, ValueError) as error:
+        return msgspec.json.encode(_shown_key(key))
+    except (TypeError, ValueError, RecursionError) as error:
         raise StateTypeError(
-            f"{shown(given, 100)}: {error}: give keys as the operator has them, or as "
-            "JSON can hold them"
+            f"the key {shown(key, 100)} ({type_name(key)}) cannot be sent: {shown_text(error)}. "
+            "Give keys as the operator has them, or as JSON can hold them"
         ) from error
 
 
-def _json_key(key: Any) -> Any:
+def _shown_key(key: Any) -> Any:
     """Return a key, or a part of one, in the form in which the server shows it."""
     match key:
         case bytes():
             return key.hex()
         case enum.Enum():
             return key.name
+        case float() if not math.isfinite(key):
+            return str(key)
         case list() | tuple():
-            return list(map(_json_key, key))
+            return list(map(_shown_key, key))
+        case set() | frozenset():
+            raise TypeError("a set has no order")
     return key
 
 
 def _place(*names: str) -> str:
-    return "/" + "/".join(quote(name, safe="") for name in names)
+    """Return the path of a job, an operator, a state, and of a key as text.
+
+    Raises:
+        StateTypeError: one of them is no text.
+    """
+    try:
+        return "/" + "/".join(quote(name, safe="") for name in names)
+    except (TypeError, UnicodeEncodeError) as error:
+        raise StateTypeError(
+            f"{shown(names, 100)} cannot be sent: {shown_text(error)}. Give the names of the job, "
+            "the operator and the state as text, and the key of get_text as text"
+        ) from error
 
 
 def _answer_of(response: httpx.Response) -> HttpAnswer:

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 import statekit as sk
+from statekit.codec.key_example import key_example
 from statekit.query.reader import CheckpointReader
 from tests.support.key_types import GROUPED, KEY_TYPES, record_of, records_of
 
@@ -88,6 +89,32 @@ def test_a_key_of_every_type_has_its_state_and_is_read_from_outside(
     with sk.Replica(tmp_path) as replica:
         shown = dict(replica.at().state("total", "sum").items())
         assert Counter(shown.values()) == Counter(expected(records).values())
+
+
+NAMED_TUPLES = [name for name in KEY_TYPES if name not in GROUPED]
+
+
+@pytest.mark.parametrize("name", NAMED_TUPLES)
+def test_a_typed_replica_refuses_other_tuples_with_an_example_that_it_takes(
+    name: str, tmp_path: Path
+) -> None:
+    annotation, values = KEY_TYPES[name]
+    records, declared = records_of(annotation, values), totals(annotation)
+    job: Any = sk.Job("keys")
+    job.source("records", type(records[0])).process(declared)
+    job.run({"records": records}, checkpoint=tmp_path)
+    example = key_example(declared.key_codec.schema)
+    with sk.Replica(tmp_path, functions=[declared]) as replica:
+        for state in ("sum", "seen"):
+            assert not replica.get("total", state, example).value
+            for key in (list(example), (*example, 1), (), "oslo", key_text(example)):
+                with pytest.raises(sk.StateTypeError) as told:
+                    replica.get("total", state, key)
+                assert str(told.value).endswith(f", such as {example!r}")
+    with sk.Replica(tmp_path) as replica:
+        with pytest.raises(sk.StateTypeError, match="give a JSON list, such as ") as told:
+            replica.get("total", "sum", "oslo")
+        assert replica.get("total", "sum", str(told.value).partition("such as ")[2]).value is None
 
 
 @pytest.mark.parametrize("window", [sk.tumbling("1 hour"), sk.session("1 hour")], ids=str)

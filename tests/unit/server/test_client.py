@@ -111,8 +111,6 @@ def test_scans_with_the_process_function_have_its_types(address: str, state: str
         assert list(client.scan("site", "visits", state)) == expected
         assert list(client.scan("site", "visits", state, start=KEYS[0])) == expected[1:]
         assert list(client.scan("site", "visits", state, end=KEYS[0])) == expected[:1]
-        with pytest.raises(sk.StateTypeError, match="give keys as the operator has them"):
-            list(client.scan("site", "visits", state, start=object()))
 
     async def again() -> None:
         async with AsyncClient(address, functions=[visits]) as client:
@@ -181,6 +179,69 @@ def test_without_it_they_are_what_json_can_hold(address: str) -> None:
             assert len(await client.jobs()) == 2
 
     asyncio.run(again())
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise ValueError("no repr")
+
+
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [object(), {"rome"}, ["rome", {1}], 1j, "\ud800", {(1, 2): 3}, Unprintable(), ENDLESS],
+    ids=["object", "set", "set_inside", "complex", "surrogate", "dict", "unprintable", "endless"],
+)
+def test_a_key_that_json_cannot_hold_is_a_type_error_in_each_call(address: str, key: Any) -> None:
+    place = ("shop", "sales", "total")
+    with Client(address) as client:
+        for call in (
+            lambda: client.get(*place, key),
+            lambda: client.get_many(*place, ["rome", key]),
+            lambda: next(client.scan(*place, key)),
+            lambda: next(client.scan(*place, end=key)),
+            lambda: next(client.follow(*place, key=key)),
+            lambda: next(client.follow(*place, prefix=key)),
+        ):
+            with pytest.raises(sk.StateTypeError, match="Give keys as the operator has them"):
+                call()
+
+    async def again() -> None:
+        async with AsyncClient(address) as client:
+            for call in (
+                lambda: client.get(*place, key),
+                lambda: client.get_many(*place, ["rome", key]),
+                lambda: anext(client.scan(*place, key)),
+                lambda: anext(client.follow(*place, key=key)),
+            ):
+                with pytest.raises(sk.StateTypeError, match="Give keys as the operator has them"):
+                    await call()
+
+    asyncio.run(again())
+
+
+def test_names_and_texts_that_are_no_text_are_type_errors(address: str) -> None:
+    with Client(address) as client:
+        for call in (
+            lambda: client.get("shop", "sales", 5, "rome"),  # type: ignore[arg-type]
+            lambda: client.get_text("shop", "sales", "total", 5),  # type: ignore[arg-type]
+            lambda: client.get_text("shop", "sales", "total", "\ud800"),
+            lambda: next(client.scan("shop", ["sales"], "total")),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(sk.StateTypeError, match="the key of get_text as text"):
+                call()
+
+
+@pytest.mark.parametrize("key", [[DAY, "a/b"], "a/b", (DAY,), (DAY, "a/b", 1)])
+def test_a_typed_key_of_other_parts_gets_an_example_of_the_tuple(address: str, key: Any) -> None:
+    example = r"such as \(datetime.date\(2026, 1, 31\), 'p01'\)"
+    with Client(address, functions=[visits]) as client:
+        for state in EXPECTED:
+            with pytest.raises(sk.StateTypeError, match=example):
+                client.get("site", "visits", state, key)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Runs in new processes, as after a crash: copies of a process that has never run the job.
 
 There are three of those, which are started by the first call. They have the same hashes of texts in
-each run of a test, and two have another time and another time zone.
+each run of a test. Two have another time zone and another time: a year ahead, and that of the
+histories, where a record may be of today or of tomorrow.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import pickle
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -50,19 +52,31 @@ def other_process(number: int) -> OtherProcess:
 
 
 def serve_ahead() -> None:
-    """Call functions at another time."""
+    """Call functions at a later time."""
     import time_machine
 
-    time_machine.travel(_AHEAD, tick=True).start()
-    serve_runs()
+    serve_runs(partial(time_machine.travel, _AHEAD))
 
 
-def serve_runs() -> None:
-    """Call functions, and have what copies of this process need."""
+def serve_near() -> None:
+    """Call functions at the time at which most histories begin, each one anew."""
+    import time_machine
+
+    from statekit.testing.histories import NOON
+
+    serve_runs(partial(time_machine.travel, NOON))
+
+
+def serve_runs(around: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
+    """Call functions, and have what copies of this process need.
+
+    Parameters:
+        around: is entered for each call.
+    """
     import pyarrow as pa
 
     pa.array([0])  # imports pandas, if there is one
-    serve()
+    serve(around)
 
 
 _PLACES = (
@@ -72,7 +86,7 @@ _PLACES = (
         serve_ahead,
         {"PYTHONHASHSEED": "4242", "TZ": "Asia/Kathmandu"},
     ),
-    _Place("another process", serve_ahead, {"PYTHONHASHSEED": "7", "TZ": "Pacific/Marquesas"}),
+    _Place("another process", serve_near, {"PYTHONHASHSEED": "7", "TZ": "Pacific/Marquesas"}),
 )
 
 

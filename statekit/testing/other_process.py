@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import IO, Any, Self
 
@@ -90,8 +91,12 @@ class OtherProcess:
         self._process.wait()
 
 
-def serve() -> None:
-    """Call the functions that come from standard input, until it ends."""
+def serve(around: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
+    """Call the functions that come from standard input, until it ends.
+
+    Parameters:
+        around: is entered for each call.
+    """
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what functions print is no answer
     while True:
@@ -101,7 +106,8 @@ def serve() -> None:
             return
         try:
             function, arguments = pickle.loads(message)  # noqa: S301 - of our own process
-            answer: tuple[bool, Any] = True, function(*arguments)
+            with around():
+                answer: tuple[bool, Any] = True, function(*arguments)
         except Exception as error:  # noqa: BLE001 - raised where it was called from
             answer = False, error
         _write(answers, answer)

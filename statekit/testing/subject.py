@@ -10,7 +10,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce
-from itertools import chain
+from itertools import chain, cycle, repeat
 from typing import TYPE_CHECKING, Any, Literal
 
 from statekit.checkpoint.job_file import Clock
@@ -69,7 +69,7 @@ _LATER = [dt.timedelta(days=days) for days in (1, 40, 4_000, 4_000)]
 """Steps of processing time after them: all other timers fire, and values expire."""
 
 _DISTANCE_MAX = dt.timedelta(days=400)
-"""Longer durations in code are not tried: event time would leave the years of histories."""
+"""Longer durations are not tried: time would leave the years of histories."""
 
 _WINDOWS_MAX = 2
 """Event time stops before the ends of so many windows."""
@@ -375,15 +375,14 @@ class Subject:
         Parameters:
             observed: what came of the steps before.
             stands: whether processing time stands until the last record.
-            every: the processing time between two epochs with records; None for some minutes if
-                results may depend on it.
+            every: the processing time between two epochs with records; None for that of
+                `_pauses`.
         """
         now = _START
-        if every is None:
-            every = _EPOCH if self._has_processing_time and not stands else _NOW
-        for records in history:
+        pauses = self._pauses(stands) if every is None else repeat(every)
+        for records, pause in zip(history, pauses, strict=False):
             yield Step("records", now, records)
-            now += every
+            now += pause
         can_advance = bool(timed_readers(self.job))
         if self.has_timers and can_advance:
             yield from self._while_timers(now, observed)
@@ -408,6 +407,18 @@ class Subject:
                 for step in _LATER:
                     now += step
                     yield Step(what, now)
+
+    def _pauses(self, stands: bool) -> Iterator[dt.timedelta]:
+        """Return the processing times between epochs with records: some minutes, if results may
+        depend on it; then to the instant before a value of the last epoch expires, and to the one
+        at which it does.
+        """
+        if stands or not self._has_processing_time:
+            return repeat(_NOW)
+        ttls = [spec.ttl for _, spec in self._specs() if spec.ttl is not None]
+        of = [dt.timedelta(microseconds=t.duration_us) for t in ttls if t.clock == "processing"]
+        around = [(each - _INSTANT, _INSTANT) for each in dict.fromkeys(of) if each < _DISTANCE_MAX]
+        return cycle([_EPOCH, *chain.from_iterable(around)])
 
     @property
     def _has_processing_time(self) -> bool:

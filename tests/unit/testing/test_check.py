@@ -108,6 +108,12 @@ def by_local_hour(order: Order, seen: sk.ListState[str]) -> Iterator[int]:
 
 
 @sk.process(key="customer")
+def of_today(order: Order, seen: sk.ListState[str]) -> Iterator[int]:
+    if abs(order.at - dt.datetime.now(dt.UTC)) < dt.timedelta(days=1):
+        yield order.cents
+
+
+@sk.process(key="customer")
 def woken(order: Order, ctx: sk.Context, total: sk.ValueState[int]) -> Iterator[int]:
     total.update((total.get() or 0) + order.cents)
     ctx.timers.set(ctx.processing_time + dt.timedelta(hours=1), clock="processing")
@@ -142,6 +148,7 @@ WRONG: list[tuple[Any, str, str]] = [
     (first_letter, "processes", "the order of a set"),
     (dated, "processes", "the clock or the time zone"),
     (by_local_hour, "processes", "the clock or the time zone"),
+    (of_today, "processes", "the clock or the time zone"),
     (woken, "leftovers", "clock='processing'"),
     (without_end, "leftovers", "timers set each other without end"),
 ]

@@ -1,9 +1,13 @@
-"""What a run comes to has each epoch once, also if reading it failed and was tried again."""
+"""What a run comes to has each epoch once, also if reading it failed and was tried again; and when
+its epochs are.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Annotated, NamedTuple
 
 import pytest
 
@@ -41,3 +45,24 @@ def test_an_epoch_whose_contents_cannot_be_read_is_not_added(
     assert not observed.contents
     observed.add(emitted, harness)
     assert observed.epochs == [{"outputs": [1]}]
+
+
+@sk.process(key="customer")
+def recent(
+    order: Order, last: Annotated[sk.ValueState[int], sk.TTL("30 seconds")]
+) -> Iterator[int | None]:
+    yield last.get()
+    last.update(order.cents)
+
+
+def test_epochs_are_an_instant_before_a_value_expires_in_processing_time_and_when_it_does() -> None:
+    history = [{"records": [Order("a", number)]} for number in range(4)]
+    steps = list(Subject(recent).steps(history, Observed()))
+    _, before, at = [after.at - step.at for step, after in pairwise(steps[:4])]
+    assert before == dt.timedelta(seconds=30, microseconds=-1)
+    assert before + at == dt.timedelta(seconds=30)
+
+
+def test_processing_time_stands_for_a_function_that_does_not_use_it() -> None:
+    history = [{"records": [Order("a", number)]} for number in range(4)]
+    assert len({step.at for step in Subject(spent).steps(history, Observed())}) == 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 from hypothesis import settings
 
@@ -24,6 +26,10 @@ os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.envir
 # Other programs run beside tests: how long an example takes says nothing.
 settings.register_profile("statekit", deadline=None)
 settings.load_profile("statekit")
+
+# Nor does it say anything how long an answer takes. It is 5 s if a test gives no timeout.
+_timeout = inspect.signature(httpx.get).parameters["timeout"].default
+_timeout.connect = _timeout.read = _timeout.write = _timeout.pool = 60
 
 SLOW = (
     "tests/crash/",

@@ -212,6 +212,9 @@ REQUEST_SECONDS = Metric(
     "How long it took to answer, without streams of events.",
     ("request",),
 )
+OPEN_REQUESTS = Metric(
+    "statekit_open_requests", "gauge", "Requests that are being answered, and streams of events."
+)
 EPOCHS_BEHIND = Metric(
     "statekit_epochs_behind", "gauge", "Committed epochs that cannot be read yet.", ("job",)
 )
@@ -236,6 +239,7 @@ DISK_LIMIT = Metric("statekit_disk_limit_bytes", "gauge", "The limit of that dis
 
 SERVER_METRICS = (
     REQUESTS,
+    OPEN_REQUESTS,
     REQUEST_SECONDS,
     *EPOCH_METRICS,
     EPOCHS_BEHIND,

@@ -13,6 +13,7 @@ from statekit.metrics.definitions import (
     DISK_LIMIT,
     EPOCHS_BEHIND,
     FOLLOW_FAILING,
+    OPEN_REQUESTS,
     REPLICA_HEADROOM,
     REQUEST_SECONDS,
     REQUESTS,
@@ -37,9 +38,13 @@ class Metrics:
         jobs: by alias.
         live: the states that are watched.
         disk: of the server.
+
+    Attributes:
+        open_requests: how many requests are being answered; whoever answers one counts it.
     """
 
     def __init__(self, jobs: Mapping[str, ServedJob], live: LiveChanges, disk: Disk) -> None:
+        self.open_requests = 0
         self._registry = CollectorRegistry()
         self._requests = Counter(
             REQUESTS.name, REQUESTS.help, REQUESTS.labels, registry=self._registry
@@ -52,6 +57,7 @@ class Metrics:
             registry=self._registry,
         )
         self._registry.register(SampleCollector(_ServedMetrics(jobs, live, disk).samples))
+        self._registry.register(SampleCollector(self._open))
 
     def answered(self, request: str, status: int, seconds: float) -> None:
         """Count an answer.
@@ -65,6 +71,9 @@ class Metrics:
     def text(self) -> bytes:
         """Return all metrics as Prometheus reads them."""
         return generate_latest(self._registry)
+
+    def _open(self) -> Iterator[Sample]:
+        yield Sample(OPEN_REQUESTS, (), self.open_requests)
 
 
 class _ServedMetrics:

@@ -45,9 +45,11 @@ class Observed:
                 status = message["status"]
             await send(message)
 
+        self._metrics.open_requests += 1
         try:
             await self._app(scope, receive, noting)
         finally:
+            self._metrics.open_requests -= 1
             self._note(scope, status, stopwatch_s() - began_s)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:

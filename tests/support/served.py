@@ -73,6 +73,13 @@ def server(checkpoints: Mapping[str, Any], **options: Any) -> Iterator[str]:
             assert not thread.is_alive(), "the server did not end"
 
 
+def open_requests(address: str) -> int:
+    """Return how many requests the server is answering, besides this one."""
+    lines = httpx.get(f"{address}/metrics").text.splitlines()
+    (found,) = (line for line in lines if line.startswith("statekit_open_requests "))
+    return int(float(found.split()[1])) - 1
+
+
 def _wait(address: str, thread: threading.Thread) -> None:
     while thread.is_alive():
         try:

@@ -27,6 +27,7 @@ from statekit.server.access import digest_of
 from statekit.server.serve import ServerOptions, StateServer, bound_socket, uvicorn_config
 from statekit.testing import Harness
 from tests.support.served import Sale, sales, sell, server
+from tests.support.waiting import until
 
 
 class Visit(NamedTuple):
@@ -335,9 +336,9 @@ def test_a_client_waits_for_a_server_that_starts_and_follows_it_over_a_restart(
     started.wait(5)
     time.sleep(0.3)
     with restartable(home, port):
-        _until(lambda: 400 in seen)
+        until(lambda: 400 in seen)
         sell(home, records[:2])
-        _until(lambda: 405 in seen)
+        until(lambda: 405 in seen)
     sell(home, records)
     with restartable(home, port):
         thread.join(30)
@@ -360,7 +361,7 @@ def test_clients_outlive_a_restart_of_the_server_that_takes_half_a_minute(tmp_pa
     def reads() -> None:
         with Client(address) as client:
             read.append(client.get("shop", "sales", "total", "rome").value)
-            _until(down.is_set)
+            until(down.is_set)
             read.append(client.get("shop", "sales", "total", "rome").value)
 
     def follows() -> None:
@@ -376,7 +377,7 @@ def test_clients_outlive_a_restart_of_the_server_that_takes_half_a_minute(tmp_pa
     with restartable(home, port):
         for thread in threads:
             thread.start()
-        _until(lambda: read and followed)
+        until(lambda: bool(read and followed))
     down.set()
     sell(home, records)
     time.sleep(30)
@@ -395,13 +396,6 @@ def test_a_client_gives_up_soon_if_nothing_ever_answered() -> None:
     with Client(f"http://127.0.0.1:{port}") as client, pytest.raises(sk.StorageError):
         client.jobs()
     assert time.monotonic() - start < 15
-
-
-def _until(holds: Any) -> None:
-    end = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_the_command_prints_keys_and_ranges(address: str) -> None:

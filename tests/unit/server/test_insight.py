@@ -6,7 +6,6 @@ import datetime as dt
 import hashlib
 import json
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -17,7 +16,8 @@ import pytest
 import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.maintenance.rescale import rescale_offline
-from tests.support.served import Sale, sell, server
+from tests.support.served import Sale, open_requests, sell, server
+from tests.support.waiting import until
 
 SALES = [Sale(f"shop-{n % 5}", f"item-{n % 3}", n) for n in range(1, 31)]
 
@@ -115,7 +115,7 @@ def test_a_server_that_ends_answers_those_who_wait(tmp_path: Path) -> None:
             target=lambda: found.append(read(address, "shop/epochs", after=0, wait=60)["value"])
         )
         waiting.start()
-        time.sleep(1)  # it has sent its request
+        until(lambda: open_requests(address) == 1)
     waiting.join(10)
     assert found == [[]]
 

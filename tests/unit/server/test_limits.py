@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from statekit.server.limits import Limits
 from statekit.server.serve import ServerOptions, rocks_options, uvicorn_config
 from tests.support.served import Sale, sell, server
 from tests.support.small_disk import small_disk
+from tests.support.waiting import until
 from tests.unit.server.test_access import SECRET, kind, token_file
 from tests.unit.server.test_metrics import metrics
 
@@ -34,13 +34,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("served") / "sales"
     sell(home, [Sale("rome", "tea", 400)])
     return home
-
-
-def until(is_so: Callable[[], bool], seconds: float = 20) -> None:
-    ends = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < ends, "it did not happen in time"
-        time.sleep(0.05)
 
 
 # ---------------------------------------------------------------------------------- the disk

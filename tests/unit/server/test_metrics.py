@@ -46,6 +46,7 @@ def test_requests_are_counted_and_jobs_report_how_far_they_are(tmp_path: Path) -
     assert found["statekit_requests_total", ("single_read", "404")] == 1
     assert found["statekit_requests_total", ("read_state", "200")] == 1
     assert found["statekit_requests_total", ("describe", "404")] == 1
+    assert found["statekit_open_requests", ()] == 1  # the one that asks
     assert found["statekit_request_seconds_count", ("single_read",)] == 3
     assert found["statekit_epoch", ("shop",)] == 1
     assert found["statekit_lag_seconds", ("shop",)] > 0

@@ -19,7 +19,7 @@ from statekit.query.child_process import WarmChild
 from statekit.server import priority
 from statekit.server.priority import NICENESS, Background, prefer_single_reads
 from tests.support.served import Sale, sell, server
-from tests.unit.server.test_limits import until
+from tests.support.waiting import until
 
 
 def test_few_reads_of_many_rows_run_at_a_time() -> None:

@@ -17,9 +17,9 @@ import httpx
 import pytest
 
 import statekit as sk
-from tests.support.served import Sale, sell, server
+from tests.support.served import Sale, open_requests, sell, server
+from tests.support.waiting import until
 from tests.unit.server.test_access import kind, token_file
-from tests.unit.server.test_limits import until
 from tests.unit.server.test_waits import asked
 
 SALES = [Sale(f"shop-{n % 5}", f"item-{n % 3}", n) for n in range(1, 31)]
@@ -168,7 +168,7 @@ def test_a_server_that_ends_ends_what_takes_long(
         for thread in asking:
             thread.start()
         until(lambda: bool(children(module)))
-        time.sleep(0.3)  # all four have sent their requests
+        until(lambda: open_requests(address) + len(answers) == len(asking))
         began = time.monotonic()
     assert time.monotonic() - began < 3
     for thread in asking:

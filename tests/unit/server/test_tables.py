@@ -23,8 +23,8 @@ import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.server import tables
 from statekit.testing import JobHarness
-from tests.support.served import Sale, sell, server
-from tests.unit.server.test_limits import until
+from tests.support.served import Sale, open_requests, sell, server
+from tests.support.waiting import until
 from tests.unit.server.test_rankings import children
 from tests.unit.server.test_reads import problem, replaced
 
@@ -360,17 +360,19 @@ def test_a_server_that_ends_ends_a_process_that_writes_a_file(home: Path) -> Non
     client = httpx.Client(timeout=30)
     with server({"shop": home}) as address:
         client.base_url = httpx.URL(address)
-        assert client.get("/shop/sales/total.csv", follow_redirects=True).status_code == 200
+        answered = client.get("/shop/sales/total.csv", follow_redirects=True)
+        assert answered.status_code == 200
         until(lambda: len(children("export_in_child")) == 1)
         (waiting,) = children("export_in_child")
         os.kill(waiting, signal.SIGSTOP)
 
         def ask() -> None:
-            answers.append(client.get("/shop/sales/total.arrow", follow_redirects=True))
+            address = answered.url.copy_with(path="/shop/sales/total.arrow")  # of this epoch
+            answers.append(client.get(address))
 
         asking = threading.Thread(target=ask)
         asking.start()
-        time.sleep(0.5)
+        until(lambda: open_requests(address) == 1)
         began = time.monotonic()
     assert time.monotonic() - began < 5
     asking.join(10)

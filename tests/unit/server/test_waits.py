@@ -12,8 +12,8 @@ import pytest
 
 from statekit.server.limits import Limits
 from tests.support.served import Sale, sell, server
+from tests.support.waiting import until
 from tests.unit.server.test_access import kind, token_file
-from tests.unit.server.test_limits import until
 
 WAITS = ("/shop/epochs?after=0&wait=60", "/shop/sales/total?min_epoch=9&wait=60")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,14 +19,37 @@ def comparable(column: pa.ChunkedArray) -> pa.Array:
 
 
 def comparable_parts(column: pa.ChunkedArray) -> list[pa.Array]:
-    """Return columns that sort together as one does: a struct is one column for whether it is
-    null, and those of its fields.
+    """Return columns that sort together as one does, faster."""
+    return list(map(comparable, column_parts(column)))
+
+
+def column_parts(column: pa.ChunkedArray) -> list[pa.ChunkedArray]:
+    """Return columns that sort and group together as one does: a struct is one column for whether
+    it is not null, and those of its fields.
+
+    >>> structs = pa.chunked_array([[{"city": "oslo", "seat": 1}, None]])
+    >>> [part.to_pylist() for part in column_parts(structs)]
+    [[True, False], ['oslo', None], [1, None]]
     """
     if not pa.types.is_struct(column.type):
-        return [comparable(column)]
-    whole = column.combine_chunks()
-    parts = (comparable_parts(pa.chunked_array([part])) for part in whole.flatten())
-    return [whole.is_valid().cast(pa.int8()), *(each for part in parts for each in part)]
+        return [column]
+    fields = (column_parts(field) for field in column.flatten())
+    return [pc.is_valid(column), *(part for field in fields for part in field)]
+
+
+def column_of_parts(kind: pa.DataType, parts: Iterator[pa.ChunkedArray]) -> pa.ChunkedArray:
+    """Return the column that has these parts.
+
+    Parameters:
+        kind: its type.
+        parts: those of the column come first.
+    """
+    if not pa.types.is_struct(kind):
+        return next(parts)
+    is_null = pc.invert(next(parts)).combine_chunks()
+    fields = [column_of_parts(field.type, parts).combine_chunks() for field in kind]
+    structs = pa.StructArray.from_arrays(fields, fields=list(kind), mask=is_null)
+    return pa.chunked_array([structs])
 
 
 def row_numbers(count: int) -> pa.Array:

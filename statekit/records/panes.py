@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statekit.records.arrow_sort import comparable, order_by, sort_keys
+from statekit.records.arrow_sort import comparable_parts, order_by, sort_keys
 from statekit.timestamp import MIN_MICROS
 
 LATE = -1
@@ -96,7 +96,8 @@ class SessionPanes:
         if not len(times):
             return times
         is_late, time = pc.less_equal(times, late_us), times.combine_chunks()
-        sorted_by = [key for column in keys for key in sort_keys(comparable(column))]
+        parts = (part for column in keys for part in comparable_parts(column))
+        sorted_by = [key for part in parts for key in sort_keys(part)]
         sorted_by += [is_late.combine_chunks().cast(pa.int8()), time]
         order = order_by(sorted_by)
         *others, time = (column.take(order) for column in sorted_by)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import decimal
+import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +25,7 @@ import pyarrow.compute as pc
 
 from statekit.codec.annotations import peel, struct_flavour
 from statekit.errors import ProcessError, StateTypeError
-from statekit.records.arrow_sort import row_numbers
+from statekit.records.arrow_sort import column_of_parts, column_parts, row_numbers
 from statekit.records.arrow_sums import DIGITS, aggregable, cast_stored, fits, stored_type
 from statekit.records.group_lists import AllValues, GroupLists, offsets
 from statekit.records.output_type import OutputType
@@ -133,6 +134,8 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             record.name if record.name.isidentifier() else "Record"
         )  # that of a generic model is not
         self._projected = _named_tuple(name, types, record.where)
+        spelled = {of: types[of] for of in key if _has_spellings(types[of])}
+        self._spelled = _named_tuple(name, spelled, record.where) if spelled else None
         pane, self.number, *values, time = _free_names(key, len(self.parts))
         self._group_names = key if panes is None else (*key, pane)
         self.number_at = len(self._group_names)
@@ -165,6 +168,11 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
     def reduces(self) -> bool:
         """Whether its rows are smaller than the records, and not lists of all of them."""
         return all(part.verb != "list" for part in self.parts)
+
+    @property
+    def has_spellings(self) -> bool:
+        """Whether columns of a source may have one key in several forms."""
+        return self._spelled is not None
 
     @property
     def merges(self) -> bool:
@@ -262,6 +270,16 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             return self._columns(_read(self.record, table, restores=restores))
         if any(table.column(name).null_count for name in self.required):
             _read(self._projected, table)  # raises an error that names the record
+        return table if restores else self._in_one_form(table)
+
+    def _in_one_form(self, table: pa.Table) -> pa.Table:
+        """Return a table of a source in which keys that are equal are equal in their columns."""
+        if self._spelled is None:
+            return table
+        form = OutputType(self._spelled.cls, self.record.where, noun="record")
+        keys = form.to_batch(_read(self._spelled, table))
+        for name, column in zip(keys.schema.names, keys.columns, strict=True):
+            table = table.set_column(table.schema.get_field_index(name), name, column)
         return table
 
     def combined_batches(
@@ -388,7 +406,9 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             groups: the columns that rows are grouped by, by name.
             extra: names of aggregates that combined rows do not have.
         """
-        columns, names = list(groups.values()), [f"key_{n}" for n in range(len(groups))]
+        columns = [part for column in groups.values() for part in column_parts(column)]
+        key_names = [f"key_{n}" for n in range(len(columns))]
+        names = list(key_names)
         arrow_aggregates: list[tuple[Any, str]] = []
         for n, (verb, column) in enumerate(aggregates):
             if isinstance(verb, GroupLists):
@@ -400,12 +420,12 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
                 columns.append(aggregable(verb, column))
                 names.append(f"value_{n}")
             arrow_aggregates.append(([] if column is None else f"value_{n}", verb))
-        grouped = pa.table(columns, names).group_by(names[: len(groups)], use_threads=False)
-        results = grouped.aggregate(arrow_aggregates).columns
-        keys = dict(zip(groups, results, strict=False))
+        grouped = pa.table(columns, names).group_by(key_names, use_threads=False)
+        results = iter(grouped.aggregate(arrow_aggregates).columns)
+        keys = {name: column_of_parts(of.type, results) for name, of in groups.items()}
         values = [
             result if column is None else self._stored(verb, result, column, keys)
-            for result, (verb, column) in zip(results[len(groups) :], aggregates, strict=True)
+            for result, (verb, column) in zip(results, aggregates, strict=True)
         ]
         return pa.table([*keys.values(), *values], [*keys, self.number, *self._merges, *extra])
 
@@ -486,10 +506,12 @@ def has_columns(record: RecordType, fields: Iterable[str]) -> bool:
     return True
 
 
-def can_be_grouped(record: RecordType, key: Iterable[str]) -> bool:
-    """Return whether Arrow groups rows by the columns of a key: it does not by structs."""
-    members = (member for name in key for member in peel(_annotation(record, name))[0])
-    return not any(struct_flavour(member) for member in members)
+def _has_spellings(annotation: Any) -> bool:
+    """Return whether a column may have one key in several forms: a UUID in several spellings, a
+    struct with other fields beside those of its class.
+    """
+    members = peel(annotation)[0]
+    return any(member is uuid.UUID or struct_flavour(member) is not None for member in members)
 
 
 def _annotation(record: RecordType, name: str) -> Any:

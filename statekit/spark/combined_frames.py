@@ -141,7 +141,7 @@ class AggregatesInJvm:
         Parameters:
             read: a frame with the columns that it reads.
         """
-        if combiner.makes_records(read.columns):
+        if combiner.makes_records(read.columns) or combiner.has_spellings:
             return False
         if not isinstance(combiner.panes, SlidingPanes | None):
             return False

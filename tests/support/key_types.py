@@ -62,11 +62,6 @@ KEY_TYPES: dict[str, tuple[Any, list[Any]]] = {
 }
 """The annotation of a key field, and some values of it, by name."""
 
-GROUPED = [
-    name for name, (of, _) in KEY_TYPES.items() if not {"NamedTuple", "nested"} & {*name.split()}
-]
-"""The types that `aggregate` groups by."""
-
 
 @cache
 def record_of(annotation: Any) -> Any:

@@ -19,13 +19,7 @@ from statekit.functions.process import NOTHING_RENAMED, Process, Traits
 from statekit.functions.signature import declare
 from statekit.job.windows.made_of import AggregatedFields
 from statekit.records.keyed_batch import KeyColumns
-from statekit.records.preaggregate import (
-    Combiner,
-    PartialAggregate,
-    Verb,
-    can_be_grouped,
-    without_none,
-)
+from statekit.records.preaggregate import Combiner, PartialAggregate, Verb, without_none
 from statekit.records.record_order import RecordOrder
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import ResultRecords, made_of_columns
@@ -448,11 +442,6 @@ def aggregation(
         parts += of.parts
         types[name] = of.result(annotation)
         hints[name] = of.state(value_type) if ttl is None else Annotated[of.state(value_type), ttl]
-    if not can_be_grouped(record, fields):
-        raise results.error(
-            f"rows cannot be grouped by a NamedTuple (key {', '.join(fields)}): give the "
-            "fields of it as fields of the record, with map() or select()"
-        )
     name = "_".join(("aggregate", "by", *fields))
     output, make = results.result_class(name, types, into)
     hints["return"] = Iterator[output]  # type: ignore[valid-type]

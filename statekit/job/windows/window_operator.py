@@ -60,7 +60,6 @@ from statekit.records.preaggregate import (
     Combiner,
     PartialAggregate,
     Verb,
-    can_be_grouped,
     has_columns,
     without_none,
 )
@@ -494,8 +493,6 @@ class Windowing:
     def _combiner(self, result: _Result) -> Combiner | None:
         """Return the combiner before the shuffle; None if each record is added."""
         if result.parts is None or not self._combines:
-            return None
-        if not can_be_grouped(self._record, self._key):
             return None
         if result.element is not None and not self._fires_many:
             return None  # the rows would be taken apart again

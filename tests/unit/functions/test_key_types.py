@@ -16,7 +16,7 @@ import pytest
 import statekit as sk
 from statekit.codec.key_example import key_example
 from statekit.query.reader import CheckpointReader
-from tests.support.key_types import GROUPED, KEY_TYPES, record_of, records_of
+from tests.support.key_types import KEY_TYPES, record_of, records_of
 
 
 def totals(annotation: Any) -> Any:
@@ -91,10 +91,7 @@ def test_a_key_of_every_type_has_its_state_and_is_read_from_outside(
         assert Counter(shown.values()) == Counter(expected(records).values())
 
 
-NAMED_TUPLES = [name for name in KEY_TYPES if name not in GROUPED]
-
-
-@pytest.mark.parametrize("name", NAMED_TUPLES)
+@pytest.mark.parametrize("name", ["NamedTuple", "nested", "NamedTuple | None"])
 def test_a_typed_replica_refuses_other_tuples_with_an_example_that_it_takes(
     name: str, tmp_path: Path
 ) -> None:
@@ -128,20 +125,16 @@ def test_windows_have_keys_of_every_type(name: str, window: Any) -> None:
     assert {each.key: each.count for each in out} == dict.fromkeys(values, 2)
 
 
-@pytest.mark.parametrize("name", GROUPED)
-def test_aggregates_have_keys_of_every_type_but_named_tuples(name: str) -> None:
+@pytest.mark.parametrize("name", KEY_TYPES)
+def test_aggregates_have_keys_of_every_type(name: str) -> None:
     annotation, values = KEY_TYPES[name]
     job: Any = sk.Job("keys")
     source = job.source("records", record_of(annotation))
-    source.aggregate(key="key", number=sk.Count()).sink("out")
-    out: list[Any] = job.run({"records": records_of(annotation, values)})["out"]
+    source.aggregate(key="key", number=sk.Count(), last=sk.Last("n", by="n")).sink("out")
+    records = records_of(annotation, values)
+    out: list[Any] = job.run({"records": records}, parallelism=3)["out"]
     assert {each.key: each.number for each in out} == dict.fromkeys(values, 2)
-
-
-def test_an_aggregate_by_a_named_tuple_is_refused() -> None:
-    source = sk.Job("keys").source("records", record_of(KEY_TYPES["NamedTuple"][0]))
-    with pytest.raises(sk.StateTypeError, match="cannot be grouped by a NamedTuple"):
-        source.aggregate(key="key", number=sk.Count())
+    assert {each.key: each.last for each in out} == {of.key: of.n for of in records}
 
 
 @pytest.mark.parametrize("name", KEY_TYPES)

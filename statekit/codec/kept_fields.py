@@ -10,12 +10,19 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import typing
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import msgspec
 
-from statekit.codec.annotations import class_hints, is_immutable, struct_fields, struct_flavour
+from statekit.codec.annotations import (
+    class_hints,
+    is_immutable,
+    peel,
+    struct_fields,
+    struct_flavour,
+)
 from statekit.errors import StateTypeError
 
 Restore = Callable[[dict[str, Any]], Any]
@@ -242,6 +249,55 @@ def is_restored(cls: Any) -> Callable[[Any], bool] | None:
         return None
     size = len(cls.model_fields)
     return lambda model: len(model.__pydantic_fields_set__) == size
+
+
+def holds_models(annotation: Any, outer: tuple[Any, ...] = ()) -> bool:
+    """Return whether values of an annotation can be, or contain, pydantic models.
+
+    Parameters:
+        outer: the struct classes that the annotation is inside of.
+    """
+    return any(_member_holds_models(member, outer) for member in peel(annotation)[0])
+
+
+def _member_holds_models(member: Any, outer: tuple[Any, ...]) -> bool:
+    flavour = struct_flavour(member)
+    if flavour == "pydantic":
+        return True
+    if flavour is None:
+        return any(holds_models(part, outer) for part in typing.get_args(member))
+    fields = () if member in outer else struct_fields(member)
+    return any(holds_models(field.annotation, (*outer, member)) for field in fields)
+
+
+def as_restored(value: Any) -> Any:
+    """Return a value whose pydantic models have all fields set, as those that were restored have.
+
+    The value itself stays as it is: a default of a class may be shared.
+
+    >>> import pydantic
+    >>> class Click(pydantic.BaseModel):
+    ...     user: str
+    ...     page: str = ""
+    >>> sorted(as_restored([Click(user="ann")])[0].model_fields_set)
+    ['page', 'user']
+    """
+    cls, flavour = type(value), struct_flavour(type(value))
+    if cls in (list, tuple, set, frozenset):
+        return cls(map(as_restored, value))
+    if cls is dict:
+        return {as_restored(key): as_restored(item) for key, item in value.items()}
+    if flavour == "namedtuple":
+        return tuple.__new__(cls, map(as_restored, value))
+    if flavour is None:
+        return value
+    own = copy.copy(value)
+    assign = msgspec.structs.force_setattr if flavour == "msgspec" else _set
+    for field in struct_fields(cls):
+        assign(own, field.name, as_restored(getattr(value, field.name)))
+    if flavour == "pydantic":
+        _set(own, "__pydantic_fields_set__", set(cls.model_fields))
+    return own
 
 
 def restorer(cls: Any) -> Restore:

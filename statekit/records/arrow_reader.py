@@ -18,7 +18,7 @@ import pyarrow as pa
 import pydantic
 
 from statekit.codec.annotations import Field, peel, show
-from statekit.codec.kept_fields import only_stores, restorer
+from statekit.codec.kept_fields import as_restored, holds_models, only_stores, restorer
 from statekit.records.declaration import (
     MAPPINGS,
     SEQUENCES,
@@ -110,6 +110,23 @@ Build = Callable[[Sequence[list[Any]], int], list[Any]]
 
 def record_builder(record: RecordDeclaration, names: list[str], *, restores: bool = False) -> Build:
     """(values of these fields, record count) -> records."""
+    build = _builder(record, names, restores)
+    if restores or not _may_lack_set_fields(record, names):
+        return build
+    return lambda columns, count: list(map(as_restored, build(columns, count)))
+
+
+def _may_lack_set_fields(record: RecordDeclaration, names: list[str]) -> bool:
+    """Return whether a constructor that is given these fields may make pydantic models of which
+    fields count as not set.
+    """
+    fields = record.fields or {}
+    if record.flavour == "pydantic" and set(names) != set(fields):
+        return True
+    return any(holds_models(field.annotation) for field in fields.values())
+
+
+def _builder(record: RecordDeclaration, names: list[str], restores: bool) -> Build:
     cls, fields = record.cls, record.fields or {}
     later = [name for name in names if fields and not fields[name].init]
     if record.flavour in ("dict", "typeddict"):
@@ -140,7 +157,7 @@ def _rows(keys: list[str], columns: Sequence[list[Any]], count: int) -> list[dic
 def _with_later(record: RecordDeclaration, names: list[str], later: list[str]) -> Build:
     """Return a builder that sets fields which the constructor does not take (`init=False`)."""
     taken = [place for place, name in enumerate(names) if name not in later]
-    build = record_builder(record, [names[place] for place in taken])
+    build = _builder(record, [names[place] for place in taken], restores=False)
     places = [(name, names.index(name)) for name in later]
 
     def built(columns: Sequence[list[Any]], count: int) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from statekit.codec.annotations import peel, show
-from statekit.codec.kept_fields import is_restored
+from statekit.codec.kept_fields import as_restored, holds_models, is_restored
 from statekit.errors import CALL_FAILURES, ProcessError, StateTypeError
 from statekit.records.arrow_reader import ColumnMismatch, Read, field_reader, record_builder
 from statekit.records.arrow_scalars import OutputColumn
@@ -135,15 +135,18 @@ class OutputType:
     ) -> list[Any]:
         """Checked records with the values that are read back from their arrays.
 
-        No code of the class changes them. Values without an Arrow type stay as they are.
+        No code of the class changes them. Values without an Arrow type stay as they are, but all
+        fields of their models count as set.
         """
         is_changed = False
         columns = []
-        for column, read, part, array in zip(
-            self._rows.columns, self._readers, values, arrays, strict=True
+        for column, read, part, array, has_models in zip(
+            self._rows.columns, self._readers, values, arrays, self._hold_models, strict=True
         ):
             if read is not None and not column.is_stored(part):
                 part, is_changed = read(array), True
+            elif read is None and has_models:
+                part, is_changed = list(map(as_restored, part)), True
             columns.append(part)
         if is_changed or not self._are_restored(records):
             return self._build(columns, len(records))
@@ -165,6 +168,11 @@ class OutputType:
     def _readers(self) -> tuple[Read | None, ...]:
         """A reader for each column; None for a column without an Arrow type."""
         return tuple(map(self._reader, self._rows.columns, self._rows.annotations))
+
+    @functools.cached_property
+    def _hold_models(self) -> tuple[bool, ...]:
+        """Whether values of each column can be, or contain, pydantic models."""
+        return tuple(map(holds_models, self._rows.annotations))
 
     def _reader(self, column: OutputColumn, annotation: Any) -> Read | None:
         if column.arrow is None:

@@ -472,7 +472,16 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         """A function from a record to its aggregated fields."""
         names, cls = self._projected.field_names, self._projected.cls
         if self.record.flavour == "typeddict":
-            return lambda record: cls._make(map(record.get, names))  # a key may be absent
+            key_of = self.record.getter(self.key)
+
+            def project(record: Any) -> Any:
+                try:
+                    key_of(record)
+                except KeyError as error:
+                    raise self.record.missing(error, record) from None
+                return cls._make(map(record.get, names))  # another key may be absent
+
+            return project
         get = self.record.getter(names)
         return (lambda record: cls(get(record))) if len(names) == 1 else lambda r: cls._make(get(r))
 
@@ -512,6 +521,15 @@ def _has_spellings(annotation: Any) -> bool:
     """
     members = peel(annotation)[0]
     return any(member is uuid.UUID or struct_flavour(member) is not None for member in members)
+
+
+def absent_or_none(record: RecordType) -> str | None:
+    """Return a key of a TypedDict that may be absent or None, which columns cannot tell apart."""
+    if record.flavour != "typeddict":
+        return None
+    fields = (record.fields or {}).values()
+    unclear = (of.name for of in fields if not of.required and peel(of.annotation)[1])
+    return next(unclear, None)
 
 
 def _annotation(record: RecordType, name: str) -> Any:

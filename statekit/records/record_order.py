@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -98,6 +99,8 @@ class CompleteOrder(GroupLists):
     def _part(self, name: str, falls: bool) -> _Key:
         """Return a function from a record to the part of its sort key for a field."""
         get, field = self.record.getter((name,)), (self.record.fields or {})[name]
+        if self.record.flavour == "typeddict":
+            get = operator.methodcaller("get", name)  # a key may be absent
         members, is_optional, _ = peel(self.record.column_annotation(field))
         if is_optional or not field.required or members[0] not in _ALWAYS_ORDERED:
             key = _falling if falls else _rising

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
+import pydantic
 import pytest
 
 import statekit as sk
@@ -28,6 +29,18 @@ from tests.support.record_kinds import (
 from tests.support.spark_runs import Runs
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+class Note(pydantic.BaseModel):
+    text: str = ""
+    stars: int = 1
+
+
+class Visit(pydantic.BaseModel):
+    user: str
+    note: Note = pydantic.Field(default_factory=Note)
+    notes: list[Note]
+    page: str | None = None
 
 
 # All others are read by their constructor, as each runtime does it.
@@ -99,3 +112,38 @@ def test_records_of_all_kinds_keep_all_that_they_hold(runs: Runs) -> None:
             name, expected = f"{cls.__name__.lower()}_{way}", [repr(content(made(cls)))]
             assert (name, in_process[name]) == (name, expected)
             assert (name, found[name]) == (name, expected)
+
+
+def sets_of(visit: Visit) -> str:
+    """Return which fields of a model, and of those inside it, count as set."""
+    models = (visit, visit.note, *visit.notes)
+    return " ".join(",".join(sorted(model.model_fields_set)) for model in models)
+
+
+@sk.process(key="user")
+def keep(visit: Visit, kept: sk.ListState[Visit]) -> Iterator[Visit]:
+    kept.append(visit)
+    yield from kept
+
+
+def visits_job() -> sk.Job:
+    job = sk.Job("visits")
+    visits = job.source("visits", Visit)
+    visits.map(sets_of, into=str, name="of_source").sink("source")
+    visits.process(keep).map(sets_of, into=str, name="of_state").sink("state")
+    return job
+
+
+def test_all_fields_of_a_model_count_as_set_also_if_a_frame_lacks_their_columns(runs: Runs) -> None:
+    found = dict[str, list[str]]()
+    given: dict[str, Any] = {"user": "ann", "notes": [{"text": "a"}]}
+
+    def collect(name: str) -> Any:
+        return lambda out, epoch: found.update({name: [row[0] for row in out.collect()]})
+
+    outputs = {name: collect(name) for name in ("source", "state")}
+    df = runs.spark.createDataFrame([given], "user string, notes array<struct<text: string>>")
+    runs.finish(visits_job(), {"visits": df}, outputs=outputs, parallelism=1)
+    expected = ["note,notes,page,user stars,text stars,text"]
+    assert found == {"source": expected, "state": expected}
+    assert dict(visits_job().run({"visits": [given]}).outputs) == found

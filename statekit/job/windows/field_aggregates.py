@@ -19,7 +19,13 @@ from statekit.functions.process import NOTHING_RENAMED, Process, Traits
 from statekit.functions.signature import declare
 from statekit.job.windows.made_of import AggregatedFields
 from statekit.records.keyed_batch import KeyColumns
-from statekit.records.preaggregate import Combiner, PartialAggregate, Verb, without_none
+from statekit.records.preaggregate import (
+    Combiner,
+    PartialAggregate,
+    Verb,
+    absent_or_none,
+    without_none,
+)
 from statekit.records.record_order import RecordOrder
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import ResultRecords, made_of_columns
@@ -442,6 +448,12 @@ def aggregation(
         parts += of.parts
         types[name] = of.result(annotation)
         hints[name] = of.state(value_type) if ttl is None else Annotated[of.state(value_type), ttl]
+    unclear = absent_or_none(record)
+    if unclear is not None and any(part.takes_records for part in parts):
+        raise results.error(
+            f"{record.name}.{unclear} may be absent or None, and the columns of records have one "
+            "null for both: declare it without None, or without NotRequired"
+        )
     name = "_".join(("aggregate", "by", *fields))
     output, make = results.result_class(name, types, into)
     hints["return"] = Iterator[output]  # type: ignore[valid-type]

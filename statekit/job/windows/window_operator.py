@@ -60,6 +60,7 @@ from statekit.records.preaggregate import (
     Combiner,
     PartialAggregate,
     Verb,
+    absent_or_none,
     has_columns,
     without_none,
 )
@@ -498,6 +499,8 @@ class Windowing:
             return None  # the rows would be taken apart again
         fields = {*self._key, self._event_time, *(part.field for part in result.parts)}
         if any(part.takes_records for part in result.parts):
+            if absent_or_none(self._record) is not None:
+                return None
             fields.update(self._record.fields or ())
         if not has_columns(self._record, {name for name in fields if name is not None}):
             return None

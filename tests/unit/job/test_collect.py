@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import pydantic
 import pytest
@@ -138,6 +138,68 @@ def test_records_may_be_of_any_class(record: Any) -> None:
     for one in made:
         (out,) = harness.send(one)
     assert out.stops == made
+
+
+class Partial(TypedDict):
+    bus: str
+    at: dt.datetime
+    note: NotRequired[str]
+
+
+class Unclear(TypedDict):
+    bus: str
+    at: dt.datetime
+    note: NotRequired[str | None]
+
+
+PARTIAL: list[Any] = [
+    {"bus": "a", "at": at(0)},
+    {"bus": "a", "at": at(0), "note": "x"},
+    {"bus": "a", "at": at(1)},
+]
+OF_RECORDS = [sk.Collect(), sk.Top(3, by="at"), sk.Last(by="at")]
+
+
+@pytest.mark.parametrize("aggregate", OF_RECORDS, ids=str)
+def test_kept_records_keep_which_keys_of_a_typed_dict_they_have(aggregate: Any) -> None:
+    harness = Harness(stream_of(Partial, found=aggregate))
+    found = [out.found for record in PARTIAL for out in harness.send(record)]
+    if isinstance(aggregate, sk.Last):
+        assert found[0] == PARTIAL[0]
+        assert found[2] == PARTIAL[2]
+    else:
+        assert sorted(map(str, found[2])) == sorted(map(str, PARTIAL))
+
+
+@pytest.mark.parametrize("aggregate", OF_RECORDS, ids=str)
+def test_records_with_a_key_that_may_be_absent_or_none_cannot_be_kept_in_columns(
+    aggregate: Any,
+) -> None:
+    with pytest.raises(sk.StateTypeError, match=r"Unclear\.note may be absent or None"):
+        stream_of(Unclear, found=aggregate)
+
+
+@pytest.mark.parametrize("record", [Partial, Unclear])
+def test_records_of_windows_keep_which_keys_of_a_typed_dict_they_have(record: Any) -> None:
+    records = PARTIAL if record is Partial else [*PARTIAL, {"bus": "b", "at": at(0), "note": None}]
+    job: Any = sk.Job("buses")
+    windows = job.source("stops", record).window(sk.tumbling("1 hour"), key="bus", event_time="at")
+    windows.collect().sink("all")
+    windows.top(9, by="at").sink("top")
+    windows.last().sink("last")
+    run = job.run({"stops": records})
+    for name in ("all", "top"):
+        kept = [one for out in run[name] for one in out.records]
+        assert sorted(map(str, kept)) == sorted(map(str, records))
+    assert [out.record for out in run["last"]] == [PARTIAL[2], *records[3:]]
+
+
+@pytest.mark.parametrize("record", [Partial, Unclear])
+def test_a_record_without_the_key_of_an_aggregate_is_refused(record: Any) -> None:
+    job: Any = sk.Job("buses")
+    job.source("stops", record).aggregate(key="note", number=sk.Count()).sink("out")
+    with pytest.raises(sk.ProcessError, match="a record has no 'note'"):
+        job.run({"stops": PARTIAL})
 
 
 @pytest.mark.parametrize(

@@ -494,6 +494,72 @@ def test_all_fields_of_a_model_count_as_set_once_a_state_or_a_stream_has_it() ->
         assert found.model_fields_set == {"user", "note"}
 
 
+class Inner(pydantic.BaseModel, frozen=True):
+    one: int = 1
+    two: int = 2
+
+
+SHARED = Inner()
+
+
+class Outer(pydantic.BaseModel):
+    user: str
+    note: str | None = None
+    inner: Inner = SHARED
+    some: list[Inner] = pydantic.Field(default_factory=lambda: [Inner(one=3)])
+    either: Inner | str = "none"
+    by_name: dict[str, Inner] = pydantic.Field(default_factory=dict)
+
+
+@dataclasses.dataclass
+class Around:
+    user: str
+    inner: Inner = dataclasses.field(default_factory=Inner)
+
+
+class AroundTuple(NamedTuple):
+    user: str
+    inner: tuple[Inner, ...] = (SHARED,)
+
+
+def sets_of(value: Any) -> Any:
+    """Return which fields of the models in a value are set."""
+    if isinstance(value, pydantic.BaseModel):
+        return sorted(value.model_fields_set), list(map(sets_of, dict(value).values()))
+    if isinstance(value, dict):
+        return list(map(sets_of, value.values()))
+    if isinstance(value, list | tuple):
+        return list(map(sets_of, value))
+    return sets_of(list(vars(value).values())) if isinstance(value, Around) else None
+
+
+@pytest.mark.parametrize("cls", [Given, Outer, Around, AroundTuple])
+def test_rows_of_a_frame_without_some_columns_are_as_mappings_without_these_fields(
+    cls: Any,
+) -> None:
+    row: dict[str, Any] = {"user": "ann"}
+    if cls is Outer:
+        row |= {"either": {"one": 5}, "by_name": {"a": {"two": 5}}}
+    columns = pa.RecordBatch.from_pylist([row], schema=_schema_of(row))
+    (of_frame,) = RecordType.of(cls, where="test").reader(columns.schema).read(columns)
+    coerced = RecordType.of(cls, where="test").coerce(row)
+    (of_mapping,) = OutputType(cls, where="test").stored([coerced])
+    codec = value_codec(cls)
+    assert of_frame == of_mapping
+    assert sets_of(of_frame) == sets_of(of_mapping)
+    assert sets_of(of_frame) == sets_of(codec.decode(codec.encode(of_frame)))
+    assert not SHARED.model_fields_set
+
+
+def _schema_of(row: dict[str, Any]) -> pa.Schema:
+    types = {
+        "user": pa.string(),
+        "either": pa.struct({"one": pa.int64()}),
+        "by_name": pa.map_(pa.string(), pa.struct({"two": pa.int64()})),
+    }
+    return pa.schema({name: types[name] for name in row})
+
+
 def test_a_typed_dict_keeps_which_keys_it_has() -> None:
     lacking: Partial = {"user": "ann"}
     codec, form = value_codec(Partial), OutputType(Partial, where="test")

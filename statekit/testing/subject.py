@@ -373,7 +373,7 @@ class Subject:
         Those in which event time ends may have nothing to do.
 
         Parameters:
-            observed: what came of the steps before.
+            observed: what came of the steps before. Nothing is added for a step with nothing to do.
             stands: whether processing time stands until the last record.
             every: the processing time between two epochs with records; None for that of
                 `_pauses`.
@@ -395,7 +395,10 @@ class Subject:
                 yield Step("watermark", now, watermark=_FAR_FUTURE + number * _EPOCH)
         if self.has_event_time:
             for _ in range(DRAINS_MAX):
+                before = len(observed.epochs)
                 yield Step("end", now)
+                if len(observed.epochs) == before:
+                    break  # it had nothing to do
         if self._has_processing_time:
             what: Literal["after", "records"] = "after" if self.has_event_time else "records"
             for _ in range(_TIMERS_MAX):

@@ -66,3 +66,25 @@ def test_epochs_are_an_instant_before_a_value_expires_in_processing_time_and_whe
 def test_processing_time_stands_for_a_function_that_does_not_use_it() -> None:
     history = [{"records": [Order("a", number)]} for number in range(4)]
     assert len({step.at for step in Subject(spent).steps(history, Observed())}) == 1
+
+
+class Visit(NamedTuple):
+    user: str
+    at: dt.datetime
+
+
+@sk.process(key="user", event_time="at", lateness="1 minute")
+def visits(visit: Visit, seen: sk.ValueState[int]) -> None:
+    seen.update((seen.get() or 0) + 1)
+
+
+def test_the_end_of_event_time_is_tried_until_it_has_nothing_to_do() -> None:
+    subject, observed = Subject(visits), Observed()
+    harness, tried = subject.harness(), list[str]()
+    at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    for step in subject.steps([{subject.job.sources[0].name: [Visit("ada", at)]}], observed):
+        tried.append(step.what)
+        if not step.has_nothing_to_do(harness):
+            observed.add(step.run(harness), harness)
+    assert tried == ["records", "end", "end"]
+    assert len(observed.epochs) == 2

@@ -185,7 +185,7 @@ def _in_states(operator: Operator, model: ProcessModel, contents: Contents) -> s
                 if key not in values and is_same(again, spec.default):
                     continue
                 held = values.get(key)
-                where = f"state {spec.name!r} of {operator.name} at the key {key!r}"
+                where = f"state {spec.name!r} of {operator.name} at the key {shown(key)}"
                 return f"{where}, {shown(held)} and {shown(again)} in the model,"
     return None
 
@@ -196,7 +196,7 @@ def _in_timers(operator: Operator, model: ProcessModel, contents: Contents) -> s
         return None
     for key in dict.fromkeys([*contents.timers[operator.name], *model.keys]):
         if set(contents.timers[operator.name].get(key, ())) != set(model.timers(key)):
-            return f"the timers of {operator.name} at the key {key!r}"
+            return f"the timers of {operator.name} at the key {shown(key)}"
     return None
 
 

@@ -15,6 +15,7 @@ from statekit.job.windows.made_of import AggregatedFields, OwnAggregate
 from statekit.keygroup import key_fields
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import ORDERED
+from statekit.shown import shown
 
 Result = Callable[[Sequence[Any]], Any]
 """Returns what comes of the records of a key or of a window, in order."""
@@ -45,7 +46,7 @@ def result_of(aggregate: Any, record: RecordType) -> Result:
         case Sum() | Min() | Max() | Mean():
             fold = _FOLDS[type(aggregate)]
             return lambda some: fold(values) if (values := _values(get, some)) else None
-    raise TypeError(f"{aggregate!r} has no model")
+    raise TypeError(f"{shown(aggregate)} has no model")
 
 
 def _itself(record: Any) -> Any:

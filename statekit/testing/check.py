@@ -15,6 +15,7 @@ from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.stream import Stream
+from statekit.shown import shown
 from statekit.testing.check_report import Checked, Report, add_report
 from statekit.testing.counterexamples import Depth, Effort
 from statekit.testing.divergence import explained
@@ -152,14 +153,16 @@ def _check_arguments(subject: Subject, holds: object, excused: object, history: 
         StateTypeError: one is wrong.
     """
     if isinstance(holds, str) or not isinstance(holds, Collection | None):
-        raise StateTypeError(f"holds={holds!r}: give a list of properties, as holds=['errors']")
+        raise StateTypeError(
+            f"holds={shown(holds)}: give a list of properties, as holds=['errors']"
+        )
     if holds is not None and not holds:
-        raise StateTypeError(f"holds={holds!r} names no property: leave it out to check all")
+        raise StateTypeError(f"holds={shown(holds)} names no property: leave it out to check all")
     if isinstance(holds, Mapping):
         _check_disturbances(holds)
     if not isinstance(excused, Mapping | None):
         raise StateTypeError(
-            f"excused={excused!r}: give a dict with a reason for each property, as "
+            f"excused={shown(excused)}: give a dict with a reason for each property, as "
             "excused={'repeats': 'order numbers may have gaps'}"
         )
     if history is None:
@@ -167,7 +170,7 @@ def _check_arguments(subject: Subject, holds: object, excused: object, history: 
     is_list = isinstance(history, Sequence) and not isinstance(history, str)
     if not is_list or not all(map(_is_epoch, history)):
         raise StateTypeError(
-            f"history={history!r:.100}: give a list of epochs, each a list of records, as "
+            f"history={shown(history, 100)}: give a list of epochs, each a list of records, as "
             "history=[[...], [...]]; of several sources, each a dict of such lists"
         )
     for epoch in history:
@@ -190,7 +193,8 @@ def _check_disturbances(holds: Mapping[Any, Any]) -> None:
             except ValidationError as error:
                 reason = error.errors()[0]["msg"]
                 raise StateTypeError(
-                    f"holds={{{each.name!r}: {holds[each.name]!r:.100}}}: {reason}. Give what a "
+                    f"holds={{{each.name!r}: {shown(holds[each.name], 100)}}}: {reason}. Give "
+                    "what a "
                     f"failed check printed, or holds=[{each.name!r}] to try all ways"
                 ) from None
 
@@ -216,10 +220,15 @@ def _left_out(
     names = [each.name for each in properties]
     for name in [*(holds or ()), *excused]:
         if name not in names:
-            raise StateTypeError(f"there is no property {name!r}: there are {', '.join(names)}")
-    for name, reason in excused.items():
-        if not str(reason or "").strip():
-            raise StateTypeError(f"excused={{{name!r}: {reason!r}}}: say why, in a sentence")
+            raise StateTypeError(
+                f"there is no property {shown(name)}: there are {', '.join(names)}"
+            )
+    given: Mapping[Any, Any] = excused
+    for name, reason in given.items():
+        if not (isinstance(reason, str) and reason.strip()):
+            raise StateTypeError(
+                f"excused={{{shown(name)}: {shown(reason)}}}: say why, in a sentence"
+            )
 
     def reason_of(each: Property) -> str | None:
         if each.name in excused:

@@ -80,12 +80,12 @@ def _in_contents(one: Observed, other: Observed, number: int) -> str | None:
         for key in _keys(values, second.states[operator, name]):
             value, again = values.get(key), second.states[operator, name].get(key)
             if not is_same(value, again):
-                where = f"state {name!r} of {operator} at the key {key!r} {after}"
+                where = f"state {name!r} of {operator} at the key {shown(key)} {after}"
                 return f"{where}: {shown(value, 100)} and {shown(again, 100)}"
     for operator, timers in first.timers.items():
         for key in _keys(timers, second.timers[operator]):
             if timers.get(key) != second.timers[operator].get(key):
-                return f"the timers of {operator} at the key {key!r} {after}"
+                return f"the timers of {operator} at the key {shown(key)} {after}"
     return None
 
 

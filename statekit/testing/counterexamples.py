@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from statekit.clock import stopwatch_s
 from statekit.errors import StateTypeError
+from statekit.shown import shown
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -45,15 +46,16 @@ class Effort:
     seconds: float | None = None
 
     def __post_init__(self) -> None:
-        if self.depth is not None and str(self.depth) not in INPUTS:
-            raise StateTypeError(f"depth={self.depth!r}: use one of {', '.join(INPUTS)}")
+        depth: Any = self.depth
+        if depth is not None and not (isinstance(depth, str) and depth in INPUTS):
+            raise StateTypeError(f"depth={shown(self.depth)}: use one of {', '.join(INPUTS)}")
         for name, least in (("examples", 1), ("seed", 0)):
             number = getattr(self, name)
             if number is not None and (type(number) is not int or number < least):
-                raise StateTypeError(f"{name}={number!r}: give an int of at least {least}")
+                raise StateTypeError(f"{name}={shown(number)}: give an int of at least {least}")
         seconds: Any = self.seconds
         if seconds is not None and (type(seconds) not in (int, float) or not seconds > 0):
-            raise StateTypeError(f"seconds={seconds!r}: give a number of seconds above 0")
+            raise StateTypeError(f"seconds={shown(seconds)}: give a number of seconds above 0")
 
     def filled(self) -> Effort:
         """Return the same, with what was set in the place of None. A depth that is given goes

@@ -9,11 +9,13 @@ from textwrap import indent, wrap
 from typing import Any
 
 from statekit.functions.process import Process
+from statekit.shown import shown
 from statekit.testing.properties import Difference, Property
 from statekit.testing.subject import History, Observed, Subject
 from statekit.testing.written_test import Writer
 
 _WIDTH = 44  # of a column
+_TEXT_MAX = 10_000  # characters of the records of an epoch
 _EPOCHS_MAX = 12  # that are shown
 
 
@@ -78,10 +80,10 @@ def _row(title: str, cells: Any) -> Iterator[str]:
 
 def _text(epoch: dict[str, list[Any]]) -> str:
     """Return the records of an epoch, of each sink that has some."""
-    shown = [f"{sink}: {records!r}" for sink, records in epoch.items() if records]
+    texts = [f"{sink}: {shown(of, _TEXT_MAX)}" for sink, of in epoch.items() if of]
     if list(epoch) in (["outputs"], ["outputs", "late"]) and not epoch.get("late"):
-        return repr(epoch["outputs"])
-    return "; ".join(shown) or "nothing"
+        return shown(epoch["outputs"], _TEXT_MAX)
+    return "; ".join(texts) or "nothing"
 
 
 def _body(

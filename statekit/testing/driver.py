@@ -32,6 +32,7 @@ from statekit.maintenance.savepoint.restore import import_savepoint
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.local import LocalRunner
 from statekit.runtime.shard import obtained
+from statekit.shown import shown
 from statekit.state.base import State, StateSpec
 from statekit.state.key_scope import Clocks, KeyScope
 from statekit.state.timers import Timer
@@ -71,7 +72,7 @@ def check_backend(name: str) -> None:
         StateTypeError: there is no such backend.
     """
     if name not in get_args(Backend):
-        raise StateTypeError(f'backend={name!r}: use "memory" or "rocksdb"')
+        raise StateTypeError(f'backend={shown(name)}: use "memory" or "rocksdb"')
 
 
 def _remove_copies(directory: str) -> None:
@@ -105,7 +106,9 @@ class JobDriver:
         if isinstance(backend, str):
             check_backend(backend)
         if not isinstance(checkpoint, str | Path | Repository | None):
-            raise StateTypeError(f"checkpoint={checkpoint!r}: give a path or an open repository")
+            raise StateTypeError(
+                f"checkpoint={shown(checkpoint)}: give a path or an open repository"
+            )
         self._job = job
         self._repository = (
             Repository.in_memory() if checkpoint is None else Repository.of(checkpoint)
@@ -438,7 +441,7 @@ def _spec(operator: Operator, name: str, *, local: bool) -> StateSpec:
             return spec
     title, other = ("operator state", "state") if local else ("state", "operator_state")
     raise QueryError(
-        f"{operator.name} has no {title} {name!r}: it has {[spec.name for spec in specs]}; "
+        f"{operator.name} has no {title} {shown(name)}: it has {[spec.name for spec in specs]}; "
         f"use {other}() for the others"
     )
 

@@ -36,6 +36,7 @@ from statekit.checkpoint.object_store import (
 from statekit.checkpoint.repository import Repository
 from statekit.clock import sleep_s
 from statekit.errors import StateTypeError, StorageError
+from statekit.shown import shown
 from statekit.testing.wrapped import WrappedBackend
 from statekit.working_copy.copies import WorkingCopies, WorkingCopy
 
@@ -74,10 +75,11 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.what not in get_args(What):
-            raise StateTypeError(f"what={self.what!r}: give one of {list(get_args(What))}")
+            raise StateTypeError(f"what={shown(self.what)}: give one of {list(get_args(What))}")
         if self.operation is not None and self.operation not in get_args(Operation):
             raise StateTypeError(
-                f"operation={self.operation!r}: give one of {list(get_args(Operation))}, or None"
+                f"operation={shown(self.operation)}: give one of {list(get_args(Operation))}, or "
+                "None"
             )
         if self.at < 0:
             raise StateTypeError(f"at={self.at}: give the number of an operation, from 0")

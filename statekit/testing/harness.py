@@ -17,6 +17,7 @@ from statekit.job.plan import Operator
 from statekit.job.stream import Stream
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
+from statekit.shown import shown
 from statekit.state.timers import Timer
 from statekit.testing.driver import Backend, JobDriver, stored_epochs
 from statekit.working_copy.copies import WorkingCopies
@@ -223,7 +224,7 @@ def process_of(given: Process[Any, Any, Any] | Stream[Any], who: str) -> Process
     declared = given.declared if isinstance(given, Stream) else given
     if not isinstance(declared, Process):
         raise StateTypeError(
-            f"{who} a function decorated with @process, or an operator, not {given!r}: "
+            f"{who} a function decorated with @process, or an operator, not {shown(given)}: "
             "give it the function, or the stream that .process() or .window() returned"
         )
     return declared

@@ -14,6 +14,7 @@ from statekit.errors import QueryError, StatekitError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.job.progress import OutputCallback
+from statekit.shown import shown
 from statekit.state.timers import Timer
 from statekit.testing.driver import Backend, Contents, JobDriver, stored_epochs
 from statekit.testing.process_memory import ProcessMemory
@@ -73,7 +74,8 @@ class JobHarness(JobDriver):
     ) -> None:
         if not isinstance(job, Job):
             raise StateTypeError(
-                f"a JobHarness drives a Job, not {job!r}: give it the job, or a process function "
+                f"a JobHarness drives a Job, not {shown(job)}: give it the job, or a process "
+                "function "
                 "to a Harness"
             )
         self.job = job
@@ -101,7 +103,7 @@ class JobHarness(JobDriver):
         if unknown := [name for name in records if not self.job.is_source(name)]:
             names = ", ".join(source.name for source in self.job.sources)
             raise StateTypeError(
-                f"job {self.job.name!r} has no source {unknown[0]!r}: it has {names}"
+                f"job {self.job.name!r} has no source {shown(unknown[0])}: it has {names}"
             )
         return self._taken(self._epoch(records))
 
@@ -277,7 +279,7 @@ class JobHarness(JobDriver):
             if each.name == name:
                 return each
         names = ", ".join(each.name for each in self.job.operators)
-        raise QueryError(f"job {self.job.name!r} has no operator {name!r}: it has {names}")
+        raise QueryError(f"job {self.job.name!r} has no operator {shown(name)}: it has {names}")
 
     def _callbacks(self, published: dict[str, list[Any]]) -> dict[str, OutputCallback]:
         return {sink.name: partial(_put, published, sink.name) for sink in self.job.sinks}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from statekit.codec.value_codec import value_codec
 from statekit.errors import StateTypeError
+from statekit.shown import shown, shown_error, shown_text, type_name
 from statekit.state.options import Aggregate, Reduce
 from statekit.testing.counterexamples import Depth, Effort, counterexample, is_strategy, strategy_of
 
@@ -83,8 +84,9 @@ reduce(0, reduce(0, 1)) is 1. A value depends on how records are combined
         if equal(left, right):
             return None
         return _Broken(
-            f"the reducer is not associative: reduce(reduce({a!r}, {b!r}), {c!r}) is {left!r}, and "
-            f"reduce({a!r}, reduce({b!r}, {c!r})) is {right!r}",
+            f"the reducer is not associative: reduce(reduce({shown(a)}, {shown(b)}), {shown(c)}) "
+            f"is {shown(left)}, and "
+            f"reduce({shown(a)}, reduce({shown(b)}, {shown(c)})) is {shown(right)}",
             "A value depends on how records are combined",
         )
 
@@ -94,8 +96,8 @@ reduce(0, reduce(0, 1)) is 1. A value depends on how records are combined
         if equal(one, other):
             return None
         return _Broken(
-            f"the reducer is not commutative: reduce({a!r}, {b!r}) is {one!r}, and "
-            f"reduce({b!r}, {a!r}) is {other!r}",
+            f"the reducer is not commutative: reduce({shown(a)}, {shown(b)}) is {shown(one)}, and "
+            f"reduce({shown(b)}, {shown(a)}) is {shown(other)}",
             "A value depends on the order in which records arrive",
         )
 
@@ -106,8 +108,8 @@ reduce(0, reduce(0, 1)) is 1. A value depends on how records are combined
         if added == b:
             return None
         return _Broken(
-            f"the reducer changes the value that is added: {b!r} is {added!r} after "
-            f"reduce({a!r}, {b!r})",
+            f"the reducer changes the value that is added: {shown(b)} is {shown(added)} after "
+            f"reduce({shown(a)}, {shown(b)})",
             "The record that it is a part of changes, too",
         )
 
@@ -117,7 +119,7 @@ reduce(0, reduce(0, 1)) is 1. A value depends on how records are combined
         if codec is None or codec.accepts(result):
             return None
         return _Broken(
-            f"reduce({a!r}, {b!r}) is {result!r}, which is no {codec.schema.brief}: "
+            f"reduce({shown(a)}, {shown(b)}) is {shown(result)}, which is no {codec.schema.brief}: "
             f"{codec.reason(result)}",
             "A record like this stops the job",
         )
@@ -155,7 +157,7 @@ and add makes 1. A window that two sessions were merged into has a wrong result
     """
     __tracebackhide__ = True
     if not isinstance(aggregate, Aggregate):
-        raise StateTypeError(f"check_aggregate() takes an Aggregate(...), not {aggregate!r}")
+        raise StateTypeError(f"check_aggregate() takes an Aggregate(...), not {shown(aggregate)}")
     laws: list[Law] = [
         _Accumulators(aggregate, equal).are_apart,
         _Accumulators(aggregate, equal).keep_what_is_added,
@@ -202,14 +204,17 @@ with such values cannot be read
         try:
             one, other = (migrate(copied) for copied in _copies(value, value))
         except Exception as error:  # noqa: BLE001 - of the user's function
-            what = f"migrate({value!r}) raises {type(error).__name__}: {error}"
+            what = f"migrate({shown(value)}) raises {shown_error(error)}"
             return _Broken(what, "Rows with such values cannot be read")
         if not of_new.accepts(one):
-            what = f"migrate({value!r}) is {one!r}, which is no {of_new.schema.brief}"
+            what = f"migrate({shown(value)}) is {shown(one)}, which is no {of_new.schema.brief}"
             reason = of_new.reason(one)
             return _Broken(f"{what}: {reason}", "Rows with such values cannot be read")
         if of_new.encode(one) != of_new.encode(other):
-            what = f"migrate({value!r}) is {one!r}, and {other!r} when it is called again"
+            what = (
+                f"migrate({shown(value)}) is {shown(one)}, and {shown(other)} when it is called "
+                "again"
+            )
             return _Broken(what, "A row has another value each time it is read")
         return None
 
@@ -237,7 +242,8 @@ class _Accumulators:
         if after == before:
             return None
         return _Broken(
-            f"create() returned {before!r}, and {after!r} after the values {values!r} were added "
+            f"create() returned {shown(before)}, and {shown(after)} after the values "
+            f"{shown(values)} were added "
             "to another accumulator",
             "The values of one key are in the result of another: create a new object each time",
         )
@@ -249,7 +255,7 @@ class _Accumulators:
         if given == values:
             return None
         return _Broken(
-            f"add() changes what is added: {values!r} to {given!r}",
+            f"add() changes what is added: {shown(values)} to {shown(given)}",
             "The record that it is a part of changes, too",
         )
 
@@ -260,8 +266,9 @@ class _Accumulators:
         if self._equal(first, second):
             return None
         return _Broken(
-            f"result() changes the accumulator: of the values {values!r} it returns {first!r}, and "
-            f"then {second!r}",
+            f"result() changes the accumulator: of the values {shown(values)} it returns "
+            f"{shown(first)}, and "
+            f"then {shown(second)}",
             "A state that is read twice has two values",
         )
 
@@ -273,8 +280,9 @@ class _Accumulators:
             one, other = self._result(merged), self._result(self._added(values))
             if not self._equal(one, other):
                 return _Broken(
-                    f"merge counts otherwise than add: of the values {first!r}, {second!r} "
-                    f"together it makes {one!r}, and add makes {other!r}",
+                    f"merge counts otherwise than add: of the values {shown(first)}, "
+                    f"{shown(second)} "
+                    f"together it makes {shown(one)}, and add makes {shown(other)}",
                     "A window that two sessions were merged into has a wrong result",
                 )
         return None
@@ -302,7 +310,10 @@ def _check(
         try:
             return law(given)
         except Exception as error:  # noqa: BLE001 - of the user's function
-            what = f"{name} raises {type(error).__name__} with the values {given!r}: {error}"
+            what = (
+                f"{name} raises {type_name(error)} with the values {shown(given)}: "
+                f"{shown_text(error)}"
+            )
             return _Broken(what, "A record like this stops the job", error)
 
     def is_broken(law: Law, given: list[Any]) -> bool:
@@ -324,12 +335,15 @@ def _check(
         pool = counterexample(pools, partial(fails, [law]), effort)
         found = [each for each in lists(*pool, None) if is_broken(law, each)][:1] if pool else None
         if found is not None:
-            assert found, f"{pool!r} failed, and then did not: it depends on chance"
+            assert found, f"{shown(pool)} failed, and then did not: it depends on chance"
             broken = broken_by(law, *found)
-            assert broken is not None, f"{found!r} failed, and then did not: it depends on chance"
+            assert broken is not None, (
+                f"{shown(found)} failed, and then did not: it depends on chance"
+            )
             raise AssertionError(f"{broken.what}. {broken.means}") from broken.error
     raise AssertionError(
-        f"{name} broke a law with some of the values {failed[0]!r}, and did not when it was called "
+        f"{name} broke a law with some of the values {shown(failed[0])}, and did not when it was "
+        "called "
         "again: it keeps something between calls, or depends on chance"
     )
 

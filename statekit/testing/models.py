@@ -28,6 +28,7 @@ from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.functions.state_parameters import state_spec
 from statekit.records.value_order import order_of_value
+from statekit.shown import shown
 from statekit.state.base import StateSpec
 from statekit.state.options import TTL, Aggregate, Reduce
 from statekit.state.timers import Timer
@@ -676,7 +677,8 @@ def _stored_form(name: str, codec: ValueCodec[Any]) -> Stored:
     def stored(value: Any) -> Any:
         if not codec.accepts(value):
             raise StateTypeError(
-                f"the model of state {name!r} cannot hold {value!r}: its type is {codec.schema}"
+                f"the model of state {name!r} cannot hold {shown(value)}: its type is "
+                f"{codec.schema}"
             )
         return codec.decode(codec.encode(value))
 

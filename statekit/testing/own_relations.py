@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from statekit.errors import StateTypeError
+from statekit.shown import shown, shown_text
 from statekit.testing.comparison import have_the_same
 from statekit.testing.properties import Difference, Property, always, nothing
 from statekit.testing.subject import History, Observed, Subject
@@ -27,7 +28,7 @@ def own_properties(invariant: Relation | None, model: Relation | None) -> Iterat
         if given is None:
             continue
         if not callable(given):
-            raise StateTypeError(f"{name}={given!r:.100}: give a function")
+            raise StateTypeError(f"{name}={shown(given, 100)}: give a function")
         found = partial(find, given)
         yield Property(name, means, always, nothing, found, is_confirmed=False, given=given)
 
@@ -40,8 +41,12 @@ def _broken(invariant: Relation, subject: Subject, history: History, _: None) ->
     try:
         holds = invariant(_records(history), _emitted(observed)) if observed.epochs else True
     except AssertionError as error:
-        return _alone(f"the invariant fails: {error}", observed)
-    return None if holds is None or holds else _alone(f"the invariant returns {holds!r}", observed)
+        return _alone(f"the invariant fails: {shown_text(error)}", observed)
+    return (
+        None
+        if holds is None or holds
+        else _alone(f"the invariant returns {shown(holds)}", observed)
+    )
 
 
 def _alone(what: str, observed: Observed) -> Difference:
@@ -58,7 +63,7 @@ def _unlike(model: Relation, subject: Subject, history: History, _: None) -> Dif
         emitted, expected = {"outputs": emitted}, {"outputs": expected}
     for sink, records in emitted.items():
         if not have_the_same(records, list(expected[sink])):
-            what = f"sink {sink!r}: the model emits {list(expected[sink])!r:.500}"
+            what = f"sink {sink!r}: the model emits {shown(list(expected[sink]), 500)}"
             return _alone(what, observed)
     return None
 

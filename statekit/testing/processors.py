@@ -14,6 +14,7 @@ from pyspark.sql.types import StructField, StructType
 
 from statekit.errors import StateTypeError
 from statekit.functions.process import NOTHING_RENAMED, Process
+from statekit.shown import shown
 from statekit.spark.tws.ddl import parsed_schema
 from statekit.spark.tws.declaration import DELAY, declaration
 from statekit.spark.tws.grouping_key import GroupingKey
@@ -118,7 +119,7 @@ def _with_watermark(
     column, delay = watermark
     if column not in schema.names:
         raise StateTypeError(
-            f"watermark={watermark!r}: rows have no such column: they have "
+            f"watermark={shown(watermark)}: rows have no such column: they have "
             f"{', '.join(schema.names)}"
         )
     delay_ms = duration_to_micros(delay, "watermark") // 1000

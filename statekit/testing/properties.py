@@ -17,6 +17,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from statekit.checkpoint.repository import Repository
 from statekit.errors import StatekitError, StateTypeError
 from statekit.functions.process import Process
+from statekit.shown import shown
 from statekit.testing.against_model import differs_from_model, forgets_changes, is_modelled
 from statekit.testing.comparison import (
     Compare,
@@ -487,8 +488,9 @@ def _timers_left(observed: Observed) -> str | None:
             for key, pending in timers.items():
                 if held and not any(key in values for values in held):
                     return (
-                        f"key {key!r} of {operator} has no state after epoch {number}, and the "
-                        f"timers {pending!r}"
+                        f"key {shown(key)} of {operator} has no state after epoch {number}, and "
+                        "the "
+                        f"timers {shown(pending)}"
                     )
     return None
 
@@ -499,7 +501,10 @@ def _values_left(subject: Subject, observed: Observed) -> str | None:
         for operator, state in subject.expiring_states:
             for key, value in contents.states[operator, state].items():
                 if key not in contents.timers[operator]:
-                    return f"state {state!r} of {operator} at the key {key!r} is {value!r} for ever"
+                    return (
+                        f"state {state!r} of {operator} at the key {shown(key)} is "
+                        f"{shown(value)} for ever"
+                    )
             if not contents.states[operator, state] and contents.rows[operator, state]:
                 rows = contents.rows[operator, state]
                 return f"state {state!r} of {operator} has {rows} rows, which have all expired"

@@ -22,6 +22,7 @@ from statekit.query.feed import EpochChanges, feed
 from statekit.query.operator_keys import hashable
 from statekit.query.reader import CheckpointReader
 from statekit.query.replica import Replica
+from statekit.shown import shown
 from statekit.state.base import StateSpec
 from statekit.testing.driver import Contents
 
@@ -150,7 +151,10 @@ def _apply(table: _Rows, epoch: EpochChanges, *, is_resolved: bool) -> str | Non
         row = repr(change.key), change.place
         before = table[row].value if row in table else None
         if is_resolved and repr(before) != repr(change.before):
-            return f"epoch {epoch.epoch} changes {row} from {change.before!r}, and not {before!r}"
+            return (
+                f"epoch {epoch.epoch} changes {row} from {shown(change.before)}, and not "
+                f"{shown(before)}"
+            )
         table.pop(row, None)
         if change.op == "upsert":
             table[row] = change
@@ -199,8 +203,9 @@ def _differs(
             continue
         if repr(held.get(key)) != repr(found.get(key)):
             return (
-                f"state {spec.name!r} of {operator.name} at the key {key}: {held.get(key)!r}, and "
-                f"{found.get(key)!r}"
+                f"state {spec.name!r} of {operator.name} at the key {key}: "
+                f"{shown(held.get(key))}, and "
+                f"{shown(found.get(key))}"
             )
     return None
 

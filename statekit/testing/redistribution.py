@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from statekit.errors import StateTypeError
+from statekit.shown import shown, shown_error
 from statekit.state.options import Redistribute
 from statekit.testing.comparison import is_same
 
@@ -42,18 +43,21 @@ def check_redistribution(
     for state in given_states:
         for n in numbers:
             given = copy.deepcopy(state)
-            call = f"split({state!r}, {n})"
+            call = f"split({shown(state)}, {n})"
             parts = _called(call, split, given, n)
-            _check(given == state, f"{call} changed what it was given to {given!r}")
+            _check(given == state, f"{call} changed what it was given to {shown(given)}")
             is_list = isinstance(parts, list | tuple) and len(parts) == n
-            _check(is_list, f"{call} returned {parts!r}, and not a list of {n} states")
+            _check(is_list, f"{call} returned {shown(parts)}, and not a list of {n} states")
             originals = copy.deepcopy(list(parts))
-            merged = _called(f"merge({parts!r})", merge, list(parts))
+            merged = _called(f"merge({shown(parts)})", merge, list(parts))
             _check(
                 list(parts) == originals,
-                f"merge changed what it was given: {originals!r} to {parts!r}",
+                f"merge changed what it was given: {shown(originals)} to {shown(parts)}",
             )
-            _check(merged == state, f"merge({call}) is {merged!r}: split returned {originals!r}")
+            _check(
+                merged == state,
+                f"merge({call}) is {shown(merged)}: split returned {shown(originals)}",
+            )
 
 
 def wrong_pieces(rule: Redistribute, before: Sequence[Any], after: Sequence[Any]) -> str | None:
@@ -74,7 +78,9 @@ def wrong_pieces(rule: Redistribute, before: Sequence[Any], after: Sequence[Any]
         expected = [elements] * len(after) if rule.known == "union" else _even(elements, len(after))
     if is_same(expected, list(after)):
         return None
-    return f"{list(before)!r} became {list(after)!r}, and {rule.known} is {expected!r}"
+    return (
+        f"{shown(list(before))} became {shown(list(after))}, and {rule.known} is {shown(expected)}"
+    )
 
 
 def _even(elements: list[Any], shards: int) -> list[list[Any]]:
@@ -117,7 +123,7 @@ def _listed(name: str, given: Any) -> list[Any]:
     """
     elements = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
     if not elements:
-        raise StateTypeError(f"{name}={given!r:.100}: give a list with at least one of them")
+        raise StateTypeError(f"{name}={shown(given, 100)}: give a list with at least one of them")
     return elements
 
 
@@ -127,7 +133,7 @@ def _called(call: str, function: Any, *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except Exception as error:
-        raise AssertionError(f"{call} raises {type(error).__name__}: {error}") from error
+        raise AssertionError(f"{call} raises {shown_error(error)}") from error
 
 
 def _check(holds: bool, message: str) -> None:
@@ -144,7 +150,8 @@ def _functions(hooks: Redistribute | type[Any]) -> tuple[Any, Any]:
         functions = getattr(hooks, "split_state", None), getattr(hooks, "merge_states", None)
     if not all(callable(function) for function in functions):
         raise StateTypeError(
-            f"{hooks!r} has no functions to check: give Redistribute(split=..., merge=...), or a "
+            f"{shown(hooks)} has no functions to check: give Redistribute(split=..., merge=...), "
+            "or a "
             "class with split_state and merge_states"
         )
     return functions

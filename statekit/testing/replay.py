@@ -21,6 +21,7 @@ from statekit.recording.recording import Recorded, recorded
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.runtime.shard import reporting, run_shard
 from statekit.runtime.shard_input import ShardInput
+from statekit.shown import shown
 from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState
 from statekit.state.single_row_states import ValueState
@@ -73,9 +74,9 @@ class Replay:
         backend: Backend = "memory",
     ) -> None:
         if not isinstance(job, Job):
-            raise StateTypeError(f"Replay() takes the job that recorded, not {job!r:.100}")
+            raise StateTypeError(f"Replay() takes the job that recorded, not {shown(job, 100)}")
         if type(epoch) is not int:
-            raise StateTypeError(f"epoch={epoch!r}: give the number of an epoch")
+            raise StateTypeError(f"epoch={shown(epoch)}: give the number of an epoch")
         self.operator = operator_of(job, operator)
         self.epoch, self.key = epoch, key
         self._repository = _kept(Repository.of(checkpoint), epoch)
@@ -102,7 +103,8 @@ class Replay:
         self.records = [record for each in self._attempts for record in self._records_of(each)]
         if key is not None and not (self.records or self._harness.timers(self.operator.name, key)):
             raise QueryError(
-                f"no record of {self.operator.name} in epoch {epoch} has the key {key!r}, and it "
+                f"no record of {self.operator.name} in epoch {epoch} has the key {shown(key)}, "
+                "and it "
                 "has no timers: its records may be in a shard that is not recorded"
             )
 
@@ -178,7 +180,7 @@ class Replay:
         """
         process, given = self._process, states(self._process, self.key, at=self.at)
         function = writer.name_of(process, process.fn)
-        yield f"given = states({function}, {self.key!r}, at={self.at!r})"
+        yield f"given = states({function}, {writer.source_of(self.key)}, at={self.at!r})"
         for spec in self._process.states:
             value = held[spec.name]
             if value or (value is not None and spec.state_class is ValueState):
@@ -319,7 +321,7 @@ def operator_of(job: Job, name: str | None) -> Operator:
     if name is None and len(names) == 1:
         return job.operators[0]
     if name not in names:
-        what = "say which operator" if name is None else f"there is no operator {name!r}"
+        what = "say which operator" if name is None else f"there is no operator {shown(name)}"
         raise StateTypeError(f"job {job.name!r}: {what}; it has {', '.join(names)}")
     return job.operators[names.index(name)]
 

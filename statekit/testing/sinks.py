@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from statekit.codec.annotations import struct_flavour
 from statekit.errors import StateTypeError
 from statekit.records import by_value
+from statekit.shown import shown, shown_text
 from statekit.sinks.sink import Callback, Sink
 from statekit.testing.counterexamples import INPUTS, Depth, Effort, counterexample, strategy_of
 from statekit.testing.kill_points import Failure, KillPoint, UsersCode
@@ -109,19 +110,20 @@ class _Trials:
         if not callable(make):
             raise StateTypeError(
                 f"check_sink() takes a function that returns the sink and a function that reads "
-                f"what it has written, not {make!r}: def make(place): ...; return sink, read"
+                f"what it has written, not {shown(make)}: def make(place): ...; return sink, read"
             )
         try:
             by_value.dumps(make)
         except Exception as error:
             raise StateTypeError(
-                f"{make!r} cannot be sent to the process that is killed ({error}): open "
+                f"{shown(make)} cannot be sent to the process that is killed "
+                f"({shown_text(error)}): open "
                 "connections and files within make()"
             ) from error
         sink, _ = self._made(self._new_home())
         self.is_on_spark = isinstance(sink, Sink)
-        shown = sink.fn if isinstance(sink, Callback) else sink
-        self.name = getattr(shown, "__name__", type(shown).__name__)
+        named = sink.fn if isinstance(sink, Callback) else sink
+        self.name = getattr(named, "__name__", type(named).__name__)
 
     def _new_home(self) -> Path:
         """Return a new directory that contains another one of its name, for the sink."""
@@ -138,18 +140,21 @@ class _Trials:
         made: Any = self._make(home / home.name)
         if not isinstance(made, tuple) or len(made) != 2:
             raise StateTypeError(
-                f"make() returned {made!r}: return the sink and a function that reads what it has "
+                f"make() returned {shown(made)}: return the sink and a function that reads what "
+                "it has "
                 "written, as in `return sink, read`"
             )
         sink, read = made
         if not isinstance(sink, Sink) and not callable(sink):
             raise StateTypeError(
-                f"make() returned {sink!r} as the sink: return a function (records, epoch), or on "
+                f"make() returned {shown(sink)} as the sink: return a function (records, epoch), "
+                "or on "
                 "Spark sk.sinks.callback(fn) or a Sink"
             )
         if not callable(read):
             raise StateTypeError(
-                f"make() returned {read!r} to read with: return a function without arguments that "
+                f"make() returned {shown(read)} to read with: return a function without "
+                "arguments that "
                 "returns all records that are there"
             )
         return sink, read
@@ -217,7 +222,7 @@ class _Trials:
         except Exception as error:  # noqa: BLE001 - it is a result of the check
             failure = UsersCode(self._make).failure(error)
             return [], failure._replace(text=f"{failure.text}, while it is read")
-        raise StateTypeError(f"read() returned {left!r}: return all records that are there")
+        raise StateTypeError(f"read() returned {shown(left)}: return all records that are there")
 
 
 def _chosen(moments: Sequence[KillPoint], count: int) -> Iterator[tuple[int, ...]]:
@@ -272,7 +277,8 @@ def _records(events: Any, *, on_spark: bool) -> list[Any]:
         records = _generated(events)
     if on_spark and any(struct_flavour(type(record)) is None for record in records):
         raise StateTypeError(
-            f"events has {records[0]!r}, and Spark needs to know the columns: give records of a "
+            f"events has {shown(records[0])}, and Spark needs to know the columns: give records "
+            "of a "
             "NamedTuple, a dataclass or the like"
         )
     job_of(records)
@@ -287,7 +293,7 @@ def _generated(record_type: Any) -> list[Any]:
     found = counterexample(some, lambda records: len(records) == _RECORDS, Effort("normal", seed=0))
     if found is None:
         raise StateTypeError(
-            f"events={record_type!r}: no {_RECORDS} different records can be made of it: give "
+            f"events={shown(record_type)}: no {_RECORDS} different records can be made of it: give "
             "some, as a list"
         )
     return found[0]

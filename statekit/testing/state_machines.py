@@ -25,6 +25,7 @@ from statekit.codec.annotations import struct_fields, struct_flavour, with_metad
 from statekit.errors import StateTypeError
 from statekit.functions.state_parameters import state_spec
 from statekit.runtime import key_iteration
+from statekit.shown import shown
 from statekit.state import base
 from statekit.state.base import State, StateSpec
 from statekit.state.list_state import ListState
@@ -296,7 +297,9 @@ class StateMachine(RuleBasedStateMachine):
         """
         expected, found = _outcome(call, self.model), _outcome(call, self.handle)
         self._differs = not is_same(found, expected)
-        assert not self._differs, f"the state returns {found!r}, and its model {expected!r}"
+        assert not self._differs, (
+            f"the state returns {shown(found)}, and its model {shown(expected)}"
+        )
         for value in (*arguments, found):
             _spoil(value)
 

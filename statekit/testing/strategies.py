@@ -25,6 +25,7 @@ from statekit.codec.annotations import (
 )
 from statekit.errors import StateTypeError
 from statekit.records.record_type import RecordType
+from statekit.shown import shown
 from statekit.testing.written_test import alias_of
 
 __all__ = ["check_fields", "fields_of", "instance", "is_limited", "is_made", "records", "values"]
@@ -131,7 +132,9 @@ class _Values:
         try:
             scalar = _SCALARS[bare]
         except (KeyError, TypeError):
-            raise StateTypeError(f"no values of {annotation!r} can be made: {_INSTEAD}") from None
+            raise StateTypeError(
+                f"no values of {shown(annotation)} can be made: {_INSTEAD}"
+            ) from None
         return _Limits(metadata).kept(bare, scalar, _near(bare, self._constants))
 
     def _container(
@@ -158,7 +161,7 @@ class _Values:
             return st.lists(self.of(arguments[0]), **sizes)
         if origin in (set, frozenset):
             return (st.sets if origin is set else st.frozensets)(self.of(arguments[0]), **sizes)
-        raise StateTypeError(f"no values of {annotation!r} can be made: {_INSTEAD}")
+        raise StateTypeError(f"no values of {shown(annotation)} can be made: {_INSTEAD}")
 
     def _struct(self, cls: Any) -> st.SearchStrategy[Any]:
         """Return a strategy of the instances of a class."""
@@ -315,7 +318,7 @@ class _Limits:
             matching.validate()
         except (re.error, InvalidArgument) as error:
             raise StateTypeError(
-                f"no values of the pattern {pattern!r} can be made ({error}): {_INSTEAD}"
+                f"no values of the pattern {shown(pattern)} can be made ({error}): {_INSTEAD}"
             ) from None
         # Python's $ also matches before a line break at the end, that of pydantic does not
         return matching.filter(lambda text: self._is_so_long(text) and text[-1:] != "\n")

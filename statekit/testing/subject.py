@@ -25,6 +25,7 @@ from statekit.job.windows.definitions import Session
 from statekit.job.windows.made_of import WindowedResult
 from statekit.records import by_value
 from statekit.records.record_type import RecordType
+from statekit.shown import shown, shown_text
 from statekit.state.base import StateSpec
 from statekit.state.options import Redistribute
 from statekit.testing.driver import Backend, Contents, memory_of
@@ -251,7 +252,8 @@ class Subject:
             return by_value.dumps(self.job, keeps_files=True)
         except (TypeError, AttributeError, pickle.PicklingError) as error:
             raise StateTypeError(
-                f"{self.name} cannot be sent to another process, as Spark does with it ({error}): "
+                f"{self.name} cannot be sent to another process, as Spark does with it "
+                f"({shown_text(error)}): "
                 "make such an object inside of the function, or keep it in a module"
             ) from error
 
@@ -543,7 +545,8 @@ class Subject:
         if not isinstance(events, Mapping):
             if len(names) > 1:
                 raise StateTypeError(
-                    f"events={events!r:.100}: {self.name!r} has the sources {', '.join(names)}: "
+                    f"events={shown(events, 100)}: {self.name!r} has the sources "
+                    f"{', '.join(names)}: "
                     f"give a dict, as events={{{names[0]!r}: [...]}}"
                 )
             return {names[0]: events}
@@ -562,7 +565,7 @@ class Subject:
         names = [source.name for source in self.job.sources]
         if unknown := [name for name in given if name not in names]:
             raise StateTypeError(
-                f"{argument}= names {unknown[0]!r}: the sources of {self.name!r} are "
+                f"{argument}= names {shown(unknown[0])}: the sources of {self.name!r} are "
                 f"{', '.join(names)}"
             )
 
@@ -599,11 +602,15 @@ class Subject:
             StateTypeError: they are no list, there are none, or one is not of the source's type.
         """
         if not isinstance(given, Sequence | Set) or isinstance(given, str | bytes):
-            raise StateTypeError(f"events={given!r:.100}: give a list of records, as events=[...]")
+            raise StateTypeError(
+                f"events={shown(given, 100)}: give a list of records, as events=[...]"
+            )
         if hasattr(given, "_fields"):
-            raise StateTypeError(f"events={given!r:.100}: give a list of records, also of one")
+            raise StateTypeError(f"events={shown(given, 100)}: give a list of records, also of one")
         if not given:
-            raise StateTypeError(f"events={given!r}: give at least one record, or leave it out")
+            raise StateTypeError(
+                f"events={shown(given)}: give at least one record, or leave it out"
+            )
         return [_record_of("events", source, record) for record in given]
 
     def _generated(self, source: Source, record: RecordType) -> Generated:
@@ -674,5 +681,5 @@ def _record_of(argument: str, source: Source, given: Any) -> Any:
     try:
         source.record_type.coerce(given)
     except StatekitError as error:
-        raise StateTypeError(f"{argument}= has {given!r:.100}: {error}") from error
+        raise StateTypeError(f"{argument}= has {shown(given, 100)}: {error}") from error
     return given

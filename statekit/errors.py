@@ -34,6 +34,7 @@ __all__ = [
     "class_of_kind",
     "error_class",
     "is_close",
+    "is_users",
 ]
 
 
@@ -175,7 +176,25 @@ def is_close(error: BaseException) -> bool:
     """
     raised_at: types.TracebackType | None = error.__traceback__
     is_here = raised_at is None or raised_at.tb_next is None
-    return isinstance(error, GeneratorExit) and is_here
+    return is_here and issubclass(type(error), GeneratorExit)  # `__class__` may be the user's
+
+
+def is_users(error: BaseException) -> bool:
+    """Return whether a call of a user's function failed with an error of the user, and not with
+    one that statekit raised in this call. A user may raise the classes of statekit, too.
+
+    >>> is_users(ZeroDivisionError()), is_users(StorageError("the disk is full"))
+    (True, False)
+    """
+    kind = type(error)  # `__class__` may be code of the user, which isinstance would call
+    if not issubclass(kind, CALL_FAILURES) or not issubclass(kind, StatekitError):
+        return issubclass(kind, CALL_FAILURES)
+    if (raised_at := error.__traceback__) is None:
+        return False
+    while raised_at.tb_next is not None:
+        raised_at = raised_at.tb_next
+    module = raised_at.tb_frame.f_globals.get("__name__", "")
+    return not str(module).startswith("statekit.")
 
 
 def error_class(name: str) -> type[StatekitError] | None:

@@ -15,7 +15,7 @@ from itertools import compress
 from operator import length_hint
 from typing import Any, Literal, Self
 
-from statekit.errors import CALL_FAILURES, ProcessError, StatekitError, StateTypeError
+from statekit.errors import ProcessError, StateTypeError, is_users
 from statekit.functions.projection import Projection
 from statekit.functions.signature import hints_of, outputs_annotation
 from statekit.functions.state_parameters import annotation_text
@@ -178,7 +178,7 @@ class Stateless:
         """Return the error to raise instead of an error of the function; None to raise it with a
         note.
         """
-        if isinstance(error, StatekitError) or not isinstance(error, CALL_FAILURES):
+        if not is_users(error):
             error.add_note(f"while {self.kind} {stream!r} handled {shown(record)} in epoch {epoch}")
             return None
         return ProcessError(

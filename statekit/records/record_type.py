@@ -16,7 +16,7 @@ import pydantic
 
 from statekit.codec.annotations import peel, show, struct_fields
 from statekit.codec.kept_fields import only_stores
-from statekit.errors import CALL_FAILURES, ProcessError, StatekitError
+from statekit.errors import CALL_FAILURES, ProcessError, is_users
 from statekit.foreign import foreign_hint
 from statekit.records.arrow_reader import (
     ColumnMismatch,
@@ -92,9 +92,9 @@ class RecordType(RecordDeclaration):
             _check_foreign(value, "")
             return self._validate(value)
         except CALL_FAILURES as error:
-            if isinstance(error, StatekitError):
+            if not is_users(error):
                 raise
-            is_misfit = isinstance(error, ValueError | TypeError | ValueMismatch)
+            is_misfit = issubclass(type(error), ValueError | TypeError | ValueMismatch)
             why = shown_text(error) if is_misfit else shown_error(error)
             raise ProcessError(
                 f"{self.where}: a mapping does not validate as {self.name}: {why}. "

@@ -19,7 +19,7 @@ from statekit.backend.rocksdb_options import check_options
 from statekit.checkpoint.manifest import IdleShards, Report, ShardReport
 from statekit.checkpoint.repository import Repository
 from statekit.clock import stopwatch_s
-from statekit.errors import CALL_FAILURES, ProcessError, RestoreError, StatekitError, StateTypeError
+from statekit.errors import CALL_FAILURES, ProcessError, RestoreError, StateTypeError, is_users
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.options import RunOptions
@@ -411,7 +411,7 @@ def _input_failures(name: str, coordinator: Coordinator) -> Iterator[None]:
     try:
         yield
     except CALL_FAILURES as error:
-        if isinstance(error, StatekitError):
+        if not is_users(error):
             raise
         raise ProcessError(
             f"input {name!r} failed in epoch {coordinator.epoch} with {shown_error(error)}. "

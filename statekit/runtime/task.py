@@ -14,7 +14,14 @@ from statekit.backend.interface import Backend, StateSize
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import TIMERS, WAITING, Clock
 from statekit.checkpoint.manifest import ShardPlan
-from statekit.errors import CALL_FAILURES, ProcessError, StatekitError, StateTypeError, is_close
+from statekit.errors import (
+    CALL_FAILURES,
+    ProcessError,
+    StatekitError,
+    StateTypeError,
+    is_close,
+    is_users,
+)
 from statekit.functions.context import Context
 from statekit.functions.due import Due
 from statekit.functions.process import Process
@@ -178,7 +185,7 @@ class ShardTask:
             if (unread := self._keys.unread) is not None:
                 raise unread  # noqa: B904 - the function's error only follows from it
             kind, handled = current()
-            if self._is_untyped(error):
+            if is_users(error):
                 raise self._failed(error, f"the {kind} was {shown(handled)}") from error
             if not self._keys.is_between:
                 prefix = "" if kind == "record" else f"a key, and the {kind} was "
@@ -221,7 +228,7 @@ class ShardTask:
             failed = error  # raised below with its key
         single_keys = self._keys.one_by_one(keys)
         deque(self._called(single_keys, lambda: ("key", self.scope.key)), maxlen=0)
-        if isinstance(failed, StatekitError):
+        if not is_users(failed):
             raise failed
         handled = (
             f"it was called with the keys {shown(keys.keys)}, and fails for none of them alone"
@@ -283,7 +290,7 @@ class ShardTask:
         try:
             return next(fired, None)
         except BaseException as error:
-            if self._is_untyped(error):
+            if is_users(error):
                 raise self._failed(error, "it computed the result of a window") from error
             raise
 
@@ -326,7 +333,7 @@ class ShardTask:
         except BaseException as error:
             if is_close(error):
                 raise
-            if self._is_untyped(error):
+            if is_users(error):
                 raise self._failed(error, f"the {kind} was {shown(handled)}") from error
             self._note(error, shown(handled))
             raise
@@ -349,8 +356,9 @@ class ShardTask:
                 buffer.add(prefix, time, record, place)
             except StateTypeError as error:
                 raise ProcessError(
-                    f"operator {self.scope.operator!r}: record {shown(record)} cannot be buffered "
-                    f"in state: {shown_text(error)}"
+                    f"operator {self.scope.operator!r}: record {shown(record)} of epoch "
+                    f"{self.scope.epoch} cannot be buffered in state: {shown_text(error)}. Nothing "
+                    "of this epoch is committed: correct the record, or the types of its class"
                 ) from error
 
     def _handle_buffered(self, buffer: EventTimeBuffer) -> Iterator[Any]:
@@ -434,15 +442,10 @@ class ShardTask:
             added[WAITING] = self._buffer.added
         return added
 
-    @staticmethod
-    def _is_untyped(error: BaseException) -> bool:
-        """Return whether an error of a function becomes a ProcessError."""
-        return isinstance(error, CALL_FAILURES) and not isinstance(error, StatekitError)
-
     def _note(self, error: BaseException, handled: str) -> None:
         """Note at an error that is raised as it is what was handled."""
         note = f"while operator {self.scope.operator!r} handled {handled}"
-        if not isinstance(error, StatekitError):  # as its own message has no place
+        if not issubclass(type(error), StatekitError):  # as its own message has no place
             note += f", {self._scope_of_call().place} in epoch {self.scope.epoch}"
         error.add_note(note)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from statekit.errors import CALL_FAILURES, ProcessError, StatekitError
+from statekit.errors import CALL_FAILURES, ProcessError, is_users
 from statekit.shown import shown_error
 
 
@@ -148,7 +148,7 @@ def sink_failures(
     try:
         yield
     except CALL_FAILURES as error:
-        if isinstance(error, StatekitError) or passes(error):
+        if not is_users(error) or passes(error):
             raise
         raise ProcessError(
             f"sink {name!r} failed in epoch {epoch} with {shown_error(error)}. Nothing of this "

@@ -27,6 +27,7 @@ from statekit.checkpoint.manifest import ShardPlan
 from statekit.checkpoint.state_kinds import POSITION_BYTES
 from statekit.codec.key_codec import KeyCodec
 from statekit.codec.value_codec import ValueCodec
+from statekit.errors import StateTypeError
 from statekit.keygroup import group_of_row, pack_group
 from statekit.state.timers import DUE, EVENT_TAG, WakesAt
 from statekit.timestamp import micros_of_sortable, sortable_micros
@@ -138,6 +139,8 @@ class EventTimeBuffer:
         """
         position = self._epoch + place.to_bytes(1, "big") + self._arrived.to_bytes(5, "big")
         self._arrived += 1
+        if not self.codec.accepts(record):  # it could be written, and not be read back
+            raise StateTypeError(self.codec.reason(record))
         content = self.codec.encode(record)
         row = prefix[:2] + sortable_micros(time) + prefix[2:] + content + position
         self._bytes_added += self.batch.put(WAITING, row, b"")

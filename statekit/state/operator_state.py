@@ -16,8 +16,8 @@ from statekit.errors import (
     CALL_FAILURES,
     CorruptCheckpointError,
     ProcessError,
-    StatekitError,
     StateTypeError,
+    is_users,
 )
 from statekit.shown import shown_error
 from statekit.state.base import State, StateSpec
@@ -189,9 +189,9 @@ class ObjectState(State):
     def _flush(self) -> None:
         try:
             value = self._object.snapshot_state()
-        except StatekitError:
-            raise
         except CALL_FAILURES as error:
+            if not is_users(error):
+                raise
             name = f"{type(self._object).__name__}.snapshot_state"
             raise self._failed(name, error) from error
         row, prefix, before = self._row(value), self._scope.prefix, self._stored

@@ -35,7 +35,7 @@ from statekit.checkpoint.state_kinds import RowShape
 from statekit.checkpoint.store import TRANSFERS
 from statekit.codec.schema_evolution import is_same_type
 from statekit.codec.value_codec import ValueCodec
-from statekit.errors import CALL_FAILURES, RescaleError, StatekitError
+from statekit.errors import CALL_FAILURES, RescaleError, is_users
 from statekit.keygroup import group_of_row, pack_group
 from statekit.shown import shown, shown_error
 from statekit.state.base import StateSpec
@@ -351,9 +351,9 @@ class _Hooks:
     def _called(self, about: str, function: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return function(*arguments)
-        except StatekitError:
-            raise
         except CALL_FAILURES as error:
+            if not is_users(error):
+                raise
             message = f"{about} failed with {shown_error(error)}"
             raise self._refused(message) from error
 

@@ -51,8 +51,21 @@ def check_class(cls: Any) -> None:
             "fields (with Field(exclude=True), if dumps must not have them), or compute them in "
             "a property or functools.cached_property"
         )
+    for field in struct_fields(cls):
+        if _has_type_variable(field.annotation):
+            raise StateTypeError(
+                f"{cls.__name__}.{field.name} is of the type variable of a generic class: derive a "
+                "class with types from it, as in class IntBox(Box[int])"
+            )
     if flavour == "dataclass":
         _check_dataclass(cls)
+
+
+def _has_type_variable(annotation: Any) -> bool:
+    """Return whether an annotation is a type variable, or has one, as `list[T]`."""
+    has_types = typing.get_origin(annotation) is not None
+    open_types = getattr(annotation, "__parameters__", ()) if has_types else ()
+    return isinstance(annotation, typing.TypeVar) or bool(open_types)
 
 
 def _check_dataclass(cls: Any) -> None:

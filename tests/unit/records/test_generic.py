@@ -139,3 +139,11 @@ def test_a_field_that_a_typed_dict_does_not_declare_is_named() -> None:
     job.source("boxes", IntBox).process(put)
     with pytest.raises(sk.StateTypeError, match="it has no field 'colour'"):
         job.run({"boxes": [IntBox("a", 1)]})
+
+
+@pytest.mark.parametrize("box", [Box, StructBox, TupleBox, DictBox, ModelBox, Middle])
+def test_a_generic_class_without_types_is_refused_as_a_record_and_says_what_to_use(
+    box: Any,
+) -> None:
+    with pytest.raises(sk.StateTypeError, match=r"derive a class with types from it, as in class"):
+        sk.Job("boxes").source("boxes", box)

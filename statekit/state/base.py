@@ -287,12 +287,16 @@ class ManyRowState(State):
         prefix, has_rows = self._scope.prefix, False
         for row_key, row in self._stored_rows():
             has_rows = True
-            self._resized(row_key, len(row_key) + len(row), None)
+            self._resized(row_key, self._counted(row_key, row), None)
             if self.expiry is not None:
                 self.expiry.forget(row_key, self.expiry.split(row)[1])
         if has_rows:
             self._scope.batch.delete_range(self._name, prefix, prefix_end(prefix))
             self._cleared = prefix
+
+    def _counted(self, row_key: bytes, row: bytes) -> int:
+        """Return the size in bytes that is counted for a row of this key that the backend has."""
+        return len(row_key) + len(row)
 
     def _stored_rows(self, *, reverse: bool = False) -> Rows:
         """Yield the rows of this key that the backend has and that were not cleared since."""

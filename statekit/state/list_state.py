@@ -56,8 +56,9 @@ class ListState(ManyRowState, Sequence[T]):
         self._pending_bytes = 0
         # When each was appended, of a list that expires.
         self._times: list[int] = []
-        # When stored elements were read, if reads restart the TTL.
-        self._again: dict[bytes, int] = {}
+        # If reads restart the TTL: when stored elements were read, and by how many bytes their rows
+        # have grown, because a row without a stamp got one.
+        self._again: dict[bytes, tuple[int, int]] = {}
         # Running number of all elements that this shard appended in this epoch, for all keys:
         # it only grows, so positions within one key are in order of appending.
         self._appended = 0
@@ -179,7 +180,7 @@ class ListState(ManyRowState, Sequence[T]):
         prefix = self._scope.prefix
         for row_key, row in rows:
             value, written = expiry.split(row)
-            written = self._again.get(row_key, written)
+            written, _ = self._again.get(row_key, (written, 0))
             if expiry.is_over(written):
                 continue
             if refresh and written != PERMANENT and self._scope.prefix == prefix:
@@ -198,8 +199,12 @@ class ListState(ManyRowState, Sequence[T]):
             return
         if not self._again:
             scope.gathered.append(self._flush)
-        self._again[row_key] = written
-        scope.batch.put(self._name, row_key, expiry.row(row_key, value, before, written))
+        stamped = expiry.row(row_key, value, before, written)
+        _, had_grown = self._again.get(row_key, (before, 0))
+        grown = len(stamped) - len(row)
+        self.bytes_added += grown - had_grown
+        self._again[row_key] = written, grown
+        scope.batch.put(self._name, row_key, stamped)
         if scope.batch.full or len(self._again) >= base.PENDING_ROWS_MAX:
             self._spill()
 
@@ -213,9 +218,14 @@ class ListState(ManyRowState, Sequence[T]):
                 continue
             written = expiry.stamp(before)
             if before not in (PERMANENT, written):
-                row = expiry.row(row_key, value, before, written)
-                self._scope.batch.put(self._name, row_key, row)
+                stamped = expiry.row(row_key, value, before, written)
+                self.bytes_added += len(stamped) - len(row)
+                self._scope.batch.put(self._name, row_key, stamped)
             yield value
+
+    def _counted(self, row_key: bytes, row: bytes) -> int:
+        _, grown = self._again.get(row_key, (UNWRITTEN, 0))
+        return len(row_key) + len(row) + grown
 
     def _pending_rows(self) -> list[bytes]:
         """Return the encoded elements that are pending."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NamedTuple
@@ -24,6 +24,7 @@ from statekit.testing import Harness
 from statekit.testing.process_model import ProcessModel
 from tests.support.instants import at
 from tests.support.ttl_driver import (
+    COUNT,
     LATENESS,
     WHATS,
     Do,
@@ -201,6 +202,7 @@ def check_step(harness: Any, model: ChangingModel, step: Step, now: int) -> int:
         harness.advance_processing_time(at(now))
         model.advance_processing_time(at(now))
     if harness.epoch is not None:
+        rows_left(harness)  # compares the sizes that are told
         for key in KEYS:
             for name in WHATS:
                 assert harness.state(name, key) == model.state(name, key), (name, key)
@@ -351,6 +353,103 @@ def test_a_ttl_that_is_turned_on_rewrites_no_row_and_adds_a_row_per_key_group(
         shard.chain.rows for shard in before.shards
     )
     assert written <= 2 * groups + 6
+
+
+READS: dict[str, tuple[Any, Callable[[Any], object], Callable[[Any], object]]] = {
+    "value": (sk.ValueState[int], lambda state: state.update(1), lambda state: state.get()),
+    "list": (sk.ListState[int], lambda state: state.extend([1, 2]), list),
+    "map": (sk.MapState[str, int], lambda state: state.update(a=1, b=2), lambda state: state["a"]),
+    "map items": (sk.MapState[str, int], lambda state: state.update(a=1, b=2), dict),
+    "reducing": (
+        Annotated[sk.ReducingState[int], sk.Reduce(sum)],
+        lambda state: state.add(1),
+        lambda state: state.get(),
+    ),
+    "aggregating": (
+        Annotated[sk.AggregatingState[int, int, int], COUNT],
+        lambda state: state.add(1),
+        lambda state: state.get(),
+    ),
+}
+READ_TTL = sk.TTL("10 seconds", refresh="read")
+
+
+class Use(NamedTuple):
+    key: str
+    what: str
+    at: dt.datetime
+
+
+@pytest.mark.parametrize("after", ["read", "read twice", "read and clear", "clear"])
+@pytest.mark.parametrize(
+    "before",
+    [None, sk.TTL("1 day", clock="event"), sk.TTL("10 seconds")],
+    ids=["none", "event", "same"],
+)
+@pytest.mark.parametrize("kind", READS)
+def test_sizes_are_exact_when_reads_stamp_rows_of_before_a_ttl(
+    tmp_path: Path, kind: str, before: sk.TTL | None, after: str
+) -> None:
+    declared, write, read = READS[kind]
+    home, uses = tmp_path / "c", [Use(key, "write", at(0)) for key in "ab"]
+
+    def go(seconds: float, ttl: sk.TTL | None) -> None:
+        def use(record: Use, state: Any) -> Iterator[int]:
+            if record.what == "write":
+                write(state)
+            elif state:
+                for _ in range(record.what.count("read") + record.what.count("twice")):
+                    read(state)
+                if "clear" in record.what:
+                    state.clear()
+            yield 1
+
+        use.__annotations__["state"] = Annotated[declared, ttl] if ttl else declared
+        job = sk.Job("uses")
+        function = sk.process(key="key", event_time="at", lateness="1 hour")(use)
+        job.source("uses", Use).process(function).sink("ones")
+        clock = round(seconds * 1_000_000)
+        job.run({"uses": uses}, checkpoint=home, clock=lambda: clock, drain=False)
+        result = verify(Repository(home))
+        assert result.is_intact, result
+
+    go(95, before)
+    uses += [Use("a", after, at(1)), Use("c", after, at(1))]
+    go(100, READ_TTL)
+    uses += [Use("a", after, at(2))]
+    go(105, READ_TTL)
+    for seconds in (112, 130, 131):
+        uses += [Use("c", "read", at(3))]
+        go(seconds, READ_TTL)
+    assert sk.read(home, "use", "state").read_all().num_rows == 0
+    repository = Repository(home)
+    sizes = repository.manifest(repository.latest_epoch() or 0).operators["use"]
+    assert (sizes.rows["state"], sizes.bytes["state"]) == (0, 0)
+
+
+def test_sizes_are_exact_when_aggregates_stamp_rows_of_before_a_ttl(tmp_path: Path) -> None:
+    home = tmp_path / "c"
+    uses = [Use(key, key, at(0)) for key in "ab"]
+
+    def go(seconds: int, ttl: sk.TTL | None) -> None:
+        job = sk.Job("uses")
+        aggregates: dict[str, Any] = {
+            "what": sk.Collect("what"),
+            "most": sk.Max("what"),
+            "count": sk.Count(),
+        }
+        job.source("uses", Use).aggregate(key="key", ttl=ttl, name="all", **aggregates).sink("all")
+        clock = seconds * 1_000_000
+        job.run({"uses": uses}, checkpoint=home, clock=lambda: clock, drain=False)
+        assert verify(Repository(home)).is_intact
+
+    go(0, None)
+    for seconds in (100, 105, 112, 130, 131):
+        uses.append(Use("a" if seconds < 130 else "c", "c", at(seconds)))
+        go(seconds, READ_TTL)
+    repository = Repository(home)
+    sizes = repository.manifest(repository.latest_epoch() or 0).operators["all"]
+    assert sizes.rows == {"what": 2, "most": 1, "count": 1}, "those of c"
 
 
 @pytest.mark.parametrize("key_groups", [None, 7])

@@ -138,7 +138,10 @@ def by_key(outputs: list[Saw]) -> dict[str, list[Saw]]:
 
 
 def rows_left(harness: JobDriver) -> dict[str, int]:
-    """How many rows the checkpoint of a harness holds per state and of the index, by counting."""
+    """How many rows the checkpoint of a harness holds per state and of the index, by counting.
+
+    The rows and bytes that its manifest tells of are compared with them.
+    """
     (operator,) = harness._job.operators
     name, coordinator = operator.name, harness._runner.coordinator
     assert coordinator.last is not None
@@ -146,7 +149,9 @@ def rows_left(harness: JobDriver) -> dict[str, int]:
     backend = MemoryBackend(families)
     last_group = harness.key_groups - 1
     load(coordinator.repository, backend, name, 0, last_group, coordinator.last.epoch)
-    counted = {family: size.rows for family, size in backend.sizes().items()}
-    for family, rows in coordinator.last.operators[name].rows.items():
-        assert counted[family] == rows, f"{family}: {counted[family]} rows, told {rows}"
-    return {family: rows for family, rows in counted.items() if rows}
+    counted, told = backend.sizes(), coordinator.last.operators[name]
+    for family, rows in told.rows.items():
+        assert counted[family].rows == rows, f"{family}: {counted[family]}, told {rows} rows"
+        size = told.bytes[family]
+        assert counted[family].bytes == size, f"{family}: {counted[family]}, told {size} bytes"
+    return {family: size.rows for family, size in counted.items() if size.rows}

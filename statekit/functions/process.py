@@ -99,6 +99,8 @@ class Traits:
         earliest_us: shards see this watermark in place of an earlier one or none.
         dropped_states: states that are dropped if the checkpoint has them and the function does not
             declare them.
+        options_of: for functions that are made from options, which option declares a state, by the
+            name of the state: for errors. Their users do not choose the names of states.
         made_of: what a function that is made from options does, as data: the runtime does not read
             it, and a model of the function in plain Python does.
     """
@@ -114,6 +116,7 @@ class Traits:
     settles: bool = False
     earliest_us: int = BEGINNING
     dropped_states: frozenset[str] = frozenset()
+    options_of: Mapping[str, str] = field(default_factory=dict)
     made_of: Any = None
 
 

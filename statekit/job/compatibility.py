@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from statekit.checkpoint.job_file import TIMERS, WAITING, JobFile, OperatorRecord
@@ -69,7 +69,10 @@ def next_job_file(
     for operator in stored.operators:
         _check_operator(operator, operators, allow_dropped_state)
     declared = tuple(_continued(operator, stored) for operator in operators)
-    dropped = {operator.name: _dropped_names(operator, stored) for operator in declared}
+    dropped = {
+        record.name: _dropped_names(record, stored, operator.declared.traits.options_of)
+        for record, operator in zip(declared, operators, strict=True)
+    }
     named = {name: states for name, states in dropped.items() if states}
     return stored.model_copy(update={"operators": declared, "dropped": named})
 
@@ -191,8 +194,13 @@ def _buffered_inputs(before: OperatorRecord, declared: OperatorRecord) -> tuple[
     return names
 
 
-def _dropped_names(declared: OperatorRecord, stored: JobFile) -> tuple[str, ...]:
+def _dropped_names(
+    declared: OperatorRecord, stored: JobFile, options_of: Mapping[str, str]
+) -> tuple[str, ...]:
     """Return the dropped states of an operator.
+
+    Parameters:
+        options_of: see `Traits`.
 
     Raises:
         StateSchemaError: it declares one of them again.
@@ -202,7 +210,7 @@ def _dropped_names(declared: OperatorRecord, stored: JobFile) -> tuple[str, ...]
     given_up = stored.dropped.get(declared.name, ()) if before else ()
     again = [name for name in names if name in given_up]
     if again:
-        raise StateSchemaError(_dropped_text(declared.name, again))
+        raise StateSchemaError(_dropped_text(declared.name, again, options_of))
     had = before.holds if before else ()
     return (*given_up, *(name for name in had if name not in names))
 
@@ -215,7 +223,7 @@ _DROPPED = {
 }
 
 
-def _dropped_text(operator: str, again: list[str]) -> str:
+def _dropped_text(operator: str, again: list[str], options_of: Mapping[str, str]) -> str:
     """Return why dropped states cannot be declared again."""
     for family, (declares, rows, effect, remedy) in _DROPPED.items():
         if family in again:
@@ -223,6 +231,16 @@ def _dropped_text(operator: str, again: list[str]) -> str:
                 f"operator {operator!r} {declares}, but its earlier {rows} were dropped: they are "
                 f"still in the checkpoint and would {effect}; remove {remedy}, or give the "
                 "operator another name="
+            )
+    for state, declared in options_of.items():
+        if state in again:
+            return (
+                f"key-value store {operator!r} is declared {declared} again, after a run in which "
+                f"it was not: the checkpoint still has earlier rows of {again}, which that run "
+                "dropped. Nothing was changed. To keep the values, write a savepoint with "
+                "`statekit savepoint` and start a new checkpoint with from_savepoint=. To start "
+                "without values, give the store another name= and pass allow_dropped_state=True. "
+                "Or declare the store as in the last run"
             )
     return (
         f"operator {operator!r} declares {again}, names of dropped states: their rows are still in "

@@ -46,6 +46,10 @@ class Operation:
     arguments: Mapping[str, Any]
 
 
+_OPTIONS_OF = {"former": "with history=", "values": "with sort=", "value": "without sort="}
+"""How a store is declared that has a state, by the name of the state."""
+
+
 class StoredOperations(NamedTuple):
     """The operations of a store as data, from which a model in plain Python is built.
 
@@ -345,7 +349,8 @@ class StoreOperator:
         made_of = StoredOperations(
             history, {each.request: (each.kind, each.arguments, each.answer) for each in every}
         )
-        declared = declared.with_traits(replace(declared.traits, made_of=made_of))
+        traits = replace(declared.traits, made_of=made_of, options_of=_OPTIONS_OF)
+        declared = declared.with_traits(traits)
         first, *others = [each.requests for each in every]
         everything = first.union(*others) if others else first
         return everything.process(declared, name=self.name, replace=True)

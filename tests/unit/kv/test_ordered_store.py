@@ -6,6 +6,7 @@ import datetime as dt
 import os
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -485,6 +486,50 @@ def test_what_a_shorter_history_did_not_keep_is_too_old_and_not_absent() -> None
     assert found["gone", at(25)] == (None, "absent")
     assert found["k", at(10)] == (None, "too old")
     assert found["k", at(25)] == (19, "found")
+
+
+def readded(history: str | None, name: str = "kv") -> sk.Job:
+    job = sk.Job("history")
+    options: Any = {"history": history} if history else {}
+    store = job.add(sk.KVStore(name, key=str, value=int, event_time="at", **options))
+    store.put(job.source("steps", Step), key="key", value="amount")
+    asks = job.source("asks", Ask)
+    store.get(asks, key="key", name="now")
+    if history:
+        store.get(asks, key="key", as_of="as_of", name="then").sink("found")
+    return job
+
+
+def test_a_history_that_was_removed_is_added_again_with_a_savepoint_or_another_name(
+    tmp_path: Path,
+) -> None:
+    home, steps, asks = tmp_path / "c", list[Step](), list[Ask]()
+    given: dict[str, list[Any]] = {"steps": steps, "asks": asks}
+    for number, history in enumerate(["1 hour", None, None]):
+        steps += [Step("k", at(10 * number + second), second) for second in range(5)]
+        asks += [Ask("other", at(10 * number + 4), at(0))]
+        readded(history).run(given, checkpoint=home, drain=False, allow_dropped_state=True)
+    steps += [Step("k", at(40), 9)]
+    asks += [Ask("k", at(60), at(second)) for second in (1, 11, 39, 40, 60)]
+    with pytest.raises(sk.StateSchemaError) as caught:
+        readded("1 hour").run(given, checkpoint=home, allow_dropped_state=True)
+    assert "key-value store 'kv' is declared with history= again" in str(caught.value)
+    assert "from_savepoint=" in str(caught.value)
+
+    write_savepoint(Repository(home), "s")
+    done = readded("1 hour").run(
+        given, checkpoint=tmp_path / "new", from_savepoint=home / "savepoints" / "s"
+    )
+    found = {answer.as_of: (answer.value, answer.status) for answer in done.outputs["found"]}
+    assert found[at(1)] == found[at(11)] == (None, "too old"), "not the history of before"
+    assert found[at(39)] == (4, "found")
+    assert found[at(40)] == found[at(60)] == (9, "found")
+
+    other = readded("1 hour", name="other")
+    done = other.run(given, checkpoint=home, allow_dropped_state=True)
+    found = {answer.as_of: (answer.value, answer.status) for answer in done.outputs["found"]}
+    assert found[at(11)][0] is None, "the store began without values"
+    assert found[at(40)] == found[at(60)] == (9, "found")
 
 
 @pytest.mark.parametrize("before", [{}, {"history": "2 seconds"}], ids=["none", "shorter"])

@@ -93,11 +93,17 @@ def update(layout: Layout, changed: Callable[[Any, Any], Any], check: Checked) -
 
 
 def put_if_absent(layout: Layout, value_of: Callable[[Any], Any], check: Checked) -> Results:
+    """Set the value if there is none.
+
+    Parameters:
+        check: of what the function returns, whether the value is set or not.
+    """
+
     def results(request: Any, states: Any) -> tuple[bool, Any]:
+        value = check(value_of(request.record), request.record, key_of_request(request))
         held = layout.read(request, states)
         if held is not None:
             return False, held
-        value = check(value_of(request.record), request.record, key_of_request(request))
         layout.write(request, states, value)
         return True, value
 
@@ -129,11 +135,11 @@ def compare_and_set(
 
     def results(request: Any, states: Any) -> tuple[bool, Any]:
         record, key = request.record, key_of_request(request)
-        held, expected = layout.read(request, states), expected_of(record)
-        check_expected(expected, record, key)
+        held = layout.read(request, states)
+        expected = check_expected(expected_of(record), record, key)
+        value = check_value(value_of(record), record, key)
         if not is_same(held, expected):
             return False, held
-        value = check_value(value_of(record), record, key)
         if value is not None:
             layout.write(request, states, value)
         elif held is not None:

@@ -20,6 +20,7 @@ from functools import cached_property
 from types import GenericAlias
 from typing import Any, Literal, NamedTuple, Optional, cast
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -133,9 +134,9 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         name = (
             record.name if record.name.isidentifier() else "Record"
         )  # that of a generic model is not
-        self._projected = _named_tuple(name, types, record.where)
+        self._projected = _with_fields(name, types, record.where)
         spelled = {of: types[of] for of in key if _has_spellings(types[of])}
-        self._spelled = _named_tuple(name, spelled, record.where) if spelled else None
+        self._spelled = _with_fields(name, spelled, record.where) if spelled else None
         pane, self.number, *values, time = _free_names(key, len(self.parts))
         self._group_names = key if panes is None else (*key, pane)
         self.number_at = len(self._group_names)
@@ -150,7 +151,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         if panes is not None:
             self._merges[time] = "max"
             row_types[time] = int
-        self.combined = _named_tuple("Combined", row_types, record.where)
+        self.combined = _with_fields("Combined", row_types, record.where)
 
     def _type_of(self, part: PartialAggregate, types: dict[str, Any]) -> Any:
         """Return the annotation of a part in combined rows."""
@@ -479,11 +480,11 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
                     key_of(record)
                 except KeyError as error:
                     raise self.record.missing(error, record) from None
-                return cls._make(map(record.get, names))  # another key may be absent
+                return cls(*map(record.get, names))  # another key may be absent
 
             return project
         get = self.record.getter(names)
-        return (lambda record: cls(get(record))) if len(names) == 1 else lambda r: cls._make(get(r))
+        return (lambda record: cls(get(record))) if len(names) == 1 else lambda r: cls(*get(r))
 
 
 @contextlib.contextmanager
@@ -507,7 +508,7 @@ def has_columns(record: RecordType, fields: Iterable[str]) -> bool:
     if record.may_change_fields:
         return False
     try:
-        _named_tuple("Fields", dict.fromkeys(fields, Any), record.where)
+        cast("Any", NamedTuple)("Fields", [(name, Any) for name in fields])
         for name in fields:
             _ = OutputType(_annotation(record, name), where=record.where).arrow_schema
     except (StateTypeError, ValueError):  # ValueError: a name that no NamedTuple may have
@@ -537,9 +538,14 @@ def _annotation(record: RecordType, name: str) -> Any:
     return record.column_annotation(record.fields[name])
 
 
-def _named_tuple(name: str, types: dict[str, Any], where: str) -> RecordType:
-    cls = cast("Any", NamedTuple)(name, list(types.items()))
-    return RecordType.of(cls, where=where)
+def _with_fields(name: str, types: dict[str, Any], where: str) -> RecordType:
+    """Return a class with these fields: a NamedTuple, or a Struct if a name begins with an
+    underscore, which a NamedTuple refuses.
+    """
+    of, fields = cast("Any", NamedTuple), list(types.items())
+    if any(each.startswith("_") for each in types):
+        of = msgspec.defstruct
+    return RecordType.of(of(name, fields), where=where)
 
 
 def _free_names(key: tuple[str, ...], parts: int) -> list[str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 from statekit.checkpoint.gc.background import BackgroundCollection
@@ -27,7 +28,15 @@ from statekit.checkpoint.rollback import for_start
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_layout import blank_shards, rescaled
 from statekit.clock import now_us, unique_id
-from statekit.errors import CorruptCheckpointError, FencedError, RestoreError
+from statekit.errors import (
+    CALL_FAILURES,
+    CorruptCheckpointError,
+    FencedError,
+    ProcessError,
+    RestoreError,
+    StateTypeError,
+)
+from statekit.foreign import foreign_hint
 from statekit.job.compatibility import check_job_name, continued_job_file, without_empty_buffers
 from statekit.job.expiry import begun_expiry, begun_states, continued_expiry
 from statekit.job.job import Job
@@ -39,7 +48,9 @@ from statekit.recording.kept_recordings import KeptRecordings
 from statekit.recording.recorder import check_recorder
 from statekit.runtime.held_back import HeldBackOperators
 from statekit.runtime.shard_reports import OperatorReports
+from statekit.shown import shown, shown_error, type_name
 from statekit.state.redistribution import redistributed
+from statekit.timestamp import MAX_MICROS, MIN_MICROS
 from statekit.watermark import BEGINNING, END, advanced
 
 
@@ -100,7 +111,7 @@ class Coordinator:
             operator.declared.reads_clocks for operator in job.operators
         )
         """Whether an epoch is noted before it runs, so that a replay sees the same instant."""
-        self._now_us = options.clock or now_us
+        self._now_us = now_us if options.clock is None else partial(_instant_of, options.clock)
         self.recorder = options.record
         self._recordings = None if options.record is None else KeptRecordings(options.record)
         self._collection: BackgroundCollection | None = None
@@ -563,3 +574,26 @@ def _job_file(
         )
         wanted = continued_expiry(stored, wanted, last)
     return (stored, reference) if stored == wanted else repository.ensure_job_file(wanted)
+
+
+def _instant_of(clock: Callable[[], int]) -> int:
+    """Return the time of a clock that was given.
+
+    Raises:
+        ProcessError: it failed.
+        StateTypeError: it gave something else than a time.
+    """
+    try:
+        instant = clock()
+    except CALL_FAILURES as error:
+        raise ProcessError(
+            f"clock= failed with {shown_error(error)}. Nothing of this epoch is committed: correct "
+            "the clock, then start the job again"
+        ) from error
+    if type(instant) is not int or not MIN_MICROS <= instant <= MAX_MICROS:
+        hint = foreign_hint(instant) or ": return the microseconds since 1970 UTC, as an int"
+        raise StateTypeError(
+            f"clock= gave {shown(instant)}, of type {type_name(instant)}{hint}, from the year 1 to "
+            "the year 9999. Nothing of this epoch is committed"
+        )
+    return instant

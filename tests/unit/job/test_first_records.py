@@ -227,3 +227,23 @@ class Odd(NamedTuple):
 def test_orders_that_cannot_be_are_refused(make: Any, problem: str) -> None:
     with pytest.raises(sk.StateTypeError, match=problem):
         make()
+
+
+@dataclasses.dataclass
+class _Hidden:
+    customer: str
+    _cents: int
+
+
+def test_a_field_whose_name_begins_with_an_underscore_is_aggregated() -> None:
+    job = sk.Job("shop")
+    job.source("orders", _Hidden).aggregate(
+        key="customer",
+        most=sk.Top(1, by="-_cents"),
+        last=sk.Last("_cents", by="_cents"),
+        total=sk.Sum("_cents"),
+        all=sk.Collect("_cents"),
+    ).sink("out")
+    results: list[Any] = job.run({"orders": [_Hidden("ann", 1), _Hidden("ann", 2)]})["out"]
+    (result,) = results
+    assert result == ("ann", [_Hidden("ann", 2)], 2, 3, [1, 2])

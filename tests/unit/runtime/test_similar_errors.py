@@ -1,4 +1,6 @@
-"""Errors of users that look like others: of classes of statekit, or with a broken `__class__`."""
+"""Errors of users that look like others: of classes of statekit, with a broken `__class__`, of
+buffered records or of a clock.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 import pytest
 
 import statekit as sk
@@ -150,3 +153,33 @@ def test_a_record_that_could_not_be_read_back_is_not_buffered(
         job.run({"orders": [Order("ann", cents)]}, checkpoint=tmp_path / "c")
     run = job.run({"orders": [Order("ann", 7)]}, checkpoint=tmp_path / "c")
     assert len(run["out"]) == 1
+
+
+def failing_clock() -> int:
+    raise ValueError("no time")
+
+
+@pytest.mark.parametrize(
+    ("clock", "error", "message"),
+    [
+        (lambda: "now", sk.StateTypeError, "clock= gave 'now', of type str: return the micros"),
+        (lambda: 1.5, sk.StateTypeError, "of type float"),
+        (lambda: np.int64(5), sk.StateTypeError, r"of type numpy.int64: call \.item\(\)"),
+        (lambda: 2**70, sk.StateTypeError, "to the year 9999"),
+        (failing_clock, sk.ProcessError, "clock= failed with ValueError: no time"),
+    ],
+)
+def test_a_clock_that_gives_no_time_is_an_error_and_nothing_is_committed(
+    clock: Any, error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    @sk.process(key="customer")
+    def counted(order: Order, count: sk.ValueState[int]) -> Iterator[int]:
+        count.update((count.get() or 0) + 1)
+        yield count.get() or 0
+
+    job = sk.Job("shop")
+    job.source("orders", Order).process(counted).sink("out")
+    with pytest.raises(error, match=message):
+        job.run({"orders": [Order("ann", 1)]}, checkpoint=tmp_path / "c", clock=clock)
+    run = job.run({"orders": [Order("ann", 1)]}, checkpoint=tmp_path / "c", clock=lambda: 0)
+    assert run["out"] == [1]

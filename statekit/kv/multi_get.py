@@ -17,7 +17,7 @@ from statekit.functions.process import process
 from statekit.job.stream import Stream
 from statekit.kv.annotations import iterator_of, list_of, named_class, optional
 from statekit.kv.answers import AnswerClass
-from statekit.kv.requests import Part, check_fields, getter, key_of_parts
+from statekit.kv.requests import Checked, Part, check_fields, getter, key_of_parts
 from statekit.shown import shown
 
 _EMPTY: dict[type, Any] = {
@@ -66,6 +66,7 @@ class Assembly:
         make, record_class, parts = self._request, self._record, len(self._key)
         where = self._name
         nowhere = tuple(_some_key(of) for of in self._key.values())
+        checks = [Checked(where, "keys=", of) for of in self._key.values()]
         times_of = [getter(self._stream, field) for field in self._times.values()]
 
         def one_by_one(record: Any) -> Iterator[Any]:
@@ -79,6 +80,8 @@ class Assembly:
                 )
             keys = [(key,) if parts == 1 else key_of_parts(key, parts, where) for key in given]
             for position, key in enumerate(keys):
+                for check, part in zip(checks, key, strict=True):
+                    check(part, record)
                 yield make(*key, found, position, record if position == 0 else None, *times)
             if not keys:
                 yield make(*nowhere, found, -1, record, *times)

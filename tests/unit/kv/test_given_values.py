@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 import statekit as sk
@@ -102,3 +103,14 @@ def test_an_expected_value_of_the_type_is_compared_by_value_and_true_is_not_1(
     answers: list[Any] = job.run({"records": [Given("a", 1)]})["set"]
     (answer,) = answers
     assert answer.won is won
+
+
+@pytest.mark.parametrize("key", [None, 1, ["a"], np.str_("a")])
+def test_a_key_of_another_type_names_multi_get_and_the_record(key: Any) -> None:
+    job = sk.Job("given")
+    store = job.add(sk.KVStore("kv", key=str, value=int))
+    records = job.source("records", Given)
+    store.put(records, key="key", value="amount")
+    store.multi_get(records, keys=lambda record: ["a", key])
+    with pytest.raises(sk.StateTypeError, match=r"kv\.multi_get\.records: keys= gave .* Given\("):
+        job.run({"records": [Given("a", 0)]})

@@ -189,6 +189,8 @@ def is_users(error: BaseException) -> bool:
     kind = type(error)  # `__class__` may be code of the user, which isinstance would call
     if not issubclass(kind, CALL_FAILURES) or not issubclass(kind, StatekitError):
         return issubclass(kind, CALL_FAILURES)
+    if issubclass(kind, RetryError):
+        return False  # it may come through a sink that runs a part of the epoch
     if (raised_at := error.__traceback__) is None:
         return False
     while raised_at.tb_next is not None:

@@ -487,7 +487,11 @@ def _integer(data: Json) -> Json:
 def _tuple_from_json(
     schema: Schema, data: Json, key_of: Callable[[Schema, Json], Any]
 ) -> tuple[Any, ...]:
+    if isinstance(data, dict) and not schema.fields:
+        raise ValueError("it is an object, and no list")
     if isinstance(data, dict):
+        if absent := [field.name for field in schema.fields if field.name not in data]:
+            raise ValueError(f"it has no {', '.join(map(repr, absent))}")
         data = [data[field.name] for field in schema.fields]
     if not isinstance(data, list | tuple):
         raise ValueError("it is one value")

@@ -921,6 +921,18 @@ def test_text_that_is_not_a_key_is_refused(annotation: Any, text: Any) -> None:
         generic_key_encoder(schema_of(annotation))(text)
 
 
+def test_an_object_that_is_not_a_key_says_what_is_wrong() -> None:
+    with pytest.raises(StateTypeError, match="it is an object, and no list"):
+        generic_key_encoder(schema_of(tuple[str, int]))({"a": "x", "b": 1})
+    with pytest.raises(StateTypeError, match="it has no 'minutes'"):
+        generic_key_encoder(schema_of(_Flown))({"tail": "N1"})
+
+
+class _Flown(NamedTuple):
+    tail: str
+    minutes: int
+
+
 @pytest.mark.parametrize(
     ("text", "key"), [("5", 5), ("hello", "hello"), ('"5"', "5"), ('["UA", [1]]', ("UA", (1,)))]
 )

@@ -487,7 +487,7 @@ def _integer(data: Json) -> Json:
 def _tuple_from_json(
     schema: Schema, data: Json, key_of: Callable[[Schema, Json], Any]
 ) -> tuple[Any, ...]:
-    if isinstance(data, dict) and not schema.fields:
+    if isinstance(data, dict) and schema.kind in ("tuple", "variadic"):
         raise ValueError("it is an object, and no list")
     if isinstance(data, dict):
         if absent := [field.name for field in schema.fields if field.name not in data]:

@@ -198,11 +198,11 @@ STORES = [
         """
         if held is not None:
             return False, held
-        value = check(""",
+        layout.write(""",
         """
         if held:
             return False, held
-        value = check(""",
+        layout.write(""",
         ("store",),
     ),
     Mutant(

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -21,7 +22,8 @@ from statekit.testing.counterexamples import Depth, Effort
 from statekit.testing.divergence import explained
 from statekit.testing.own_relations import own_properties
 from statekit.testing.properties import PROPERTIES, Property
-from statekit.testing.search import Search
+from statekit.testing.search import Found, Search
+from statekit.testing.shared_histories import SharedHistories
 from statekit.testing.subject import Events, History, Subject
 
 if TYPE_CHECKING:
@@ -102,37 +104,62 @@ def check(
     done = {name: Checked(name, left_out=reason) for name, reason in left_out.items()}
     with contextlib.suppress(StateTypeError):
         _ = subject.pickled  # before the first run; where it is needed, it says what is wrong
+    histories, is_printed = _histories(subject, events, history), False
+    if isinstance(holds, Mapping):
+        chosen = [_disturbed_as(holds[each.name], each) for each in chosen]
+        is_printed = history is not None
     try:
-        for each, until_s in _in_time(chosen, effort):
-            inputs = _inputs(subject, each, events, history, holds)
-            search = Search(subject, each, inputs, effort, until_s)
-            found = search.found(history is not None, isinstance(holds, Mapping))
-            if found is not None:
-                raise AssertionError(explained(subject, each, *found))
-            if left_out["errors"] is not None:
-                _check_that_most_run(subject, each)
-            part_s = effort.seconds
-            why = f"stopped after its part of {part_s:g} seconds" if search.is_late else None
-            tried = len(search.sizes), sum(search.sizes)
-            done[each.name] = Checked(each.name, *tried, why, search.only_here)
+        done |= {each.name: each for each in _tried(subject, chosen, histories, effort, is_printed)}
     finally:
         subject.memory.restore()
+    if chosen and left_out["errors"] is not None:
+        _check_that_most_run(subject, chosen)
     report = Report(subject.name, effort.seed or 0, tuple(done.values()))
     add_report(report)
     return report
 
 
-def _in_time(chosen: Sequence[Property], effort: Effort) -> Iterator[tuple[Property, float | None]]:
-    """Yield properties, each with the reading of `stopwatch_s` at which it stops: it has a part of
-    the time that is left.
+def _tried(
+    subject: Subject,
+    properties: Sequence[Property],
+    histories: SearchStrategy[History],
+    effort: Effort,
+    is_printed: bool,
+) -> Iterator[Checked]:
+    """Try properties on histories, and yield how often each was tried.
+
+    Parameters:
+        is_printed: whether there is one history, disturbed in one way, as in a test that a check
+            printed. It is run in new processes, too, if it passes here.
+
+    Raises:
+        AssertionError: a property does not hold.
     """
-    end_s = None if effort.seconds is None else stopwatch_s() + effort.seconds
-    for number, each in enumerate(chosen):
-        if end_s is None:
-            yield each, None
-        else:
-            now_s, shares = stopwatch_s(), sum(other.share for other in chosen[number:])
-            yield each, now_s + (end_s - now_s) * each.share / shares
+    until_s = None if effort.seconds is None else stopwatch_s() + effort.seconds
+    while properties:
+        shared = SharedHistories(subject, properties, histories, effort, until_s)
+        failed = shared.first_failed()
+        ended = properties if failed is None else properties[: failed.place]
+        why = f"stopped after {effort.seconds:g} seconds" if shared.is_late() else None
+        for place, each in enumerate(ended if failed is None else properties[: failed.place + 1]):
+            search = Search(subject, each, shared, place)
+            found: Found | None = None
+            if failed is not None and place == failed.place:
+                found = search.found_again(failed.drawn)
+            elif is_printed:
+                found = search.found_in_new_processes()
+            if found is not None:
+                raise AssertionError(explained(subject, each, *found))
+            sizes = shared.sizes[place]
+            yield Checked(each.name, len(sizes), sum(sizes), why, search.only_here)
+        properties = properties[len(ended) + 1 :]
+
+
+def _disturbed_as(argument: Any, wanted: Property) -> Property:
+    """Return a property whose runs are all disturbed in one way."""
+    from hypothesis import strategies as st
+
+    return replace(wanted, arguments=lambda: st.just(argument))
 
 
 def _name_of(given: object, frame: types.FrameType | None) -> str | None:
@@ -240,31 +267,25 @@ def _left_out(
     return {each.name: reason_of(each) for each in properties}
 
 
-def _inputs(
-    subject: Subject,
-    wanted: Property,
-    events: Events,
-    history: Sequence[Any] | None,
-    holds: Collection[str] | None,
-) -> SearchStrategy[tuple[Any, History]]:
-    """Return a strategy of disturbances and histories."""
+def _histories(
+    subject: Subject, events: Events, history: Sequence[Any] | None
+) -> SearchStrategy[History]:
+    """Return a strategy of histories: of those of events, or of the one that is given."""
     from hypothesis import strategies as st
 
-    arguments = st.just(holds[wanted.name]) if isinstance(holds, Mapping) else wanted.arguments()
-    if history is not None:
-        return st.tuples(arguments, st.just(_by_source(subject, history)))
-    return st.tuples(arguments, subject.histories(events))
+    return subject.histories(events) if history is None else st.just(_by_source(subject, history))
 
 
-def _check_that_most_run(subject: Subject, checked: Property) -> None:
+def _check_that_most_run(subject: Subject, checked: Sequence[Property]) -> None:
     """Check that most runs end: a failed one is compared with nothing.
 
     Raises:
         StateTypeError: most fail.
     """
     if 2 * len(subject.failed) > subject.runs:
+        what = "the check" if len(checked) > 1 else repr(checked[0].name)
         raise StateTypeError(
-            f"{checked.name!r} checks nothing: {len(subject.failed)} of {subject.runs} runs of "
+            f"{what} checks nothing: {len(subject.failed)} of {subject.runs} runs of "
             f"{subject.name!r} fail. The first error: {subject.failed[0]}"
         )
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from statekit.clock import stopwatch_s
 from statekit.errors import StateTypeError
 from statekit.shown import shown
 
@@ -95,7 +94,7 @@ def counterexample(
     *,
     share: float = 1.0,
     is_shrunk: bool = True,
-    until_s: float | None = None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> tuple[T] | None:
     """Return the smallest input that fails, in a tuple; None if none of those tried does.
 
@@ -106,9 +105,8 @@ def counterexample(
         fails: whether an input fails; called with each input, also while a failure is made smaller.
         effort: how much is tried.
         share: of the usual number of inputs.
-        until_s: no input but the first is tried after this reading of `stopwatch_s`, unless one has
-            failed.
         is_shrunk: whether an input that fails is made smaller.
+        is_over: whether no more inputs are tried; at least one is, and all that make one smaller.
 
     >>> from hypothesis import strategies as st
     >>> counterexample(st.lists(st.integers()), lambda numbers: sum(numbers) > 10)
@@ -133,9 +131,8 @@ def counterexample(
     )
     @given(inputs)
     def search(tried: T) -> None:
-        is_late = until_s is not None and stopwatch_s() > until_s
-        if is_late and begun and not failed:
-            raise _TimeIsUp
+        if begun and not failed and is_over():
+            raise _SearchIsOver
         begun.append(True)
         if fails(tried):
             failed.append(tried)
@@ -145,7 +142,7 @@ def counterexample(
         search()
     except _FailedError:
         return (failed[-1],)  # the smallest one is run last
-    except _TimeIsUp:
+    except _SearchIsOver:
         return None
     except StateTypeError as error:
         raise type(error)(*error.args) from error.__cause__  # without notes of Hypothesis
@@ -160,7 +157,7 @@ class _FailedError(Exception):
     """An input failed."""
 
 
-class _TimeIsUp(BaseException):
+class _SearchIsOver(BaseException):
     """No more inputs are tried. Hypothesis takes an Exception for a failure."""
 
 

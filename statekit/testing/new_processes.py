@@ -1,16 +1,17 @@
 """Runs in new processes, as after a crash: copies of a process that has never run the job.
 
-There are three of those, which are started by the first call. They have the same hashes of texts in
-each run of a test. Two have another time zone and another time: a year ahead, and that of the
-histories, where a record may be of today or of tomorrow.
+There are two of those, which are started by the first call, each with its own hashes of texts, the
+same ones in each run of a test. The copies of one have another time zone and another time: a year
+ahead, or that of the histories, where a record may be of today or of tomorrow.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import os
 import pickle
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Callable
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -22,72 +23,81 @@ from statekit.testing.subject import History, Observed, Subject
 
 _AHEAD = dt.timedelta(days=400, hours=7)
 
+_SEEDS = ("1", "4242")
+"""Of the hashes of texts in the processes."""
 
-class _Place(NamedTuple):
+
+class Place(NamedTuple):
     """Where histories run.
 
     Parameters:
         title: by which a message calls it.
-        serving: the function that its process runs.
-        environment: of the process.
+        number: of its process.
+        zone: the time zone; None for that of this process.
+        at: returns how much later it is there than here, or what time it is.
     """
 
     title: str
-    serving: Callable[[], None]
-    environment: dict[str, str]
+    number: int
+    zone: str | None = None
+    at: Callable[[], dt.datetime | dt.timedelta] = dt.timedelta
 
-
-def other_processes() -> Iterator[OtherProcess]:
-    """Yield the processes. The first has the time and the time zone of this one; the others have
-    time zones that are nobody's default, 5:45 hours ahead of UTC and 9:30 behind.
-    """
-    return map(other_process, range(len(_PLACES)))
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function returns there, or raise its error."""
+        process = _process(self.number)
+        if self.zone is None:
+            return process.call(function, *arguments)
+        return process.call(_called_elsewhere, self.zone, self.at(), function, arguments)
 
 
 @cache
-def other_process(number: int) -> OtherProcess:
-    """Return one of the processes."""
-    title, serving, environment = _PLACES[number]
-    return OtherProcess("runs histories", serving, environment, title)
+def _process(number: int) -> OtherProcess:
+    return OtherProcess("runs histories", serve_runs, {"PYTHONHASHSEED": _SEEDS[number]})
 
 
-def serve_ahead() -> None:
-    """Call functions at a later time."""
-    import time_machine
-
-    serve_runs(partial(time_machine.travel, _AHEAD))
-
-
-def serve_near() -> None:
-    """Call functions at the time at which most histories begin, each one anew."""
-    import time_machine
-
-    from statekit.testing.histories import NOON
-
-    serve_runs(partial(time_machine.travel, NOON))
-
-
-def serve_runs(around: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
-    """Call functions, and have what copies of this process need.
-
-    Parameters:
-        around: is entered for each call.
-    """
+def serve_runs() -> None:
+    """Call functions, and have what copies of this process need."""
     import pyarrow as pa
 
     pa.array([0])  # imports pandas, if there is one
-    serve(around)
+    serve()
 
 
-_PLACES = (
-    _Place("a process", serve_runs, {"PYTHONHASHSEED": "1"}),
-    _Place(
-        "another one for each epoch",
-        serve_ahead,
-        {"PYTHONHASHSEED": "4242", "TZ": "Asia/Kathmandu"},
-    ),
-    _Place("another process", serve_near, {"PYTHONHASHSEED": "7", "TZ": "Pacific/Marquesas"}),
+def _called_elsewhere(
+    zone: str,
+    at: dt.datetime | dt.timedelta,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+) -> Any:
+    import time_machine
+
+    before = os.environ.get("TZ")
+    os.environ["TZ"] = zone
+    time.tzset()
+    try:
+        with time_machine.travel(at):
+            return function(*arguments)
+    finally:
+        del os.environ["TZ"]
+        if before is not None:
+            os.environ["TZ"] = before
+        time.tzset()
+
+
+def _noon() -> dt.datetime:
+    from statekit.testing.histories import NOON  # needs Hypothesis
+
+    return NOON
+
+
+PLACES = (
+    Place("a process", 0),
+    Place("another one for each epoch", 1, "Asia/Kathmandu", lambda: _AHEAD),
+    Place("another process", 1, "Pacific/Marquesas", _noon),
 )
+"""The first has the time and the time zone of this process; the others have time zones that are
+nobody's default, 5:45 hours ahead of UTC and 9:30 behind.
+"""
 
 
 @lru_cache(maxsize=1)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import IO, Any, Self
 
@@ -27,17 +26,11 @@ class OtherProcess:
         serving: the function that it runs, which is found in its module: `serve`, or one that
             calls it.
         environment: variables that it has besides those of this process.
-        title: by which a message calls it.
     """
 
     def __init__(
-        self,
-        purpose: str,
-        serving: Callable[[], None],
-        environment: Mapping[str, str],
-        title: str = "another process",
+        self, purpose: str, serving: Callable[[], None], environment: Mapping[str, str]
     ) -> None:
-        self.title = title
         self._purpose = purpose
         self._lock = threading.Lock()
         name = serving.__name__
@@ -91,12 +84,8 @@ class OtherProcess:
         self._process.wait()
 
 
-def serve(around: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
-    """Call the functions that come from standard input, until it ends.
-
-    Parameters:
-        around: is entered for each call.
-    """
+def serve() -> None:
+    """Call the functions that come from standard input, until it ends."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what functions print is no answer
     while True:
@@ -106,8 +95,7 @@ def serve(around: Callable[[], AbstractContextManager[Any]] = nullcontext) -> No
             return
         try:
             function, arguments = pickle.loads(message)  # noqa: S301 - of our own process
-            with around():
-                answer: tuple[bool, Any] = True, function(*arguments)
+            answer: tuple[bool, Any] = True, function(*arguments)
         except Exception as error:  # noqa: BLE001 - raised where it was called from
             answer = False, error
         _write(answers, answer)

@@ -35,7 +35,7 @@ def own_properties(invariant: Relation | None, model: Relation | None) -> Iterat
 
 def _broken(invariant: Relation, subject: Subject, history: History, _: None) -> Difference | None:
     """Return how an invariant is broken: it raises an AssertionError, or returns False."""
-    observed = subject.plain_run(history)
+    observed = subject.plain_run(history, harness=subject.harness())  # it may be changed
     if observed is None:
         return None
     try:
@@ -55,7 +55,7 @@ def _alone(what: str, observed: Observed) -> Difference:
 
 def _unlike(model: Relation, subject: Subject, history: History, _: None) -> Difference | None:
     """Return what a model emits otherwise, in any order."""
-    observed = subject.plain_run(history)
+    observed = subject.plain_run(history, harness=subject.harness())  # it may be changed
     if observed is None or not observed.epochs:
         return None
     emitted, expected = _emitted(observed), model(_records(history))

@@ -30,9 +30,8 @@ from statekit.testing.comparison import (
 from statekit.testing.faults import Fault, Faults, FaultyCopies, faulty, safe_faults
 from statekit.testing.growth import grows_without_end
 from statekit.testing.job_harness import JobHarness
-from statekit.testing.new_processes import found_there, other_process, other_processes, run_there
+from statekit.testing.new_processes import PLACES, Place, found_there, run_there
 from statekit.testing.on_spark import differs_on_spark
-from statekit.testing.other_process import OtherProcess
 from statekit.testing.read_back import FollowedReplica, misread
 from statekit.testing.redistribution import check_redistribution, wrong_pieces
 from statekit.testing.restarts import with_restarts
@@ -185,12 +184,12 @@ def _processes(subject: Subject, history: History, _: None) -> Difference | None
     """
     if subject.not_sent is not None:
         return _alone(subject.not_sent, Observed())
-    first, *others = other_processes()
+    first, *others = PLACES
     subject.count_run(history)
     one = _elsewhere(first, subject, history)
-    for number, process in enumerate(others):
-        other = _elsewhere(process, subject, history, kills=number == 0)
-        titles = first.title, process.title
+    for number, place in enumerate(others):
+        other = _elsewhere(place, subject, history, kills=number == 0)
+        titles = first.title, place.title
         if isinstance(one, StatekitError):
             if not isinstance(other, StatekitError):
                 return Difference(f"the first run fails: {one}", titles, (Observed(), other))
@@ -204,11 +203,11 @@ def _processes(subject: Subject, history: History, _: None) -> Difference | None
 
 
 def _elsewhere(
-    process: OtherProcess, subject: Subject, history: History, *, kills: bool = False
+    place: Place, subject: Subject, history: History, *, kills: bool = False
 ) -> Observed | StatekitError:
     """Return what a run in another process comes to, or its error."""
     try:
-        result: Observed = _called(process, run_there, subject.pickled, history, kills)
+        result: Observed = _called(place, run_there, subject.pickled, history, kills)
     except NotThereError:
         raise
     except StatekitError as error:
@@ -220,14 +219,14 @@ class NotThereError(StateTypeError):
     """Another process cannot have the function."""
 
 
-def _called(process: OtherProcess, function: Callable[..., Any], *arguments: Any) -> Any:
+def _called(place: Place, function: Callable[..., Any], *arguments: Any) -> Any:
     """Return what a function returns in another process.
 
     Raises:
         NotThereError: it cannot import what the job refers to.
     """
     try:
-        return process.call(function, *arguments)
+        return place.call(function, *arguments)
     except ImportError as error:
         raise NotThereError(
             f"another process cannot import what the function uses ({error}), and neither can a "
@@ -244,7 +243,7 @@ def found_in_new_processes(
         NotThereError: another process cannot have the job.
     """
     arguments = subject.pickled, checked.find, history, argument
-    found: Difference | None = _called(other_process(0), found_there, *arguments)
+    found: Difference | None = _called(PLACES[0], found_there, *arguments)
     return found
 
 
@@ -394,10 +393,9 @@ def _with_faults(subject: Subject, history: History, planned: list[Fault]) -> Ob
 
 
 def _errors(subject: Subject, history: History, _: None) -> Difference | None:
-    try:
-        subject.run(history)
-    except StatekitError as error:
-        return _alone(f"an error: {error}", Observed())
+    outcome = subject.plain_outcome(history)
+    if isinstance(outcome, StatekitError):
+        return _alone(f"an error: {outcome}", Observed())
     return None
 
 

@@ -4,21 +4,16 @@ it is fast, and then in new processes, where nothing is left of runs before.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from functools import partial
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from statekit.clock import stopwatch_s
-from statekit.errors import StateTypeError
 from statekit.testing.counterexamples import Effort, counterexample
 from statekit.testing.properties import Difference, NotThereError, Property, found_in_new_processes
+from statekit.testing.shared_histories import Drawn, SharedHistories
 from statekit.testing.subject import History, Subject
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
-
-_HISTORIES_MIN = 30
-"""Of so many histories, most have records."""
 
 _TRIES = 3
 """So often a history that failed is run in new processes: some depend on chance."""
@@ -44,66 +39,61 @@ class Search:
     Parameters:
         subject: what is checked.
         wanted: the property.
-        inputs: a strategy of disturbances and histories.
-        effort: how many histories are tried.
-        until_s: until this reading of `stopwatch_s`; None for as long as it takes.
+        shared: the histories on which it was tried.
+        place: of the property among those that were tried on them.
 
     Attributes:
-        sizes: how many records each history had.
         only_here: what differs in a history that fails in this process and not in new ones; None
             if there is no such history.
     """
 
     def __init__(
-        self,
-        subject: Subject,
-        wanted: Property,
-        inputs: SearchStrategy[tuple[Any, History]],
-        effort: Effort,
-        until_s: float | None = None,
+        self, subject: Subject, wanted: Property, shared: SharedHistories, place: int
     ) -> None:
-        self._subject, self._wanted = subject, wanted
-        self._inputs, self._effort, self._until_s = inputs, effort, until_s
-        self.sizes: list[int] = []
+        self._subject, self._wanted, self._shared, self._place = subject, wanted, shared, place
         self.only_here: str | None = None
 
-    def found(self, is_given: bool = False, is_printed: bool = False) -> Found | None:
-        """Return the smallest history that fails; None if none does.
-
-        What Python cannot look into is left in this process after a run. So a history that fails
-        here is a counterexample only if it does in new processes, too. If it does not, and no other
-        history does, `only_here` is set.
+    def found_again(self, known: Drawn) -> Found | None:
+        """Return the smallest history that fails; None if it fails in this process only.
 
         Parameters:
-            is_given: whether there is one history.
-            is_printed: whether there is one disturbance, as in a test that a check printed. If
-                there is one history, it is also run in new processes when it passes here.
-
-        Raises:
-            StateTypeError: the histories have hardly any records.
+            known: fails.
         """
-        self._subject.runs, self._subject.failed = 0, []
-        found = self._smallest(self._wanted.find, 1.0)
+        # However late it is: it takes a part of the time that it took to find it.
+        found = self._smallest(self._wanted.find, self._shared.batch, 1.0, lambda: False)
         if found is None:
-            self._check_sizes(is_given)
-            if not (is_given and is_printed and self._can_be_confirmed):
-                return None
-        try:
-            if found is None or self._can_be_confirmed:
-                return self._found_in_new_processes(found)
-        except NotThereError:
-            if found is None:
-                return None
+            found = self._without_others(known, self._wanted.find)
+        with contextlib.suppress(NotThereError):
+            return self._found_there(found) if self._can_be_confirmed else self._here(found)
+        return self._here(found)
+
+    def found_in_new_processes(self) -> Found | None:
+        """Return a history that fails in new processes, as it does not in this one; None if none
+        does.
+        """
+        if self._can_be_confirmed:
+            with contextlib.suppress(NotThereError):
+                return self._found_there(None)
+        return None
+
+    def _here(self, found: tuple[History, Any]) -> Found:
         return *found, self._wanted.find(self._subject, *found)
 
-    def _found_in_new_processes(self, found: tuple[History, Any] | None) -> Found | None:
-        """Return a history that fails there: what has failed here, or another one."""
+    def _found_there(self, found: tuple[History, Any] | None) -> Found | None:
+        """Return a history that fails in new processes: what has failed here, or another one. None
+        if none does.
+
+        What Python cannot look into is left in this process after a run. If what fails here does
+        not fail there, and no other history does, `only_here` is set.
+        """
         for _ in range(_TRIES if found is not None else 0):
             assert found is not None
             if (difference := self._in_new_processes(self._subject, *found)) is not None:
                 return *found, difference
         for _ in range(1 if found is not None else _TRIES_PRINTED):
-            there = self._smallest(self._in_new_processes, _SHARE)
+            share, effort = _SHARE * self._wanted.share, self._shared.effort
+            find, is_late = self._in_new_processes, self._shared.is_late
+            there = self._smallest(find, effort, share, is_late)
             if there is not None:
                 return *there, self._in_new_processes(self._subject, *there)
         if found is not None:
@@ -111,11 +101,6 @@ class Search:
             what = "not when it is run again" if difference is None else difference.what
             self.only_here = shorten(what, _WIDTH, placeholder=" …")
         return None
-
-    @property
-    def is_late(self) -> bool:
-        """Whether its time is over."""
-        return self._until_s is not None and stopwatch_s() > self._until_s
 
     @property
     def _can_be_confirmed(self) -> bool:
@@ -126,42 +111,31 @@ class Search:
     ) -> Difference | None:
         return found_in_new_processes(subject, self._wanted, history, argument)
 
-    def _smallest(self, find: Find, share: float) -> tuple[History, Any] | None:
-        def fails(drawn: tuple[Any, History]) -> bool:
-            argument, tried = drawn
-            self.sizes.append(sum(len(records) for epoch in tried for records in epoch.values()))
-            difference = find(self._subject, tried, argument)
-            self._subject.is_cut_short = self._subject.has_no_end  # not during it
-            return difference is not None
-
+    def _smallest(
+        self, find: Find, effort: Effort, share: float, is_over: Callable[[], bool]
+    ) -> tuple[History, Any] | None:
         found = counterexample(
-            self._inputs,
-            fails,
-            self._effort,
-            share=share * self._wanted.share,
+            self._shared.inputs,
+            lambda drawn: self._fails(find, drawn.history, drawn.arguments[self._place]),
+            effort,
+            share=share,
             is_shrunk=self._wanted.is_shrunk,
-            until_s=self._until_s,
+            is_over=is_over,
         )
-        if found is None:
-            return None
-        argument, failed = found[0]
-        if self._wanted.is_shrunk:
-            failed, argument = without_others(
-                failed, argument, lambda tried, disturbed: fails((disturbed, tried))
-            )
-            argument = _with_fewer(argument, lambda tried: fails((tried, failed)))
-        return failed, argument
+        return None if found is None else self._without_others(found[0], find)
 
-    def _check_sizes(self, is_given: bool) -> None:
-        made = self.sizes
-        if is_given or self.is_late or len(made) < _HISTORIES_MIN:
-            return  # the first histories that are drawn are the smallest ones
-        if sum(made) < len(made):
-            raise StateTypeError(
-                f"{len(made)} histories of {self._subject.name!r} have {sum(made)} records "
-                "together, so nothing is checked: the class refuses most values of its types, or "
-                "events= has few. Give examples: events=[...]"
-            )
+    def _without_others(self, failed: Drawn, find: Find) -> tuple[History, Any]:
+        """Return a history that fails, without what does not matter for it."""
+        history, argument = failed.history, failed.arguments[self._place]
+        if not self._wanted.is_shrunk:
+            return history, argument
+        history, argument = without_others(history, argument, partial(self._fails, find))
+        return history, _with_fewer(argument, partial(self._fails, find, history))
+
+    def _fails(self, find: Find, history: History, argument: Any) -> bool:
+        difference = find(self._subject, history, argument)
+        self._subject.is_cut_short = self._subject.has_no_end  # not during it
+        return difference is not None
 
 
 def without_others(

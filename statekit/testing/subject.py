@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce
 from itertools import chain, cycle, repeat
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from statekit.checkpoint.job_file import Clock
 from statekit.checkpoint.repository import Repository
@@ -175,6 +175,19 @@ Disturb = Callable[[JobHarness, int], JobHarness]
 """Called before each epoch with its number: may crash or rescale a job, or return another one."""
 
 
+class _Plain(NamedTuple):
+    """A run that was not disturbed.
+
+    Parameters:
+        how: whether processing time stood, and whether runs without end were stopped soon.
+        outcome: what came of it, or its error.
+    """
+
+    history: History
+    how: tuple[bool, bool]
+    outcome: Observed | StatekitError
+
+
 class Subject:
     """A job that is checked.
 
@@ -200,6 +213,7 @@ class Subject:
         self.given, self._is_killed = given, is_killed
         self.has_no_end = self.is_cut_short = False
         self.runs, self.failed = 0, list[StatekitError]()
+        self._plain: _Plain | None = None
         self.growing = set[tuple[str, str]]()
         if isinstance(given, Job):
             self.job, self.variable = given, "job"
@@ -355,12 +369,42 @@ class Subject:
         Parameters:
             watch: is called between epochs.
         """
+        outcome = self.plain_outcome(history, watch, harness=harness, stands=stands)
+        return None if isinstance(outcome, StatekitError) else outcome
+
+    def plain_outcome(
+        self,
+        history: History,
+        watch: Disturb | None = None,
+        *,
+        harness: JobHarness | None = None,
+        stands: bool = False,
+    ) -> Observed | StatekitError:
+        """Return what comes of a run that is not disturbed, or its error, which is noted.
+
+        Properties that are tried on the same history one after the other share a run. What it came
+        to must not be changed.
+
+        Parameters:
+            watch, harness: as for `plain_run`; with one, the run is not shared.
+        """
+        if watch is not None or harness is not None:
+            return self._counted_run(history, watch, harness, stands)
+        how = stands and self._has_processing_time, self.is_cut_short
+        if self._plain is None or self._plain.history is not history or self._plain.how != how:
+            outcome = self._counted_run(history, None, None, stands)
+            self._plain = _Plain(history, how, outcome)
+        return self._plain.outcome
+
+    def _counted_run(
+        self, history: History, watch: Disturb | None, harness: JobHarness | None, stands: bool
+    ) -> Observed | StatekitError:
         self.count_run(history)
         try:
             return self.run(history, watch, harness=harness, stands=stands)
         except StatekitError as error:
             self.failed.append(error)
-            return None
+            return error
 
     def steps(
         self,

@@ -730,7 +730,7 @@ def test_a_check_ends_when_its_time_is_up() -> None:
     for each in report.properties:
         if each.name in ("errors", "parallelism"):
             assert 0 < each.histories < 2_000
-            assert each.left_out == "stopped after its part of 0.5 seconds"
+            assert each.left_out == "stopped after 0.5 seconds"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,195 @@
+"""All properties are tried on the same histories: each is drawn once, and has one plain run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from statekit.clock import stopwatch_s
+from statekit.errors import StateTypeError
+from statekit.testing.counterexamples import Effort, counterexample
+from statekit.testing.properties import Property
+from statekit.testing.subject import History, Subject
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+_HISTORIES_MIN = 30
+"""Of so many histories, most have records."""
+
+_BATCH = 15
+"""So many histories are drawn from one seed. Hypothesis draws some ten that have nothing to do with
+each other, and after them many that differ in little from the one before.
+"""
+
+_SEEDS_APART = 1_000_003
+"""Checks with seeds that follow each other have no batch in common."""
+
+
+class Drawn(NamedTuple):
+    """A history, and how each property disturbs it.
+
+    Parameters:
+        arguments: of the properties, in their order.
+    """
+
+    history: History
+    arguments: tuple[Any, ...]
+
+
+class Failed(NamedTuple):
+    """A property that does not hold.
+
+    Parameters:
+        place: of the property, among those that were tried.
+        drawn: for which it does not.
+    """
+
+    place: int
+    drawn: Drawn
+
+
+class SharedHistories:
+    """Histories on which properties are tried, in turns.
+
+    Parameters:
+        subject: what is checked.
+        properties: in the order in which one that does not hold is looked for.
+        histories: a strategy of histories.
+        effort: how many are tried.
+        until_s: until this reading of `stopwatch_s`; None for as long as it takes.
+
+    Attributes:
+        sizes: of each property, how many records the histories had on which it was tried.
+        inputs: a strategy of `Drawn`.
+        effort: as it is given.
+        batch: how many were drawn from which seed, at last.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        properties: Sequence[Property],
+        histories: SearchStrategy[History],
+        effort: Effort,
+        until_s: float | None = None,
+    ) -> None:
+        from hypothesis import strategies as st
+
+        self._subject, self._properties = subject, properties
+        self.effort, self._until_s = effort, until_s
+        arguments = st.tuples(*(each.arguments() for each in properties))
+        self.inputs = st.builds(Drawn, histories, arguments)
+        self._share = max(each.share for each in properties)
+        self.batch = effort
+        self.sizes: list[list[int]] = [[] for _ in properties]
+        self._made: list[int] = []
+        self._last: Drawn | None = None
+        self._is_first, self._drawn = True, 0
+        self._last_of: list[Drawn | None] = [None] * len(properties)
+        self._failed: Failed | None = None
+
+    def first_failed(self) -> Failed | None:
+        """Return the first property that does not hold for one of the histories; None if all hold.
+
+        Properties after it may not have been tried on all histories. Histories are drawn as if all
+        held, so that the same ones are drawn again for one property alone.
+
+        Raises:
+            StateTypeError: the histories have hardly any records.
+        """
+        wanted = max(1, int(self.effort.inputs() * self._share))
+        for number in range(math.ceil(wanted / _BATCH)):
+            self._start_batch(number, min(_BATCH, wanted - len(self._made)))
+            counterexample(self.inputs, self._tried, self.batch, is_over=self._has_ended)
+            if self._drawn < self.batch.inputs() or self._has_ended():
+                break  # there are no others, or no more are wanted
+        if self._last is not None:  # there are so few that not all had their turn
+            untried = [place for place in range(self._before) if not self.sizes[place]]
+            self._try(untried, self._last)
+        self._check_sizes()
+        return self._failed
+
+    def _start_batch(self, number: int, size: int) -> None:
+        """Set which histories come next. A batch begins with the smallest one, again and again."""
+        self._is_first, self._drawn = number == 0, 0
+        seed = (self.effort.filled().seed or 0) + number * _SEEDS_APART
+        self.batch = replace(self.effort, seed=seed, examples=size + (not self._is_first))
+
+    def _has_ended(self) -> bool:
+        return self.is_late() or self._before == 0
+
+    def is_late(self) -> bool:
+        """Whether the time is over."""
+        return self._until_s is not None and stopwatch_s() > self._until_s
+
+    @property
+    def _before(self) -> int:
+        """How many properties come before the one that is known to fail."""
+        return len(self._properties) if self._failed is None else self._failed.place
+
+    def _tried(self, drawn: Drawn) -> bool:
+        self._drawn += 1
+        if self._drawn == 1 and not self._is_first:
+            return False
+        number, self._last = len(self._made), drawn
+        self._made.append(_size(drawn.history))
+        self._try(filter(partial(self._has_turn, number), range(self._before)), drawn)
+        return False
+
+    def _has_turn(self, number: int, place: int) -> bool:
+        """Return whether a property is tried on a history: those with a small share are tried on
+        few, as far from each other as can be, since the first ones are the smallest.
+        """
+        part = Fraction(self._properties[place].share / self._share).limit_denominator(1_000)
+        return math.floor((number + 1) * part) > math.floor(number * part)
+
+    def _try(self, places: Iterable[int], drawn: Drawn) -> None:
+        """Try properties on a history until one fails."""
+        for place in places:
+            if self.is_late() and self.sizes[place]:
+                return
+            if self._is_as_before(place, drawn):
+                continue  # the history is given
+            self.sizes[place].append(_size(drawn.history))
+            if self._fails(place, drawn):
+                self._failed = Failed(place, drawn)
+                return
+
+    def _is_as_before(self, place: int, drawn: Drawn) -> bool:
+        """Return whether a property was tried on the history before, disturbed in the same way."""
+        last = self._last_of[place]
+        self._last_of[place] = drawn
+        return (
+            last is not None
+            and last.history is drawn.history
+            and (last.arguments[place] == drawn.arguments[place])
+        )
+
+    def _fails(self, place: int, drawn: Drawn) -> bool:
+        find = self._properties[place].find
+        try:
+            difference = find(self._subject, drawn.history, drawn.arguments[place])
+        except Exception:  # noqa: BLE001 - the search for the smallest history raises it again
+            return True
+        self._subject.is_cut_short = self._subject.has_no_end  # not during it
+        return difference is not None
+
+    def _check_sizes(self) -> None:
+        made = self._made
+        if self.is_late() or self._failed is not None or len(made) < _HISTORIES_MIN:
+            return  # the first histories that are drawn are the smallest ones
+        if sum(made) < len(made):
+            raise StateTypeError(
+                f"{len(made)} histories of {self._subject.name!r} have {sum(made)} records "
+                "together, so nothing is checked: the class refuses most values of its types, or "
+                "events= has few. Give examples: events=[...]"
+            )
+
+
+def _size(history: History) -> int:
+    return sum(len(records) for epoch in history for records in epoch.values())

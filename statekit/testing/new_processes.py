@@ -1,8 +1,9 @@
 """Runs in new processes, as after a crash: copies of a process that has never run the job.
 
 There are two of those, which are started by the first call, each with its own hashes of texts, the
-same ones in each run of a test. The copies of one have another time zone and another time: a year
-ahead, or that of the histories, where a record may be of today or of tomorrow.
+same ones in each run of a test. Of two places that are compared, each has another of them, another
+time zone and another time: that of the histories, where a record may be of today or of tomorrow,
+and more than a year ahead.
 """
 
 from __future__ import annotations
@@ -33,21 +34,26 @@ class Place(NamedTuple):
     Parameters:
         title: by which a message calls it.
         number: of its process.
-        zone: the time zone; None for that of this process.
-        at: returns how much later it is there than here, or what time it is.
+        zone: the time zone.
+        at: returns what time it is there, or how much later than here.
     """
 
     title: str
     number: int
-    zone: str | None = None
-    at: Callable[[], dt.datetime | dt.timedelta] = dt.timedelta
+    zone: str
+    at: Callable[[], dt.datetime | dt.timedelta]
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return what a function returns there, or raise its error."""
-        process = _process(self.number)
-        if self.zone is None:
-            return process.call(function, *arguments)
-        return process.call(_called_elsewhere, self.zone, self.at(), function, arguments)
+        given = self.zone, self.at(), function, arguments
+        return _process(self.number).call(_called_elsewhere, *given)
+
+
+def called_in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function returns in another process, at the same time and in the same zone, or
+    raise its error.
+    """
+    return _process(0).call(function, *arguments)
 
 
 @cache
@@ -91,13 +97,10 @@ def _noon() -> dt.datetime:
 
 
 PLACES = (
-    Place("a process", 0),
+    Place("a process", 0, "Pacific/Marquesas", _noon),
     Place("another one for each epoch", 1, "Asia/Kathmandu", lambda: _AHEAD),
-    Place("another process", 1, "Pacific/Marquesas", _noon),
 )
-"""The first has the time and the time zone of this process; the others have time zones that are
-nobody's default, 5:45 hours ahead of UTC and 9:30 behind.
-"""
+"""Their time zones are nobody's default, 9:30 hours behind UTC and 5:45 ahead."""
 
 
 @lru_cache(maxsize=1)
@@ -106,21 +109,30 @@ def _loaded(pickled: bytes) -> Job:
     return job
 
 
-def run_there(pickled: bytes, history: History, kills: bool) -> Observed:
-    """Run a history in copies of this process.
+def run_there(pickled: bytes, history: History) -> Observed:
+    """Run a history in a copy of this process.
 
     Parameters:
         pickled: the job.
-        kills: whether there is a new one for each epoch of the history.
+    """
+    copy = Child(partial(Subject, _loaded(pickled)))
+    ran: Observed = copy.call("run", history)
+    return ran
+
+
+def run_in_many(pickled: bytes, history: History) -> Observed:
+    """Run a history in copies of this process, a new one for each epoch.
+
+    Parameters:
+        pickled: the job.
     """
 
     def disturb(harness: JobHarness, number: int) -> JobHarness:
-        if kills and 0 < number < len(history):
+        if 0 < number < len(history):
             harness.crash()
         return harness
 
-    subject = Subject(_loaded(pickled), is_killed=True)
-    return subject.run(history, disturb)
+    return Subject(_loaded(pickled), is_killed=True).run(history, disturb)
 
 
 def found_there(

@@ -30,7 +30,13 @@ from statekit.testing.comparison import (
 from statekit.testing.faults import Fault, Faults, FaultyCopies, faulty, safe_faults
 from statekit.testing.growth import grows_without_end
 from statekit.testing.job_harness import JobHarness
-from statekit.testing.new_processes import PLACES, Place, found_there, run_there
+from statekit.testing.new_processes import (
+    PLACES,
+    called_in_new_process,
+    found_there,
+    run_in_many,
+    run_there,
+)
 from statekit.testing.on_spark import differs_on_spark
 from statekit.testing.read_back import FollowedReplica, misread
 from statekit.testing.redistribution import check_redistribution, wrong_pieces
@@ -184,30 +190,26 @@ def _processes(subject: Subject, history: History, _: None) -> Difference | None
     """
     if subject.not_sent is not None:
         return _alone(subject.not_sent, Observed())
-    first, *others = PLACES
     subject.count_run(history)
-    one = _elsewhere(first, subject, history)
-    for number, place in enumerate(others):
-        other = _elsewhere(place, subject, history, kills=number == 0)
-        titles = first.title, place.title
-        if isinstance(one, StatekitError):
-            if not isinstance(other, StatekitError):
-                return Difference(f"the first run fails: {one}", titles, (Observed(), other))
-        elif isinstance(other, StatekitError):
-            return Difference(f"the second run fails: {other}", titles, (one, None))
-        elif (what := exactly(one, other)) is not None:
-            return Difference(what, titles, (one, other))
+    first, second = PLACES
+    titles = first.title, second.title
+    one = _outcome(first.call, run_there, subject.pickled, history)
+    other = _outcome(second.call, run_in_many, subject.pickled, history)
     if isinstance(one, StatekitError):
+        if not isinstance(other, StatekitError):
+            return Difference(f"the first run fails: {one}", titles, (Observed(), other))
         subject.failed.append(one)
+    elif isinstance(other, StatekitError):
+        return Difference(f"the second run fails: {other}", titles, (one, None))
+    elif (what := exactly(one, other)) is not None:
+        return Difference(what, titles, (one, other))
     return None
 
 
-def _elsewhere(
-    place: Place, subject: Subject, history: History, *, kills: bool = False
-) -> Observed | StatekitError:
+def _outcome(call: Call, *arguments: Any) -> Observed | StatekitError:
     """Return what a run in another process comes to, or its error."""
     try:
-        result: Observed = _called(place, run_there, subject.pickled, history, kills)
+        result: Observed = _called(call, *arguments)
     except NotThereError:
         raise
     except StatekitError as error:
@@ -219,14 +221,18 @@ class NotThereError(StateTypeError):
     """Another process cannot have the function."""
 
 
-def _called(place: Place, function: Callable[..., Any], *arguments: Any) -> Any:
+Call = Callable[..., Any]
+"""Calls a function with arguments in another process."""
+
+
+def _called(call: Call, *arguments: Any) -> Any:
     """Return what a function returns in another process.
 
     Raises:
         NotThereError: it cannot import what the job refers to.
     """
     try:
-        return place.call(function, *arguments)
+        return call(*arguments)
     except ImportError as error:
         raise NotThereError(
             f"another process cannot import what the function uses ({error}), and neither can a "
@@ -243,7 +249,7 @@ def found_in_new_processes(
         NotThereError: another process cannot have the job.
     """
     arguments = subject.pickled, checked.find, history, argument
-    found: Difference | None = _called(PLACES[0], found_there, *arguments)
+    found: Difference | None = _called(called_in_new_process, found_there, *arguments)
     return found
 
 

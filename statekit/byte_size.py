@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from statekit.errors import StateTypeError
+from statekit.shown import shown
 
 _UNITS = {"KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
 
@@ -19,13 +20,13 @@ def size_bytes(text: str, option: str) -> int:
     >>> size_bytes("512MB", "--memory"), size_bytes("1.5 gb", "--disk")
     (536870912, 1610612736)
     """
-    number, unit = text.strip()[:-2], text.strip()[-2:].upper()
     try:
+        number, unit = text.strip()[:-2], text.strip()[-2:].upper()
         size = float(number) * _UNITS[unit]
         if 1 <= size < 2**60:
             return int(size)
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, AttributeError):
         pass
     raise StateTypeError(
-        f"{option}={text!r:.50} is no size: give a number with KB, MB, GB or TB, as in 512MB"
+        f"{option}={shown(text, 50)} is no size: give a number with KB, MB, GB or TB, as in 512MB"
     )

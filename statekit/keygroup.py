@@ -16,6 +16,7 @@ import xxhash
 
 from statekit.errors import RescaleError, StateTypeError
 from statekit.foreign import foreign_hint
+from statekit.number_faults import int_fault
 from statekit.shown import shown, type_name
 from statekit.timestamp import datetime_to_micros, timedelta_to_micros
 
@@ -175,7 +176,8 @@ def check_groups(groups: int) -> int:
     128
     """
     if type(groups) is not int or not 1 <= groups <= MAX_GROUPS:
-        raise RescaleError(f"key_groups={shown(groups)}: use an int from 1 to {MAX_GROUPS}")
+        fault = int_fault(groups, f"use an int from 1 to {MAX_GROUPS}", least=1, most=MAX_GROUPS)
+        raise RescaleError(f"key_groups={shown(groups)}{fault}")
     return groups
 
 
@@ -190,9 +192,9 @@ def check_parallelism(shards: int, groups: int = DEFAULT_GROUPS) -> int:
     """
     check_groups(groups)
     if type(shards) is not int or not 1 <= shards <= groups:
-        raise RescaleError(
-            f"parallelism={shown(shards)}: use an int from 1 to {groups}, the number of key groups"
-        )
+        use = f"use an int from 1 to {groups}, the number of key groups"
+        fault = int_fault(shards, use, least=1, most=groups)
+        raise RescaleError(f"parallelism={shown(shards)}{fault}")
     return shards
 
 

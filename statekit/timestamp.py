@@ -16,8 +16,14 @@ MIN_MICROS = -62_135_596_800_000_000
 MAX_MICROS = 253_402_300_799_999_999
 """The last instant: the end of the year 9999."""
 
+DURATION_MAX = MAX_MICROS - MIN_MICROS
+"""The longest duration in microseconds."""
+
 LATENESS_MAX = 2**53
 """The longest lateness in microseconds: every reader of JSON reads the number exactly."""
+
+_YEAR = 31_557_600_000_000
+"""A year in microseconds, for messages."""
 
 TIME_BYTES = 8
 """The length of an instant as `sortable_micros` packs it."""
@@ -103,16 +109,17 @@ def timedelta_to_micros(delta: dt.timedelta) -> int:
     return delta // _MICROSECOND
 
 
-def duration_to_micros(duration: dt.timedelta | str, what: str) -> int:
+def duration_to_micros(duration: dt.timedelta | str, what: str, *, most: int = DURATION_MAX) -> int:
     """Return a duration in microseconds, from a timedelta or text such as "2 hours" or "1 day 12
     h".
 
     Parameters:
         duration: not negative.
         what: names the option in errors.
+        most: the longest one in microseconds.
 
     Raises:
-        StateTypeError: it is neither, or negative.
+        StateTypeError: it is neither, negative, or too long.
 
     >>> duration_to_micros("1 minute 30 seconds", "lateness")
     90000000
@@ -123,7 +130,7 @@ def duration_to_micros(duration: dt.timedelta | str, what: str) -> int:
         micros = timedelta_to_micros(duration)
     elif _DURATION.fullmatch(str(duration)):
         micros = 0
-        for count, unit in _PART.findall(duration):
+        for count, unit in _PART.findall(str(duration)):
             factor = _MICROS.get(unit.lower()) or _MICROS.get(unit.lower().removesuffix("s"))
             if factor is None:
                 raise StateTypeError(
@@ -137,8 +144,9 @@ def duration_to_micros(duration: dt.timedelta | str, what: str) -> int:
             f'{what}={shown(duration)}: give a timedelta or a text such as "10 seconds" or "2 '
             'hours"'
         )
-    if not 0 <= micros <= MAX_MICROS - MIN_MICROS:
-        raise StateTypeError(f"{what}={shown(duration)}: give a duration from 0 to 9998 years")
+    if not 0 <= micros <= most:
+        years = f"0 to {most // _YEAR} years"
+        raise StateTypeError(f"{what}={shown(duration)}: give a duration from {years}")
     return micros
 
 
@@ -155,10 +163,7 @@ def lateness_to_micros(lateness: dt.timedelta | str, what: str) -> int:
     >>> lateness_to_micros("2 hours", "lateness")
     7200000000
     """
-    micros = duration_to_micros(lateness, what)
-    if micros > LATENESS_MAX:
-        raise StateTypeError(f"{what}={shown(lateness)}: give a duration of at most 285 years")
-    return micros
+    return duration_to_micros(lateness, what, most=LATENESS_MAX)
 
 
 def sortable_micros(micros: int) -> bytes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from statekit.errors import StateTypeError
+from statekit.number_faults import int_fault
+from statekit.shown import shown
 
 _KIB = 1024
 _MIB = 1024 * _KIB
@@ -68,11 +70,9 @@ class RocksOptions:
             if value is None and option.default is None:
                 continue
             least, most = _BOUNDS[option.name]
-            if type(value) is not int or not least <= value <= most:
-                raise StateTypeError(
-                    f"RocksOptions({option.name}={value!r}): give a whole number from {least} to "
-                    f"{most}"
-                )
+            use = f"give a whole number from {least} to {most}"
+            if fault := int_fault(value, use, least=least, most=most):
+                raise StateTypeError(f"RocksOptions({option.name}={shown(value)}){fault}")
 
 
 def check_options(rocksdb: object, keep_copies: object) -> None:

@@ -42,6 +42,7 @@ from statekit.checkpoint.sealed_json import COUNT_MAX
 from statekit.clock import now_us, unique_id
 from statekit.errors import FencedError, QueryError, StatekitError, StateTypeError
 from statekit.names import name_fault, text_fault
+from statekit.shown import shown
 from statekit.timestamp import duration_to_micros
 
 # -------------------------------------------------------------------------------- collected epochs
@@ -278,18 +279,30 @@ class ReaderLease:
         self.release()
 
 
+def lease_ttl_us(ttl: dt.timedelta | str, what: str) -> int:
+    """Return the TTL of a lease in microseconds.
+
+    Parameters:
+        what: names the option in errors.
+
+    Raises:
+        StateTypeError: it is no duration, zero, or longer than 285 years.
+    """
+    ttl_us = duration_to_micros(ttl, what, most=COUNT_MAX)
+    if ttl_us == 0:
+        raise StateTypeError(
+            f'{what}={shown(ttl)}: give more than nothing, such as "10 minutes". No lease was taken'
+        )
+    return ttl_us
+
+
 def _new_lease(name: str, epoch: int, ttl: dt.timedelta | str, token: str | None) -> Lease:
     """Return a lease of this process after checking the arguments of `take`."""
     check_epoch("epoch", epoch)
     for what, given, fault in _faults(name, token):
         if fault is not None:
             raise StateTypeError(f"{what}={given!r:.200}: {fault}. No lease was taken")
-    ttl_us = duration_to_micros(ttl, "ttl")
-    if not 0 < ttl_us <= COUNT_MAX:
-        raise StateTypeError(
-            f"ttl={ttl!r}: a lease needs a TTL above 0 and below 285 years. No lease was taken: "
-            'give one such as "10 minutes"'
-        )
+    ttl_us = lease_ttl_us(ttl, "ttl")
     return Lease(
         name=name,
         epoch=epoch,

@@ -49,6 +49,8 @@ from statekit.errors import (
     StatekitError,
     StateTypeError,
 )
+from statekit.number_faults import int_fault
+from statekit.shown import shown
 from statekit.timestamp import duration_to_micros
 
 STAGED_FOR = dt.timedelta(hours=12)
@@ -85,10 +87,9 @@ class Retention:
     readers: dt.timedelta | str | None = "1 day"
 
     def __post_init__(self) -> None:
-        if type(self.epochs) is not int or self.epochs < 1:
-            raise StateTypeError(
-                f"epochs={self.epochs!r}: give the number of epochs to keep, at least 1"
-            )
+        use = "give the number of epochs to keep, at least 1"
+        if fault := int_fault(self.epochs, use, least=1):
+            raise StateTypeError(f"epochs={shown(self.epochs)}{fault}")
         _ = self.age_us, self.readers_us
 
     @property
@@ -184,10 +185,9 @@ def check_epoch(what: str, epoch: object) -> None:
 
     >>> check_epoch("after", 0)
     """
-    if type(epoch) is not int or not 0 <= epoch <= COUNT_MAX:
-        raise StateTypeError(
-            f"{what}={epoch!r:.200}: give the number of an epoch, an int from 0. Nothing was read"
-        )
+    use = "give the number of an epoch, an int from 0"
+    if fault := int_fault(epoch, use, most=COUNT_MAX):
+        raise StateTypeError(f"{what}={shown(epoch, 200)}{fault}. Nothing was read")
 
 
 def collected_error(

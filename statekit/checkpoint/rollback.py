@@ -30,6 +30,8 @@ from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import collected_error, note_going_back, still_kept
 from statekit.checkpoint.spark_log import SparkFiles, files_at
 from statekit.errors import FencedError, RestoreError
+from statekit.foreign import foreign_hint
+from statekit.shown import shown
 
 _FOLDERS = ("commits", "offsets", "sources")
 """The folders of Spark's part that are set back, in this order."""
@@ -214,8 +216,8 @@ def _no_epoch(repository: Repository, to: object) -> RestoreError:
     epochs = repository.epochs()
     listing = f"its epochs are {epochs[0]} to {epochs[-1]}" if epochs else "nothing is committed"
     return RestoreError(
-        f"{repository.url} has no epoch {to!r} to go back to: {listing}. Look at them with "
-        "`statekit inspect`"
+        f"{repository.url} has no epoch {shown(to)} to go back to{foreign_hint(to)}: {listing}. "
+        "Look at them with `statekit inspect`"
     )
 
 

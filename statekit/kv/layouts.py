@@ -106,12 +106,12 @@ class ValueWithPast:
 
     Parameters:
         value: the type of the values.
-        history: how long a replaced value is kept.
+        history: how long a replaced value is kept, more than 0.
     """
 
-    def __init__(self, value: Any, history: dt.timedelta | str) -> None:
+    def __init__(self, value: Any, history: dt.timedelta) -> None:
         ttl = TTL(history, clock="event")
-        self.history = dt.timedelta(microseconds=ttl.record.duration_us)
+        self.history = history
         parts = {"since": optional(dt.datetime), "value": optional(value)}
         self._former = former = named_class("Former", parts)
         self._states = {

@@ -24,6 +24,7 @@ from statekit.kv.operations import Results
 from statekit.kv.requests import WHOLE, Checked, Given, Keys, Part, key_of_parts, requests_of
 from statekit.shown import shown
 from statekit.state.options import TTL
+from statekit.timestamp import duration_to_micros
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,12 @@ class StoreOperator:
                 f"{self.where}: history= keeps all versions of single values: leave out "
                 f"{'ttl=' if self.sort is None else 'sort='}"
             )
-        return ValueWithPast(self.value, history)
+        history_us = duration_to_micros(history, f"{self.where}: history")
+        if history_us == 0:
+            raise StateTypeError(
+                f'{self.where}: history={shown(history)}: give more than nothing, such as "7 days"'
+            )
+        return ValueWithPast(self.value, dt.timedelta(microseconds=history_us))
 
     def declared_function(self) -> Process[Any, ..., Any]:
         """Return the process function with all operations so far.

@@ -23,6 +23,7 @@ from statekit.kv.typed_answers import (
     ValueAnswer,
     ValuesAnswer,
 )
+from statekit.number_faults import int_fault
 from statekit.shown import shown
 
 K = TypeVar("K")
@@ -244,11 +245,9 @@ class StoreReads(Generic[K, V]):
                 f"{self._operator.where}: scan needs an order within a key: declare the store with "
                 "sort="
             )
-        if limit is not None and (type(limit) is not int or limit < 1):
-            raise StateTypeError(
-                f"{self._operator.where}: scan(limit={shown(limit)}): give a number of entries, at "
-                "least 1"
-            )
+        use = "give a number of entries, at least 1"
+        if limit is not None and (fault := int_fault(limit, use, least=1)):
+            raise StateTypeError(f"{self._operator.where}: scan(limit={shown(limit)}){fault}")
         bound = optional(self._operator.sort)
         parts = self._operator.key_parts(key)
         parts += [Part("start", bound, start)] if start is not None else []

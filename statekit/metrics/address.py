@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 
 from statekit.errors import StateTypeError
+from statekit.number_faults import int_fault
+from statekit.shown import shown
 
 LOOPBACK = "127.0.0.1"
 PORT_MAX = 65_535
@@ -39,10 +41,12 @@ class Address:
         if isinstance(given, str) and (match := _ADDRESS.fullmatch(given)) is not None:
             host, port = match["ipv6"] or match["host"], int(match["port"])
         if type(port) is not int:
-            raise StateTypeError(
-                f"metrics={given!r}: give a port such as 9464, which is one of {LOOPBACK}, or a "
-                'text such as "0.0.0.0:9464". Nothing was started'
+            use = (
+                f"give a port such as 9464, which is one of {LOOPBACK}, or a text such as "
+                '"0.0.0.0:9464"'
             )
+            fault = int_fault(port, use)
+            raise StateTypeError(f"metrics={shown(given)}{fault}. Nothing was started")
         if not 0 <= port <= PORT_MAX:
             raise StateTypeError(
                 f"metrics={given!r}: {port} is no port: give a number from 1 to {PORT_MAX}, or 0 "

@@ -31,7 +31,9 @@ from statekit.errors import (
     StorageError,
     class_of_kind,
 )
+from statekit.foreign import foreign_hint
 from statekit.functions.process import Process
+from statekit.number_faults import int_fault
 from statekit.query.plain_requests import HttpAnswer, PlainRequests, is_plain
 from statekit.query.replica import Answer
 from statekit.query.replica_arguments import functions_by_operator, listed_keys
@@ -45,7 +47,8 @@ _BUSY = frozenset({429, 502, 503, 504})
 _ABSENT = 404
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 """Answers of a proxy, as of one that has moved, or that speaks TLS alone."""
-_TOKEN = re.compile(r"[\x21-\x7e]+")
+_VISIBLE = re.compile(r"[\x21-\x7e]+")
+"""What the value of a header may be."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _RETRIES_AT_FIRST, _RETRIES_LATER = 4, 13
 """Pauses of 1.5 and of 41 s in all: a server is down for up to 30 s when it is restarted."""
@@ -110,6 +113,9 @@ class Retries:
     """
 
     def __init__(self, given: int | None) -> None:
+        use = "give a number of retries, from 0, or None"
+        if given is not None and (fault := int_fault(given, use)):
+            raise StateTypeError(f"retries={shown(given)}{fault}")
         self._given = given
         self._has_answered = False
 
@@ -272,8 +278,15 @@ def _typed(rows: StateRows, data: dict[str, Any]) -> dict[str, Any]:
     return typed
 
 
-def _params(epoch: EpochChoice) -> dict[str, Any]:
-    """Return the parameters of a request that choose an epoch."""
+def _params(epoch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a request that choose an epoch.
+
+    Raises:
+        StateTypeError: one of them is of NumPy or pandas.
+    """
+    for name, of in epoch.items():
+        if hint := foreign_hint(of):
+            raise StateTypeError(f"{name}={shown(of, 100)} is of type {type_name(of)}{hint}")
     return {
         name: of.isoformat() if isinstance(of, dt.datetime) else of for name, of in epoch.items()
     }
@@ -456,9 +469,14 @@ def _followed(
     key: Any,
     prefix: Any,
     rows: bool,
-    after: str | None,
+    after: Any,
     retries: Retries,
 ) -> _Followed:
+    if after is not None and not (isinstance(after, str) and _VISIBLE.fullmatch(after)):
+        raise StateTypeError(
+            f"after={shown(after, 100)}: give the id of the last event that was applied "
+            "(WatchEvent.id), or None"
+        )
     params = _json_params(key=key, prefix=prefix, rows=None if rows else False)
     return _Followed((job, operator, state), params, after, retries)
 
@@ -490,8 +508,8 @@ class Client:
         retries: int | None = None,
     ) -> None:
         self._retries = Retries(retries)
-        self._exchanges = _Exchanges(url, functions_by_operator(functions), self._retries)
         options = _http_options(url, token, timeout)
+        self._exchanges = _Exchanges(url, functions_by_operator(functions), self._retries)
         self._http = httpx.Client(**options)
         self._plain: PlainRequests | None = None
         if is_plain(url):
@@ -577,7 +595,7 @@ class Client:
         Raises:
             QueryError, StorageError: as for `get`.
         """
-        return self._run(self._exchanges.file_url(job, operator, state, to, epoch))
+        return self._run(self._exchanges.file_url(job, operator, state, to, _params(epoch)))
 
     def follow(
         self,
@@ -603,6 +621,7 @@ class Client:
 
         Raises:
             QueryError: there is no such state, or the server refuses.
+            StateTypeError: `after` is no id of an event.
             StorageError: the server cannot be reached again.
         """
         followed = _followed(job, operator, state, key, prefix, rows, after, self._retries)
@@ -677,8 +696,9 @@ class AsyncClient:
         retries: int | None = None,
     ) -> None:
         self._retries = Retries(retries)
+        options = _http_options(url, token, timeout)
         self._exchanges = _Exchanges(url, functions_by_operator(functions), self._retries)
-        self._http = httpx.AsyncClient(**_http_options(url, token, timeout))
+        self._http = httpx.AsyncClient(**options)
 
     async def jobs(self) -> list[dict[str, Any]]:
         """Return the jobs that are served. See `Client.jobs`."""
@@ -719,7 +739,7 @@ class AsyncClient:
         self, job: str, operator: str, state: str, to: str = "parquet", **epoch: Any
     ) -> str:
         """Return the address of a file of one epoch. See `Client.file_url`."""
-        return await self._run(self._exchanges.file_url(job, operator, state, to, epoch))
+        return await self._run(self._exchanges.file_url(job, operator, state, to, _params(epoch)))
 
     async def follow(
         self,
@@ -793,15 +813,17 @@ def _request(http: httpx.Client | httpx.AsyncClient, call: Call) -> httpx.Reques
     return http.build_request(call.method, url, params=params, content=call.content)
 
 
-def _http_options(url: str, token: str | None, timeout: Any) -> dict[str, Any]:
+def _http_options(url: str, token: Any, timeout: Any) -> dict[str, Any]:
     timeout_s = duration_to_micros(timeout, "timeout") / 1e6
-    if token is not None and not _TOKEN.fullmatch(token):
+    if token is not None and not isinstance(token, str):
+        raise StateTypeError(f"token= is of type {type_name(token)}: give the token as text")
+    if token is not None and not _VISIBLE.fullmatch(token):
         raise StateTypeError(
             "a token has letters, digits and signs alone: remove blanks and line breaks"
         )
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     # Certificates take 20 ms to read.
-    verify = httpx.URL(url).scheme != "http"
+    verify = _scheme(url) != "http"
     return {
         "base_url": url,
         "headers": headers,
@@ -809,3 +831,20 @@ def _http_options(url: str, token: str | None, timeout: Any) -> dict[str, Any]:
         "verify": verify,
         "follow_redirects": True,
     }
+
+
+def _scheme(url: object) -> str:
+    """Return the scheme of a server's address.
+
+    Raises:
+        StateTypeError: it is no address of HTTP.
+    """
+    try:
+        parsed = httpx.URL(url) if isinstance(url, str) else None
+    except httpx.InvalidURL:
+        parsed = None
+    if parsed is None or parsed.scheme not in ("http", "https") or not parsed.host:
+        raise StateTypeError(
+            f"url={shown(url, 100)}: give the address of a server, such as http://localhost:8321"
+        )
+    return parsed.scheme

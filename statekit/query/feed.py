@@ -20,7 +20,7 @@ from statekit.backend.rocksdb_options import RocksOptions
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.lease_files import lease_of
-from statekit.checkpoint.leases import ReaderLease
+from statekit.checkpoint.leases import ReaderLease, lease_ttl_us
 from statekit.checkpoint.manifest import Cause, EpochManifest
 from statekit.checkpoint.renewed_lease import RenewedLease
 from statekit.checkpoint.repository import Repository
@@ -176,6 +176,8 @@ def feed(
         raise StateTypeError(
             "lease_ttl= and token= are of a named reader. No lease was taken: pass reader=NAME too"
         )
+    lease_ttl = LEASE_TTL if lease_ttl is None else lease_ttl
+    lease_ttl_us(lease_ttl, "lease_ttl")
     epochs = EpochReader(checkpoint)
     return Feed(
         epochs,
@@ -187,7 +189,7 @@ def feed(
         poll_s=epochs.poll_s(poll) if follow else None,
         before=before,
         reader=reader,
-        lease_ttl=LEASE_TTL if lease_ttl is None else lease_ttl,
+        lease_ttl=lease_ttl,
         token=token,
         allow_pickle=allow_pickle,
         directory=directory,

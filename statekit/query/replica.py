@@ -21,9 +21,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.retention import check_epoch
 from statekit.clock import stopwatch_s
 from statekit.errors import QueryError, StateTypeError, StorageError
 from statekit.functions.process import Process
+from statekit.number_faults import int_fault
 from statekit.query.closing import Closing
 from statekit.query.epochs import EpochReader
 from statekit.query.follower import Follower
@@ -150,10 +152,8 @@ class Replica(Closing):
         allow_pickle: bool = False,
         check_space: Callable[[], None] = lambda: None,
     ) -> None:
-        if type(views) is not int or views < 1:
-            raise StateTypeError(
-                f"views={shown(views)}: give the number of epochs to keep, at least 1"
-            )
+        if fault := int_fault(views, "give the number of epochs to keep, at least 1", least=1):
+            raise StateTypeError(f"views={shown(views)}{fault}")
         self._reader = EpochReader(checkpoint)
         self._functions = functions_by_operator(functions)
         self._are_functions_checked = False
@@ -366,6 +366,8 @@ class Replica(Closing):
             )
         if epoch is None:
             return self._published[-1]
+        if not isinstance(epoch, EpochId):
+            check_epoch("epoch", epoch)
         for published in self._published:
             if epoch in (published.manifest.epoch, published.id):
                 return published
@@ -463,8 +465,7 @@ class Replica(Closing):
         Raises:
             QueryError: it cannot be read in time, or the replica was closed.
         """
-        if type(epoch) is not int:
-            raise StateTypeError(f"epoch={shown(epoch)}: give the number of an epoch")
+        check_epoch("epoch", epoch)
         limit_s = duration_to_micros(timeout, "timeout") / 1e6
         with self._changed:
             is_there = self._changed.wait_for(

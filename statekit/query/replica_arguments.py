@@ -8,6 +8,7 @@ from typing import Any
 from statekit.checkpoint.job_file import JobFile
 from statekit.errors import QueryError, StateTypeError
 from statekit.functions.process import Process
+from statekit.number_faults import int_fault
 from statekit.shown import shown
 
 Functions = Mapping[str, Process[Any, Any, Any]]
@@ -40,15 +41,11 @@ def key_group_range(key_groups: Any) -> tuple[int, int] | None:
     """
     if key_groups is None:
         return None
-    if (
-        not isinstance(key_groups, tuple | list)
-        or len(key_groups) != 2
-        or any(type(group) is not int for group in key_groups)
-    ):
-        raise StateTypeError(
-            f"key_groups={shown(key_groups, 100)}: give the first and the last key group, such as "
-            "key_groups=(0, 63), or None for all"
-        )
+    use = "give the first and the last key group, such as key_groups=(0, 63), or None for all"
+    if not isinstance(key_groups, tuple | list) or len(key_groups) != 2:
+        raise StateTypeError(f"key_groups={shown(key_groups, 100)}: {use}")
+    if fault := "".join(int_fault(group, use) for group in key_groups if type(group) is not int):
+        raise StateTypeError(f"key_groups={shown(key_groups, 100)}{fault}")
     return key_groups[0], key_groups[1]
 
 

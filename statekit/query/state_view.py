@@ -16,6 +16,7 @@ from statekit.checkpoint.repository import group_bounds
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.errors import CorruptCheckpointError, QueryError, StateTypeError
 from statekit.keygroup import GROUP_BYTES, group_of_row, pack_group
+from statekit.number_faults import int_fault
 from statekit.query.hot_rows import HotRows
 from statekit.query.page_cursor import PageCursor, PageScan
 from statekit.query.replica_arguments import listed_keys
@@ -196,6 +197,7 @@ class StateView(Generic[K, V]):
         """
         if self._rows.shape is RowShape.VALUE:
             return self.get(key), False
+        _check_count("rows", rows, "give a number of rows, from 0")
         prefix = self._prefix(key)
         stored = list(islice(self._stored(prefix), rows + 1))
         whole: V = self._rows.whole(stored[:rows], len(prefix))
@@ -270,10 +272,8 @@ class StateView(Generic[K, V]):
             StateTypeError, QueryError: as for `get`, or the state is not a list.
         """
         self._check_shape(RowShape.ELEMENTS, "elements")
-        if start < 0 or (stop is not None and stop < 0):
-            raise QueryError(
-                f"elements {start} to {stop} of state {self._name!r}: give indices from 0 on"
-            )
+        for name, place in (("start", start), ("stop", 0 if stop is None else stop)):
+            _check_count(f"list state {self._name!r}: {name}", place, "give an index, from 0")
         prefix = self._prefix(key)
         return [self._rows.value(row) for _, row in islice(self._stored(prefix), start, stop)]
 
@@ -301,11 +301,8 @@ class StateView(Generic[K, V]):
         """Return the row at a place of a key, as for `expires`."""
         shape = self._rows.shape
         if shape is RowShape.ELEMENTS:
-            if type(place) is not int or place < 0:
-                raise QueryError(
-                    f"place={shown(place)} of the list state {self._name!r}: give the index of an "
-                    "element, from 0 on"
-                )
+            use = "give the index of an element, from 0"
+            _check_count(f"list state {self._name!r}: place", place, use)
             return next((row for _, row in islice(self._stored(prefix), place, None)), None)
         if shape is RowShape.ENTRIES:
             prefix += self._rows.encode_place(place)
@@ -444,7 +441,8 @@ class StateView(Generic[K, V]):
             StateTypeError: a bound is not a key of the operator.
             QueryError: the limit is not a number from 0 on, or the view was closed.
         """
-        _check_limit(limit, 0)
+        if limit is not None:
+            _check_count("limit", limit, "give a number of keys, at least 0")
         return (
             (key, value)
             for _, key, _, value in islice(self._scanned(start, end, reverse, after), limit)
@@ -475,7 +473,10 @@ class StateView(Generic[K, V]):
                 direction, or is not valid, or the view was closed.
             StateTypeError: a bound is not a key of the operator.
         """
-        _check_limit(limit, 1)
+        if limit is not None:
+            _check_count("limit", limit, "give a number of keys, at least 1", least=1)
+        if rows is not None:
+            _check_count("rows", rows, "give a number of rows, from 0, or None")
         scan = self._scan_of(start, end, reverse)
         after = None if cursor is None else self._key_of_cursor(cursor, scan)
         items: list[tuple[K, V]] = []
@@ -609,6 +610,11 @@ class StateView(Generic[K, V]):
             )
 
 
-def _check_limit(limit: Any, least: int) -> None:
-    if limit is not None and (type(limit) is not int or limit < least):
-        raise QueryError(f"limit={shown(limit)}: give a number of keys, at least {least}")
+def _check_count(name: str, given: object, use: str, *, least: int = 0) -> None:
+    """Check an argument that is a number of keys or rows, or an index.
+
+    Raises:
+        QueryError: it is no int, or below `least`.
+    """
+    if fault := int_fault(given, use, least=least):
+        raise QueryError(f"{name}={shown(given)}{fault}")

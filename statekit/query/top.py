@@ -18,6 +18,7 @@ from statekit.checkpoint.sealed_json import FileRef
 from statekit.codec.schema_codec import generic_key_decoder
 from statekit.errors import QueryError, StateTypeError
 from statekit.keygroup import group_of_row
+from statekit.number_faults import int_fault
 from statekit.query.packed_bytes import RowBatch
 from statekit.query.reader import CheckpointReader
 from statekit.query.row_parts import Family, Positions, RowParts
@@ -99,8 +100,8 @@ def top(
         CorruptCheckpointError: a file is missing or altered.
         StateTypeError: the limit is not a number above 0.
     """
-    if type(limit) is not int or limit < 1:
-        raise StateTypeError(f"limit={shown(limit)}: give the number of keys, at least 1")
+    if fault := int_fault(limit, "give the number of keys, at least 1", least=1):
+        raise StateTypeError(f"limit={shown(limit)}{fault}")
     record = checkpoint.operator(operator)
     families = _families(record, state, checkpoint.manifest.epoch)
     with still_kept(checkpoint.repository, checkpoint.manifest.epoch, QueryError):

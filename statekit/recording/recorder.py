@@ -10,6 +10,7 @@ import xxhash
 
 from statekit.byte_size import size_bytes
 from statekit.errors import StateTypeError
+from statekit.number_faults import int_fault, number_fault
 from statekit.shown import shown
 
 _SHARES = 1_000_000
@@ -45,25 +46,27 @@ class Recorder:
     limit: int | str = "1GB"
 
     def __post_init__(self) -> None:
-        if not 0 < self.sample <= 1:
-            raise StateTypeError(
-                f"Recorder(sample={shown(self.sample)}): give a share of the epochs, from more "
-                "than 0 "
-                "up to 1"
-            )
+        use = "give a share of the epochs, from more than 0 up to 1"
+        if fault := number_fault(self.sample, use, most=1, above=True):
+            raise StateTypeError(f"Recorder(sample={shown(self.sample)}){fault}")
         for name, given in (("operators", self.operators), ("shards", self.shards)):
             if isinstance(given, str) or (given is not None and not isinstance(given, Collection)):
                 raise StateTypeError(
                     f"Recorder({name}={shown(given)}): give a list, or None for all"
                 )
-        if self.limit_bytes < 1:
-            raise StateTypeError(f"Recorder(limit={shown(self.limit)}): give at least 1 byte")
+        for shard in self.shards or ():
+            if fault := int_fault(shard, "give the numbers of shards, from 0"):
+                raise StateTypeError(f"Recorder(shards=[{shown(shard)}]){fault}")
+        use = 'give a number of bytes, at least 1, or a text such as "1GB"'
+        if not isinstance(self.limit, str) and (fault := int_fault(self.limit, use, least=1)):
+            raise StateTypeError(f"Recorder(limit={shown(self.limit)}){fault}")
+        _ = self.limit_bytes
 
     @property
     def limit_bytes(self) -> int:
         """The limit as a number."""
         limit = self.limit
-        return limit if isinstance(limit, int) else size_bytes(limit, "Recorder(limit)")
+        return size_bytes(limit, "Recorder(limit)") if isinstance(limit, str) else limit
 
     def keeps(self, operator: str, epoch: int, shard: int) -> bool:
         """Return whether the input of a shard is kept. It is the same in a replay."""

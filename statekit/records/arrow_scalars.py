@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from statekit.errors import StateTypeError
 from statekit.foreign import is_foreign
+from statekit.number_faults import int_fault
 from statekit.records.arrow_reader import EPOCH
 from statekit.records.declaration import ValueMismatch, misfit
 from statekit.shown import shown, shown_text, type_name
@@ -178,13 +179,13 @@ class Decimals:
     decimal_places: int
 
     def __post_init__(self) -> None:
-        numbers = (self.max_digits, self.decimal_places)
-        if {type(number) for number in numbers} != {int} or not (
-            1 <= self.max_digits <= 38 and 0 <= self.decimal_places <= self.max_digits
-        ):
-            raise StateTypeError(
-                f"Decimals{numbers}: give 1 to 38 digits, and at most as many places of these"
-            )
+        use = "give 1 to 38 digits, and at most as many places of these"
+        fault = int_fault(self.max_digits, use, least=1, most=38) or int_fault(
+            self.decimal_places, use, most=self.max_digits
+        )
+        if fault:
+            numbers = f"{shown(self.max_digits)}, {shown(self.decimal_places)}"
+            raise StateTypeError(f"Decimals({numbers}){fault}")
 
 
 def _decimal_type(metadata: tuple[Any, ...]) -> pa.DataType:

@@ -28,6 +28,7 @@ from statekit.job.progress import OutputCallback, Run
 from statekit.keygroup import group_range, pack_group, shard_of_group
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.metrics.option import open_endpoint
+from statekit.number_faults import int_fault
 from statekit.records.declaration import BesideFields, ForeignValue
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.records.output_type import OutputType
@@ -324,6 +325,8 @@ def run(
     """Run a job in this process until its inputs end. See `Job.run`."""
     if isinstance(backend, str) and backend not in ("memory", "rocksdb"):
         raise StateTypeError(f'backend={shown(backend)}: use "memory" or "rocksdb"')
+    if fault := int_fault(epoch_size, "give a number of records, at least 1", least=1):
+        raise StateTypeError(f"epoch_size={shown(epoch_size)}{fault}")
     check_options(options.rocksdb, options.keep_copies)
     for name, records in inputs.items():
         if not isinstance(records, Iterable):
@@ -386,8 +389,6 @@ def _epochs(
         RestoreError: an input has fewer records than the state contains.
         ProcessError: an input fails.
     """
-    if size < 1:
-        raise StateTypeError(f"epoch_size={size}: give at least 1 record")
     offsets = dict.fromkeys(inputs, 0)
     offsets.update(coordinator.last.offsets if coordinator.last is not None else {})
     waiting: dict[str, Iterator[Any]] = {}

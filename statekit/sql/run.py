@@ -13,8 +13,10 @@ import pyarrow as pa
 from statekit.byte_size import size_bytes
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.errors import QueryError
+from statekit.number_faults import int_fault
 from statekit.query.child_process import WarmChild, run_child
 from statekit.query.read import WideInts
+from statekit.shown import shown
 from statekit.sql.request import Request
 
 WORKER = "statekit.sql.worker"
@@ -99,8 +101,8 @@ def run_sql(
         raise QueryError("SQL needs DuckDB: pip install 'statekit[sql]'")
     if len(sql) > SQL_LENGTH_MAX:
         raise QueryError(f"the query has {len(sql):,} characters: give {SQL_LENGTH_MAX:,} at most")
-    if not 1 <= rows <= ROWS_MAX:
-        raise QueryError(f"rows={rows}: give a number from 1 to {ROWS_MAX:,}")
+    if fault := int_fault(rows, f"give a number from 1 to {ROWS_MAX:,}", least=1, most=ROWS_MAX):
+        raise QueryError(f"rows={shown(rows)}{fault}")
     memory_bytes = size_bytes(memory, "memory")
     if memory_bytes < MEMORY_MIN:
         raise QueryError(

@@ -70,13 +70,15 @@ class TTL:
                 'TTL(clock="event", downtime=False): event time does not advance while the job '
                 "does not run, so no downtime counts: leave out downtime="
             )
-        if duration_to_micros(self.duration, "TTL duration") == 0:
-            raise StateTypeError("TTL(0) would keep nothing: give a longer duration")
+        if duration_to_micros(self.duration, "TTL(duration)") == 0:
+            raise StateTypeError(
+                f"TTL({shown(self.duration)}) would keep nothing: give a longer duration"
+            )
 
     @property
     def record(self) -> TtlRecord:
         """The TTL as stored in the job file."""
-        micros = duration_to_micros(self.duration, "TTL duration")
+        micros = duration_to_micros(self.duration, "TTL(duration)")
         return TtlRecord(
             duration_us=micros, clock=self.clock, refresh=self.refresh, downtime=self.downtime
         )

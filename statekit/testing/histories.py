@@ -22,7 +22,7 @@ from statekit.testing.strategies import (
     is_made,
     values,
 )
-from statekit.timestamp import duration_to_micros
+from statekit.timestamp import lateness_to_micros
 
 __all__ = ["NOON", "Epochs", "Generated", "Given", "Reached", "Scene", "histories", "histories_of"]
 
@@ -183,7 +183,7 @@ def histories(
     [[Click(user='ada', at=datetime.datetime(2026, 1, 1, 12, 0, tzinfo=datetime.timezone.utc))]]
     """
     names = (key,) if isinstance(key, str) else tuple(key)
-    late = dt.timedelta(microseconds=duration_to_micros(lateness, "lateness"))
+    late = dt.timedelta(microseconds=lateness_to_micros(lateness, "lateness"))
     made = Generated(cls, names, event_time, late, fields)
     of_all = histories_of({"records": [made]}, keys=keys, epochs=epochs, size=size)
     return of_all.map(lambda found: [epoch["records"] for epoch in found])

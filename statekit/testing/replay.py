@@ -10,6 +10,7 @@ from typing import Any
 
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.retention import check_epoch
 from statekit.checkpoint.shard_layout import standing
 from statekit.checkpoint.store import Store
 from statekit.errors import QueryError, RestoreError, StateTypeError
@@ -75,8 +76,7 @@ class Replay:
     ) -> None:
         if not isinstance(job, Job):
             raise StateTypeError(f"Replay() takes the job that recorded, not {shown(job, 100)}")
-        if type(epoch) is not int:
-            raise StateTypeError(f"epoch={shown(epoch)}: give the number of an epoch")
+        check_epoch("epoch", epoch)
         self.operator = operator_of(job, operator)
         self.epoch, self.key = epoch, key
         self._repository = _kept(Repository.of(checkpoint), epoch)

@@ -7,6 +7,8 @@ from typing import Literal
 
 from statekit.checkpoint.shard_contents import ReplayCost
 from statekit.errors import StateTypeError
+from statekit.number_faults import number_fault
+from statekit.shown import shown
 
 # Cost of a restore, measured on one core: mutations applied and bytes of tables fetched per
 # second, and the seconds that each file adds.
@@ -63,12 +65,10 @@ class BaseOptions:
     uploaded_per_changed: float = 2.1
 
     def __post_init__(self) -> None:
-        if not self.replay_seconds >= 0:
-            raise StateTypeError(f"replay_seconds={self.replay_seconds!r}: give 0 or more")
-        if not self.uploaded_per_changed >= 1:
-            raise StateTypeError(
-                f"uploaded_per_changed={self.uploaded_per_changed!r}: give 1 or more"
-            )
+        for name, least in (("replay_seconds", 0), ("uploaded_per_changed", 1)):
+            given = getattr(self, name)
+            if fault := number_fault(given, f"give {least} or more", least=least):
+                raise StateTypeError(f"{name}={shown(given)}{fault}")
 
     def is_due(self, chain: ReplayCost, row_bytes: int) -> bool:
         """Return whether applying the change files takes long enough for a base.

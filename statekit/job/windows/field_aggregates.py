@@ -18,6 +18,7 @@ from statekit.functions.field_names import Renaming
 from statekit.functions.process import NOTHING_RENAMED, Process, Traits
 from statekit.functions.signature import declare
 from statekit.job.windows.made_of import AggregatedFields
+from statekit.number_faults import int_fault
 from statekit.records.keyed_batch import KeyColumns
 from statekit.records.preaggregate import (
     Combiner,
@@ -235,8 +236,8 @@ class Top(_OfRecords):
     verb = "top"
 
     def __post_init__(self) -> None:
-        if type(self.count) is not int or self.count < 1:
-            raise StateTypeError(f"Top({shown(self.count)}): say how many records, at least 1")
+        if fault := int_fault(self.count, "say how many records, at least 1", least=1):
+            raise StateTypeError(f"Top({shown(self.count)}){fault}")
         fields = (self.by,) if isinstance(self.by, str) else tuple(self.by)
         if not fields:
             raise StateTypeError('Top(by=()): name at least one field, as in by="-price"')

@@ -9,7 +9,7 @@ from itertools import chain
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from statekit.checkpoint.leases import resync_error
+from statekit.checkpoint.leases import lease_ttl_us, resync_error
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository
 from statekit.errors import QueryError
@@ -20,7 +20,6 @@ from statekit.query.state_changes import Piece, StateChanges
 from statekit.spark.sources.frame import Frame
 from statekit.spark.sources.options import Given, Options
 from statekit.spark.sources.state_source import OPERATOR, PATH, STATE
-from statekit.timestamp import duration_to_micros
 
 FORMAT = "statekit-changes"
 OF_STREAMS = ("maxEpochsPerTrigger", "reader", "leaseTtl")
@@ -188,7 +187,7 @@ def _lease_ttl(options: Options) -> str:
         return LEASE_TTL
     if options.text("reader") is None:
         raise options.wrong("leaseTtl", 'a lease has a reader: add .option("reader", "…")')
-    if duration_to_micros(ttl, "leaseTtl") < 1_000_000:
+    if lease_ttl_us(ttl, "leaseTtl") < 1_000_000:
         raise options.wrong("leaseTtl", 'give a second or more, such as "10 minutes"')
     return ttl
 

@@ -939,7 +939,10 @@ def test_windows_that_cannot_be_are_refused() -> None:
         ({"event_time": "value"}, "it must be a datetime"),
         ({"lateness": "-1 s"}, "lateness='-1 s'"),
         ({"allowed_lateness": "x"}, "allowed_lateness='x'"),
-        ({"allowed_lateness": dt.timedelta(365_001)}, "at most 285 years"),
+        ({"allowed_lateness": dt.timedelta(365_001)}, "from 0 to 285 years"),
+        ({"allowed_lateness": dt.timedelta.max}, "from 0 to 285 years"),
+        ({"lateness": "110000 days"}, "'110000 days': give a duration from 0 to 285 years"),
+        ({"lateness": "9999999999 days"}, "from 0 to 285 years"),
         ({"ordered": True, "allowed_lateness": "1 s"}, "has no effect: add it to lateness="),
     ],
 )

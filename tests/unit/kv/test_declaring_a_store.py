@@ -72,7 +72,9 @@ SORTED = {"sort": int}
         ({"history": "1 day", "sort": int, **TIMED}, "leave out sort="),
         ({"history": "1 day", "ttl": sk.TTL("1 day"), **TIMED}, "leave out ttl="),
         ({"lateness": "1 day"}, "lateness= needs event_time="),
-        ({"history": "soon", **TIMED}, "'soon': give a timedelta or a text"),
+        ({"history": "soon", **TIMED}, r"\): history='soon': give a timedelta or a text"),
+        ({"history": "0 s", **TIMED}, r"\): history='0 s': give more than nothing"),
+        ({"history": dt.timedelta.max, **TIMED}, r"\): history=.*from 0 to 9998 years"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options: Any, said: str) -> None:

@@ -269,6 +269,29 @@ def test_a_token_that_no_header_can_have_is_refused(token: str) -> None:
         Client("http://127.0.0.1:1", token=token)
 
 
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_clients_refuse_tokens_and_addresses_that_are_none(client: Any) -> None:
+    for token in (2, b"secret", ["secret"]):
+        with pytest.raises(sk.StateTypeError, match="give the token as text") as refused:
+            client("http://127.0.0.1:1", token=token)
+        assert "secret" not in str(refused.value)
+    for url in (2, b"http://localhost", "localhost:8321", "", "http://", "http://a\n", None):
+        with pytest.raises(sk.StateTypeError, match="give the address of a server"):
+            client(url)
+
+
+@pytest.mark.parametrize("after", [5, b"5-0f", "5\r\nX-Other: header", "é", "", ["5"]])
+def test_a_watch_after_what_is_no_id_of_an_event_is_refused(after: Any) -> None:
+    async def first_event() -> None:
+        async with AsyncClient("http://127.0.0.1:1") as client:
+            await anext(client.follow("site", "visits", "last", after=after))
+
+    with Client("http://127.0.0.1:1") as client, pytest.raises(sk.StateTypeError, match="after="):
+        next(client.follow("site", "visits", "last", after=after))
+    with pytest.raises(sk.StateTypeError, match="after="):
+        asyncio.run(first_event())
+
+
 def test_a_server_that_is_not_there_is_a_storage_error() -> None:
     with bound_socket("127.0.0.1", 0) as free:
         port = free.getsockname()[1]

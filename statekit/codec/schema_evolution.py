@@ -45,6 +45,21 @@ def is_same_type(one: Schema, other: Schema) -> bool:
     return all(why_unreadable(a, b, drops_fields=False) is None for a, b in pairs)
 
 
+def keeps_keys(stored: Schema, declared: Schema) -> bool:
+    """Return whether all keys of one type are keys of another, with the same bytes.
+
+    No key contains the names of classes and the defaults of fields. An Enum or a Literal may have
+    more members.
+
+    >>> from statekit.codec.schema import schema_of
+    >>> from typing import NamedTuple
+    >>> Day, Tag = (NamedTuple(name, [("year", int)]) for name in ("Day", "Tag"))
+    >>> keeps_keys(schema_of(Day), schema_of(Tag)), keeps_keys(schema_of(int), schema_of(float))
+    (True, False)
+    """
+    return _Comparison(drops_fields=False).keeps_keys(stored, declared)
+
+
 class _Comparison:
     """Compares a stored type with a declared one, part by part.
 
@@ -52,6 +67,7 @@ class _Comparison:
         stored, declared: the structs compared so far, by name: a "ref" names one of them.
         open: pairs of names of structs that are being compared. They are readable unless a
             difference is found.
+        open_keys: the same for keys.
     """
 
     def __init__(self, drops_fields: bool) -> None:
@@ -59,6 +75,7 @@ class _Comparison:
         self.stored: dict[str, Schema] = {}
         self.declared: dict[str, Schema] = {}
         self.open: frozenset[tuple[str, str]] = frozenset()
+        self.open_keys: frozenset[tuple[str, str]] = frozenset()
 
     def reason(self, stored: Schema, declared: Schema, path: str) -> str | None:
         if declared.kind == "optional":
@@ -80,8 +97,9 @@ class _Comparison:
             case "enum" | "literal":
                 return _lost_value(stored, declared, path)
             case "set" | "frozenset":
-                return None if self.is_equal(stored, declared) else _changed(stored, declared, path)
-            case "dict" if not self.is_equal(stored.items[0], declared.items[0]):
+                is_kept = self.keeps_keys(stored, declared)
+                return None if is_kept else _changed(stored, declared, path)
+            case "dict" if not self.keeps_keys(stored.items[0], declared.items[0]):
                 return _changed(stored.items[0], declared.items[0], f"{path}.keys()")
             case "pickle" if stored.name != declared.name:
                 return _changed(stored, declared, path)
@@ -96,6 +114,39 @@ class _Comparison:
             if reason := self.reason(one, other, part):
                 return reason
         return None
+
+    def keeps_keys(self, stored: Schema, declared: Schema) -> bool:
+        """Return whether all keys, or sets, of one type are of the other, with the same bytes."""
+        if "union" in (stored.kind, declared.kind):
+            return self.is_equal(stored, declared)  # members are written with their names
+        stored = self.stored[stored.name] if stored.kind == "ref" else stored
+        declared = self.declared[declared.name] if declared.kind == "ref" else declared
+        if (stored.kind, stored.flavour) != (declared.kind, declared.flavour):
+            return False
+        match stored.kind:
+            case "struct":
+                return self.keeps_structs(stored, declared)
+            case "enum" | "literal":
+                return _lost_value(stored, declared, "") is None
+            case "pickle":
+                return stored.name == declared.name
+        return len(stored.items) == len(declared.items) and all(
+            map(self.keeps_keys, stored.items, declared.items)
+        )
+
+    def keeps_structs(self, stored: Schema, declared: Schema) -> bool:
+        pair, open_pairs = (stored.name, declared.name), self.open_keys
+        if pair in open_pairs:
+            return True
+        self.open_keys = open_pairs | {pair}
+        self.stored[stored.name], self.declared[declared.name] = stored, declared
+        is_kept = len(stored.fields) == len(declared.fields) and all(
+            before.name == now.name and self.keeps_keys(before.schema, now.schema)
+            for before, now in zip(stored.fields, declared.fields, strict=True)
+        )
+        if not is_kept:
+            self.open_keys = open_pairs  # conclusions since then relied on this pair
+        return is_kept
 
     def is_equal(self, stored: Schema, declared: Schema) -> bool:
         """Return whether two types are equal, and so are the structs that their refs name."""

@@ -9,7 +9,7 @@ from statekit.checkpoint.job_file import TIMERS, WAITING, JobFile, OperatorRecor
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.codec.schema import Schema
 from statekit.codec.schema_diff import side_by_side
-from statekit.codec.schema_evolution import members, why_unreadable
+from statekit.codec.schema_evolution import keeps_keys, members, why_unreadable
 from statekit.errors import RescaleError, RestoreError, StateSchemaError
 from statekit.functions.field_names import FieldNames
 from statekit.job.field_changes import check_fields
@@ -248,6 +248,12 @@ def _dropped_text(operator: str, again: list[str], options_of: Mapping[str, str]
     )
 
 
+def _keeps_keys(stored: OperatorRecord, declared: OperatorRecord) -> bool:
+    """Return whether the keys of a stored operator are keys of the declared one."""
+    types = [[Schema.from_json(field.type) for field in of.key] for of in (stored, declared)]
+    return len(types[0]) == len(types[1]) and all(map(keeps_keys, *types))
+
+
 def _check_operator(
     stored: OperatorRecord, operators: Sequence[Operator], allow_dropped_state: bool
 ) -> None:
@@ -262,7 +268,7 @@ def _check_operator(
             )
         return
     declared = operator.record()
-    if [field.type for field in stored.key] != [field.type for field in declared.key]:
+    if not _keeps_keys(stored, declared):
         raise StateSchemaError(
             f"operator {stored.name!r} is keyed by {key_text(stored)} in the checkpoint and by "
             f"{key_text(declared)} in the code: keys cannot change their types; give the operator "

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 from statekit.checkpoint.job_file import PastState, StateRecord
 from statekit.codec.schema import Schema
 from statekit.codec.schema_diff import side_by_side
-from statekit.codec.schema_evolution import is_same_type, why_unreadable
+from statekit.codec.schema_evolution import is_same_type, keeps_keys, why_unreadable
 from statekit.errors import StateSchemaError
 from statekit.shown import shown_text
 from statekit.state.row_versions import Hook, hook_for, value_schema
@@ -100,7 +100,7 @@ def _in_its_generation(
     stored: StateRecord, declared: StateRecord, hooks: Sequence[Hook]
 ) -> StateRecord:
     """Return the declaration with its generation and all earlier ones."""
-    if stored.kind != declared.kind or stored.types.get("key") != declared.types.get("key"):
+    if stored.kind != declared.kind or not _keeps_map_keys(stored, declared):
         raise _RefusedError(
             f"changed what it is, and no hook can convert that:\n{_compared(stored, declared)}\n"
             "Declare it as it was, or give the state another name"
@@ -121,6 +121,12 @@ def _in_its_generation(
         )
     record = declared.model_copy(update={"generation": generation})
     return record.model_copy(update={"past": former((*stored.past, before), record.as_past)})
+
+
+def _keeps_map_keys(stored: StateRecord, declared: StateRecord) -> bool:
+    """Return whether the keys of a stored map are keys of the declared one."""
+    types = [Schema.from_json(of.types["key"]) for of in (stored, declared) if "key" in of.types]
+    return len(types) != 2 or keeps_keys(*types)
 
 
 def former(declared: Sequence[T], now: T) -> tuple[T, ...]:

@@ -57,7 +57,7 @@ class Recorder:
         for shard in self.shards or ():
             if fault := int_fault(shard, "give the numbers of shards, from 0"):
                 raise StateTypeError(f"Recorder(shards=[{shown(shard)}]){fault}")
-        use = 'give a number of bytes, at least 1, or a text such as "1GB"'
+        use = 'give at least 1 byte, as a number or as a text such as "1GB"'
         if not isinstance(self.limit, str) and (fault := int_fault(self.limit, use, least=1)):
             raise StateTypeError(f"Recorder(limit={shown(self.limit)}){fault}")
         _ = self.limit_bytes

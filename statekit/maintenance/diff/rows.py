@@ -14,7 +14,9 @@ from statekit.backend.rocksdb import RocksBackend
 from statekit.checkpoint.job_file import TIMERS, WAITING, OperatorRecord, StateRecord
 from statekit.checkpoint.repository import group_bounds
 from statekit.checkpoint.state_kinds import POSITION_BYTES, RowShape
+from statekit.codec.schema import Schema
 from statekit.codec.schema_codec import generic_decoder, generic_key_decoder
+from statekit.codec.schema_evolution import keeps_keys
 from statekit.codec.value_codec import PickleCodec
 from statekit.keygroup import GROUP_BYTES, group_of_row, pack_group
 from statekit.state.row_versions import row_decoder
@@ -72,7 +74,13 @@ class Family:
 
     def identifies_like(self, other: Family) -> bool:
         """Return whether equal bytes after the key group identify the same row."""
-        return self._identified_by == other._identified_by
+        shape, keys = self._identified_by
+        other_shape, other_keys = other._identified_by
+        return (
+            shape == other_shape
+            and len(keys) == len(other_keys)
+            and (all(map(keeps_keys, keys, other_keys)) or all(map(keeps_keys, other_keys, keys)))
+        )
 
     def rows(self, backend: Backend, groups: Groups) -> Iterator[Row]:
         """Return all rows of some key groups, in the order of their identities.
@@ -119,12 +127,13 @@ class Family:
 
 def _identified_by(
     operator: OperatorRecord, name: str, state: StateRecord | None
-) -> tuple[Any, ...]:
-    """Return the types of the parts that identify rows."""
-    keys = [part.type for part in operator.key]
+) -> tuple[Any, list[Schema]]:
+    """Return what identifies rows: the kind of rows, and the types of the parts of their keys."""
+    keys = [Schema.from_json(part.type) for part in operator.key]
     if state is None:
-        return name, keys, operator.ordered if name == WAITING else None
-    return state.shape, [] if state.is_local else keys, state.types.get("key")
+        return (name, operator.ordered if name == WAITING else None), keys
+    map_key = [Schema.from_json(state.types["key"])] if "key" in state.types else []
+    return state.shape, [*([] if state.is_local else keys), *map_key]
 
 
 def _meaning(state: StateRecord) -> tuple[Any, ...]:

@@ -115,8 +115,29 @@ class Other(NamedTuple):
     gate: str = ""
 
 
+class Day(NamedTuple):
+    year: int
+    day: int
+
+
+class Morning(NamedTuple):
+    """`Day` with another name and a default."""
+
+    year: int
+    day: int = 1
+
+
+class Month(NamedTuple):
+    year: int
+    month: int
+
+
 def colors(**members: str) -> Any:
     return enum.Enum("Color", members)
+
+
+def set_of(cls: Any) -> Any:
+    return set[cls]
 
 
 def node(of: Any, **more: Any) -> Any:
@@ -142,6 +163,11 @@ def node(of: Any, **more: Any) -> Any:
         (int | str, int | str | bytes),
         (int, int | str),
         (node(int), node(float)),
+        (set[Day], set[Morning]),
+        (dict[Day, int], dict[Morning, float]),
+        (set[tuple[Day, int] | None], set[tuple[Morning, int] | None]),
+        (set_of(colors(RED="r")), set_of(colors(GREEN="g", RED="r"))),
+        (dict[Literal["a"], int], dict[Literal["b", "a"], int]),
     ],
     ids=str,
 )
@@ -161,6 +187,13 @@ def test_a_type_that_reads_every_stored_value_is_allowed(stored: Any, declared: 
         (tuple[int, int], tuple[int, str], "value[1] was int and is str"),
         (set[int], set[float], "value was set[int] and is set[float]"),
         (dict[int, str], dict[float, str], "value.keys() was int and is float"),
+        (dict[Day, int], dict[Month, int], "value.keys() was Day and is Month"),
+        (set[Day | int], set[Morning | int], "value was set[Day | int] and is set[Morning | int]"),
+        (
+            set_of(colors(RED="r")),
+            set_of(colors(RED="g")),
+            "value was set[Color] and is set[Color]",
+        ),
         (Shorter, Longer, "value.gate is new and has no default"),
         (Maybe, Leg, "value.origin may be absent in stored rows, and has no default"),
         (Leg, Other, "value would lose all its fields, origin, minutes"),

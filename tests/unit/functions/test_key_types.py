@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import json
-from collections import Counter
+from collections import Counter, namedtuple
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -16,6 +16,7 @@ import pytest
 import statekit as sk
 from statekit.codec.key_example import key_example
 from statekit.query.reader import CheckpointReader
+from statekit.testing import Harness
 from tests.support.key_types import KEY_TYPES, record_of, records_of
 
 
@@ -149,6 +150,64 @@ def test_stores_have_keys_of_every_type(name: str, tmp_path: Path) -> None:
     got: list[Any] = job.run({"puts": records, "gets": records}, checkpoint=tmp_path)["got"]
     last = {record.key: record.n for record in records}
     assert sorted(each.value for each in got) == sorted(last[record.key] for record in records)
+
+
+def _named_tuple(name: str, *fields: str, **defaults: int) -> Any:
+    made: Any = namedtuple(name, fields, defaults=defaults.values())  # type: ignore[misc]
+    made.__annotations__ = dict.fromkeys(fields, int)
+    return made
+
+
+def _enum(name: str, **members: Any) -> Any:
+    return enum.Enum(name, members)
+
+
+RENAMED: dict[str, tuple[Any, Any]] = {
+    "NamedTuple": (_named_tuple("Day", "year", "day"), _named_tuple("Date", "year", "day")),
+    "NamedTuple with a default": (
+        _named_tuple("Day", "year", "day"),
+        _named_tuple("Day", "year", "day", day=1),
+    ),
+    "Enum": (_enum("Kind", A="a"), _enum("Sort", A="a")),
+    "Enum with more members": (_enum("Kind", A=1), _enum("Kind", B=0, A=1)),
+    "Optional": (_enum("Kind", A=1) | None, _enum("Sort", A=1) | None),
+}
+
+
+def _a_key(annotation: Any) -> Any:
+    cls: Any = annotation if isinstance(annotation, type) else get_args(annotation)[0]
+    return cls["A"] if issubclass(cls, enum.Enum) else cls(2026, 7)
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_a_job_goes_on_after_the_class_of_its_keys_was_renamed(name: str, tmp_path: Path) -> None:
+    before, after = RENAMED[name]
+    at = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+    Harness(totals(before), checkpoint=tmp_path).send(record_of(before)(_a_key(before), 2, at))
+    key = _a_key(after)
+    harness = Harness(totals(after), checkpoint=tmp_path)
+    harness.send(record_of(after)(key, 3, at))
+    assert harness.state("sum", key) == 5
+    assert harness.state("seen", key) == {key: 3}
+
+
+def test_keys_of_other_parts_or_values_are_refused_after_a_restart(tmp_path: Path) -> None:
+    kind = _enum("Kind", A="a")
+    changes = [
+        (_named_tuple("Day", "year", "day"), _named_tuple("Day", "year", "month")),
+        (kind, _enum("Kind", A="b")),
+        (kind, _enum("Kind", B="a")),
+        (kind, str),
+    ]
+    for number, (before, after) in enumerate(changes):
+        place = tmp_path / str(number)
+        Harness(totals(before), checkpoint=place).send(
+            record_of(before)(_a_key(before), 2, dt.datetime(2024, 1, 1, tzinfo=dt.UTC))
+        )
+        with pytest.raises(sk.StateSchemaError, match="keys cannot change their types") as refused:
+            Harness(totals(after), checkpoint=place)
+        stored, declared = str(refused.value).split(" in the checkpoint and by ")
+        assert stored.partition("by ")[2] != declared.partition(" in the code")[0]
 
 
 @pytest.mark.parametrize("annotation", [float, tuple[str, int], list[int]], ids=str)

@@ -308,6 +308,27 @@ def test_another_type_of_key_makes_all_rows_others(tmp_path: Path) -> None:
     assert [(row.change, row.key) for row in held.examples] == [("removed", "a"), ("added", 1)]
 
 
+def of_days(cls: Any) -> Any:
+    """A process function whose key and map key are of a class."""
+
+    def held(record: Any, last: Any) -> None:
+        last[record.key] = record.n
+
+    hints = {"record": NamedTuple("Of", [("key", cls), ("n", int)]), "last": sk.MapState[cls, int]}
+    held.__annotations__ = {**hints, "return": None}
+    return sk.process(key="key")(held)
+
+
+def test_rows_of_a_renamed_class_of_keys_are_the_same(tmp_path: Path) -> None:
+    classes: list[Any] = [NamedTuple("Day", [("year", int)]), NamedTuple("Date", [("year", int)])]
+    for cls in classes:
+        function = of_days(cls)
+        record: Any = function.record_type.cls
+        Harness(function, checkpoint=tmp_path / cls.__name__).send(record(cls(2026), 1))
+    found = state_of(differ(tmp_path / "Day", tmp_path / "Date"), "last")
+    assert (found.rows_a, found.rows_b, found.examples) == (1, 1, [])
+
+
 @sk.process(key="key")
 def p_by_name(entry: Entry, latest: sk.BroadcastState[str, int]) -> None: ...
 

@@ -20,6 +20,7 @@ RANKS = [
     "errors",
     "shown",
     "foreign",
+    "number_faults",
     "byte_size",
     "clock",
     "timestamp",

@@ -22,6 +22,7 @@ from statekit.testing.counterexamples import Depth, Effort
 from statekit.testing.divergence import explained
 from statekit.testing.own_relations import own_properties
 from statekit.testing.properties import PROPERTIES, Property
+from statekit.testing.quiet_logs import quiet_logs
 from statekit.testing.search import Found, Search
 from statekit.testing.shared_histories import SharedHistories
 from statekit.testing.subject import Events, History, Subject
@@ -109,7 +110,9 @@ def check(
         chosen = [_disturbed_as(holds[each.name], each) for each in chosen]
         is_printed = history is not None
     try:
-        done |= {each.name: each for each in _tried(subject, chosen, histories, effort, is_printed)}
+        with quiet_logs():
+            tried = _tried(subject, chosen, histories, effort, is_printed)
+            done |= {each.name: each for each in tried}
     finally:
         subject.memory.restore()
     if chosen and left_out["errors"] is not None:

@@ -4,11 +4,9 @@ time goes on to its end: what is left has to stop growing.
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
-import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -174,19 +172,7 @@ class _Repeated:
             }
             for epoch in range(epochs)
         ]
-        with _no_warnings():
-            return self._subject.run(history, every=each * _APART)
-
-
-@contextlib.contextmanager
-def _no_warnings() -> Iterator[None]:
-    """Log no warnings of inputs without records for weeks: no time passes between two epochs."""
-    logger = logging.getLogger("statekit.watermark")
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
+        return self._subject.run(history, every=each * _APART)
 
 
 def _is_linear(sizes: Mapping[int, int]) -> bool:

@@ -20,6 +20,7 @@ from statekit.job.job import Job
 from statekit.testing.child import Child
 from statekit.testing.job_harness import JobHarness
 from statekit.testing.other_process import OtherProcess, serve
+from statekit.testing.quiet_logs import quiet_logs
 from statekit.testing.subject import History, Observed, Subject
 
 _AHEAD = dt.timedelta(days=400, hours=7)
@@ -66,7 +67,8 @@ def serve_runs() -> None:
     import pyarrow as pa
 
     pa.array([0])  # imports pandas, if there is one
-    serve()
+    with quiet_logs():
+        serve()
 
 
 def _called_elsewhere(

@@ -16,8 +16,12 @@ from statekit.errors import ProcessError, QueryError
 from statekit.job.job import Job
 from statekit.job.loader import load_job
 from statekit.query.state_rows import record_of_operator
+from statekit.shown import shown
 from statekit.stored_types import encoded_keys
 from statekit.testing.replay import Replay, operator_of
+
+_SHOWN_MAX = 100_000
+"""How many characters of an emitted record are printed."""
 
 
 def replay(
@@ -74,7 +78,7 @@ def replay(
     say(f"{records} of {replayed.operator.name} in epoch {epoch}")
     try:
         for emitted in replayed.run():
-            out.print(repr(emitted), markup=False, highlight=False, soft_wrap=True)
+            out.print(shown(emitted, _SHOWN_MAX), markup=False, highlight=False, soft_wrap=True)
     except ProcessError as error:
         cause = error.__cause__ or error
         err.print("".join(traceback.format_exception(cause)), markup=False, highlight=False)

@@ -119,6 +119,22 @@ def have_the_same(records: Sequence[Any], again: Sequence[Any]) -> bool:
     return one == other
 
 
+def missing(records: Sequence[Any], other: Sequence[Any]) -> list[Any]:
+    """Return the records that another list does not have, or has fewer times.
+
+    >>> missing([1, 2, 2, 3], [2, 3, 4])
+    [1, 2]
+    """
+    left = Counter(map(text_of, other))
+    found = []
+    for record in records:
+        text = text_of(record)
+        if left[text] == 0:
+            found.append(record)
+        left[text] = max(0, left[text] - 1)
+    return found
+
+
 def agree(records: Sequence[Any], again: Sequence[Any]) -> bool:
     """Return whether two lists have the same records, in any order, but for the last digits of
     floats: the order in which they were added.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import tempfile
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -16,7 +15,8 @@ from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.stream import Stream
-from statekit.testing.comparison import is_same
+from statekit.shown import shown
+from statekit.testing.comparison import is_same, missing
 from statekit.testing.driver import Backend
 from statekit.testing.histories import Epochs, Reached, Scene
 from statekit.testing.job_harness import JobHarness
@@ -31,6 +31,9 @@ Epoch = tuple[Reached, dict[str, list[Any]]]
 
 _SHARDS = st.integers(1, 5)
 _STEPS = st.integers(1, 30)
+
+_SHOWN_MAX = 10_000
+"""How many characters of records and states a message has: a machine has no other report."""
 
 
 @st.composite
@@ -133,11 +136,9 @@ class JobMachine(RuleBasedStateMachine):
             expected: by the model, which may leave out sinks.
         """
         for sink, records in expected.items():
-            found, wanted = (Counter(map(repr, some)) for some in (emitted[sink], records))
-            assert found == wanted, (
-                f"sink {sink!r} is missing {list(wanted - found)}, and has {list(found - wanted)}, "
-                "which are not expected"
-            )
+            lost, added = missing(records, emitted[sink]), missing(emitted[sink], records)
+            assert not lost, _differ(sink, lost, added)
+            assert not added, _differ(sink, lost, added)
 
     def check_contents(self) -> None:
         """Compare states, timers and the number of late records, if the model is a job, too."""
@@ -145,7 +146,10 @@ class JobMachine(RuleBasedStateMachine):
             found, expected = self.harness.contents(), self.model.contents()
             for what in ("states", "timers", "late"):
                 one, other = getattr(found, what), getattr(expected, what)
-                assert is_same(one, other), f"{what} are {one}, and {other} are expected"
+                assert is_same(one, other), (
+                    f"{what} are {shown(one, _SHOWN_MAX)}, and {shown(other, _SHOWN_MAX)} are "
+                    "expected"
+                )
 
     # --------------------------------------------------------------------------------------- rules
 
@@ -218,3 +222,10 @@ class JobMachine(RuleBasedStateMachine):
             self.outputs[sink] += records
         self.check(emitted, expected)
         self.check_contents()
+
+
+def _differ(sink: str, lost: list[Any], added: list[Any]) -> str:
+    return (
+        f"sink {sink!r} is missing {shown(lost, _SHOWN_MAX)}, and has {shown(added, _SHOWN_MAX)}, "
+        "which are not expected"
+    )

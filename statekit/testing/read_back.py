@@ -24,6 +24,7 @@ from statekit.query.reader import CheckpointReader
 from statekit.query.replica import Replica
 from statekit.shown import shown
 from statekit.state.base import StateSpec
+from statekit.testing.comparison import is_same
 from statekit.testing.driver import Contents
 
 _EPOCHS_MAX = 6
@@ -150,7 +151,7 @@ def _apply(table: _Rows, epoch: EpochChanges, *, is_resolved: bool) -> str | Non
             continue
         row = repr(change.key), change.place
         before = table[row].value if row in table else None
-        if is_resolved and repr(before) != repr(change.before):
+        if is_resolved and not is_same(before, change.before):
             return (
                 f"epoch {epoch.epoch} changes {row} from {shown(change.before)}, and not "
                 f"{shown(before)}"
@@ -201,7 +202,7 @@ def _differs(
     for key in dict.fromkeys([*held, *found]):
         if key not in found and held[key] == default:
             continue
-        if repr(held.get(key)) != repr(found.get(key)):
+        if not is_same(held.get(key), found.get(key)):
             return (
                 f"state {spec.name!r} of {operator.name} at the key {key}: "
                 f"{shown(held.get(key))}, and "

@@ -409,6 +409,50 @@ def test_only_elements_that_are_handed_out_are_refreshed(cut: int) -> None:
     assert found == [["a"], ["a"]]
 
 
+LIST_READS: list[tuple[str, Callable[[Any], Any], str]] = [
+    ("get", lambda pages: pages.get(), "abcde"),
+    ("index", lambda pages: pages.index("b"), "abcde"),
+    ("count", lambda pages: pages.count("b"), "abcde"),
+    ("first two", lambda pages: list(islice(pages, 2)), "ab"),
+    ("last two", lambda pages: list(islice(reversed(pages), 2)), "de"),
+    ("in", lambda pages: "b" in pages, "ab"),
+    ("not in", lambda pages: "z" in pages, "abcde"),
+    ("[1]", lambda pages: pages[1], "ab"),
+    ("[-2]", lambda pages: pages[-2], "de"),
+    ("[1:3]", lambda pages: pages[1:3], "abc"),
+    ("[0:4:2]", lambda pages: pages[0:4:2], "abcd"),
+    ("[3:]", lambda pages: pages[3:], "abcde"),
+    ("[-2:]", lambda pages: pages[-2:], "abcde"),
+    ("[:-4]", lambda pages: pages[:-4], "abcde"),
+    ("[2::-1]", lambda pages: pages[2::-1], "abcde"),
+    ("len", len, ""),
+    ("bool", bool, ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("read", "left"), [each[1:] for each in LIST_READS], ids=[each[0] for each in LIST_READS]
+)
+def test_reads_of_a_list_refresh_the_elements_that_the_table_of_docs_names(
+    read: Callable[[Any], Any], left: str
+) -> None:
+    @sk.process(key="user")
+    def keep(
+        record: Seen, pages: Annotated[sk.ListState[str], sk.TTL("10 hours", refresh="read")]
+    ) -> None:
+        if record.page == "/add":
+            pages.extend("abcde")
+        else:
+            read(pages)
+
+    harness = Harness(keep)
+    harness.send(seen("ada", 0, "/add"))
+    harness.advance_processing_time(at(3600 * 9))
+    harness.send(seen("ada", 0, "/read"))
+    harness.advance_processing_time(at(3600 * 18))
+    assert "".join(harness.state("pages", "ada") or ()) == left
+
+
 @pytest.mark.parametrize("reading", [iter, reversed])
 @pytest.mark.parametrize("taken", [0, 1])
 def test_who_iterates_over_new_elements_sees_the_list_as_it_was(reading: Any, taken: int) -> None:

@@ -162,3 +162,23 @@ def test_given_records_and_a_unit_of_time_are_used() -> None:
     run(Few, 10)
     assert found
     assert min(found) in (1, 2, 3)
+
+
+def test_records_of_a_machine_are_compared_by_value() -> None:
+    machine: Any = object()
+    JobMachine.check(machine, {"out": [{8, 0}, float("nan")]}, {"out": [float("nan"), {0, 8}]})
+    with pytest.raises(AssertionError, match=r"missing \[2\], and has \[1\], which"):
+        JobMachine.check(machine, {"out": [1, 1, 2]}, {"out": [2, 1, 2]})
+
+
+def test_a_machine_shows_records_whose_repr_fails() -> None:
+    class Broken:
+        def __init__(self) -> None:
+            self.cents = 5
+
+        def __repr__(self) -> str:
+            raise OSError
+
+    machine: Any = object()
+    with pytest.raises(AssertionError, match="repr"):
+        JobMachine.check(machine, {"out": [Broken()]}, {"out": []})

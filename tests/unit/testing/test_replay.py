@@ -493,6 +493,19 @@ def test_the_command_replays_what_a_script_recorded_with_classes_of_its_own(scri
     assert "given['total'].update(20)" in shown
 
 
+def test_the_command_shows_outputs_whose_repr_fails(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        def __repr__(self) -> str:
+            raise OSError
+
+    monkeypatch.setattr(Replay, "run", lambda _: [Broken()])
+    status, shown = command("--epoch", "1", "--app", "shop_script:job")
+    assert status == 0, shown
+    assert "<Broken, whose repr() fails with OSError>" in shown
+
+
 def test_the_command_opens_a_debugger_where_the_function_fails(script: Path) -> None:
     status, shown = command(
         "--epoch", "2", "--app", "shop_script:job", "--pdb", given="p record.cents\nq\n"

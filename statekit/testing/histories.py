@@ -194,6 +194,7 @@ def histories_of(
     *,
     keys: int | Sequence[Any] = 4,
     epochs: int = 4,
+    epochs_min: int = 0,
     size: int = 8,
 ) -> st.SearchStrategy[list[dict[str, list[Any]]]]:
     """Return a strategy of the records of several sources in some epochs, by name.
@@ -201,6 +202,7 @@ def histories_of(
     Parameters:
         sources: of each source the records of its types.
         keys, epochs, size: as for `histories`.
+        epochs_min: how many epochs there are at least.
 
     Raises:
         StateTypeError: an option is not valid.
@@ -215,7 +217,9 @@ def histories_of(
             made.append(records)
         return made
 
-    return st.tuples(of.scenes, st.lists(of.drawn, max_size=epochs)).map(assembled)
+    return st.tuples(of.scenes, st.lists(of.drawn, min_size=epochs_min, max_size=epochs)).map(
+        assembled
+    )
 
 
 class Scene(NamedTuple):

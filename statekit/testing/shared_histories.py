@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 _HISTORIES_MIN = 30
 """Of so many histories, most have records."""
 
-_BATCH = 15
-"""So many histories are drawn from one seed. Hypothesis draws some ten that have nothing to do with
-each other, and after them many that differ in little from the one before.
+_BATCH = 10
+"""So many histories are drawn from one seed. Hypothesis draws ten that have nothing to do with each
+other, and after them many that differ in little from the one before.
 """
 
 _SEEDS_APART = 1_000_003

@@ -575,7 +575,7 @@ class Subject:
         """
         from statekit.testing.histories import histories_of
 
-        return histories_of(self.records(events))
+        return histories_of(self.records(events), epochs_min=1)
 
     def records(self, events: Events = None) -> dict[str, Sequence[Generated | Given]]:
         """Return what the records of each source are made of, as for `histories`."""

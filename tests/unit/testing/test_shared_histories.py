@@ -1,0 +1,135 @@
+"""All properties of a check are tried on the same histories, and each is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import strategies as st
+
+import statekit as sk
+from statekit.testing import check
+from statekit.testing.counterexamples import Effort
+from statekit.testing.properties import Difference, Property, always, nothing
+from statekit.testing.shared_histories import SharedHistories
+from statekit.testing.subject import History, Observed, Subject
+
+
+class Order(NamedTuple):
+    customer: str
+    cents: int
+
+
+@dataclass(frozen=True)
+class Switch:
+    is_on: bool
+
+
+@sk.process(key="customer")
+def spent(order: Order, total: sk.ValueState[int]) -> Iterator[int]:
+    total.update((total.get() or 0) + order.cents)
+    yield total.get() or 0
+
+
+@sk.process(key="is_on")
+def switched(switch: Switch, times: sk.ValueState[int]) -> Iterator[int]:
+    times.update((times.get() or 0) + 1)
+    yield times.get() or 0
+
+
+def noted(name: str, seen: list[Any], share: float = 1.0, fails_at: int = 0) -> Property:
+    """A property that notes on what it is tried, and does not hold for histories of some size."""
+
+    def find(_: Subject, history: History, argument: Any) -> Difference | None:
+        seen.append((history, argument))
+        size = sum(len(records) for epoch in history for records in epoch.values())
+        if fails_at and size >= fails_at:
+            return Difference(name, ("one", "other"), (Observed(), None))
+        return None
+
+    return Property(name, name, always, nothing, find, share=share, is_confirmed=False)
+
+
+def shared(properties: list[Property], **effort: Any) -> SharedHistories:
+    subject = Subject(spent)
+    return SharedHistories(subject, properties, subject.histories(), Effort(**effort))
+
+
+def test_properties_see_the_same_histories_each_according_to_its_share() -> None:
+    half, usual, twice = list[Any](), list[Any](), list[Any]()
+    tried = shared(
+        [noted("half", half, 0.5), noted("usual", usual), noted("twice", twice, 2.0)], examples=30
+    )
+    assert tried.first_failed() is None
+    assert [len(each) for each in tried.sizes] == [len(half), len(usual), len(twice)]
+    assert [len(half), len(usual), len(twice)] == [15, 30, 60]
+    of_twice = [id(history) for history, _ in twice]
+    assert {id(history) for history, _ in (*half, *usual)} <= set(of_twice)
+
+
+def test_few_histories_are_variants_of_another_one() -> None:
+    seen = list[Any]()
+    shared([noted("usual", seen)], examples=60).first_failed()
+    records = {repr(each) for history, _ in seen for epoch in history for each in _all(epoch)}
+    assert len(records) > 200
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_first_property_that_fails_is_named_though_another_fails_sooner(seed: int) -> None:
+    tried = shared(
+        [noted("holds", []), noted("at 12", [], fails_at=12), noted("at 1", [], fails_at=1)],
+        examples=60,
+        seed=seed,
+    )
+    failed = tried.first_failed()
+    assert failed is not None
+    assert failed.place == 1
+
+
+def test_what_fails_is_drawn_again_for_one_property() -> None:
+    def find(_: Subject, history: History, shards: int) -> Difference | None:
+        records = [each for epoch in history for each in epoch["orders"]]
+        if len(records) > 3 and shards > 2:
+            return Difference("rare", ("one", "other"), (Observed(), None))
+        return None
+
+    rare = Property("rare", "rare", always, lambda: st.integers(0, 3), find, is_confirmed=False)
+    subject = Subject(spent)
+    histories = subject.histories().map(lambda made: [{"orders": _all(each)} for each in made])
+    tried = SharedHistories(
+        subject, [noted("holds", []), rare], histories, Effort(examples=100, seed=3)
+    )
+    failed = tried.first_failed()
+    assert failed is not None
+    from statekit.testing.search import Search
+
+    found = Search(subject, rare, tried, failed.place).found_again(failed.drawn)
+    assert found is not None
+    history, shards, _ = found
+    assert shards == 3
+    assert sum(map(len, (epoch["orders"] for epoch in history))) == 4
+
+
+def _all(epoch: dict[str, list[Any]]) -> list[Any]:
+    return [record for records in epoch.values() for record in records]
+
+
+def test_each_property_is_tried_though_there_are_few_histories() -> None:
+    report = check(spent, examples=1)
+    assert all(each.histories for each in report.properties if each.left_out is None)
+
+
+def test_a_class_with_two_values_is_checked() -> None:
+    report = check(switched, examples=3, holds=["errors", "restarts", "disk"])
+    tried = {each.name: each.histories for each in report.properties if each.histories}
+    assert tried == {"errors": 3, "restarts": 3, "disk": 1}
+
+
+def test_errors_of_what_is_given_are_raised_as_they_are() -> None:
+    def broken(orders: list[Order], totals: list[int]) -> bool:
+        raise LookupError("no such total")
+
+    with pytest.raises(LookupError, match="no such total"):
+        check(spent, examples=3, holds=["invariant"], invariant=broken)

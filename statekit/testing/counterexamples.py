@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Depth = Literal["quick", "normal", "deep"]
-"""How many inputs are tried: some twenty, some hundred, or some thousand."""
+"""How many inputs are tried: some fifteen, some hundred, or some thousand."""
 
-INPUTS: dict[Depth, int] = {"quick": 20, "normal": 100, "deep": 2_000}
+INPUTS: dict[Depth, int] = {"quick": 15, "normal": 100, "deep": 2_000}
 """How many inputs are tried."""
 
 
@@ -36,7 +36,7 @@ class Effort:
         StateTypeError: one is not possible.
 
     >>> Effort("quick").inputs(), Effort(examples=7).inputs()
-    (20, 7)
+    (15, 7)
     """
 
     depth: Depth | None = None

@@ -36,6 +36,7 @@ from statekit.checkpoint.object_store import (
 from statekit.checkpoint.repository import Repository
 from statekit.clock import sleep_s
 from statekit.errors import StateTypeError, StorageError
+from statekit.number_faults import int_fault, number_fault
 from statekit.shown import shown
 from statekit.testing.wrapped import WrappedBackend
 from statekit.working_copy.copies import WorkingCopies, WorkingCopy
@@ -81,8 +82,8 @@ class Fault:
                 f"operation={shown(self.operation)}: give one of {list(get_args(Operation))}, or "
                 "None"
             )
-        if self.at < 0:
-            raise StateTypeError(f"at={self.at}: give the number of an operation, from 0")
+        if fault := int_fault(self.at, "give the number of an operation, from 0"):
+            raise StateTypeError(f"at={shown(self.at)}{fault}")
 
 
 class Faults:
@@ -102,6 +103,9 @@ class Faults:
     Attributes:
         done: the faults that happened, in order: print it when a test fails.
 
+    Raises:
+        StateTypeError: the rate or the seed is no such number.
+
     >>> faults = Faults(Fault("fail after", at=0, operation="create"))
     >>> repository = faulty(Repository.in_memory(), faults)
     >>> repository.create("note", b"once")  # created, the answer lost, retried, found to be our own
@@ -119,6 +123,10 @@ class Faults:
         delay_s: float = 0.01,
         sleep: Callable[[float], object] = sleep_s,
     ) -> None:
+        if fault := number_fault(rate, "give a share of the operations, from 0 to 1", most=1):
+            raise StateTypeError(f"rate={shown(rate)}{fault}")
+        if fault := int_fault(seed, "give an int from 0, of 64 bits", most=2**64 - 1):
+            raise StateTypeError(f"seed={shown(seed)}{fault}")
         self.done: list[str] = []
         self.lasting = lasting
         self._planned = list(planned)

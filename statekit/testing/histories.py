@@ -7,13 +7,15 @@ late.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from hypothesis import strategies as st
 
 from statekit.errors import StateTypeError
+from statekit.number_faults import int_fault
+from statekit.shown import shown
 from statekit.testing.strategies import (
     CLOCK_CHANGES,
     check_fields,
@@ -208,6 +210,7 @@ def histories_of(
         StateTypeError: an option is not valid.
     """
     of = Epochs(sources, keys, size)
+    _check_count("epochs", epochs)
 
     def assembled(drawn: tuple[Scene, list[Any]]) -> list[dict[str, list[Any]]]:
         scene, of_epochs = drawn
@@ -280,6 +283,7 @@ class Epochs:
         keys: int | Sequence[Any] = 4,
         size: int = 8,
     ) -> None:
+        _check_count("size", size)
         self._members = {
             (name, n): of for name, some in sources.items() for n, of in enumerate(some)
         }
@@ -324,16 +328,21 @@ class Epochs:
         return reached._replace(latest=latest, records=place), records
 
 
+def _check_count(name: str, count: int) -> None:
+    if fault := int_fault(count, "give an int from 0"):
+        raise StateTypeError(f"{name}={shown(count)}{fault}")
+
+
 def _keys(
-    types: tuple[Any, ...], keys: int | Sequence[Any], constants: Sequence[Any]
+    types: tuple[Any, ...], keys: Any, constants: Sequence[Any]
 ) -> st.SearchStrategy[list[Key]]:
     """Return a strategy of different keys, as tuples."""
     if not types:
         return st.just([()])
-    if not isinstance(keys, int):
+    if isinstance(keys, Collection) and not isinstance(keys, str | bytes):
         return st.just([tuple(key) if len(types) > 1 else (key,) for key in keys])
-    if keys < 1:
-        raise StateTypeError(f"keys={keys}: give at least one key")
+    if fault := int_fault(keys, "give a number of keys, at least 1, or a list of keys", least=1):
+        raise StateTypeError(f"keys={shown(keys)}{fault}")
     parts = [values(each, constants=constants) for each in types]
     return st.lists(st.tuples(*parts), min_size=1, max_size=keys, unique_by=repr)
 

@@ -15,6 +15,8 @@ from statekit.query.reader import CheckpointReader
 from statekit.query.top import top
 from statekit.sql.run import run_sql
 from statekit.testing import Harness, JobHarness
+from statekit.testing.faults import Fault, Faults
+from statekit.testing.histories import histories
 
 
 class Sale(NamedTuple):
@@ -94,6 +96,11 @@ OPTIONS: dict[str, Callable[[Any, str], Any]] = {
     "expires": lambda n, path: view(path, "cents", lambda state: state.expires("rome", n)),
     "top": lambda n, path: top(CheckpointReader(path), "sales", limit=n),
     "run_sql": lambda n, path: run_sql(path, "select 1", rows=n),
+    "Fault at": lambda n, _: Fault("tear", at=n),
+    "Faults rate": lambda n, _: Faults(rate=n),
+    "Faults seed": lambda n, _: Faults(seed=n),
+    "histories epochs": lambda n, _: histories(Sale, epochs=n),
+    "histories size": lambda n, _: histories(Sale, size=n),
     "retries": lambda n, _: Client("http://127.0.0.1:1", retries=n),
 }
 
@@ -126,3 +133,13 @@ def test_a_size_that_is_no_text_is_refused(tmp_path: Path) -> None:
     for given in (None, 5.5, b"1GB", "1"):
         with pytest.raises(sk.StateTypeError, match=r"Recorder\(limit"):
             sk.Recorder(tmp_path, limit=given)  # type: ignore[arg-type]
+
+
+def test_a_number_of_keys_that_is_none_is_refused() -> None:
+    for given, hint in (
+        (np.int64(2), r"call \.item\(\)"),
+        ("ada", "a list of keys"),
+        (0, "at least"),
+    ):
+        with pytest.raises(sk.StateTypeError, match=f"keys=.*{hint}"):
+            histories(Sale, key="shop", keys=given)  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from statekit.errors import StateTypeError
 from statekit.foreign import is_foreign
 from statekit.number_faults import int_fault
 from statekit.records.arrow_reader import EPOCH
-from statekit.records.declaration import ValueMismatch, misfit
+from statekit.records.declaration import ValueMismatch, foreign_part, misfit
 from statekit.shown import shown, shown_text, type_name
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 
@@ -76,8 +76,21 @@ class OutputColumn:
             ) from error
 
 
-def anything(values: list[Any]) -> None:
-    """Return the check that accepts every value."""
+def anything(path: str, declared: str) -> Check:
+    """Return a check that accepts all values but those of NumPy and pandas, and what contains
+    them.
+    """
+
+    def check(values: list[Any]) -> None:
+        for value in values:
+            if (part := foreign_part(value)) is not None:
+                raise misfit(path, declared, part, shown(value))
+
+    return check
+
+
+def unchecked(values: list[Any]) -> None:
+    """Accept every value, which another check has looked at."""
 
 
 def instances(
@@ -256,7 +269,7 @@ def choices(
     stored = OutputColumn(
         path,
         declared,
-        anything,
+        unchecked,
         problem=f"{path} is declared as {declared}, whose values are not of one scalar type",
     )
     if len(kinds) == 1 and kinds[0] in SCALARS:

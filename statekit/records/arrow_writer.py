@@ -24,6 +24,7 @@ from statekit.records.arrow_scalars import (
     choices,
     instances,
     scalar,
+    unchecked,
 )
 from statekit.records.declaration import (
     MAPPINGS,
@@ -31,6 +32,7 @@ from statekit.records.declaration import (
     BesideFields,
     ValueMismatch,
     flavour_of,
+    foreign_part,
     misfit,
 )
 from statekit.records.record_type import RecordType
@@ -159,7 +161,7 @@ def _only_fields(cls: Any, path: str) -> Check:
             if why := why_beside(cls, value):
                 raise BesideFields(f"{path} got {shown(value)}: {why}")
 
-    return anything if cls is dict else check
+    return unchecked if cls is dict else check
 
 
 def single_column(annotation: Any) -> OutputRows:
@@ -178,7 +180,8 @@ def output_column(annotation: Any, path: str, stack: tuple[Any, ...]) -> OutputC
     if set(members) == {int, float}:
         members = (float,)
     if members == (Any,):
-        return OutputColumn(path, declared, anything, problem=f"{path} is declared as {declared}")
+        check = anything(path, declared)
+        return OutputColumn(path, declared, check, problem=f"{path} is declared as {declared}")
     if len(members) != 1:
         parts = [output_column(member, path, stack) for member in members]
         check = _one_of(parts, nullable, path, declared)
@@ -220,7 +223,8 @@ def _member_column(
         return _map(origin, *columns, path, declared)
     if isinstance(member, type) and member in SCALARS:
         return scalar(member, path, declared, metadata)
-    check = instances((member,), path, declared) if isinstance(member, type) else anything
+    is_class = isinstance(member, type)
+    check = instances((member,), path, declared) if is_class else anything(path, declared)
     return OutputColumn(path, declared, check, problem=f"{path} is declared as {declared}")
 
 
@@ -237,7 +241,8 @@ def _one_of(parts: list[OutputColumn], nullable: bool, path: str, declared: str)
     def check(values: list[Any]) -> None:
         for value in values:
             if not (value is None and nullable) and not any(fits(part, value) for part in parts):
-                raise misfit(path, declared, value, shown(value))
+                part = foreign_part(value)
+                raise misfit(path, declared, value if part is None else part, shown(value))
 
     return check
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import itertools
 import typing
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, Self
 
 from statekit.codec.annotations import (
+    IMMUTABLE,
     Field,
     generic_hint,
     peel,
@@ -19,7 +21,7 @@ from statekit.codec.annotations import (
 from statekit.codec.annotations import Flavour as StructFlavour
 from statekit.codec.kept_fields import check_class
 from statekit.errors import StateTypeError
-from statekit.foreign import foreign_hint
+from statekit.foreign import foreign_hint, is_foreign
 from statekit.shown import shown, shown_text, type_name
 
 Flavour = StructFlavour | Literal["dict"]
@@ -61,6 +63,34 @@ def misfit(path: str, declared: str, value: object, actual: str) -> ValueMismatc
         actual = f"{shown(value)} of type {type_name(value)}{hint}"
     mismatch = ForeignValue if hint else ValueMismatch
     return mismatch(f"{path} is declared as {declared}, got {actual}")
+
+
+def foreign_part(value: Any, around: frozenset[int] = frozenset()) -> Any:
+    """Return a value of NumPy or pandas that a value is or contains, in containers and records;
+    None if there is none.
+
+    Parameters:
+        around: the identities of the containers that contain the value.
+
+    >>> import numpy as np
+    >>> foreign_part({"delays": [1, np.int64(2)]}), foreign_part([1, "a", None])
+    (np.int64(2), None)
+    """
+    cls = type(value)
+    if cls in IMMUTABLE or value is None or id(value) in around:
+        return None
+    if is_foreign(value):
+        return value
+    parts: Iterable[Any] = ()
+    if isinstance(value, dict):
+        parts = itertools.chain(value, value.values())
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = value
+    elif struct_flavour(cls) is not None:
+        parts = (getattr(value, field.name, None) for field in struct_fields(cls))
+    inside = around | {id(value)}
+    found = (foreign_part(part, inside) for part in parts)
+    return next((part for part in found if part is not None), None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator
-from dataclasses import make_dataclass
+from dataclasses import dataclass, make_dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -12,6 +12,8 @@ import pandas as pd
 import pytest
 
 import statekit as sk
+from statekit.spark.pickling import pickled_transform
+from statekit.spark.worker import PickledTransform
 
 NANOSECONDS = "2024-01-01T00:00:00.123456789"
 
@@ -117,6 +119,93 @@ def test_they_are_found_within_values() -> None:
 
     with pytest.raises(sk.StateTypeError, match=r"\['a'\]\[1\].*numpy\.float64.*\.item\(\)"):
         run(dict[str, list[float]], nested)
+
+
+@dataclass
+class Loose:
+    key: str
+    value: Any
+
+
+class Untyped(NamedTuple):
+    part: dict[str, Any]
+
+
+@sk.process(key="key")
+def counted(event: Event, times: sk.ValueState[int]) -> Iterator[Event]:
+    yield event
+
+
+UNTYPED: list[tuple[Any, Any]] = [
+    (Any, np.int64(5)),
+    (object, np.int64(5)),
+    (dict, {"a": {"b": np.int64(5)}}),
+    (dict[str, Any], {"a": [np.int64(5)]}),
+    (dict[Any, int], {np.int64(5): 1}),
+    (list, [1, (np.int64(5),)]),
+    (tuple[Any, ...], ({np.int64(5)},)),
+    (Loose, Loose("a", np.int64(5))),
+    (Any, Loose("a", [np.int64(5)])),
+    (Untyped, Untyped({"a": Untyped({"b": np.int64(5)})})),
+    (str | list[Any], [np.int64(5)]),
+    (Any | None, np.int64(5)),
+]
+
+
+@pytest.mark.parametrize(("annotation", "value"), UNTYPED, ids=repr)
+def test_outputs_without_types_refuse_them_in_all_functions(annotation: Any, value: Any) -> None:
+    with pytest.raises(sk.ProcessError, match=r"numpy\.int64: call \.item\(\)"):
+        emitting(annotation, value).run({"events": [Event("a")]})
+
+    def mapped(event: Any) -> Any:
+        return value
+
+    def flat_mapped(event: Any) -> Any:
+        yield value
+
+    for kind, function in (("map", mapped), ("flat_map", flat_mapped)):
+        job = sk.Job("values")
+        stream: Any = job.source("events", Event).process(counted)
+        getattr(stream, kind)(function, into=annotation).sink("out")
+        with pytest.raises(sk.ProcessError, match=r"numpy\.int64: call \.item\(\)"):
+            job.run({"events": [Event("a")]})
+        # The workers of Spark call the same.
+        transform = PickledTransform(kind, pickled_transform(job.transforms[0]))
+        with pytest.raises(sk.ProcessError, match=r"numpy\.int64: call \.item\(\)"):
+            transform.apply([Event("a")], 0)
+
+
+def emitting(annotation: Any, value: Any) -> sk.Job:
+    def emit(event: Event) -> Any:
+        yield value
+
+    emit.__annotations__["return"] = Iterator[annotation]
+    job = sk.Job("values")
+    job.source("events", Event).process(sk.process(key="key")(emit)).sink("out")
+    return job
+
+
+def test_values_without_types_are_emitted_as_they_are() -> None:
+    around: list[Any] = [1]
+    around.append(around)
+    emitted: Any = emitting(Any, around).run({"events": [Event("a")]})["out"][0]
+    assert emitted[1] is emitted
+    for value in ({"a": [1, None, Loose("a", 2)]}, Loose("a", object), 5, None):
+        assert emitting(Any, value).run({"events": [Event("a")]})["out"] == [value]
+
+
+@pytest.mark.parametrize("value", [np.int64(5), [np.int64(5)], {"a": np.float64(1)}], ids=repr)
+def test_sources_without_types_refuse_them(value: Any) -> None:
+    def take(record: Any, one: sk.ValueState[int]) -> None:
+        one.update(1)
+
+    for cls, record in ((Loose, Loose("a", value)), (dict, {"key": "a", "value": value})):
+        job = sk.Job("values")
+        source: Any = job.source("records", cls)
+        take.__annotations__["record"] = cls
+        source.process(sk.process(key="key")(take))
+        with pytest.raises(sk.ProcessError, match=r"numpy.*call \.item\(\)"):
+            job.run({"records": [record]})
 
 
 def test_options_and_timers_refuse_them() -> None:

@@ -341,7 +341,7 @@ def _keys(
         return st.just([()])
     if isinstance(keys, Collection) and not isinstance(keys, str | bytes):
         return st.just([tuple(key) if len(types) > 1 else (key,) for key in keys])
-    if fault := int_fault(keys, "give a number of keys, at least 1, or a list of keys", least=1):
+    if fault := int_fault(keys, "give at least one key, or a list of keys", least=1):
         raise StateTypeError(f"keys={shown(keys)}{fault}")
     parts = [values(each, constants=constants) for each in types]
     return st.lists(st.tuples(*parts), min_size=1, max_size=keys, unique_by=repr)

@@ -12,9 +12,12 @@ import pytest
 import statekit
 from tests.support.places import ROOT
 
-# What a user has in other ways: messages with values of users, and whether a value is of a type.
+# What a user has in other ways: messages with values of users, and whether a value, a number or a
+# duration is of its type.
 MESSAGES_AND_CHECKS = {
     "statekit.shown": {"shown"},
+    "statekit.number_faults": {"int_fault"},
+    "statekit.timestamp": {"duration_to_micros"},
     "statekit.codec.value_codec": {"ValueCodec", "value_codec"},
 }
 MODULES = sorted((ROOT / "statekit" / "kv").glob("*.py"))

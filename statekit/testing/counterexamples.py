@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from statekit.errors import StateTypeError
+from statekit.number_faults import int_fault, number_fault
 from statekit.shown import shown
 
 if TYPE_CHECKING:
@@ -50,11 +51,12 @@ class Effort:
             raise StateTypeError(f"depth={shown(self.depth)}: use one of {', '.join(INPUTS)}")
         for name, least in (("examples", 1), ("seed", 0)):
             number = getattr(self, name)
-            if number is not None and (type(number) is not int or number < least):
-                raise StateTypeError(f"{name}={shown(number)}: give an int of at least {least}")
-        seconds: Any = self.seconds
-        if seconds is not None and (type(seconds) not in (int, float) or not seconds > 0):
-            raise StateTypeError(f"seconds={shown(seconds)}: give a number of seconds above 0")
+            fault = int_fault(number, f"give an int of at least {least}", least=least)
+            if number is not None and fault:
+                raise StateTypeError(f"{name}={shown(number)}{fault}")
+        fault = number_fault(self.seconds, "give a number of seconds above 0", above=True)
+        if self.seconds is not None and fault:
+            raise StateTypeError(f"seconds={shown(self.seconds)}{fault}")
 
     def filled(self) -> Effort:
         """Return the same, with what was set in the place of None. A depth that is given goes

@@ -15,6 +15,7 @@ from statekit.query.reader import CheckpointReader
 from statekit.query.top import top
 from statekit.sql.run import run_sql
 from statekit.testing import Harness, JobHarness
+from statekit.testing.check import check
 from statekit.testing.faults import Fault, Faults
 from statekit.testing.histories import histories
 
@@ -99,6 +100,9 @@ OPTIONS: dict[str, Callable[[Any, str], Any]] = {
     "Fault at": lambda n, _: Fault("tear", at=n),
     "Faults rate": lambda n, _: Faults(rate=n),
     "Faults seed": lambda n, _: Faults(seed=n),
+    "check examples": lambda n, _: check(sales, examples=n),
+    "check seed": lambda n, _: check(sales, seed=n),
+    "check seconds": lambda n, _: check(sales, seconds=n),
     "histories epochs": lambda n, _: histories(Sale, epochs=n),
     "histories size": lambda n, _: histories(Sale, size=n),
     "retries": lambda n, _: Client("http://127.0.0.1:1", retries=n),

@@ -18,7 +18,7 @@ import annotated_types
 import msgspec
 import pydantic
 import pytest
-from hypothesis import Phase, find, given, settings
+from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 
 import statekit as sk
@@ -231,7 +231,13 @@ def test_histories_have_values_and_times_that_break_things() -> None:
     apart: set[dt.timedelta] = set()
     days: set[dt.date] = set()
 
-    @settings(max_examples=300, database=None, deadline=None, derandomize=True)
+    @settings(
+        max_examples=1_000,
+        database=None,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(histories_of({"clicks": [made]}))
     def collect(history: list[dict[str, list[Click]]]) -> None:
         clicks = [click for epoch in history for click in epoch["clicks"]]

@@ -29,6 +29,7 @@ from statekit.keygroup import group_range, pack_group, shard_of_group
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.metrics.option import open_endpoint
 from statekit.number_faults import int_fault
+from statekit.records.declaration import BesideFields, ForeignValue
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.records.output_type import OutputType
 from statekit.records.output_union import AnyOutput, of_each_class
@@ -64,12 +65,14 @@ class SourceForm:
     def taken(self, given: Iterable[Any]) -> list[Any]:
         """Return the records of the caller in their stored form, as objects of their own.
 
+        An instance whose fields do not fit their types is passed on unchanged: its class accepted
+        it, and an error is raised where the value is used.
+
         Raises:
-            ProcessError: a record or a field is not of its declared type, no column can hold it, or
-                a record has attributes beside its fields.
+            ProcessError: a record is not of the source's type, or has attributes beside its fields.
         """
         records = list(map(self._records.coerce, given))
-        return self._each(records, lambda form, some: form.stored(form.copies(some)))
+        return self._each(records, lambda form, some: _stored(form, form.copies(some)))
 
     def copies(self, stored: list[Any]) -> list[Any]:
         """Return copies of the records for another consumer, which may change them."""
@@ -80,6 +83,19 @@ class SourceForm:
     ) -> list[Any]:
         """Apply a function to the records of each class, and keep their order."""
         return of_each_class(records, self._by_class, convert) if self._by_class else records
+
+
+def _stored(form: OutputType, records: list[Any]) -> list[Any]:
+    """Return the stored form of records. Records that do not fit their type are unchanged."""
+    try:
+        return form.stored(records)
+    except ProcessError as error:
+        if isinstance(error.__cause__, BesideFields | ForeignValue):
+            raise
+        if len(records) == 1:
+            return records
+        middle = len(records) // 2
+        return _stored(form, records[:middle]) + _stored(form, records[middle:])
 
 
 RecordForm = SourceForm | AnyOutput

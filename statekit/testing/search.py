@@ -116,13 +116,13 @@ class Search:
     ) -> tuple[History, Any] | None:
         found = counterexample(
             self._shared.inputs,
-            lambda drawn: self._fails(find, drawn.history, drawn.arguments[self._place]),
+            lambda made: self._fails(find, made[0], made[1][self._place]),
             effort,
             share=share,
             is_shrunk=self._wanted.is_shrunk,
             is_over=is_over,
         )
-        return None if found is None else self._without_others(found[0], find)
+        return None if found is None else self._without_others(Drawn(*found[0]), find)
 
     def _without_others(self, failed: Drawn, find: Find) -> tuple[History, Any]:
         """Return a history that fails, without what does not matter for it."""

@@ -65,7 +65,7 @@ class SharedHistories:
 
     Attributes:
         sizes: of each property, how many records the histories had on which it was tried.
-        inputs: a strategy of `Drawn`.
+        inputs: a strategy of the parts of `Drawn`.
         effort: as it is given.
         batch: how many were drawn from which seed, at last.
     """
@@ -83,7 +83,7 @@ class SharedHistories:
         self._subject, self._properties = subject, properties
         self.effort, self._until_s = effort, until_s
         arguments = st.tuples(*(each.arguments() for each in properties))
-        self.inputs = st.builds(Drawn, histories, arguments)
+        self.inputs = st.tuples(histories, arguments)  # whose parts Hypothesis does not show
         self._share = max(each.share for each in properties)
         self.batch = effort
         self.sizes: list[list[int]] = [[] for _ in properties]
@@ -132,7 +132,8 @@ class SharedHistories:
         """How many properties come before the one that is known to fail."""
         return len(self._properties) if self._failed is None else self._failed.place
 
-    def _tried(self, drawn: Drawn) -> bool:
+    def _tried(self, made: tuple[History, tuple[Any, ...]]) -> bool:
+        drawn = Drawn(*made)
         self._drawn += 1
         if self._drawn == 1 and not self._is_first:
             return False

@@ -231,8 +231,9 @@ def test_a_handler_that_fails_leaves_all_shards_as_they_were(backend: Backend) -
     )
     assert "record was Rate(currency='CHF', dollars=-1.0)" in str(failed.value)
     assert harness.operator_state("rates") == [{"EUR": 1.0}] * 3
-    with pytest.raises(sk.ProcessError, match=r"Rate\.currency is declared as str, got 5"):
+    with pytest.raises(sk.StateTypeError) as refused:
         harness.broadcast(Rate(5, 1.0))  # type: ignore[arg-type]
+    assert "while operator 'in_dollars' handled Rate(currency=5" in refused.value.__notes__[0]
     with pytest.raises(sk.ProcessError, match="source 'broadcast': expected a Rate"):
         harness.broadcast(price("a", 1))
     assert harness.epoch == 0

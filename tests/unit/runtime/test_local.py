@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -109,57 +107,6 @@ def test_inputs_are_read_lazily() -> None:
 def test_dicts_become_records() -> None:
     done = job().run({"events": [{"user": "a", "value": 1}]})
     assert done["totals"] == [Total("a", 1)]
-
-
-@dataclass
-class Item:
-    name: str
-    cents: int
-    seen: dt.datetime | None = None
-
-
-WRONG_ITEMS: list[tuple[Any, str]] = [
-    (Item("a", "5"), "Item.cents is declared as int, got '5' of type str"),  # type: ignore[arg-type]
-    (Item("a", 1.5), "Item.cents is declared as int, got 1.5"),  # type: ignore[arg-type]
-    (Item("a", True), "Item.cents is declared as int, got True"),
-    (Item("a", 2**63), "Item.cents.* cannot hold 9223372036854775808"),
-    (Item(None, 5), "Item.name is declared as str, got None"),  # type: ignore[arg-type]
-    (Item("a", 5, dt.datetime(2026, 1, 1)), "Item.seen got the naive datetime"),
-    ({"name": "a", "cents": "5"}, "cents"),
-]
-
-
-@pytest.mark.parametrize("made", ["map", "filter", "flat_map", "sink"])
-def test_a_record_of_a_source_with_a_value_of_another_type_reaches_no_function(made: str) -> None:
-    reached: list[Item] = []
-
-    def passed(item: Item) -> Item:
-        reached.append(item)
-        return item
-
-    def several(item: Item) -> Iterator[Item]:
-        yield passed(item)
-
-    @sk.process(key="name")
-    def counted(item: Item, count: sk.ValueState[int]) -> None:
-        reached.append(item)
-
-    job = sk.Job("items")
-    items = job.source("items", Item)
-    match made:
-        case "map":
-            items.map(passed).sink("out")
-        case "flat_map":
-            items.flat_map(several).sink("out")
-        case "sink":
-            items.sink("out")
-        case _:
-            items.filter(lambda item: passed(item).cents != 0, name="paid").sink("out")
-    items.process(counted)
-    for wrong, said in WRONG_ITEMS:
-        with pytest.raises(sk.ProcessError, match=f"source 'items'.*{said}"):
-            job.run({"items": [Item("a", 1), wrong]})
-        assert reached == []
 
 
 def test_several_sources_end_each_at_its_own_time() -> None:

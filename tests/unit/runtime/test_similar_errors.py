@@ -144,12 +144,12 @@ def in_windows(orders: Orders) -> sk.Stream[Any]:
 
 @pytest.mark.parametrize("made", [in_order, in_windows])
 @pytest.mark.parametrize("cents", [1.5, "text", None])
-def test_a_record_with_a_value_of_another_type_is_not_buffered(
+def test_a_record_that_could_not_be_read_back_is_not_buffered(
     cents: Any, made: Callable[[Orders], sk.Stream[Any]], tmp_path: Path
 ) -> None:
     job = sk.Job("shop")
     made(job.source("orders", Order)).sink("out")
-    with pytest.raises(sk.ProcessError, match=r"Order\.cents is declared as int, got"):
+    with pytest.raises(sk.ProcessError, match=r"of epoch 0 cannot be buffered .* expected int"):
         job.run({"orders": [Order("ann", cents)]}, checkpoint=tmp_path / "c")
     run = job.run({"orders": [Order("ann", 7)]}, checkpoint=tmp_path / "c")
     assert len(run["out"]) == 1

@@ -271,7 +271,7 @@ def test_records_of_the_wrong_type_are_refused() -> None:
 
 @pytest.mark.parametrize("key", [None, 5, 1.5, ["a"]])
 def test_a_key_of_the_wrong_type_is_refused(key: Any) -> None:
-    with pytest.raises(sk.ProcessError, match=r"'add'.*Event\.user is declared as str, got"):
+    with pytest.raises(sk.ProcessError, match=r"'add'.*\(user\) = .*cannot be a key"):
         Harness(add).send(Event(key, 1))
 
 
@@ -355,12 +355,12 @@ def test_a_state_error_says_which_record_was_handled() -> None:
 def test_a_value_without_bytes_fails_the_epoch_by_name_when_its_key_is_left() -> None:
     @sk.process(key="user")
     def huge(event: Event, total: sk.ValueState[int]) -> None:
-        total.update(2**64 if event.value < 0 else event.value)
+        total.update(event.value)
 
     harness = Harness(huge)
     for others in ((), (Event("b", 1), Event("c", 1))):
         with pytest.raises(sk.StateTypeError, match="'total' of operator 'huge' at key 'a'"):
-            harness.send(Event("a", -1), *others)
+            harness.send(Event("a", 2**64), *others)
     assert harness.epoch is None
 
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 import statekit as sk
 from statekit.errors import StateTypeError
 from statekit.state.ttl import Expiry
-from statekit.testing.counterexamples import Effort, set_default_effort
+from statekit.testing.counterexamples import INPUTS, Effort, set_default_effort
 from statekit.testing.machines import (
     AggregatingStateMachine,
     JobMachine,
@@ -189,7 +189,7 @@ def test_machines_try_as_many_examples_as_checks_unless_they_say_it() -> None:
     class Quick(ValueStateMachine):
         state = sk.ValueState[int]
 
-    assert Quick.TestCase.settings.max_examples == 30
+    assert Quick.TestCase.settings.max_examples == INPUTS["quick"]
     assert Number.TestCase.settings.max_examples == 100
     Quick.TestCase.settings = settings(max_examples=7)
     assert Quick.TestCase.settings.max_examples == 7

@@ -142,9 +142,9 @@ def _tried(
     while properties:
         shared = SharedHistories(subject, properties, histories, effort, until_s)
         failed = shared.first_failed()
-        ended = properties if failed is None else properties[: failed.place]
+        ended = len(properties) if failed is None else failed.place + 1
         why = f"stopped after {effort.seconds:g} seconds" if shared.is_late() else None
-        for place, each in enumerate(ended if failed is None else properties[: failed.place + 1]):
+        for place, each in enumerate(properties[:ended]):
             search = Search(subject, each, shared, place)
             found: Found | None = None
             if failed is not None and place == failed.place:
@@ -155,7 +155,7 @@ def _tried(
                 raise AssertionError(explained(subject, each, *found))
             sizes = shared.sizes[place]
             yield Checked(each.name, len(sizes), sum(sizes), why, search.only_here)
-        properties = properties[len(ended) + 1 :]
+        properties = properties[ended:]
 
 
 def _disturbed_as(argument: Any, wanted: Property) -> Property:

@@ -12,7 +12,7 @@ from typing import Any
 
 from statekit.testing.counterexamples import Effort, counterexample
 from statekit.testing.properties import Difference, NotThereError, Property, found_in_new_processes
-from statekit.testing.shared_histories import Drawn, SharedHistories
+from statekit.testing.shared_histories import Drawn, Find, SharedHistories, is_found
 from statekit.testing.subject import History, Subject
 
 _TRIES = 3
@@ -29,8 +29,6 @@ _WIDTH = 200
 
 Found = tuple[History, Any, Difference | None]
 """A history, how it was disturbed, and what differs; None if it did not when it was run again."""
-
-Find = Callable[[Subject, History, Any], Difference | None]
 
 
 class Search:
@@ -116,7 +114,7 @@ class Search:
     ) -> tuple[History, Any] | None:
         found = counterexample(
             self._shared.inputs,
-            lambda made: self._fails(find, made[0], made[1][self._place]),
+            lambda made: is_found(find, self._subject, made[0], made[1][self._place]),
             effort,
             share=share,
             is_shrunk=self._wanted.is_shrunk,
@@ -129,13 +127,9 @@ class Search:
         history, argument = failed.history, failed.arguments[self._place]
         if not self._wanted.is_shrunk:
             return history, argument
-        history, argument = without_others(history, argument, partial(self._fails, find))
-        return history, _with_fewer(argument, partial(self._fails, find, history))
-
-    def _fails(self, find: Find, history: History, argument: Any) -> bool:
-        difference = find(self._subject, history, argument)
-        self._subject.is_cut_short = self._subject.has_no_end  # not during it
-        return difference is not None
+        fails = partial(is_found, find, self._subject)
+        history, argument = without_others(history, argument, fails)
+        return history, _with_fewer(argument, partial(fails, history))
 
 
 def without_others(

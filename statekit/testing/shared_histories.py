@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from statekit.clock import stopwatch_s
 from statekit.errors import StateTypeError
 from statekit.testing.counterexamples import Effort, counterexample
-from statekit.testing.properties import Property
+from statekit.testing.properties import Difference, Property
 from statekit.testing.subject import History, Subject
 
 if TYPE_CHECKING:
@@ -39,6 +39,16 @@ class Drawn(NamedTuple):
 
     history: History
     arguments: tuple[Any, ...]
+
+
+Find = Callable[[Subject, History, Any], Difference | None]
+
+
+def is_found(find: Find, subject: Subject, history: History, argument: Any) -> bool:
+    """Return whether a property finds a difference."""
+    difference = find(subject, history, argument)
+    subject.is_cut_short = subject.has_no_end  # not during it
+    return difference is not None
 
 
 class Failed(NamedTuple):
@@ -85,11 +95,13 @@ class SharedHistories:
         arguments = st.tuples(*(each.arguments() for each in properties))
         self.inputs = st.tuples(histories, arguments)  # whose parts Hypothesis does not show
         self._share = max(each.share for each in properties)
+        parts = (Fraction(each.share / self._share) for each in properties)
+        self._parts = [part.limit_denominator(1_000) for part in parts]
         self.batch = effort
         self.sizes: list[list[int]] = [[] for _ in properties]
         self._made: list[int] = []
         self._last: Drawn | None = None
-        self._is_first, self._drawn = True, 0
+        self._drawn = 0
         self._last_of: list[Drawn | None] = [None] * len(properties)
         self._failed: Failed | None = None
 
@@ -104,7 +116,7 @@ class SharedHistories:
         """
         wanted = max(1, int(self.effort.inputs() * self._share))
         for number in range(math.ceil(wanted / _BATCH)):
-            self._start_batch(number, min(_BATCH, wanted - len(self._made)))
+            self._start_batch(number, wanted - len(self._made))
             counterexample(self.inputs, self._tried, self.batch, is_over=self._has_ended)
             if self._drawn < self.batch.inputs() or self._has_ended():
                 break  # there are no others, or no more are wanted
@@ -114,11 +126,11 @@ class SharedHistories:
         self._check_sizes()
         return self._failed
 
-    def _start_batch(self, number: int, size: int) -> None:
-        """Set which histories come next. A batch begins with the smallest one, again and again."""
-        self._is_first, self._drawn = number == 0, 0
+    def _start_batch(self, number: int, wanted: int) -> None:
+        """Set which histories come next. Each batch begins with the smallest one, once more."""
+        self._drawn = 0
         seed = (self.effort.filled().seed or 0) + number * _SEEDS_APART
-        self.batch = replace(self.effort, seed=seed, examples=size + (not self._is_first))
+        self.batch = replace(self.effort, seed=seed, examples=min(_BATCH, wanted) + bool(number))
 
     def _has_ended(self) -> bool:
         return self.is_late() or self._before == 0
@@ -135,8 +147,8 @@ class SharedHistories:
     def _tried(self, made: tuple[History, tuple[Any, ...]]) -> bool:
         drawn = Drawn(*made)
         self._drawn += 1
-        if self._drawn == 1 and not self._is_first:
-            return False
+        if self._drawn == 1 and self._made:
+            return False  # the smallest one
         number, self._last = len(self._made), drawn
         self._made.append(_size(drawn.history))
         self._try(filter(partial(self._has_turn, number), range(self._before)), drawn)
@@ -146,7 +158,7 @@ class SharedHistories:
         """Return whether a property is tried on a history: those with a small share are tried on
         few, as far from each other as can be, since the first ones are the smallest.
         """
-        part = Fraction(self._properties[place].share / self._share).limit_denominator(1_000)
+        part = self._parts[place]
         return math.floor((number + 1) * part) > math.floor(number * part)
 
     def _try(self, places: Iterable[int], drawn: Drawn) -> None:
@@ -168,17 +180,15 @@ class SharedHistories:
         return (
             last is not None
             and last.history is drawn.history
-            and (last.arguments[place] == drawn.arguments[place])
+            and last.arguments[place] == drawn.arguments[place]
         )
 
     def _fails(self, place: int, drawn: Drawn) -> bool:
         find = self._properties[place].find
         try:
-            difference = find(self._subject, drawn.history, drawn.arguments[place])
+            return is_found(find, self._subject, drawn.history, drawn.arguments[place])
         except Exception:  # noqa: BLE001 - the search for the smallest history raises it again
             return True
-        self._subject.is_cut_short = self._subject.has_no_end  # not during it
-        return difference is not None
 
     def _check_sizes(self) -> None:
         made = self._made

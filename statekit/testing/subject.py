@@ -369,27 +369,18 @@ class Subject:
         Parameters:
             watch: is called between epochs.
         """
-        outcome = self.plain_outcome(history, watch, harness=harness, stands=stands)
+        if watch is None and harness is None:
+            outcome = self.plain_outcome(history, stands=stands)
+        else:
+            outcome = self._counted_run(history, watch, harness, stands)
         return None if isinstance(outcome, StatekitError) else outcome
 
-    def plain_outcome(
-        self,
-        history: History,
-        watch: Disturb | None = None,
-        *,
-        harness: JobHarness | None = None,
-        stands: bool = False,
-    ) -> Observed | StatekitError:
+    def plain_outcome(self, history: History, *, stands: bool = False) -> Observed | StatekitError:
         """Return what comes of a run that is not disturbed, or its error, which is noted.
 
         Properties that are tried on the same history one after the other share a run. What it came
         to must not be changed.
-
-        Parameters:
-            watch, harness: as for `plain_run`; with one, the run is not shared.
         """
-        if watch is not None or harness is not None:
-            return self._counted_run(history, watch, harness, stands)
         how = stands and self._has_processing_time, self.is_cut_short
         if self._plain is None or self._plain.history is not history or self._plain.how != how:
             outcome = self._counted_run(history, None, None, stands)

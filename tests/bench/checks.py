@@ -33,7 +33,7 @@ def spent(order: Order, total: sk.ValueState[int]) -> Iterator[int]:
 @sk.process(key="customer", event_time="at", ordered=True)
 def basket(order: Order, total: sk.ValueState[int], ctx: sk.Context) -> Iterator[int]:
     total.update((total.get() or 0) + order.cents)
-    ctx.timers.set(order.at + dt.timedelta(minutes=5))
+    ctx.timers.replace(order.at + dt.timedelta(minutes=5))
     yield from ()
 
 

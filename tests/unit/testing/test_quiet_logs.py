@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -16,14 +19,28 @@ OWN = logging.getLogger("shop")
 
 
 class Sale(NamedTuple):
-    shop: str
+    shop: int  # a text may be one of those in the code, as that which is logged
 
 
 @sk.process(key="shop")
 def logged(sale: Sale, count: sk.ValueState[int]) -> None:
     DISTURBED.warning("a base is dropped")
-    OWN.warning("counted %s", sale.shop)
+    OWN.warning("counted %d", sale.shop)
     count.update((count.get() or 0) + 1)
+
+
+def test_a_check_shows_the_log_of_the_user_alone_also_of_other_processes() -> None:
+    code = (
+        "from tests.unit.testing.test_quiet_logs import logged; "
+        "from statekit.testing import check; "
+        "check(logged, examples=3)"
+    )
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert "counted" in done.stderr
+    assert "a base is dropped" not in done.stderr
 
 
 def test_the_log_is_shown_again_after_a_check(caplog: pytest.LogCaptureFixture) -> None:

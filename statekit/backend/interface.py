@@ -56,7 +56,7 @@ Rows = Iterator[tuple[bytes, bytes]]
 """Keys and rows in order."""
 
 
-class Reader(NamedTuple):
+class RowReads(NamedTuple):
     """Reads of the rows of one state, for the hot loop. Do not use them after `close`.
 
     Parameters:
@@ -82,7 +82,7 @@ class Backend(Protocol):
 
     def reader(
         self, state: str, next_keys: NextKeys | None = None, first_key: FirstKey | None = None
-    ) -> Reader:
+    ) -> RowReads:
         """Return reads of one state, for keys and short ranges that are mostly in order.
 
         They read forward only; use `scan` for reverse order.
@@ -135,9 +135,9 @@ class MemoryBackend:
 
     def reader(
         self, state: str, next_keys: NextKeys | None = None, first_key: FirstKey | None = None
-    ) -> Reader:
+    ) -> RowReads:
         get = self._state(state).get
-        return Reader(get, partial(self.get_many, state), partial(self.scan, state))
+        return RowReads(get, partial(self.get_many, state), partial(self.scan, state))
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         return list(map(self._state(state).get, keys))

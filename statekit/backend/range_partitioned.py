@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from statekit.backend.interface import (
     FirstKey,
     NextKeys,
-    Reader,
+    RowReads,
     Rows,
     StateSize,
     total_size,
@@ -115,7 +115,7 @@ class FragmentedBackend(_Fragments[RocksBackend]):
 
     def reader(
         self, state: str, next_keys: NextKeys | None = None, first_key: FirstKey | None = None
-    ) -> Reader:
+    ) -> RowReads:
         # The next keys may belong to the next fragment, which is asked again for them.
         readers = [each.reader(state, next_keys, first_key) for each in self._fragments]
         bounds = self._bounds
@@ -138,7 +138,7 @@ class FragmentedBackend(_Fragments[RocksBackend]):
                 return touched[0].scan(start, end)
             return chain.from_iterable(each.scan(start, end) for each in touched)
 
-        return Reader(get, get_all, scan)
+        return RowReads(get, get_all, scan)
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         rows: dict[bytes, bytes | None] = {}

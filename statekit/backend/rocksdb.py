@@ -29,7 +29,7 @@ from statekit.backend.hard_link import linked
 from statekit.backend.interface import (
     FirstKey,
     NextKeys,
-    Reader,
+    RowReads,
     Rows,
     StateSize,
     size_of,
@@ -208,7 +208,7 @@ class RocksBackend:
 
     def reader(
         self, state: str, next_keys: NextKeys | None = None, first_key: FirstKey | None = None
-    ) -> Reader:
+    ) -> RowReads:
         """Return reads of one state, which read ahead.
 
         A shard processes its keys in order. If it processes many of its keys, reading a block of
@@ -224,7 +224,7 @@ class RocksBackend:
         errors = _StorageErrors(self, "read")
         reads = SortedReads(family, scan, check, errors, next_keys, first_key)
         self._readers.add(reads)
-        return Reader(reads.get, reads.get_all, reads.scan)
+        return RowReads(reads.get, reads.get_all, reads.scan)
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         family = self._family(state)

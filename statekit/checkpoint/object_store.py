@@ -118,7 +118,7 @@ class Stored(NamedTuple):
     modified: datetime
 
 
-class Page(NamedTuple):
+class FilePage(NamedTuple):
     """Files, and the path behind which there may be more; None if there are none."""
 
     files: list[Stored]
@@ -159,7 +159,7 @@ class Objects(Protocol):
             FileNotFoundError: another process has deleted the file at once.
         """
 
-    def page(self, under: str, behind: str | None = None) -> Page:
+    def page(self, under: str, behind: str | None = None) -> FilePage:
         """Return files below a folder with their full paths: all, or the first ones after a
         path.
         """
@@ -229,14 +229,14 @@ class RemoteObjects:
         with _failures(needs_no_file=True):
             obstore.put(self._once, path, data, mode="create", use_multipart=False)
 
-    def page(self, under: str, behind: str | None = None) -> Page:
+    def page(self, under: str, behind: str | None = None) -> FilePage:
         with _failures(needs_no_file=True):
             store = self._once if self.keeps_order else self._many
             listed = obstore.list(store, under or None, offset=behind, chunk_size=_PAGE)
             if not self.keeps_order:
-                return Page([_stored(entry) for chunk in listed for entry in chunk], None)
+                return FilePage([_stored(entry) for chunk in listed for entry in chunk], None)
             files = [_stored(entry) for entry in next(iter(listed), [])]
-            return Page(files, files[-1].path if len(files) >= _PAGE else None)
+            return FilePage(files, files[-1].path if len(files) >= _PAGE else None)
 
     def names(self, under: str) -> list[str]:
         with _failures(needs_no_file=True):
@@ -355,10 +355,10 @@ class LocalObjects:
         self._sync(draft)
         return draft
 
-    def page(self, under: str, behind: str | None = None) -> Page:
+    def page(self, under: str, behind: str | None = None) -> FilePage:
         with _failures(lasting=True):
             found = self._listed(under)
-            return Page([file for file in found if behind is None or file.path > behind], None)
+            return FilePage([file for file in found if behind is None or file.path > behind], None)
 
     def _listed(self, under: str) -> list[Stored]:
         """Return all files below a folder, without those whose names no store takes."""

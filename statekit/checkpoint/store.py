@@ -34,9 +34,9 @@ import xxhash
 from statekit.backend.hard_link import linked
 from statekit.checkpoint.object_store import (
     FileBytes,
+    FilePage,
     LocalObjects,
     Objects,
-    Page,
     RemoteObjects,
     RequestError,
     Stored,
@@ -148,7 +148,7 @@ class Store:
             if (behind := page.behind) is None:
                 return
 
-    def _page(self, under: str, behind: str | None) -> Page:
+    def _page(self, under: str, behind: str | None) -> FilePage:
         return self._asked("list", under, lambda: self._objects.page(under, behind))
 
     def stored(self, path: str) -> Stored | None:

@@ -19,7 +19,7 @@ from statekit.query.export import export
 from statekit.query.plain import json_rows
 from statekit.query.read import StateTable
 from statekit.query.reader import CheckpointReader
-from statekit.query.top import Top, top
+from statekit.query.top import TopKeys, top
 
 Operator = Annotated[str, typer.Argument(help="Name of the operator.", show_default=False)]
 State = Annotated[
@@ -151,7 +151,7 @@ def top_keys(
         _print(name, ranking, limit)
 
 
-def _as_data(ranking: Top, limit: int) -> dict[str, Any]:
+def _as_data(ranking: TopKeys, limit: int) -> dict[str, Any]:
     return {
         "keys": [
             {
@@ -168,7 +168,7 @@ def _as_data(ranking: Top, limit: int) -> dict[str, Any]:
     }
 
 
-def _print(operator: str, ranking: Top, limit: int) -> None:
+def _print(operator: str, ranking: TopKeys, limit: int) -> None:
     by_writes = ranking.epochs is not None
     headings = ("writes",) if by_writes else ("rows", "bytes")
     table = empty_table(headings, texts=("state", "key"))

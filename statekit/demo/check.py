@@ -83,7 +83,7 @@ _OUTPUTS = {
 }
 
 
-class Comparison(NamedTuple):
+class ComparedAnswers(NamedTuple):
     """One question, with both answers."""
 
     question: str
@@ -95,7 +95,7 @@ class Comparison(NamedTuple):
         return self.job == self.batch
 
 
-def compare(spark: SparkSession, csv: Path, home: Path) -> list[Comparison]:
+def compare(spark: SparkSession, csv: Path, home: Path) -> list[ComparedAnswers]:
     """Ask the raw file the job's questions, and compare the answers."""
     raw = spark.read.csv(str(csv), schema=_COLUMNS, header=True, nullValue="NA")
     raw.createOrReplaceTempView("csv_flights")
@@ -108,35 +108,37 @@ def compare(spark: SparkSession, csv: Path, home: Path) -> list[Comparison]:
     return [*_late(spark, home), *_outputs(spark), *_states(spark, home)]
 
 
-def _outputs(spark: SparkSession) -> Iterator[Comparison]:
+def _outputs(spark: SparkSession) -> Iterator[ComparedAnswers]:
     """Compare the number of rows of each output, and a checksum of all its columns."""
     totals = "select count(*), sum(xxhash64(*) % 1000003) from ({})"
     for question, queries in _OUTPUTS.items():
         job, batch = (spark.sql(totals.format(query)).collect()[0] for query in queries)
-        yield Comparison(question, job[0], batch[0])
-        yield Comparison(f"{question}: checksum", job[1], batch[1])
+        yield ComparedAnswers(question, job[0], batch[0])
+        yield ComparedAnswers(f"{question}: checksum", job[1], batch[1])
 
 
-def _late(spark: SparkSession, home: Path) -> Iterator[Comparison]:
+def _late(spark: SparkSession, home: Path) -> Iterator[ComparedAnswers]:
     """Compare the number of late flights. Which flights are late depends on how Spark cuts its
     input.
     """
     epoch = CheckpointReader(home / "checkpoint").manifest.operators["turnaround"]
     hours = LATENESS // timedelta(hours=1)
     confirmed = spark.sql(_LATE.format(hours=hours)).collect()[0][0]
-    yield Comparison(f"flights too late, by {hours} hours", epoch.late_so_far, confirmed)
+    yield ComparedAnswers(f"flights too late, by {hours} hours", epoch.late_so_far, confirmed)
 
 
-def _states(spark: SparkSession, home: Path) -> Iterator[Comparison]:
+def _states(spark: SparkSession, home: Path) -> Iterator[ComparedAnswers]:
     """Compare states, read from the checkpoint's files, with the raw file."""
     reader = CheckpointReader(home / "checkpoint")
     with tempfile.TemporaryDirectory() as directory:
         visits = list(reader.rows("turnaround", "visits", Path(directory) / "visits"))
         late = dict(reader.rows("turnaround", "late", Path(directory) / "late"))
     flights, aircraft, minutes = spark.sql(_STATES).collect()[0]
-    yield Comparison("flights, in state visits", sum(sum(m.values()) for _, m in visits), flights)
-    yield Comparison("aircraft, in state visits", len(visits), aircraft)
-    yield Comparison("minutes late, in state late", sum(late.values()), minutes)
+    yield ComparedAnswers(
+        "flights, in state visits", sum(sum(m.values()) for _, m in visits), flights
+    )
+    yield ComparedAnswers("aircraft, in state visits", len(visits), aircraft)
+    yield ComparedAnswers("minutes late, in state late", sum(late.values()), minutes)
 
 
 def airports(spark: SparkSession, home: Path) -> list[tuple[str, int, float, float]]:

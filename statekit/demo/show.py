@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from statekit.demo.check import Comparison
+from statekit.demo.check import ComparedAnswers
 from statekit.demo.flights import FILES, build_job, raw_csv, write_input
 from statekit.errors import StatekitError
 
@@ -49,7 +49,7 @@ def run(home: Path) -> bool:
     ]
     headings = "airport", "turnarounds", "mean hours", "longest hours"
     _print_table("turnarounds per airport", headings, rows)
-    comparisons = [Comparison(*comparison) for comparison in results["comparisons"]]
+    comparisons = [ComparedAnswers(*comparison) for comparison in results["comparisons"]]
     _print_comparisons(comparisons)
     _inspect(home)
     return all(comparison.agrees for comparison in comparisons)
@@ -198,7 +198,7 @@ def _print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[st
     _console.print(table)
 
 
-def _print_comparisons(comparisons: list[Comparison]) -> None:
+def _print_comparisons(comparisons: list[ComparedAnswers]) -> None:
     rows = []
     for item in comparisons:
         verdict = "[green]same[/]" if item.agrees else "[bold red]DIFFERENT[/]"

@@ -17,7 +17,7 @@ from statekit.functions.process import process
 from statekit.job.stream import Stream
 from statekit.kv.annotations import iterator_of, list_of, named_class, optional
 from statekit.kv.answers import AnswerClass
-from statekit.kv.requests import Checked, Part, check_fields, getter, key_of_parts
+from statekit.kv.requests import ArgumentCheck, RequestPart, check_fields, getter, key_of_parts
 from statekit.shown import shown
 
 _EMPTY: dict[type, Any] = {
@@ -31,7 +31,7 @@ _EMPTY: dict[type, Any] = {
 """Some key of each type, for a request without keys: it is sent there, and reads nothing."""
 
 
-class Assembly:
+class MultiGet:
     """Takes requests apart, and puts their answers together.
 
     Parameters:
@@ -52,7 +52,9 @@ class Assembly:
         self._value = value
         self._times = times
         timed = dict.fromkeys(times, dt.datetime)
-        check_fields(stream, name, [Part(field, dt.datetime, of) for field, of in times.items()])
+        check_fields(
+            stream, name, [RequestPart(field, dt.datetime, of) for field, of in times.items()]
+        )
         own = {"request": bytes, "position": int, "record": optional(self._record)}
         self._request = named_class(f"{name}.requests", {**key, **own, **timed})
         self._late: Stream[Any] | None = None
@@ -66,7 +68,7 @@ class Assembly:
         make, record_class, parts = self._request, self._record, len(self._key)
         where = self._name
         nowhere = tuple(_some_key(of) for of in self._key.values())
-        checks = [Checked(where, "keys=", of) for of in self._key.values()]
+        checks = [ArgumentCheck(where, "keys=", of) for of in self._key.values()]
         times_of = [getter(self._stream, field) for field in self._times.values()]
 
         def one_by_one(record: Any) -> Iterator[Any]:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from statekit.codec.digest import digest
 from statekit.kv.layouts import Layout, ValueWithPast
-from statekit.kv.requests import Checked, key_of_request
+from statekit.kv.requests import ArgumentCheck, key_of_request
 
 Results = Callable[[Any, Any], tuple[Any, ...]]
 """Handles a request with the states of its key, and returns its results."""
@@ -72,7 +72,7 @@ def get_one_of_many(layout: Layout) -> Results:
     )
 
 
-def update(layout: Layout, changed: Callable[[Any, Any], Any], check: Checked) -> Results:
+def update(layout: Layout, changed: Callable[[Any, Any], Any], check: ArgumentCheck) -> Results:
     """Replace the value by what a function makes of it and the record; None removes it.
 
     Parameters:
@@ -92,7 +92,7 @@ def update(layout: Layout, changed: Callable[[Any, Any], Any], check: Checked) -
     return results
 
 
-def put_if_absent(layout: Layout, value_of: Callable[[Any], Any], check: Checked) -> Results:
+def put_if_absent(layout: Layout, value_of: Callable[[Any], Any], check: ArgumentCheck) -> Results:
     """Set the value if there is none.
 
     Parameters:
@@ -115,7 +115,7 @@ def compare_and_set(
     expected_of: Callable[[Any], Any],
     value_of: Callable[[Any], Any],
     of: Any,
-    checks: tuple[Checked, Checked],
+    checks: tuple[ArgumentCheck, ArgumentCheck],
 ) -> Results:
     """Replace the value if it equals an expected one: NaN equals itself, and True is not 1.
 

@@ -25,7 +25,7 @@ Keys = Given | tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Part:
+class RequestPart:
     """A part of a request.
 
     Parameters:
@@ -39,7 +39,7 @@ class Part:
     given: Given
 
 
-def requests_of(stream: Stream[Any], name: str, parts: list[Part]) -> Stream[Any]:
+def requests_of(stream: Stream[Any], name: str, parts: list[RequestPart]) -> Stream[Any]:
     """Return the requests of an operation, one for each record of a stream.
 
     On Spark, requests whose parts are all fields are columns of the stream.
@@ -77,7 +77,7 @@ def key_of_parts(key: Any, count: int, where: str) -> tuple[Any, ...]:
     return key
 
 
-def check_fields(stream: Stream[Any], where: str, parts: list[Part]) -> None:
+def check_fields(stream: Stream[Any], where: str, parts: list[RequestPart]) -> None:
     """Check that parts that are fields of a record, or the record, have their types.
 
     Parameters:
@@ -108,7 +108,7 @@ def check_fields(stream: Stream[Any], where: str, parts: list[Part]) -> None:
             )
 
 
-def checked_getter(stream: Stream[Any], where: str, part: Part) -> Callable[[Any], Any]:
+def checked_getter(stream: Stream[Any], where: str, part: RequestPart) -> Callable[[Any], Any]:
     """Return a function from a record of a stream to a part of a request, after checking the value.
 
     Fields of declared types are checked already.
@@ -123,7 +123,7 @@ def checked_getter(stream: Stream[Any], where: str, part: Part) -> Callable[[Any
     get = getter(stream, part.given)
     if not callable(part.given) and stream.record_class is not dict:
         return get
-    check = Checked(where, f"{part.name}=", part.type)
+    check = ArgumentCheck(where, f"{part.name}=", part.type)
 
     def checked(record: Any) -> Any:
         return check(get(record), record)
@@ -131,7 +131,7 @@ def checked_getter(stream: Stream[Any], where: str, part: Part) -> Callable[[Any
     return checked
 
 
-class Checked:
+class ArgumentCheck:
     """Checks what a function of an operation returns, or what a field of a dict has.
 
     Parameters:
@@ -146,7 +146,7 @@ class Checked:
         self._accepts = self._codec.accepts
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Checked, (self._where, self._what, self._of)
+        return ArgumentCheck, (self._where, self._what, self._of)
 
     def __call__(self, value: Any, record: Any, key: Any = None) -> Any:
         """Return a value that was given for a record, at a key if that is known.

@@ -19,9 +19,17 @@ from statekit.kv import operations
 from statekit.kv.annotations import iterator_of, list_of, one_of, optional, type_text
 from statekit.kv.answers import AnswerClass
 from statekit.kv.layouts import Layout, OneValue, SortedValues, ValueWithPast
-from statekit.kv.multi_get import Assembly
+from statekit.kv.multi_get import MultiGet
 from statekit.kv.operations import Results
-from statekit.kv.requests import WHOLE, Checked, Given, Keys, Part, key_of_parts, requests_of
+from statekit.kv.requests import (
+    WHOLE,
+    ArgumentCheck,
+    Given,
+    Keys,
+    RequestPart,
+    key_of_parts,
+    requests_of,
+)
 from statekit.shown import shown
 from statekit.state.options import TTL
 from statekit.timestamp import duration_to_micros
@@ -108,7 +116,7 @@ class StoreOperator:
         elif lateness != dt.timedelta(0):
             raise StateTypeError(f"{self.where}: lateness= needs event_time=")
         self.operations: dict[str, Operation] = {}
-        self.assemblies: dict[str, Assembly] = {}
+        self.assemblies: dict[str, MultiGet] = {}
         self.job: Job | None = None
 
     def _laid_out(self, history: dt.timedelta | str | None, ttl: TTL | None) -> Layout:
@@ -165,7 +173,7 @@ class StoreOperator:
         late = self.stream().late.of(operation.request, name=f"{assembly.found}.late")
         return assembly.late(late)
 
-    def key_parts(self, key: Keys) -> list[Part]:
+    def key_parts(self, key: Keys) -> list[RequestPart]:
         """Return the parts of a request that select the states of a key."""
         types, given = list(self.keys.items()), list[Given]()
         if isinstance(key, str):
@@ -186,16 +194,16 @@ class StoreOperator:
                 f"{self.where}: key={shown(key)} has {len(given)} parts, and keys of the store "
                 f"have {len(types)}: give as many fields"
             )
-        return [Part(name, of, each) for (name, of), each in zip(types, given, strict=True)]
+        return [RequestPart(name, of, each) for (name, of), each in zip(types, given, strict=True)]
 
-    def cell_parts(self, key: Keys, sort: Given | None) -> list[Part]:
+    def cell_parts(self, key: Keys, sort: Given | None) -> list[RequestPart]:
         """Return the parts of a request that name one value."""
         if (sort is None) != (self.sort is None):
             raise StateTypeError(
                 f"{self.where}: a key of the store has {'an' if sort is None else 'no'} ordered "
                 f"part: {'give sort=' if sort is None else 'leave out sort='}"
             )
-        ordered = [] if sort is None else [Part("sort", self.sort, sort)]
+        ordered = [] if sort is None else [RequestPart("sort", self.sort, sort)]
         return [*self.key_parts(key), *ordered]
 
     def check_keys(self, stream: Stream[Any], keys: Given) -> None:
@@ -216,19 +224,19 @@ class StoreOperator:
 
     def checked(
         self, kind: str, stream: Stream[Any], name: str | None, what: str, of: Any
-    ) -> Checked:
+    ) -> ArgumentCheck:
         """Return the check of what an argument of an operation gives."""
         own: object = getattr(stream, "name", stream)
-        return Checked(name or f"{self.name}.{kind}.{own}", what, of)
+        return ArgumentCheck(name or f"{self.name}.{kind}.{own}", what, of)
 
-    def record_part(self, stream: Stream[Any]) -> Part:
-        return Part("record", stream.record_class, WHOLE)
+    def record_part(self, stream: Stream[Any]) -> RequestPart:
+        return RequestPart("record", stream.record_class, WHOLE)
 
     def got(
         self,
         kind: str,
         stream: Stream[Any],
-        parts: list[Part],
+        parts: list[RequestPart],
         as_of: Given | None,
         into: Any,
         name: str | None,
@@ -242,7 +250,7 @@ class StoreOperator:
             raise StateTypeError(
                 f"{self.where}: as_of= needs values of the past: declare the store with history="
             )
-        parts = [*parts, Part("as_of", dt.datetime, as_of)]
+        parts = [*parts, RequestPart("as_of", dt.datetime, as_of)]
         results["status"] = str
         handle = operations.get_as_of(self.layout)
         return self.added(kind, stream, parts, results, handle, into, name)
@@ -277,7 +285,7 @@ class StoreOperator:
         self,
         kind: str,
         stream: Stream[Any],
-        parts: list[Part],
+        parts: list[RequestPart],
         results: dict[str, Any],
         handle: Results,
         into: Any,
@@ -289,7 +297,7 @@ class StoreOperator:
         suffix = "requests" if name is None else f"{kind}.requests"
         name = self.named(kind, stream, name)
         if self.event_time is not None:
-            parts = [*parts, Part("at", dt.datetime, self.event_time)]
+            parts = [*parts, RequestPart("at", dt.datetime, self.event_time)]
         with self.undone_if_refused():
             requests = requests_of(stream, f"{name}.{suffix}", parts)
             return self.declared(kind, name, requests, results, handle, into, arguments)

@@ -12,8 +12,8 @@ from statekit.kv import operations
 from statekit.kv.annotations import list_of, optional
 from statekit.kv.answers import entry_class
 from statekit.kv.layouts import SortedValues
-from statekit.kv.multi_get import Assembly
-from statekit.kv.requests import Given, Keys, Part, getter
+from statekit.kv.multi_get import MultiGet
+from statekit.kv.requests import Given, Keys, RequestPart, getter
 from statekit.kv.store_operator import StoreOperator
 from statekit.kv.typed_answers import (
     AsOfAnswer,
@@ -174,7 +174,7 @@ class StoreReads(Generic[K, V]):
         name = self._operator.named("multi_get", stream, name)
         self._operator.check_keys(stream, keys)
         times = {} if self._operator.event_time is None else {"at": self._operator.event_time}
-        assembly = Assembly(
+        assembly = MultiGet(
             name, stream, self._operator.keys, optional(self._operator.value), times
         )
         handle = operations.get_one_of_many(self._operator.layout)
@@ -250,8 +250,8 @@ class StoreReads(Generic[K, V]):
             raise StateTypeError(f"{self._operator.where}: scan(limit={shown(limit)}){fault}")
         bound = optional(self._operator.sort)
         parts = self._operator.key_parts(key)
-        parts += [Part("start", bound, start)] if start is not None else []
-        parts += [Part("end", bound, end)] if end is not None else []
+        parts += [RequestPart("start", bound, start)] if start is not None else []
+        parts += [RequestPart("end", bound, end)] if end is not None else []
         fields = {"sort": self._operator.sort, "value": self._operator.value}
         entry = entry_class(f"{self._operator.where}.scan", fields, into)
         handle = operations.scan(entry, reverse=reverse, limit=limit)

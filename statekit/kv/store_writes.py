@@ -12,7 +12,7 @@ from statekit.errors import StateTypeError
 from statekit.job.stream import Stream
 from statekit.kv import operations
 from statekit.kv.annotations import optional
-from statekit.kv.requests import WHOLE, Given, Keys, Part, check_fields, getter
+from statekit.kv.requests import WHOLE, Given, Keys, RequestPart, check_fields, getter
 from statekit.kv.store_operator import StoreOperator
 from statekit.kv.typed_answers import AttemptAnswer, PutAnswer, UpdateAnswer, ValueAnswer
 from statekit.shown import shown
@@ -75,7 +75,10 @@ class StoreWrites(Generic[K, V]):
         Raises:
             StateTypeError: a part does not fit its type, or the name is taken.
         """
-        parts = [*self._operator.cell_parts(key, sort), Part("value", self._operator.value, value)]
+        parts = [
+            *self._operator.cell_parts(key, sort),
+            RequestPart("value", self._operator.value, value),
+        ]
         return self._operator.added(
             "put", stream, parts, {}, operations.put(self._operator.layout), into, name
         )
@@ -220,7 +223,7 @@ class StoreWrites(Generic[K, V]):
         check_fields(
             stream,
             f"{self._operator.where}.put_if_absent",
-            [Part("value", self._operator.value, value)],
+            [RequestPart("value", self._operator.value, value)],
         )
         results = {"won": bool, "value": self._operator.value}
         new = getter(stream, value)
@@ -279,7 +282,9 @@ class StoreWrites(Generic[K, V]):
         """
         parts = [*self._operator.cell_parts(key, sort), self._operator.record_part(stream)]
         given = {"expected": expected, "value": value}
-        compared = [Part(part, optional(self._operator.value), of) for part, of in given.items()]
+        compared = [
+            RequestPart(part, optional(self._operator.value), of) for part, of in given.items()
+        ]
         check_fields(stream, f"{self._operator.where}.compare_and_set", compared)
         results = {"won": bool, "value": optional(self._operator.value)}
         old, new, of = (

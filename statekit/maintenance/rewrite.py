@@ -31,7 +31,7 @@ from statekit.checkpoint.shard_contents import ReplayCost
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import check_groups, check_parallelism, group_of_row, group_range
-from statekit.maintenance.row_keys import KeyedRows, RowParts
+from statekit.maintenance.row_keys import KeyedRows, RowKeyParts
 from statekit.query.stored_batches import keyed_batches
 from statekit.state.redistribution import NO_SPECS, Specs, moved_by_operator, put_local
 from statekit.watermark import BEGINNING
@@ -45,7 +45,7 @@ Progress = Callable[[int, int], None]
 Verified = Callable[[str, str, "RowChecksum"], None]
 """Called with the operator, the state or index family, and the checksum of its rows."""
 
-StoredRows = Iterable[tuple[str, RowParts, bytes]]
+StoredRows = Iterable[tuple[str, RowKeyParts, bytes]]
 """Rows: family, parts of the row key, row."""
 
 _REPORTED_ROWS = 10_000
@@ -177,7 +177,7 @@ class _ShardsWriter:
     def __exit__(self, *_: object) -> None:
         self._closing.close()
 
-    def put(self, family: str, parts: RowParts, row: bytes) -> None:
+    def put(self, family: str, parts: RowKeyParts, row: bytes) -> None:
         """Add a row. Each row key is added once.
 
         Raises:
@@ -282,7 +282,7 @@ class _ShardsWriter:
 
 def stored_rows(
     repository: Repository, operator: OperatorRecord, manifest: EpochManifest
-) -> Iterator[tuple[str, RowParts, bytes]]:
+) -> Iterator[tuple[str, RowKeyParts, bytes]]:
     """Yield all rows of an operator after an epoch: family, parts of the row key, row.
 
     One shard after the other is unpacked on the local disk. Within a shard, families are yielded

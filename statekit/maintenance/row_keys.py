@@ -25,7 +25,7 @@ from statekit.stored_types import key_schema
 from statekit.timestamp import TIME_BYTES, micros_of_sortable
 
 
-class RowParts(NamedTuple):
+class RowKeyParts(NamedTuple):
     """A row key without its key group.
 
     Parameters:
@@ -39,7 +39,7 @@ class RowParts(NamedTuple):
     after: bytes
 
     @classmethod
-    def of_subkey(cls, family: str, key: bytes, subkey: bytes) -> RowParts:
+    def of_subkey(cls, family: str, key: bytes, subkey: bytes) -> RowKeyParts:
         """Return the inverse of `subkey`."""
         cut = _before_bytes(family)
         return cls(subkey[:cut], key, subkey[cut:])
@@ -96,7 +96,7 @@ class KeyedRows:
         self._seen = b""
         self._key, self._group = b"", b""
 
-    def parts(self, family: str, row_key: bytes) -> RowParts:
+    def parts(self, family: str, row_key: bytes) -> RowKeyParts:
         """Split a row key.
 
         Raises:
@@ -106,9 +106,9 @@ class KeyedRows:
         if not (self._seen and row_key.startswith(self._seen, start)):
             self._seen = row_key[start : self.key_codec.decode(row_key, start)[1]]
         end = start + len(self._seen)  # no key begins with another one
-        return RowParts(row_key[GROUP_BYTES:start], self._seen, row_key[end:])
+        return RowKeyParts(row_key[GROUP_BYTES:start], self._seen, row_key[end:])
 
-    def row_key(self, parts: RowParts) -> bytes:
+    def row_key(self, parts: RowKeyParts) -> bytes:
         """Return the row key for this number of key groups.
 
         Raises:
@@ -119,7 +119,7 @@ class KeyedRows:
             self._key, self._group = parts.key, pack_group(group)
         return self._group + parts.before + parts.key + parts.after
 
-    def entry(self, family: str, parts: RowParts, row_key: bytes, row: bytes) -> Entry | None:
+    def entry(self, family: str, parts: RowKeyParts, row_key: bytes, row: bytes) -> Entry | None:
         """Return the index entry of a row; None if it needs none."""
         if family == TIMERS:
             clock, due = CLOCKS[parts.after[0]], micros_of_sortable(parts.after, 1)

@@ -30,7 +30,7 @@ from statekit.watermark import BEGINNING
 
 
 @dataclass(frozen=True)
-class EpochFacts:
+class ChangeFacts:
     """What every change of an epoch has in common. Small, and picklable.
 
     Parameters:
@@ -112,7 +112,7 @@ class ChangeTable:
         self.schema = pa.schema([*about, _OP, *self._tables["upsert"].schema])
         self.key_names = tuple(offered.name for offered in keys)
 
-    def batch(self, epoch: EpochFacts, op: str, rows: RowBatch) -> pa.RecordBatch:
+    def batch(self, epoch: ChangeFacts, op: str, rows: RowBatch) -> pa.RecordBatch:
         """Return changes of one kind.
 
         Parameters:
@@ -127,12 +127,12 @@ class ChangeTable:
         stored, count = self._tables[op].batch(rows), len(rows.keys)
         return self._filled(epoch, op, count, stored)
 
-    def clear_all(self, epoch: EpochFacts) -> pa.RecordBatch:
+    def clear_all(self, epoch: ChangeFacts) -> pa.RecordBatch:
         """Return the change that removes all rows of the state."""
         return self._filled(epoch, "clear", 1, None)
 
     def _filled(
-        self, epoch: EpochFacts, op: str, count: int, stored: pa.RecordBatch | None
+        self, epoch: ChangeFacts, op: str, count: int, stored: pa.RecordBatch | None
     ) -> pa.RecordBatch:
         """Return a batch of all columns: those that are not stored are null."""
         names = set() if stored is None else set(stored.schema.names)

@@ -23,7 +23,7 @@ from statekit.checkpoint.sealed_json import FileRef
 from statekit.errors import CorruptCheckpointError, QueryError
 from statekit.keygroup import GROUP_BYTES
 from statekit.query.change_sources import Comparison, FileChanges, change_source, have_other_shards
-from statekit.query.change_table import ChangeTable, EpochFacts
+from statekit.query.change_table import ChangeFacts, ChangeTable
 from statekit.query.epochs import EpochReader, next_manifest
 from statekit.query.net_changes import NetChanges
 from statekit.query.packed_bytes import RowBatch, row_batches
@@ -35,7 +35,7 @@ Groups = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Piece:
+class ShardChanges:
     """A part of the changes of a state in one epoch.
 
     Parameters:
@@ -50,7 +50,7 @@ class Piece:
             completely.
     """
 
-    facts: EpochFacts
+    facts: ChangeFacts
     job_file: FileRef
     shard: int = 0
     files: tuple[FileRef, ...] = ()
@@ -148,7 +148,7 @@ class StateChanges:
 
     def pieces(
         self, before: EpochManifest | None, epochs: Iterable[EpochManifest]
-    ) -> Iterator[Piece]:
+    ) -> Iterator[ShardChanges]:
         """Yield the pieces of the changes of epochs.
 
         Parameters:
@@ -171,20 +171,20 @@ class StateChanges:
     def _has_state(self, manifest: EpochManifest) -> bool:
         return self.epochs.has_state(manifest, self._operator, self._state)
 
-    def _pieces_of(self, source: FileChanges | Comparison) -> Iterator[Piece]:
+    def _pieces_of(self, source: FileChanges | Comparison) -> Iterator[ShardChanges]:
         after, operator = source.after, self._operator
         watermark_us = after.operators[operator].watermark_us
-        facts = EpochFacts(
+        facts = ChangeFacts(
             after.epoch, after.cause, source.kind, watermark_us, after.processing_time_us
         )
         job_file = after.job_file
         if isinstance(source, Comparison):
             epoch_id, before = after.id, None if source.before is None else source.before.id
             if source.rows.is_local:
-                yield Piece(facts, job_file, epoch_id=epoch_id)
+                yield ShardChanges(facts, job_file, epoch_id=epoch_id)
                 return
             for groups_before, groups in source.pieces():
-                yield Piece(
+                yield ShardChanges(
                     facts,
                     job_file,
                     epoch_id=epoch_id,
@@ -193,16 +193,16 @@ class StateChanges:
                     groups=groups,
                 )
         elif source.rows.is_local and have_other_shards(source.before, after, operator):
-            yield Piece(facts, job_file, epoch_id=after.id)
+            yield ShardChanges(facts, job_file, epoch_id=after.id)
         else:
             shards = after.operators[operator].shards
             numbers = {shard.first_group: number for number, shard in enumerate(shards)}
             for shard, refs in source.files_of_shards():
-                yield Piece(facts, job_file, numbers[shard.first_group], tuple(refs))
+                yield ShardChanges(facts, job_file, numbers[shard.first_group], tuple(refs))
 
     # ---------------------------------------------------------------------------------- reading
 
-    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def batches(self, piece: ShardChanges) -> Iterator[pa.RecordBatch]:
         """Yield the changes of a piece, "clear" before the rows of its key.
 
         Raises:
@@ -219,7 +219,7 @@ class StateChanges:
                 rows = self._compared(piece, piece.groups)
                 yield from _changed(piece.facts, table, rows, None)
 
-    def _from_files(self, piece: Piece, table: ChangeTable) -> Iterator[pa.RecordBatch]:
+    def _from_files(self, piece: ShardChanges, table: ChangeTable) -> Iterator[pa.RecordBatch]:
         is_local = self._rows(piece.job_file, piece.facts.epoch).is_local
         shard, cut = (piece.shard, GROUP_BYTES) if is_local else (None, 0)
         with NetChanges(self._repository, piece.files, self._state) as net:
@@ -229,7 +229,7 @@ class StateChanges:
             rows = ((key[cut:], row) for key, row in net.rows)
             yield from _changed(piece.facts, table, rows, shard)
 
-    def _of_all_shards(self, piece: Piece, table: ChangeTable) -> Iterator[pa.RecordBatch]:
+    def _of_all_shards(self, piece: ShardChanges, table: ChangeTable) -> Iterator[pa.RecordBatch]:
         """Yield operator state completely."""
         yield table.clear_all(piece.facts)
         manifest = self._manifest_of(piece)
@@ -238,7 +238,9 @@ class StateChanges:
         for number, rows in enumerate(of_shards):
             yield from _changed(piece.facts, table, iter(rows), number)
 
-    def _compared(self, piece: Piece, groups: Groups) -> Iterator[tuple[bytes, bytes | None]]:
+    def _compared(
+        self, piece: ShardChanges, groups: Groups
+    ) -> Iterator[tuple[bytes, bytes | None]]:
         after = self._manifest_of(piece)
         rows, repository = self._rows_of(after), self._repository
         if piece.before is None:
@@ -250,7 +252,7 @@ class StateChanges:
         with still_kept(repository, piece.before.epoch, QueryError):
             yield from source.changed_rows(piece.groups_before, groups)
 
-    def _manifest_of(self, piece: Piece) -> EpochManifest:
+    def _manifest_of(self, piece: ShardChanges) -> EpochManifest:
         assert piece.epoch_id is not None, "its rows are not in files of the epoch"
         return self.epochs.manifest(piece.epoch_id)
 
@@ -276,7 +278,7 @@ def _in_shard(batch: RowBatch, shard: int | None) -> RowBatch:
 
 
 def _changed(
-    facts: EpochFacts,
+    facts: ChangeFacts,
     table: ChangeTable,
     rows: Iterator[tuple[bytes, bytes | None]] | Iterator[tuple[bytes, bytes]],
     shard: int | None,

@@ -47,7 +47,7 @@ class TopKey(NamedTuple):
     writes: int | None = None
 
 
-class Top(NamedTuple):
+class TopKeys(NamedTuple):
     """The first keys of a ranking.
 
     Parameters:
@@ -79,7 +79,7 @@ def top(
     *,
     by: Measure = "size",
     limit: int = 10,
-) -> Top:
+) -> TopKeys:
     """Return the first keys of an operator in a ranking.
 
     Each state counts for itself. By size or rows, all rows of the epoch are read once, and memory
@@ -115,7 +115,7 @@ def top(
         TopKey(size.state, decode(size.key)[0] if decode else None, size.rows, size.row_bytes)
         for size in largest
     ]
-    return Top(keys, groups.most_common())
+    return TopKeys(keys, groups.most_common())
 
 
 def _families(
@@ -185,7 +185,7 @@ def _sizes(
 
 def _most_written(
     checkpoint: CheckpointReader, record: OperatorRecord, families: tuple[str, ...], limit: int
-) -> Top:
+) -> TopKeys:
     first = _first_counted(checkpoint)
     writes: Counter[tuple[str, bytes]] = Counter()
     kept = {family: Family(record, family) for family in families}
@@ -199,7 +199,7 @@ def _most_written(
         TopKey(state, decode(key)[0] if decode else None, writes=count)
         for (state, key), count in writes.most_common(limit)
     ]
-    return Top(keys, [], (first, checkpoint.manifest.epoch))
+    return TopKeys(keys, [], (first, checkpoint.manifest.epoch))
 
 
 def _written_keys(family: Family, batch: pa.RecordBatch) -> list[bytes]:

@@ -27,7 +27,7 @@ from statekit.server.limits import Limits
 from statekit.server.live import LiveChanges
 from statekit.server.long_work import LongWork
 from statekit.server.metrics import Metrics
-from statekit.server.observed import Observed
+from statekit.server.observed import MeasuredApp
 from statekit.server.openapi import Documents
 from statekit.server.openapi import router as openapi_router
 from statekit.server.places import Places
@@ -107,7 +107,7 @@ class Application:
         limited = TimeLimit(StoredReads(app, served), limits.seconds)
         reads = KnownHosts(SingleReads(limited, served), hosts)
         callers = Callers(reads, access, limits.refusals_per_s)
-        self._app = TrustedProxies(Observed(_for_origins(callers, origins), metrics), proxies)
+        self._app = TrustedProxies(MeasuredApp(_for_origins(callers, origins), metrics), proxies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)

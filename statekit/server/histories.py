@@ -17,7 +17,7 @@ BYTES_MAX = 2_000_000
 """Bytes of the values of one answer."""
 
 
-class History(NamedTuple):
+class KeyHistory(NamedTuple):
     """The values of a key.
 
     Parameters:
@@ -37,7 +37,7 @@ def history_of(
     key: Any,
     part: Part,
     is_unwanted: Callable[[], bool] = lambda: False,
-) -> History:
+) -> KeyHistory:
     """Return the values of a key. It reads from the newest epoch back, as far as values fit.
 
     Parameters:
@@ -87,5 +87,5 @@ def _entry(view: View, value: bytes) -> bytes:
     )
 
 
-def _history(newest_first: list[bytes], *, is_cut: bool) -> History:
-    return History(msgspec.Raw(b"[" + b",".join(newest_first[::-1]) + b"]"), is_cut)
+def _history(newest_first: list[bytes], *, is_cut: bool) -> KeyHistory:
+    return KeyHistory(msgspec.Raw(b"[" + b",".join(newest_first[::-1]) + b"]"), is_cut)

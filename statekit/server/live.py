@@ -177,7 +177,7 @@ class Watcher:
         self.forget()
 
 
-class StateChanges:
+class WatchedChanges:
     """The changes of one state, while anyone watches it. All methods are called in the loop.
 
     Parameters:
@@ -320,7 +320,7 @@ class LiveChanges:
 
     def __init__(self, watchers_max: int) -> None:
         self._watchers_max = watchers_max
-        self._states: dict[tuple[str, str, str], StateChanges] = {}
+        self._states: dict[tuple[str, str, str], WatchedChanges] = {}
 
     @property
     def watchers(self) -> int:
@@ -332,7 +332,7 @@ class LiveChanges:
         """Whether no more may watch."""
         return self.watchers >= self._watchers_max
 
-    def state(self, job: ServedJob, operator: str, state: str) -> StateChanges:
+    def state(self, job: ServedJob, operator: str, state: str) -> WatchedChanges:
         """Return the changes of a state, which are followed from now on.
 
         Raises:
@@ -341,7 +341,7 @@ class LiveChanges:
         place = (job.alias, operator, state)
         if place not in self._states:
             job.last().state(operator, state)
-            self._states[place] = StateChanges(job, operator, state)
+            self._states[place] = WatchedChanges(job, operator, state)
         return self._states[place]
 
     def leave(self, job: ServedJob, operator: str, state: str, watcher: Watcher) -> None:

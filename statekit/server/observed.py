@@ -21,7 +21,7 @@ DIRECT_READ = "statekit.direct_read"
 """The name that a scope has for the kind of its request, if it was answered without the routes."""
 
 
-class Observed:
+class MeasuredApp:
     """Measures what an application does.
 
     Parameters:

@@ -25,7 +25,7 @@ from statekit.server.answers import encode, is_known, tag_of
 from statekit.server.described import readable_types
 from statekit.server.openapi_parts import HEADERS, PARAMETERS, RESPONSES, SCHEMAS, Part
 from statekit.server.openapi_routes import PATHS, of_jobs, others
-from statekit.server.openapi_states import JobPart
+from statekit.server.openapi_states import JobPaths
 from statekit.server.problems import Problem, bad_request
 from statekit.server.routes import Allowed, Jobs, Served
 
@@ -156,7 +156,7 @@ class Documents:
         schemas = {**SCHEMAS, **self._others.schemas}
         for alias, job in jobs.items():
             if job is not None:
-                JobPart(alias, paths, schemas).add(job)
+                JobPaths(alias, paths, schemas).add(job)
         components: dict[str, Any] = {
             "schemas": schemas,
             "parameters": PARAMETERS,

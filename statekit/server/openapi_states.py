@@ -43,7 +43,7 @@ _JSON_IN_PATHS = frozenset({"optional", "tuple", "dynamic"})
 """The kinds of keys that are JSON in an address."""
 
 
-class JobPart:
+class JobPaths:
     """Adds the part of the document that is about one job.
 
     Parameters:
@@ -119,7 +119,7 @@ class _StatePart:
     """
 
     def __init__(
-        self, job: JobPart, operator: OperatorRecord, state: StateRecord, key: JsonSchema
+        self, job: JobPaths, operator: OperatorRecord, state: StateRecord, key: JsonSchema
     ) -> None:
         self._job, self._operator, self._state, self._key = job, operator, state, key
         self._name = f"{job.alias}.{operator.name}.{state.name}"

@@ -42,8 +42,8 @@ from statekit.spark.pickling import Pickled, PickledBases, pickled_operator
 from statekit.spark.placement import Placement
 from statekit.spark.plan import (
     FirstInput,
-    FrameOptions,
     OperatorFrames,
+    PassOptions,
     Route,
     Slot,
     UnionFrames,
@@ -219,8 +219,8 @@ class EpochRunner:
             return frames.frame_of_rows(rows, step, route)
         return frames.frame([streams[name] for name in each.streams], step, route)
 
-    def _frame_options(self, each: Pass) -> FrameOptions:
-        return FrameOptions(
+    def _frame_options(self, each: Pass) -> PassOptions:
+        return PassOptions(
             each.first,
             tuple(chain.output_type for chain in each.chains),
             self._coordinator.parallelism,

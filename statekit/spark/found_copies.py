@@ -20,7 +20,7 @@ Shard = tuple[str, tuple[int, int]]
 """An operator, and the key groups of one of its shards."""
 
 
-class FoundCopy(NamedTuple):
+class ExecutorCopy(NamedTuple):
     """A copy on the disk of an executor.
 
     Parameters:
@@ -63,7 +63,7 @@ class _ListCopies:
 
 def found_copies(
     frames: PlacedFrames, places: Sequence[str], directory: str, checkpoint_id: str
-) -> list[FoundCopy]:
+) -> list[ExecutorCopy]:
     """Return the copies that executors have, as far as their tasks ran where they should.
 
     Parameters:
@@ -74,15 +74,15 @@ def found_copies(
     """
     listed = frames.frame(places).mapInArrow(_ListCopies(directory, checkpoint_id), _COLUMNS)
     rows = listed.collect()
-    return [FoundCopy(row.executor, row.operator, (row.first, row.last)) for row in rows]
+    return [ExecutorCopy(row.executor, row.operator, (row.first, row.last)) for row in rows]
 
 
-def owners(copies: Iterable[FoundCopy]) -> dict[Shard, str]:
+def owners(copies: Iterable[ExecutorCopy]) -> dict[Shard, str]:
     """Return one executor for each shard: of several, the one with the fewest shards.
 
     Executors of one host share its copies.
 
-    >>> shared = [FoundCopy(id, "bank", groups) for groups in [(0, 1), (2, 3)] for id in "ab"]
+    >>> shared = [ExecutorCopy(id, "bank", groups) for groups in [(0, 1), (2, 3)] for id in "ab"]
     >>> owners(shared)
     {('bank', (0, 1)): 'a', ('bank', (2, 3)): 'b'}
     """

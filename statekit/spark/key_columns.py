@@ -28,7 +28,7 @@ _TYPES: dict[str, tuple[type[spark_types.DataType], ...]] = {
 
 
 @dataclass(frozen=True)
-class KeyColumn:
+class KeyField:
     """A key field.
 
     Parameters:
@@ -42,7 +42,7 @@ class KeyColumn:
     hashed: tuple[str, ...]
 
 
-def key_columns(df: DataFrame, operator: Operator) -> list[KeyColumn]:
+def key_columns(df: DataFrame, operator: Operator) -> list[KeyField]:
     """Return the key fields of an operator.
 
     Integers are hashed as bigint, an interval as its microseconds, a UUID as its bytes, and a
@@ -63,7 +63,7 @@ def key_columns(df: DataFrame, operator: Operator) -> list[KeyColumn]:
             )
         where = f"operator {operator.name!r}: key column {name!r}"
         hashed = list(_hashed(_unoptional(schema), df.schema[name].dataType, quoted(name), where))
-        columns.append(KeyColumn(name, hashed[0] if len(hashed) == 1 else quoted(name), (*hashed,)))
+        columns.append(KeyField(name, hashed[0] if len(hashed) == 1 else quoted(name), (*hashed,)))
     return columns
 
 

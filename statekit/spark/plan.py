@@ -110,7 +110,7 @@ def _check_consumers(df: DataFrame, stream: str, job: Job) -> None:
 
 
 @dataclass(frozen=True)
-class FrameOptions:
+class PassOptions:
     """Options of the frames of a pass.
 
     Parameters:
@@ -220,7 +220,7 @@ class ShardFrames:
         inputs: the number of input streams.
     """
 
-    def __init__(self, keyed: DataFrame, options: FrameOptions, inputs: int = 1) -> None:
+    def __init__(self, keyed: DataFrame, options: PassOptions, inputs: int = 1) -> None:
         self._marks = marks(keyed, options.shards)
         self._order = order_of(keyed, options, inputs)
         self._shards = options.shards
@@ -264,7 +264,7 @@ class OperatorFrames(ShardFrames):
     def __init__(
         self,
         like: DataFrame,
-        options: FrameOptions,
+        options: PassOptions,
         record_type: RecordType,
         *,
         combines: Combines = None,
@@ -317,7 +317,7 @@ class UnionFrames(ShardFrames):
     """
 
     def __init__(
-        self, likes: Sequence[DataFrame], slots: Sequence[Slot], inputs: int, options: FrameOptions
+        self, likes: Sequence[DataFrame], slots: Sequence[Slot], inputs: int, options: PassOptions
     ) -> None:
         self._inputs = inputs
         self._key = options.key
@@ -412,7 +412,7 @@ class UnionFrames(ShardFrames):
         return self.run(rows, step, route)
 
 
-def _group_and_key(df: DataFrame, options: FrameOptions) -> list[Column]:
+def _group_and_key(df: DataFrame, options: PassOptions) -> list[Column]:
     """Return the columns by which the records of an input are routed and sorted."""
     group = F.expr(group_expression(df, options)).cast("int").alias(GROUP)
     keys = key_columns(df, options.operator)
@@ -538,7 +538,7 @@ def selected_columns(transform: Transform, df: DataFrame) -> list[Column]:
     return columns
 
 
-def group_expression(df: DataFrame, options: FrameOptions) -> str:
+def group_expression(df: DataFrame, options: PassOptions) -> str:
     """Return the key group of a record; without a key, records are distributed round robin."""
     operator, shards, groups = options.operator, options.shards, options.groups
     keys = key_columns(df, operator)
@@ -549,7 +549,7 @@ def group_expression(df: DataFrame, options: FrameOptions) -> str:
     return f"({turn} * {groups} + {shards - 1}) div {shards}"  # the first key group of that shard
 
 
-def order_of(df: DataFrame, options: FrameOptions, inputs: int = 1) -> list[Column]:
+def order_of(df: DataFrame, options: PassOptions, inputs: int = 1) -> list[Column]:
     """Return the columns that sort routed rows by key group, key, input and arrival.
 
     Spark compares the first 8 bytes of the first column, and compares the rows themselves if those

@@ -16,7 +16,7 @@ from itertools import takewhile
 from operator import gt, lt
 from typing import Any, TypeVar, cast, overload
 
-from statekit.backend.interface import Backend, Reader, Rows, prefix_end
+from statekit.backend.interface import Backend, RowReads, Rows, prefix_end
 from statekit.checkpoint.era import UNWRITTEN
 from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.errors import StateTypeError
@@ -58,7 +58,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         # once.
         self._last: tuple[Any, bytes, bytes] = (ABSENT, b"", b"")
 
-    def _reader(self, backend: Backend) -> Reader:
+    def _reader(self, backend: Backend) -> RowReads:
         scope = self._scope
         return backend.reader(self._name, first_key=lambda: scope.prefix)
 

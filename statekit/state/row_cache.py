@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
-from statekit.backend.interface import Backend, Reader
+from statekit.backend.interface import Backend, RowReads
 from statekit.checkpoint.era import PERMANENT, UNWRITTEN
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.state.base import ABSENT, State, StateSpec
@@ -72,7 +72,7 @@ class RowCache(State):
 
     # ----------------------------------------------------------------------------------- reading
 
-    def _reader(self, backend: Backend) -> Reader:
+    def _reader(self, backend: Backend) -> RowReads:
         """Return the reads of the rows."""
         raise NotImplementedError
 

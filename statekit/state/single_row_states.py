@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import compress
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from statekit.backend.interface import Backend, Reader
+from statekit.backend.interface import Backend, RowReads
 from statekit.checkpoint.era import PERMANENT, UNWRITTEN
 from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.codec.value_codec import PickleCodec
@@ -28,7 +28,7 @@ class SingleRowState(RowCache):
 
     __slots__ = ()
 
-    def _reader(self, backend: Backend) -> Reader:
+    def _reader(self, backend: Backend) -> RowReads:
         return backend.reader(self._name, next_keys=self._scope.next_keys)
 
     def clear(self) -> None:

@@ -13,9 +13,9 @@ from statekit.job.job import Job
 from statekit.job.plan import Operator, Output, Transform
 from statekit.shown import shown
 from statekit.testing.comparison import agree, have_the_same, is_same
-from statekit.testing.driver import Contents
+from statekit.testing.driver import EpochContents
 from statekit.testing.job_harness import JobHarness, timed_readers
-from statekit.testing.job_model import JobModel
+from statekit.testing.job_model import OperatorModels
 from statekit.testing.process_model import ProcessModel, WritingKey
 from statekit.testing.subject import History, Observed, Step, Subject
 from statekit.timestamp import datetime_to_micros
@@ -23,7 +23,7 @@ from statekit.timestamp import datetime_to_micros
 
 def is_modelled(job: Job) -> bool:
     """Return whether an operator of a job has a model."""
-    return bool(JobModel(job).of)
+    return bool(OperatorModels(job).of)
 
 
 def differs_from_model(subject: Subject, history: History) -> tuple[str, Observed, Observed] | None:
@@ -34,7 +34,7 @@ def differs_from_model(subject: Subject, history: History) -> tuple[str, Observe
     """
     job = _with_all_streams(subject.job)
     subject.memory.restore()
-    model, harness = JobModel(job), JobHarness(job, 1, memory=subject.memory)
+    model, harness = OperatorModels(job), JobHarness(job, 1, memory=subject.memory)
     ours, theirs = Observed(), Observed()
     subject.count_run(history)
     for step in subject.steps(history, ours):
@@ -64,7 +64,7 @@ def forgets_changes(subject: Subject, history: History) -> tuple[str, Observed, 
     job = _with_all_streams(subject.job)
     subject.memory.restore()
     harness, run = JobHarness(job, 1, memory=subject.memory), Observed()
-    model, writing = JobModel(job), JobModel(job, WritingKey)
+    model, writing = OperatorModels(job), OperatorModels(job, WritingKey)
     ours, theirs = Observed(), Observed()
     subject.count_run(history)
     for step in subject.steps(history, run):
@@ -122,7 +122,7 @@ def _received(job: Job, emitted: Mapping[str, list[Any]]) -> dict[str, list[Any]
 
 def _in_epoch(
     job: Job,
-    model: JobModel,
+    model: OperatorModels,
     ours: Observed,
     emitted: Mapping[str, list[Any]],
     theirs: dict[str, list[Any]],
@@ -173,7 +173,7 @@ def _transformed(transform: Transform, emitted: Mapping[str, list[Any]]) -> dict
     return {transform.name: made}
 
 
-def _in_states(operator: Operator, model: ProcessModel, contents: Contents) -> str | None:
+def _in_states(operator: Operator, model: ProcessModel, contents: EpochContents) -> str | None:
     """Return which state of a key differs."""
     for spec in operator.declared.states:
         values = contents.states.get((operator.name, spec.name))
@@ -190,7 +190,7 @@ def _in_states(operator: Operator, model: ProcessModel, contents: Contents) -> s
     return None
 
 
-def _in_timers(operator: Operator, model: ProcessModel, contents: Contents) -> str | None:
+def _in_timers(operator: Operator, model: ProcessModel, contents: EpochContents) -> str | None:
     """Return the timers of which key differ."""
     if not operator.declared.handles_timers:
         return None

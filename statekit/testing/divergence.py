@@ -10,9 +10,9 @@ from typing import Any
 
 from statekit.functions.process import Process
 from statekit.shown import shown
-from statekit.testing.properties import Difference, Property
+from statekit.testing.properties import Property, RunDifference
 from statekit.testing.subject import History, Observed, Subject
-from statekit.testing.written_test import Writer
+from statekit.testing.written_test import CodeWriter
 
 _WIDTH = 44  # of a column
 _TEXT_MAX = 10_000  # characters of the records of an epoch
@@ -24,7 +24,7 @@ def explained(
     checked: Property,
     history: History,
     argument: Any,
-    difference: Difference | None,
+    difference: RunDifference | None,
 ) -> str:
     """Return the message about a property that does not hold.
 
@@ -41,7 +41,7 @@ def explained(
         ]
     else:
         lines += [f"What differs: {difference.what}", "", *_side_by_side(difference), ""]
-    writer = Writer()
+    writer = CodeWriter()
     body = _body(writer, subject, checked, history, argument)
     test = "\n".join(writer.test(f"{subject.name}_{checked.name}", body, ["Fault", "check"]))
     lines += ["This test runs it again:", "", indent(test, "    ")]
@@ -52,7 +52,7 @@ def explained(
     return "\n".join(lines)
 
 
-def _side_by_side(difference: Difference) -> Iterator[str]:
+def _side_by_side(difference: RunDifference) -> Iterator[str]:
     """Yield the records of two runs, epoch by epoch."""
     one, other = difference.runs
     titles = difference.titles if other is not None else difference.titles[:1]
@@ -87,7 +87,7 @@ def _text(epoch: dict[str, list[Any]]) -> str:
 
 
 def _body(
-    writer: Writer, subject: Subject, checked: Property, history: History, argument: Any
+    writer: CodeWriter, subject: Subject, checked: Property, history: History, argument: Any
 ) -> Iterator[str]:
     yield "history = ["
     for epoch in history:
@@ -109,7 +109,7 @@ def _body(
     yield f"check({checked_as}, history=history, {own}holds={{{checked.name!r}: {argument!r}}})"
 
 
-def _listed(writer: Writer, title: str, records: list[Any]) -> Iterator[str]:
+def _listed(writer: CodeWriter, title: str, records: list[Any]) -> Iterator[str]:
     """Yield the lines of a list of records, each in a line of its own if there are several."""
     if len(records) < 2:
         yield f"{title}{writer.source_of(records)},"

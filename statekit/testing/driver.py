@@ -47,7 +47,7 @@ _END = b"\xff" * 16  # behind all keys of rows
 
 
 @dataclass(frozen=True)
-class Contents:
+class EpochContents:
     """What is stored after an epoch, as plain Python.
 
     Parameters:
@@ -274,11 +274,11 @@ class JobDriver:
             timers = operator.declared.bind_timers(scope, backend, plan)
             return [] if timers is None else timers.list()
 
-    def _contents(self) -> Contents:
+    def _contents(self) -> EpochContents:
         """Return everything that is stored after the last epoch."""
         last = self._runner.coordinator.last
         late = 0 if last is None else sum(each.late_so_far for each in last.operators.values())
-        found = Contents({}, {}, {}, {}, late)
+        found = EpochContents({}, {}, {}, {}, late)
         for operator in self._job.operators:
             for spec in operator.declared.states:
                 if spec.kind.is_local:
@@ -294,7 +294,7 @@ class JobDriver:
                     self._add_contents(found, operator, shard)
         return found
 
-    def _add_contents(self, found: Contents, operator: Operator, shard: int) -> None:
+    def _add_contents(self, found: EpochContents, operator: Operator, shard: int) -> None:
         """Add the states and timers of the keys of a shard."""
         process = operator.declared
         keyed = [spec for spec in process.states if not spec.kind.is_local]

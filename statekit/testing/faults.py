@@ -27,8 +27,8 @@ from statekit.backend.mutation import Batch
 from statekit.checkpoint.manifest import ShardPlan, ShardPlans
 from statekit.checkpoint.object_store import (
     FileBytes,
+    FilePage,
     Objects,
-    Page,
     RequestError,
     Stored,
     StoreOptions,
@@ -216,7 +216,7 @@ class _FaultyObjects:
         if effect == "fail after":
             raise self._failed("create", path)
 
-    def page(self, under: str, behind: str | None = None) -> Page:
+    def page(self, under: str, behind: str | None = None) -> FilePage:
         return self._done("list", under, partial(self._inner.page, under, behind))
 
     def names(self, under: str) -> list[str]:

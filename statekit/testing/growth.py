@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from statekit.errors import StatekitError
 from statekit.testing.comparison import fields_by_name
-from statekit.testing.driver import Contents
+from statekit.testing.driver import EpochContents
 from statekit.testing.subject import History, Observed, Subject
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _is_linear(sizes: Mapping[int, int]) -> bool:
     return third - second >= _LINEAR * expected
 
 
-def _elements(contents: Contents) -> Counter[Where]:
+def _elements(contents: EpochContents) -> Counter[Where]:
     """Return how many elements each key has of each state, and how many timers."""
     found: Counter[Where] = Counter()
     for (operator, state), values in contents.states.items():

@@ -16,7 +16,7 @@ from statekit.job.plan import Operator
 from statekit.job.progress import OutputCallback
 from statekit.shown import shown
 from statekit.state.timers import Timer
-from statekit.testing.driver import Backend, Contents, JobDriver, stored_epochs
+from statekit.testing.driver import Backend, EpochContents, JobDriver, stored_epochs
 from statekit.testing.process_memory import ProcessMemory
 from statekit.timestamp import instant
 from statekit.watermark import BEGINNING
@@ -270,7 +270,7 @@ class JobHarness(JobDriver):
         repository = stored_epochs(path, parallelism, job.key_groups, functions)
         return cls(job, parallelism, backend, repository, allow_dropped_state=allow_dropped_state)
 
-    def contents(self) -> Contents:
+    def contents(self) -> EpochContents:
         """Return all states and timers after the last epoch, as plain Python."""
         return self._contents()
 

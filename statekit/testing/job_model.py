@@ -1,4 +1,4 @@
-"""`JobModel`: the operators of a job over plain Python, each with the records that reach it."""
+"""`OperatorModels`: the operators of a job over plain Python, each with its records."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Marks(NamedTuple):
     reached_us: int
 
 
-class JobModel:
+class OperatorModels:
     """Runs each operator of a job over plain Python. It knows which records are late.
 
     The records of an operator are given, also those that another operator emits: each operator is

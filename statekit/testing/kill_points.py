@@ -50,7 +50,7 @@ class Failure(NamedTuple):
     line: int = 0
 
 
-class Start(NamedTuple):
+class JobStart(NamedTuple):
     """How a start of a job ended.
 
     Parameters:
@@ -105,7 +105,7 @@ class KillPoints:
     Parameters:
         code: whose lines are moments.
         kill_at: the number of the moment, from 1; None for none.
-        answer: where the `Start` is written to, right before.
+        answer: where the `JobStart` is written to, right before.
     """
 
     def __init__(self, code: UsersCode, kill_at: int | None, answer: IO[bytes]) -> None:
@@ -118,10 +118,10 @@ class KillPoints:
         """Count a moment, and kill the process if it is the one."""
         self.reached.append(point)
         if len(self.reached) == self._kill_at:
-            self.end(Start(self.reached, killed=True))
+            self.end(JobStart(self.reached, killed=True))
             os.killpg(0, signal.SIGKILL)
 
-    def end(self, start: Start) -> None:
+    def end(self, start: JobStart) -> None:
         """Say how the start ends."""
         pickle.dump(start, self._answer)
         self._answer.flush()

@@ -29,7 +29,7 @@ _SEEDS = ("1", "4242")
 """Of the hashes of texts in the processes."""
 
 
-class Place(NamedTuple):
+class _Place(NamedTuple):
     """Where histories run.
 
     Parameters:
@@ -99,8 +99,8 @@ def _noon() -> dt.datetime:
 
 
 PLACES = (
-    Place("a process", 0, "Pacific/Marquesas", _noon),
-    Place("another one for each epoch", 1, "Asia/Kathmandu", lambda: _AHEAD),
+    _Place("a process", 0, "Pacific/Marquesas", _noon),
+    _Place("another one for each epoch", 1, "Asia/Kathmandu", lambda: _AHEAD),
 )
 """Their time zones are nobody's default, 9:30 hours behind UTC and 5:45 ahead."""
 

@@ -9,7 +9,7 @@ from typing import Any
 from statekit.errors import StateTypeError
 from statekit.shown import shown, shown_text
 from statekit.testing.comparison import have_the_same
-from statekit.testing.properties import Difference, Property, always, nothing
+from statekit.testing.properties import Property, RunDifference, always, nothing
 from statekit.testing.subject import History, Observed, Subject
 
 Relation = Callable[..., Any]
@@ -33,7 +33,9 @@ def own_properties(invariant: Relation | None, model: Relation | None) -> Iterat
         yield Property(name, means, always, nothing, found, is_confirmed=False, given=given)
 
 
-def _broken(invariant: Relation, subject: Subject, history: History, _: None) -> Difference | None:
+def _broken(
+    invariant: Relation, subject: Subject, history: History, _: None
+) -> RunDifference | None:
     """Return how an invariant is broken: it raises an AssertionError, or returns False."""
     observed = subject.plain_run(history, harness=subject.harness())  # it may be changed
     if observed is None:
@@ -49,11 +51,11 @@ def _broken(invariant: Relation, subject: Subject, history: History, _: None) ->
     )
 
 
-def _alone(what: str, observed: Observed) -> Difference:
-    return Difference(what, ("one shard in memory", ""), (observed, None))
+def _alone(what: str, observed: Observed) -> RunDifference:
+    return RunDifference(what, ("one shard in memory", ""), (observed, None))
 
 
-def _unlike(model: Relation, subject: Subject, history: History, _: None) -> Difference | None:
+def _unlike(model: Relation, subject: Subject, history: History, _: None) -> RunDifference | None:
     """Return what a model emits otherwise, in any order."""
     observed = subject.plain_run(history, harness=subject.harness())  # it may be changed
     if observed is None or not observed.epochs:

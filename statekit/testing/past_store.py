@@ -8,8 +8,8 @@ from typing import IO
 
 from statekit.checkpoint.object_store import (
     FileBytes,
+    FilePage,
     Objects,
-    Page,
     RemoteObjects,
     Stored,
     StoreOptions,
@@ -53,14 +53,14 @@ class _PastObjects:
             raise FileExistsError(path)
         self._own.create(path, data)
 
-    def page(self, under: str, behind: str | None = None) -> Page:
+    def page(self, under: str, behind: str | None = None) -> FilePage:
         files = self._own.page(under, behind).files
         after: str | None = behind
         while True:
             page = self._inner.page(under, after)
             files += [file for file in page.files if not self._is_hidden(file.path)]
             if (after := page.behind) is None:
-                return Page(files, None)
+                return FilePage(files, None)
 
     def names(self, under: str) -> list[str]:
         names = [name for name in self._inner.names(under) if not self._is_hidden(name)]

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 
-class Difference(NamedTuple):
+class RunDifference(NamedTuple):
     """Two runs that should be the same and are not.
 
     Parameters:
@@ -91,7 +91,7 @@ class Property:
     means: str
     applies: Callable[[Subject], str | None]
     arguments: Callable[[], SearchStrategy[Any]]
-    find: Callable[[Subject, History, Any], Difference | None]
+    find: Callable[[Subject, History, Any], RunDifference | None]
     takes: Any = None
     share: float = 1.0
     is_shrunk: bool = True
@@ -109,7 +109,7 @@ def _compared(
     *,
     when_late: bool = True,
     stands: bool = False,
-) -> Callable[[Subject, History, Any], Difference | None]:
+) -> Callable[[Subject, History, Any], RunDifference | None]:
     """Return a function that compares a run with a disturbed one.
 
     Parameters:
@@ -118,7 +118,7 @@ def _compared(
         stands: whether processing time stands until the last record.
     """
 
-    def find(subject: Subject, history: History, argument: Any) -> Difference | None:
+    def find(subject: Subject, history: History, argument: Any) -> RunDifference | None:
         one = subject.plain_run(history, stands=stands)
         if one is None:
             return None  # for the property that there are no errors
@@ -135,7 +135,7 @@ def _between(
     compare: Compare = exactly,
     *,
     when_late: bool = True,
-) -> Difference | None:
+) -> RunDifference | None:
     """Return the difference between a plain run and a second one.
 
     Parameters:
@@ -147,11 +147,11 @@ def _between(
     try:
         other = second()
     except StatekitError as error:
-        return Difference(f"the second run fails: {error}", titles, (one, None))
+        return RunDifference(f"the second run fails: {error}", titles, (one, None))
     if not when_late and (one.late or other.late):
         return None
     what = compare(one, other)
-    return None if what is None else Difference(what, titles, (one, other))
+    return None if what is None else RunDifference(what, titles, (one, other))
 
 
 def _again(subject: Subject, history: History, _: None) -> Observed:
@@ -184,7 +184,7 @@ def _replayed(subject: Subject, history: History, before: set[int]) -> Observed:
     return observed
 
 
-def _processes(subject: Subject, history: History, _: None) -> Difference | None:
+def _processes(subject: Subject, history: History, _: None) -> RunDifference | None:
     """Compare processes with each other. This one is none of them: it has other hashes each time it
     is started, so that a difference would come and go.
     """
@@ -197,12 +197,12 @@ def _processes(subject: Subject, history: History, _: None) -> Difference | None
     other = _outcome(second.call, run_in_many, subject.pickled, history)
     if isinstance(one, StatekitError):
         if not isinstance(other, StatekitError):
-            return Difference(f"the first run fails: {one}", titles, (Observed(), other))
+            return RunDifference(f"the first run fails: {one}", titles, (Observed(), other))
         subject.failed.append(one)
     elif isinstance(other, StatekitError):
-        return Difference(f"the second run fails: {other}", titles, (one, None))
+        return RunDifference(f"the second run fails: {other}", titles, (one, None))
     elif (what := exactly(one, other)) is not None:
-        return Difference(what, titles, (one, other))
+        return RunDifference(what, titles, (one, other))
     return None
 
 
@@ -242,14 +242,14 @@ def _called(call: Call, *arguments: Any) -> Any:
 
 def found_in_new_processes(
     subject: Subject, checked: Property, history: History, argument: Any
-) -> Difference | None:
+) -> RunDifference | None:
     """Return the difference for a history in processes that crashes kill; None if there is none.
 
     Raises:
         NotThereError: another process cannot have the job.
     """
     arguments = subject.pickled, checked.find, history, argument
-    found: Difference | None = _called(called_in_new_process, found_there, *arguments)
+    found: RunDifference | None = _called(called_in_new_process, found_there, *arguments)
     return found
 
 
@@ -308,7 +308,7 @@ def _misplaced(
             yield f"operator state {spec.name!r} of {operator} before epoch {number}: {what}"
 
 
-def _rescaling(subject: Subject, history: History, shards: list[int]) -> Difference | None:
+def _rescaling(subject: Subject, history: History, shards: list[int]) -> RunDifference | None:
     """Compare a history with one that is rescaled between epochs. Operator states of other shards
     are other ones: each element has to be where the rule says. Those of one shard have to survive
     that they are split and merged.
@@ -357,7 +357,7 @@ def _reordered(subject: Subject, history: History, order: str) -> Observed:
     )
 
 
-def _arrival(subject: Subject, history: History, order: str) -> Difference | None:
+def _arrival(subject: Subject, history: History, order: str) -> RunDifference | None:
     """Compare a history with one in another order. What a window has gathered may be in any order,
     as long as its result is the same.
     """
@@ -398,19 +398,21 @@ def _with_faults(subject: Subject, history: History, planned: list[Fault]) -> Ob
 # --------------------------------------------------------------------------------------- one alone
 
 
-def _errors(subject: Subject, history: History, _: None) -> Difference | None:
+def _errors(subject: Subject, history: History, _: None) -> RunDifference | None:
     outcome = subject.plain_outcome(history)
     if isinstance(outcome, StatekitError):
         return _alone(f"an error: {outcome}", Observed())
     return None
 
 
-def _alone(what: str | None, observed: Observed) -> Difference | None:
+def _alone(what: str | None, observed: Observed) -> RunDifference | None:
     """Return what is wrong with a run that is compared with no other; None if nothing is."""
-    return None if what is None else Difference(what, ("one shard in memory", ""), (observed, None))
+    return (
+        None if what is None else RunDifference(what, ("one shard in memory", ""), (observed, None))
+    )
 
 
-def _leftovers(subject: Subject, history: History, _: None) -> Difference | None:
+def _leftovers(subject: Subject, history: History, _: None) -> RunDifference | None:
     subject.is_cut_short = False
     observed = subject.plain_run(history)
     if observed is None:
@@ -426,7 +428,7 @@ def _leftovers(subject: Subject, history: History, _: None) -> Difference | None
     return _alone(what, observed)
 
 
-def _queries(subject: Subject, history: History, _: None) -> Difference | None:
+def _queries(subject: Subject, history: History, _: None) -> RunDifference | None:
     repository = Repository.in_memory()
     harness = subject.harness(1, "memory", repository)
     replica = FollowedReplica(subject.job, repository)
@@ -446,7 +448,7 @@ def _queries(subject: Subject, history: History, _: None) -> Difference | None:
     return _alone(what, observed)
 
 
-def _spark(subject: Subject, history: History, _: None) -> Difference | None:
+def _spark(subject: Subject, history: History, _: None) -> RunDifference | None:
     if subject.plain_run(history) is None:
         return None
     subject.memory.restore()
@@ -456,28 +458,28 @@ def _spark(subject: Subject, history: History, _: None) -> Difference | None:
         raise  # it cannot be compared
     except StatekitError as error:
         what = f"an error: {error}"
-    return None if what is None else Difference(what, ("in process", ""), (Observed(), None))
+    return None if what is None else RunDifference(what, ("in process", ""), (Observed(), None))
 
 
-def _plain(subject: Subject, history: History, _: None) -> Difference | None:
+def _plain(subject: Subject, history: History, _: None) -> RunDifference | None:
     if (why := _if_modelled(subject)) is not None:
         raise StateTypeError(f"{subject.name} {why}: leave 'plain Python' out of holds=")
     found = differs_from_model(subject, history)
     if found is None:
         return None
     what, ours, theirs = found
-    return Difference(what, ("one shard in memory", "plain Python"), (ours, theirs))
+    return RunDifference(what, ("one shard in memory", "plain Python"), (ours, theirs))
 
 
-def _in_place(subject: Subject, history: History, _: None) -> Difference | None:
+def _in_place(subject: Subject, history: History, _: None) -> RunDifference | None:
     found = forgets_changes(subject, history)
     if found is None:
         return None
     what, ours, theirs = found
-    return Difference(what, ("as it is", "if changes were written"), (ours, theirs))
+    return RunDifference(what, ("as it is", "if changes were written"), (ours, theirs))
 
 
-def _growth(subject: Subject, history: History, _: None) -> Difference | None:
+def _growth(subject: Subject, history: History, _: None) -> RunDifference | None:
     found = grows_without_end(subject, history)
     if found is None:
         return None

@@ -25,7 +25,7 @@ from statekit.query.replica import Replica
 from statekit.shown import shown
 from statekit.state.base import StateSpec
 from statekit.testing.comparison import is_same
-from statekit.testing.driver import Contents
+from statekit.testing.driver import EpochContents
 
 _EPOCHS_MAX = 6
 """Of so many epochs, the last ones, queries are compared."""
@@ -34,7 +34,7 @@ _Rows = dict[tuple[str, Any], Change]
 """The rows of a state as a feed gives them, by the text of the key and the place."""
 
 
-def misread(job: Job, repository: Repository, contents: Sequence[Contents]) -> str | None:
+def misread(job: Job, repository: Repository, contents: Sequence[EpochContents]) -> str | None:
     """Return what is read of the epochs of a checkpoint otherwise than the functions see it; None
     if nothing is.
 
@@ -74,7 +74,7 @@ class FollowedReplica:
         self._replica: Replica | None = None
         self.misread: str | None = None
 
-    def follow(self, contents: Contents) -> None:
+    def follow(self, contents: EpochContents) -> None:
         """Read the last epoch.
 
         Parameters:
@@ -113,7 +113,7 @@ def _read_states(job: Job) -> Iterator[tuple[Operator, StateSpec]]:
 
 
 def _misfed(
-    repository: Repository, operator: Operator, spec: StateSpec, contents: Sequence[Contents]
+    repository: Repository, operator: Operator, spec: StateSpec, contents: Sequence[EpochContents]
 ) -> str | None:
     """Return where a table to which the changes of a state are applied has other values, as they
     are stored and as they are resolved into rows.
@@ -190,7 +190,7 @@ def _fed(spec: StateSpec, table: _Rows, epoch: EpochChanges | None) -> dict[str,
 
 
 def _differs(
-    operator: Operator, spec: StateSpec, contents: Contents, found: Mapping[str, Any]
+    operator: Operator, spec: StateSpec, contents: EpochContents, found: Mapping[str, Any]
 ) -> str | None:
     """Return at which key values that were read differ from what the function has.
 

@@ -30,7 +30,7 @@ from statekit.testing.driver import Backend
 from statekit.testing.job_harness import JobHarness
 from statekit.testing.past_store import checkpoint_after
 from statekit.testing.states import states
-from statekit.testing.written_test import Writer
+from statekit.testing.written_test import CodeWriter
 from statekit.timestamp import instant
 from statekit.watermark import END
 
@@ -148,10 +148,10 @@ class Replay:
         """
         name = f"{self.operator.name}_in_epoch_{self.epoch}"
         outputs: list[Any] = []
-        held, writer = self._held_for_calls(), Writer()
+        held, writer = self._held_for_calls(), CodeWriter()
         body = [] if held is None else list(self._calls(writer, held, outputs))
         if not body or (outputs and not body[-1].startswith(" ") and outputs != self.run()):
-            writer, body = Writer(), [self._call_of_replay()]
+            writer, body = CodeWriter(), [self._call_of_replay()]
         return "\n".join(writer.test(name, body, ["replay", "states"]))
 
     def _held_for_calls(self) -> Mapping[str, Any] | None:
@@ -170,7 +170,9 @@ class Replay:
         can_fill = all(kinds[name] in _FILLED or not value for name, value in held.items())
         return held if can_fill else None
 
-    def _calls(self, writer: Writer, held: Mapping[str, Any], outputs: list[Any]) -> Iterator[str]:
+    def _calls(
+        self, writer: CodeWriter, held: Mapping[str, Any], outputs: list[Any]
+    ) -> Iterator[str]:
         """Yield lines that call the function with each record.
 
         Parameters:

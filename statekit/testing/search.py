@@ -11,7 +11,12 @@ from textwrap import shorten
 from typing import Any
 
 from statekit.testing.counterexamples import Effort, counterexample
-from statekit.testing.properties import Difference, NotThereError, Property, found_in_new_processes
+from statekit.testing.properties import (
+    NotThereError,
+    Property,
+    RunDifference,
+    found_in_new_processes,
+)
 from statekit.testing.shared_histories import Drawn, Find, SharedHistories, is_found
 from statekit.testing.subject import History, Subject
 
@@ -27,7 +32,7 @@ _SHARE = 0.3
 _WIDTH = 200
 """Of a text in a line of the report."""
 
-Found = tuple[History, Any, Difference | None]
+Found = tuple[History, Any, RunDifference | None]
 """A history, how it was disturbed, and what differs; None if it did not when it was run again."""
 
 
@@ -106,7 +111,7 @@ class Search:
 
     def _in_new_processes(
         self, subject: Subject, history: History, argument: Any
-    ) -> Difference | None:
+    ) -> RunDifference | None:
         return found_in_new_processes(subject, self._wanted, history, argument)
 
     def _smallest(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from statekit.clock import stopwatch_s
 from statekit.errors import StateTypeError
 from statekit.testing.counterexamples import Effort, counterexample
-from statekit.testing.properties import Difference, Property
+from statekit.testing.properties import Property, RunDifference
 from statekit.testing.subject import History, Subject
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Drawn(NamedTuple):
     arguments: tuple[Any, ...]
 
 
-Find = Callable[[Subject, History, Any], Difference | None]
+Find = Callable[[Subject, History, Any], RunDifference | None]
 
 
 def is_found(find: Find, subject: Subject, history: History, argument: Any) -> bool:

@@ -21,7 +21,7 @@ from statekit.functions.process import process
 from statekit.job.job import Job
 from statekit.records.output_type import OutputType
 from statekit.sinks.sink import Attempt, Sink
-from statekit.testing.kill_points import Failure, KillPoints, Start, UsersCode
+from statekit.testing.kill_points import Failure, JobStart, KillPoints, UsersCode
 
 Make = Callable[[Path], tuple[Any, Callable[[], Any]]]
 
@@ -156,7 +156,7 @@ class _KilledSink(Sink):
             self.sink.write(df, attempt)
 
 
-def start_in_fork(make: Make, job: SinkJob, kill_at: int | None) -> Start:
+def start_in_fork(make: Make, job: SinkJob, kill_at: int | None) -> JobStart:
     """Start a job in a fork of this process, which is killed at a moment or runs to its end.
 
     This process may not have threads of its own.
@@ -173,9 +173,9 @@ def start_in_fork(make: Make, job: SinkJob, kill_at: int | None) -> Start:
         os.killpg(child, signal.SIGKILL)  # a JVM that it has started
     _, status = os.waitpid(child, 0)
     if content:
-        start: Start = pickle.loads(content)  # noqa: S301 - of our own process
+        start: JobStart = pickle.loads(content)  # noqa: S301 - of our own process
         return start
-    return Start([], error=Failure(_reason(os.waitstatus_to_exitcode(status))))
+    return JobStart([], error=Failure(_reason(os.waitstatus_to_exitcode(status))))
 
 
 def _reason(exit_code: int) -> str:
@@ -194,10 +194,10 @@ def _run_and_exit(make: Make, job: SinkJob, kill_at: int | None, answer: IO[byte
         code = UsersCode(sink)
         points = KillPoints(code, kill_at, answer)
         job.run(sink, points)
-        points.end(Start(points.reached))
+        points.end(JobStart(points.reached))
     except Exception as error:  # noqa: BLE001 - it is a result of the check
         reached = points.reached if points is not None else []
-        pickle.dump(Start(reached, error=code.failure(error)), answer)
+        pickle.dump(JobStart(reached, error=code.failure(error)), answer)
         answer.flush()
     finally:
         os._exit(1)

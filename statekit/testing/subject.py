@@ -28,7 +28,7 @@ from statekit.records.record_type import RecordType
 from statekit.shown import shown, shown_text
 from statekit.state.base import StateSpec
 from statekit.state.options import Redistribute
-from statekit.testing.driver import Backend, Contents, memory_of
+from statekit.testing.driver import Backend, EpochContents, memory_of
 from statekit.testing.harness import job_of, process_of
 from statekit.testing.job_harness import JobHarness, timed_readers
 from statekit.testing.killed_harness import killed_harness
@@ -144,7 +144,7 @@ class Observed:
     """
 
     epochs: list[dict[str, list[Any]]] = field(default_factory=list)
-    contents: list[Contents] = field(default_factory=list)
+    contents: list[EpochContents] = field(default_factory=list)
     is_endless: bool = False
 
     def add(self, emitted: dict[str, list[Any]], harness: JobHarness) -> None:

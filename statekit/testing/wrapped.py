@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from statekit.backend.interface import Backend, FirstKey, NextKeys, Reader, Rows, StateSize
+from statekit.backend.interface import Backend, FirstKey, NextKeys, RowReads, Rows, StateSize
 
 
 class WrappedBackend:
@@ -33,8 +33,8 @@ class WrappedBackend:
 
     def reader(
         self, state: str, next_keys: NextKeys | None = None, first_key: FirstKey | None = None
-    ) -> Reader:
-        return Reader(
+    ) -> RowReads:
+        return RowReads(
             partial(self.get, state), partial(self.get_many, state), partial(self.scan, state)
         )
 

@@ -22,11 +22,11 @@ _EVERYWHERE = ("builtins", "__main__")
 """Modules whose names a test has wherever it is: of Python, and of the notebook it is run in."""
 
 
-class Writer:
+class CodeWriter:
     """Writes a test, and knows which names of the user it has to import.
 
     >>> import decimal, uuid
-    >>> Writer().source_of([decimal.Decimal("1.50"), {"id": uuid.UUID(int=1)}])
+    >>> CodeWriter().source_of([decimal.Decimal("1.50"), {"id": uuid.UUID(int=1)}])
     "[decimal.Decimal('1.50'), {'id': uuid.UUID('00000000-0000-0000-0000-000000000001')}]"
     """
 

@@ -249,7 +249,7 @@ class _Upload:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedDatabase:
     """A database of a base to fetch.
 
     Parameters:
@@ -264,7 +264,7 @@ class Wanted:
 
 
 def fetch_databases(
-    repository: Repository, databases: Sequence[Wanted], beside: Path | None
+    repository: Repository, databases: Sequence[WantedDatabase], beside: Path | None
 ) -> None:
     """Fetch databases of bases to the local disk, several files at a time.
 

@@ -26,7 +26,7 @@ from statekit.errors import StorageError
 from statekit.working_copy.base_lifecycle import BaseLifecycle
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.clipping import Database, opened
-from statekit.working_copy.directory import Lease, Mark, distrust, read_mark
+from statekit.working_copy.directory import DirectoryLease, Mark, distrust, read_mark
 from statekit.working_copy.disk_space import CopySpace
 from statekit.working_copy.restore import Assembly
 from statekit.working_copy.uploaded_tables import forget_stored_below
@@ -185,7 +185,7 @@ class DiskCopies:
     def obtain(self, plan: ShardPlan, states: Sequence[str], repository: Repository) -> WorkingCopy:
         first, last = plan.base.groups
         copies = self.root / plan.checkpoint_id / plan.operator
-        lease = Lease.take(copies / f"{first}-{last}")
+        lease = DirectoryLease.take(copies / f"{first}-{last}")
         self._space.note_origin(plan.checkpoint_id, repository.url)
         assembly = Assembly(lease.home, copies, plan, tuple(states), self.options, repository)
         bases = BaseLifecycle(lease.home, plan, repository, self.bases, self.options)
@@ -207,7 +207,7 @@ class DiskCopies:
 
 @dataclass
 class _DiskCopy:
-    _lease: Lease
+    _lease: DirectoryLease
     _assembly: Assembly
     _bases: BaseLifecycle
     _space: CopySpace

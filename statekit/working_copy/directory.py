@@ -98,7 +98,7 @@ def marked_attempt(home: Path) -> str | None:
         return None
 
 
-class Lease(DirectoryLock):
+class DirectoryLease(DirectoryLock):
     """Exclusive use of a copy's directory."""
 
     @classmethod
@@ -184,7 +184,7 @@ def remove_abandoned(home: Path) -> int:
     """Remove private directories of killed processes, and return their number."""
     removed = 0
     for private in private_homes(home):
-        lease = Lease.take_existing(private)
+        lease = DirectoryLease.take_existing(private)
         if lease is not None:
             lease.release()
             removed += not private.exists()

@@ -23,7 +23,7 @@ from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.restore_plan import RestorePlan, missed_files, replay, shard_restore_plan
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import BaseDatabase, Slice
-from statekit.working_copy.base_snapshot import Wanted, fetch_databases
+from statekit.working_copy.base_snapshot import WantedDatabase, fetch_databases
 from statekit.working_copy.clipping import Database, Piece, assembled, clipped
 from statekit.working_copy.directory import Mark, Ranges, database_paths, reading
 from statekit.working_copy.lock import usable
@@ -220,14 +220,14 @@ def _fetched(
 ) -> list[Piece]:
     """Fetch the databases of the bases, each one once, and return the pieces."""
     places: dict[tuple[str, int], Path] = {}
-    wanted, again, pieces = list[Wanted](), list[tuple[Path, Path]](), list[Piece]()
+    wanted, again, pieces = list[WantedDatabase](), list[tuple[Path, Path]](), list[Piece]()
     for number, (groups, named, states, database) in enumerate(_cuts(missing)):
         place, owned = drafts / f"base-{number}", (database.first_group, database.last_group)
         size = sum(ref.size for ref in database.files.values())
         pieces.append(clipped(groups, owned, place, states, size))
         source = places.setdefault((named, database.first_group), place)
         if source == place:
-            wanted.append(Wanted(database, named, place))
+            wanted.append(WantedDatabase(database, named, place))
         else:
             again.append((source, place))
     if wanted:

@@ -33,7 +33,7 @@ from statekit.codec.value_codec import value_codec
 from statekit.job.options import RunOptions
 from statekit.keygroup import group_range, key_group
 from statekit.runtime.coordinator import Coordinator
-from statekit.working_copy.directory import Lease, Mark
+from statekit.working_copy.directory import DirectoryLease, Mark
 
 ROWS = int(os.environ.get("STATEKIT_BENCH_ROWS", "10_000_000"))
 GROUPS = 128
@@ -140,7 +140,7 @@ def _build_shard(
             writer.append(Batch(Put(STATE, key, row) for key, row in rows_of))
         writer.close()
         ref = repository.put_changes("keep", file, writer.rows)
-    lease = Lease.take(home / "local" / checkpoint_id / "keep" / "{}-{}".format(*groups))
+    lease = DirectoryLease.take(home / "local" / checkpoint_id / "keep" / "{}-{}".format(*groups))
     backend = RocksBackend(lease.home / "db", [STATE])
     for rows_of in _pieces(keys, values, 1_000_000):
         backend.load(STATE, rows_of)

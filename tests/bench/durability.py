@@ -21,7 +21,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import ClassVar
 
-from statekit.backend.interface import FirstKey, NextKeys, Reader
+from statekit.backend.interface import FirstKey, NextKeys, RowReads
 from statekit.backend.rocksdb import RocksBackend
 from statekit.checkpoint.manifest import OperatorEpoch, ShardPlan, ShardState
 from statekit.checkpoint.references import named_by
@@ -159,7 +159,7 @@ class _WatchedCopies(DiskCopies):
 
         def watched(
             state: str, next_keys: NextKeys | None = None, first_key: FirstKey | None = None
-        ) -> Reader:
+        ) -> RowReads:
             reader = reader_of(state, next_keys, first_key)
 
             def got(key: bytes) -> bytes | None:

@@ -28,7 +28,7 @@ from statekit.query.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.base_snapshot import StagedSnapshot
 from statekit.working_copy.copies import DiskCopies
-from statekit.working_copy.directory import Lease
+from statekit.working_copy.directory import DirectoryLease
 from tests.support import counting_job_runs as tally_runs
 from tests.support.counting_job import committed_rows, comparable, copied_rows
 from tests.support.counting_job_runs import (
@@ -135,11 +135,11 @@ def full_from(
 @pytest.mark.parametrize(
     ("owner", "step"),
     [
-        (Lease, "clear_mark"),
+        (DirectoryLease, "clear_mark"),
         (RocksBackend, "write"),
         (RocksBackend, "flush"),
         (RocksBackend, "close"),
-        (Lease, "set_mark"),
+        (DirectoryLease, "set_mark"),
     ],
 )
 def test_a_working_copy_whose_disk_is_full_at_any_step_is_named(

@@ -15,7 +15,7 @@ import statekit as sk
 from statekit.errors import UnsortedError
 from statekit.keygroup import key_group
 from statekit.spark import epoch as epochs
-from statekit.spark.plan import FrameOptions, by_one_number
+from statekit.spark.plan import PassOptions, by_one_number
 from statekit.spark.worker_rows import ARRIVAL, FIRST_MARK, GROUP, INPUT
 from tests.support.spark_job import (
     EVENT_SCHEMA,
@@ -139,13 +139,13 @@ class Sorted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.by_number: list[bool] = []
-        monkeypatch.setattr(epochs, "FrameOptions", self._options)
+        monkeypatch.setattr(epochs, "PassOptions", self._options)
 
     def _options(
         self, first: Any, last: Any, shards: int, groups: int, *, by_number: bool
-    ) -> FrameOptions:
+    ) -> PassOptions:
         self.by_number.append(by_number)
-        return FrameOptions(first, last, shards, groups, by_number)
+        return PassOptions(first, last, shards, groups, by_number)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ import statekit as sk
 from statekit.checkpoint import rollback
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.leases import ReaderLease
-from statekit.checkpoint.object_store import Objects, Page, StoreOptions
+from statekit.checkpoint.object_store import FilePage, Objects, StoreOptions
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.errors import (
@@ -329,7 +329,7 @@ class Counted:
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
 
-    def page(self, under: str, behind: str | None = None) -> Page:
+    def page(self, under: str, behind: str | None = None) -> FilePage:
         self.pages += 1
         return self._inner.page(under, behind)
 

@@ -16,7 +16,7 @@ import statekit as sk
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.leases import ReaderLease
 from statekit.checkpoint.manifest import EpochNote
-from statekit.checkpoint.object_store import FileBytes, Page, RequestError, Stored, StoreOptions
+from statekit.checkpoint.object_store import FileBytes, FilePage, RequestError, Stored, StoreOptions
 from statekit.checkpoint.paths import SPARK
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
@@ -176,9 +176,11 @@ class Kept:
     def head(self, path: str) -> Stored:
         return Stored(path, len(self._data(path)), _THEN)
 
-    def page(self, under: str, behind: str | None = None) -> Page:
+    def page(self, under: str, behind: str | None = None) -> FilePage:
         inside = (path for path in self.files if not under or path.startswith(f"{under}/"))
-        return Page([self.head(path) for path in inside if behind is None or path > behind], None)
+        return FilePage(
+            [self.head(path) for path in inside if behind is None or path > behind], None
+        )
 
     def names(self, under: str) -> list[str]:
         return [path for path in self.files if path.rpartition("/")[0] == under]

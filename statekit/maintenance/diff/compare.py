@@ -25,7 +25,7 @@ from statekit.checkpoint.job_file import OperatorRecord
 from statekit.checkpoint.repository import group_bounds
 from statekit.checkpoint.shard_layout import standing
 from statekit.keygroup import group_range, pack_group
-from statekit.maintenance.diff.rows import Family, Groups, InAnyKeyGroups, Row, unpacked
+from statekit.maintenance.diff.rows import FamilyRows, Groups, InAnyKeyGroups, Row, unpacked
 from statekit.maintenance.row_keys import KeyedRows
 from statekit.maintenance.savepoint.format import Savepoint
 from statekit.query.net_changes import joined
@@ -242,7 +242,10 @@ class _Side:
         self.families = (
             {}
             if record is None
-            else {state: Family(record, state, allow_pickle=allow_pickle) for state in record.holds}
+            else {
+                state: FamilyRows(record, state, allow_pickle=allow_pickle)
+                for state in record.holds
+            }
         )
 
     def rows(
@@ -350,7 +353,11 @@ class _OperatorComparison:
             self._count(name, sorted_rows[0], sorted_rows[1], order)
 
     def _count(
-        self, name: str, of_a: Iterator[Row], of_b: Iterator[Row], order: Family | InAnyKeyGroups
+        self,
+        name: str,
+        of_a: Iterator[Row],
+        of_b: Iterator[Row],
+        order: FamilyRows | InAnyKeyGroups,
     ) -> None:
         """Count the differences in the rows of a family, which are in one order on both sides."""
         state, (a, b) = self._states[name], self._families[name]
@@ -376,18 +383,18 @@ class _OperatorComparison:
                 state.examples.append(RowDifference(change, key, place, was, now))
 
 
-def _type(family: Family | None) -> str | None:
+def _type(family: FamilyRows | None) -> str | None:
     return None if family is None else family.type
 
 
-def _sameness(a: Family | None, b: Family | None) -> Callable[[bytes, bytes], bool]:
+def _sameness(a: FamilyRows | None, b: FamilyRows | None) -> Callable[[bytes, bytes], bool]:
     """Return a function that compares the contents of a row in A and in B."""
     if a is None or b is None:
         return lambda old, new: False
     if not a.means_the_same_as(b):
         return lambda old, new: bool(a.value(old) == b.value(new))  # 1 is 1.0 in wider types
 
-    def text(family: Family, content: bytes) -> str:
+    def text(family: FamilyRows, content: bytes) -> str:
         return json.dumps(family.value(content), sort_keys=True)
 
     # Bytes may differ in the order of a dict.

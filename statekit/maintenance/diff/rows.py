@@ -35,7 +35,7 @@ _INDEX_BYTES = 8
 _SORTED = "sorted"
 
 
-class Family:
+class FamilyRows:
     """How the rows of one family of an operator are read: of a state, timers, or buffered records.
 
     Parameters:
@@ -66,13 +66,13 @@ class Family:
             return state_text(self.state)
         return "timers" if self.name == TIMERS else "buffered records"
 
-    def means_the_same_as(self, other: Family) -> bool:
+    def means_the_same_as(self, other: FamilyRows) -> bool:
         """Return whether equal bytes mean equal values in both."""
         if self.state is None or other.state is None:
             return self.type == other.type
         return _meaning(self.state) == _meaning(other.state)
 
-    def identifies_like(self, other: Family) -> bool:
+    def identifies_like(self, other: FamilyRows) -> bool:
         """Return whether equal bytes after the key group identify the same row."""
         shape, keys = self._identified_by
         other_shape, other_keys = other._identified_by
@@ -168,12 +168,12 @@ class InAnyKeyGroups:
         a, b: a family of both sides.
     """
 
-    def __init__(self, a: Family, b: Family) -> None:
+    def __init__(self, a: FamilyRows, b: FamilyRows) -> None:
         self._family = a
         self._are_bytes = a.identifies_like(b)
 
     def sort(
-        self, family: Family, rows: Iterable[Row], shards: Sequence[Groups], directory: Path
+        self, family: FamilyRows, rows: Iterable[Row], shards: Sequence[Groups], directory: Path
     ) -> RocksBackend:
         """Store rows of one side in a database of their own, which the caller closes.
 
@@ -190,7 +190,7 @@ class InAnyKeyGroups:
         """Yield the sorted rows."""
         return backend.scan(_SORTED, b"", b"\xff" * 16)
 
-    def _key(self, family: Family, row_key: bytes) -> bytes:
+    def _key(self, family: FamilyRows, row_key: bytes) -> bytes:
         if self._are_bytes:
             return row_key if family.is_local else row_key[GROUP_BYTES:]
         return json.dumps(_identity(family, row_key), sort_keys=True).encode()
@@ -202,7 +202,7 @@ class InAnyKeyGroups:
         return _identity(self._family, key if self._family.is_local else pack_group(0) + key)
 
 
-def _identity(family: Family, row_key: bytes) -> Sequence[Any]:
+def _identity(family: FamilyRows, row_key: bytes) -> Sequence[Any]:
     """Return the identity of a row whose shard, if it belongs to one, is in place of the key
     group.
     """

@@ -24,7 +24,7 @@ from statekit.checkpoint.repository import LocalRows, Repository
 from statekit.checkpoint.sealed_json import Count, FileRef, Record, Sealed
 from statekit.errors import CorruptCheckpointError, RestoreError
 from statekit.maintenance.rewrite import RowChecksum
-from statekit.maintenance.row_keys import RowParts
+from statekit.maintenance.row_keys import RowKeyParts
 from statekit.maintenance.savepoint.parquet_sizes import batch_rows
 from statekit.maintenance.savepoint.table import EXACT, SavedRow, shard_of_key
 from statekit.names import StoredId, StoredName, StoredText
@@ -171,7 +171,7 @@ class Savepoint:
             raise RestoreError(f"there is no savepoint at {url}: check the path") from None
         return cls(repository)
 
-    def rows(self, operator: OperatorRecord) -> Iterator[tuple[str, RowParts, bytes]]:
+    def rows(self, operator: OperatorRecord) -> Iterator[tuple[str, RowKeyParts, bytes]]:
         """Yield all keyed rows of an operator, in the form of `stored_rows`.
 
         Raises:
@@ -196,7 +196,7 @@ class Savepoint:
                 rows_of[state.name] = shards
         return rows_of
 
-    def table(self, operator: str, family: str) -> Iterator[tuple[RowParts, bytes]]:
+    def table(self, operator: str, family: str) -> Iterator[tuple[RowKeyParts, bytes]]:
         """Yield the rows of one state, of timers or of buffered records.
 
         Raises:
@@ -206,7 +206,7 @@ class Savepoint:
         for ref in contents.files:
             with self._open(ref) as file:
                 for saved in saved_rows(file, f"{self.url}/{ref.path}"):
-                    parts = RowParts.of_subkey(family, saved.key, saved.subkey)
+                    parts = RowKeyParts.of_subkey(family, saved.key, saved.subkey)
                     checksum.add(parts.before + parts.key + parts.after, saved.row)
                     yield parts, saved.row
         if (checksum.rows, checksum.checksum) != (contents.rows, contents.checksum):

@@ -31,7 +31,7 @@ from statekit.codec.schema import Schema
 from statekit.codec.schema_codec import generic_decoder
 from statekit.errors import CorruptCheckpointError, QueryError, StatekitError
 from statekit.keygroup import group_of_row, pack_group
-from statekit.maintenance.row_keys import Entry, KeyedRows, RowParts
+from statekit.maintenance.row_keys import Entry, KeyedRows, RowKeyParts
 from statekit.shown import shown
 from statekit.state.event_time_buffer import record_of_row
 from statekit.state.row_versions import row_decoder
@@ -158,7 +158,7 @@ class RowChecks:
         era = self._eras[family]
         return unstamped(row, era)[1] in (era.since_us, UNWRITTEN)
 
-    def check_row(self, family: str, parts: RowParts, row: bytes) -> None:
+    def check_row(self, family: str, parts: RowKeyParts, row: bytes) -> None:
         """Check that a row, and all parts of its row key, are readable.
 
         Raises:
@@ -170,7 +170,9 @@ class RowChecks:
         self._subkeys[family](parts.after)
         self._values[family](row)
 
-    def _wrong_group(self, parts: RowParts, row_key: bytes, groups: tuple[int, int]) -> str | None:
+    def _wrong_group(
+        self, parts: RowKeyParts, row_key: bytes, groups: tuple[int, int]
+    ) -> str | None:
         actual, right = group_of_row(row_key), group_of_row(self._keyed.row_key(parts))
         if actual != right:
             return f"it is in key group {actual}, and its key belongs to {right}"

@@ -16,7 +16,7 @@ from statekit.errors import QueryError
 from statekit.names import name_fault
 from statekit.query.epochs import EpochReader
 from statekit.query.reader import CheckpointReader
-from statekit.query.state_changes import Piece, StateChanges
+from statekit.query.state_changes import ShardChanges, StateChanges
 from statekit.spark.sources.frame import Frame
 from statekit.spark.sources.options import Given, Options
 from statekit.spark.sources.state_source import OPERATOR, PATH, STATE
@@ -225,10 +225,10 @@ def planned(
     return [InputPartition(bundle) for bundle in bundles(pieces)] or [InputPartition(())]
 
 
-def bundles(pieces: Iterable[Piece]) -> list[Sequence[Piece]]:
+def bundles(pieces: Iterable[ShardChanges]) -> list[Sequence[ShardChanges]]:
     """Put what a shard changed in successive epochs together. Comparisons are read one by one."""
-    finished = list[Sequence[Piece]]()
-    of_shards = dict[int, list[Piece]]()
+    finished = list[Sequence[ShardChanges]]()
+    of_shards = dict[int, list[ShardChanges]]()
     for piece in pieces:
         if not piece.files:
             finished.append([piece])
@@ -241,7 +241,7 @@ def bundles(pieces: Iterable[Piece]) -> list[Sequence[Piece]]:
 
 
 def read_bundle(
-    request: ChangesRequest, frame: Frame, bundle: Sequence[Piece]
+    request: ChangesRequest, frame: Frame, bundle: Sequence[ShardChanges]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the changes of a task. Runs in a worker.
 

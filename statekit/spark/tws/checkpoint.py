@@ -61,7 +61,7 @@ class TwsOperator(NamedTuple):
     states: dict[str, KeptState]
 
 
-class Position(NamedTuple):
+class QueryPosition(NamedTuple):
     """The position of a query in its input.
 
     Parameters:
@@ -122,7 +122,7 @@ class TwsCheckpoint:
         return spark_log.query_id(self.read(spark_log.METADATA))
 
     @cached_property
-    def position(self) -> Position:
+    def position(self) -> QueryPosition:
         """The position of the query, which is read once.
 
         Raises:
@@ -144,7 +144,7 @@ class TwsCheckpoint:
         end = spark_log.batch_end(self.read(f"commits/{ended}"), f"commits/{ended}")
         planned = ended + 1 if ended + 1 in noted else None
         following = max(end.next_watermark_ms, times.watermark_ms)
-        return Position(ended, planned, end.version, times, following)
+        return QueryPosition(ended, planned, end.version, times, following)
 
     def check_has_not_moved(self) -> None:
         """Check that no micro-batch was begun or completed since the position was read.

@@ -35,7 +35,7 @@ from statekit.spark.commit_records import Reports
 from statekit.spark.epoch import TASKS_PER_CORE, compute, directory_for_copies
 from statekit.spark.offsets import check_spark_reaches
 from statekit.spark.pickling import PickledBases, pickled
-from statekit.spark.plan import FrameOptions, OperatorFrames, Route
+from statekit.spark.plan import OperatorFrames, PassOptions, Route
 from statekit.spark.start import check_classic, default_parallelism, use_this_python
 from statekit.spark.tws.checkpoint import TwsCheckpoint
 from statekit.spark.tws.process import ProcessorProcess
@@ -199,7 +199,7 @@ class SparkImport:
         """Make Spark shuffle all rows to their shards, and each shard write its own to state."""
         cores: int = self._spark.sparkContext.defaultParallelism
         puts = Operator(self._operator.name, self._stored_rows, self._operator.inputs)
-        options = FrameOptions(
+        options = PassOptions(
             puts, (self._stored_rows.output_type,), self._shards, self._groups, by_number=True
         )
         (record_type,) = self._stored_rows.record_type.members

@@ -13,7 +13,7 @@ from statekit.checkpoint.job_file import EXPIRY, OperatorRecord
 from statekit.checkpoint.repository import group_bounds
 from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import group_of_row, key_group
-from statekit.maintenance.row_keys import KeyedRows, RowParts
+from statekit.maintenance.row_keys import KeyedRows, RowKeyParts
 from statekit.state.timers import DUE
 from statekit.testing import Harness
 from tests.support.all_row_kinds import KEYS, PROCESSES, Step, epochs, keep, run
@@ -56,7 +56,7 @@ def test_converting_a_row_key_and_back_gives_the_same_row_key(
         assert moved[2:] == row_key[2:]
         assert group_of_row(moved) == key_group(process.key_codec.decode(parts.key)[0], second)
         assert here.row_key(there.parts(family, moved)) == row_key
-        assert RowParts.of_subkey(family, parts.key, parts.subkey) == parts
+        assert RowKeyParts.of_subkey(family, parts.key, parts.subkey) == parts
 
 
 @settings(max_examples=30, deadline=None)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import statekit as sk
-from statekit.backend.interface import FirstKey, MemoryBackend, NextKeys, Reader
+from statekit.backend.interface import FirstKey, MemoryBackend, NextKeys, RowReads
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.functions.process import Process
@@ -83,7 +83,7 @@ class Told(MemoryBackend):
 
     def reader(
         self, state: str, next_keys: NextKeys | None = None, first_key: FirstKey | None = None
-    ) -> Reader:
+    ) -> RowReads:
         reader = super().reader(state)
         if next_keys is None:
             return reader
@@ -127,7 +127,7 @@ class AskedForMany(MemoryBackend):
 
     def reader(
         self, state: str, next_keys: NextKeys | None = None, first_key: FirstKey | None = None
-    ) -> Reader:
+    ) -> RowReads:
         reader = super().reader(state)
 
         def get(key: bytes) -> bytes | None:

@@ -18,7 +18,7 @@ from statekit.checkpoint.job_file import JobFile
 from statekit.codec.schema_codec import generic_key_decoder
 from statekit.job.plan import Operator
 from statekit.server.access import digest_of
-from statekit.server.openapi_states import JobPart
+from statekit.server.openapi_states import JobPaths
 from tests.support import served_types
 from tests.support.openapi_document import OpenApi
 from tests.support.served import Sale, sales, sell, server
@@ -275,7 +275,7 @@ def test_a_job_of_many_operators_has_a_document_that_can_be_used() -> None:
     paths: dict[str, Any] = {}
     schemas: dict[str, Any] = {}
     began_s = time.process_time()
-    JobPart("large", paths, schemas).add(job)
+    JobPaths("large", paths, schemas).add(job)
     assert time.process_time() - began_s < 10
     assert len(paths) == 100 * 20 * 3 + 1
     assert len(json.dumps([paths, schemas])) < 16_000_000
@@ -295,7 +295,7 @@ def test_names_of_components_are_of_one_thing(tmp_path: Path) -> None:
     job = JobFile(id="0" * 32, name="dots", key_groups=8, operators=operators)
     paths: dict[str, Any] = {}
     schemas: dict[str, Any] = {}
-    JobPart("x", paths, schemas).add(job)
+    JobPaths("x", paths, schemas).add(job)
     assert len([path for path in paths if path.endswith("{key}")]) == 2
     names = [operation["operationId"] for item in paths.values() for operation in item.values()]
     assert len(set(names)) == len(names)

@@ -27,7 +27,7 @@ import statekit as sk
 from statekit.testing import check
 from statekit.testing.search import without_others
 from statekit.testing.subject import History
-from statekit.testing.written_test import Writer
+from statekit.testing.written_test import CodeWriter
 
 
 class Order(NamedTuple):
@@ -176,7 +176,7 @@ class Struct(msgspec.Struct):
 )
 def test_values_are_written_as_python_that_makes_them(value: Any) -> None:
     names = {**globals(), "IPv4Address": ipaddress.IPv4Address}
-    assert eval(Writer().source_of(value), names) == value  # noqa: S307 - that is what is tested
+    assert eval(CodeWriter().source_of(value), names) == value  # noqa: S307 - that is what is tested
 
 
 class Priced(NamedTuple):

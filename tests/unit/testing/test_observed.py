@@ -13,7 +13,7 @@ import pytest
 
 import statekit as sk
 from statekit.testing import JobHarness
-from statekit.testing.driver import Contents
+from statekit.testing.driver import EpochContents
 from statekit.testing.subject import Observed, Subject
 
 
@@ -34,7 +34,7 @@ def test_an_epoch_whose_contents_cannot_be_read_is_not_added(
     harness, observed = JobHarness(Subject(spent).job, 1), Observed()
     emitted = harness.send(records=[Order("a", 1)])
 
-    def unreadable() -> Contents:
+    def unreadable() -> EpochContents:
         raise sk.StorageError("the disk is gone")
 
     with monkeypatch.context() as patched:

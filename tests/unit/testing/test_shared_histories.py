@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import statekit as sk
 from statekit.testing import check
 from statekit.testing.counterexamples import Effort
-from statekit.testing.properties import Difference, Property, always, nothing
+from statekit.testing.properties import Property, RunDifference, always, nothing
 from statekit.testing.shared_histories import SharedHistories
 from statekit.testing.subject import History, Observed, Subject
 
@@ -42,11 +42,11 @@ def switched(switch: Switch, times: sk.ValueState[int]) -> Iterator[int]:
 def noted(name: str, seen: list[Any], share: float = 1.0, fails_at: int = 0) -> Property:
     """A property that notes on what it is tried, and does not hold for histories of some size."""
 
-    def find(_: Subject, history: History, argument: Any) -> Difference | None:
+    def find(_: Subject, history: History, argument: Any) -> RunDifference | None:
         seen.append((history, argument))
         size = sum(len(records) for epoch in history for records in epoch.values())
         if fails_at and size >= fails_at:
-            return Difference(name, ("one", "other"), (Observed(), None))
+            return RunDifference(name, ("one", "other"), (Observed(), None))
         return None
 
     return Property(name, name, always, nothing, find, share=share, is_confirmed=False)
@@ -89,10 +89,10 @@ def test_the_first_property_that_fails_is_named_though_another_fails_sooner(seed
 
 
 def test_what_fails_is_drawn_again_for_one_property() -> None:
-    def find(_: Subject, history: History, shards: int) -> Difference | None:
+    def find(_: Subject, history: History, shards: int) -> RunDifference | None:
         records = [each for epoch in history for each in epoch["orders"]]
         if len(records) > 3 and shards > 2:
-            return Difference("rare", ("one", "other"), (Observed(), None))
+            return RunDifference("rare", ("one", "other"), (Observed(), None))
         return None
 
     rare = Property("rare", "rare", always, lambda: st.integers(0, 3), find, is_confirmed=False)

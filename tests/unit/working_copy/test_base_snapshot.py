@@ -19,7 +19,7 @@ from statekit.working_copy.base_snapshot import (
     Finished,
     Staged,
     StagedSnapshot,
-    Wanted,
+    WantedDatabase,
     fetch_databases,
 )
 from statekit.working_copy.uploaded_tables import note_stored, read_stored, tables_in
@@ -81,7 +81,7 @@ def fetched(
     """The rows of a base that another host fetched."""
     base = base_snapshot(repository, finished.base)
     (database,) = base.databases
-    fetch_databases(repository, [Wanted(database, finished.base.path, place)], beside)
+    fetch_databases(repository, [WantedDatabase(database, finished.base.path, place)], beside)
     return rows_in(place)
 
 

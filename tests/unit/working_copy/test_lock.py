@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import statekit as sk
-from statekit.working_copy.directory import Lease
+from statekit.working_copy.directory import DirectoryLease
 from statekit.working_copy.disk_space import CopySpace
 from statekit.working_copy.lock import DirectoryLock
 from tests.support.killable_processes import exit_code, pipe, start
@@ -22,7 +22,7 @@ from tests.support.timeouts import PATIENCE_S
 
 
 def is_free(home: Path) -> bool:
-    lease = Lease.take(home)
+    lease = DirectoryLease.take(home)
     lease.release()
     return lease.home == home
 
@@ -36,12 +36,12 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_of_two_threads_of_a_process_one_gets_the_directory(home: Path) -> None:
-    taken: list[Lease] = []
+    taken: list[DirectoryLease] = []
     both = threading.Barrier(2)
 
     def take() -> None:
         both.wait()
-        taken.append(Lease.take(home))
+        taken.append(DirectoryLease.take(home))
 
     threads = [threading.Thread(target=take) for _ in range(2)]
     for thread in threads:
@@ -55,7 +55,7 @@ def test_of_two_threads_of_a_process_one_gets_the_directory(home: Path) -> None:
 
 
 def hold(home: str, told: Connection) -> None:
-    lease = Lease.take(Path(home))
+    lease = DirectoryLease.take(Path(home))
     told.send(lease.home == Path(home))
     told.recv()
 
@@ -79,7 +79,7 @@ def test_the_lock_of_a_process_that_was_killed_is_free(home: Path) -> None:
 
 
 def hold_and_fork(home: str, told: Connection) -> None:
-    lease = Lease.take(Path(home))
+    lease = DirectoryLease.take(Path(home))
     if os.fork() == 0:
         lease.release()  # as finalizers of a forked process may
         told.send("forked")
@@ -106,7 +106,7 @@ def test_a_forked_process_neither_gives_the_directory_back_nor_keeps_it(home: Pa
 def test_a_lock_that_was_got_after_its_directory_was_removed_does_not_count(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Lease.take(home).release()
+    DirectoryLease.take(home).release()
     flock, removed = fcntl.flock, list[bool]()
 
     def remove_first(descriptor: int, kind: int) -> None:
@@ -117,7 +117,7 @@ def test_a_lock_that_was_got_after_its_directory_was_removed_does_not_count(
         flock(descriptor, kind)
 
     monkeypatch.setattr(fcntl, "flock", remove_first)
-    lease = Lease.take(home)
+    lease = DirectoryLease.take(home)
     assert removed
     assert lease.home == home
     assert not is_free(home)
@@ -129,7 +129,7 @@ def take_and_give_back(home: str, seconds: float) -> None:
     end = time.monotonic() + seconds
     own = str(os.getpid())
     while time.monotonic() < end:
-        lease = Lease.take(Path(home))
+        lease = DirectoryLease.take(Path(home))
         (lease.home / "db").mkdir()
         (lease.home / "db" / own).touch()
         time.sleep(0.001)
@@ -169,7 +169,7 @@ def look_at_it(home: str, seconds: float) -> None:
 
 
 def test_reading_a_copy_does_not_block_its_user(home: Path) -> None:
-    Lease.take(home).release()
+    DirectoryLease.take(home).release()
     process = start(look_at_it, str(home), 1.0)
     found = []
     while process.is_alive():
@@ -189,11 +189,11 @@ def test_a_file_system_without_locks_is_an_error_with_advice(
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with pytest.raises(sk.StorageError, match=r"0-7: .*can be locked \(working_directory="):
-        Lease.take(home)
+        DirectoryLease.take(home)
 
 
 def test_the_lock_is_taken_in_a_process_that_execs_nothing_of_it(home: Path) -> None:
-    lease = Lease.take(home)
+    lease = DirectoryLease.take(home)
     locks = [name for name in os.listdir("/dev/fd") if _is_lock(int(name), home)]
     assert len(locks) == 1
     assert not os.get_inheritable(int(locks[0]))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from tests.support.crash_cycles import KINDS, Cycles
+from tests.support.effort import SOAK
 
 pytestmark = pytest.mark.slow
 
-CYCLES = 500 if os.environ.get("STATEKIT_SOAK") else 50
+CYCLES = 500 if SOAK else 50
 ON_ONE_CHECKPOINT = 50
 
 # What comes of harm depends on where it meets a process, but so much comes of fifty.

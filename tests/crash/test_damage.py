@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import subprocess
@@ -39,6 +38,7 @@ from statekit.maintenance.verify.spark_checks import spark_faults
 from statekit.maintenance.verify.verify import verify
 from statekit.query.reader import CheckpointReader
 from tests import SMALL_PAGES
+from tests.support.effort import SOAK
 from tests.support.full_checkpoint import LOST, Files, make, make_with_bases
 from tests.support.loaded_rows import load
 from tests.support.places import DOCS
@@ -46,7 +46,6 @@ from tests.support.places import DOCS
 Check = Callable[[], object]
 
 DOC = DOCS / "verify.md"
-SOAK = bool(os.environ.get("STATEKIT_SOAK"))
 
 
 @pytest.fixture(scope="module")

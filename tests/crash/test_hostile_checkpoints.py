@@ -42,9 +42,9 @@ from statekit.runtime.local import LocalRunner
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies
 from statekit.working_copy.uploader import uploader
+from tests.support.effort import SOAK
 from tests.support.full_checkpoint import Files, job, make, make_with_bases, steps
 
-SOAK = bool(os.environ.get("STATEKIT_SOAK"))
 SEALED = re.compile(
     r"job.*\.json|(epochs|begun|readers)/.*\.(json|first)|.*(savepoint|base|history)\.json"
 )

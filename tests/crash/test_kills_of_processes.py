@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import time
@@ -15,14 +14,13 @@ import pytest
 
 from statekit.query.reader import CheckpointReader
 from tests.support import local_process, timed_process
+from tests.support.effort import SOAK
 from tests.support.killable_processes import pipe, start
 from tests.support.spark_job import Counted, Event, by_word, counted, counting_job, events
 from tests.support.spark_runs import state_of
 from tests.support.timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.slow
-
-SOAK = 10 if os.environ.get("STATEKIT_SOAK") else 1
 
 
 def _killed(
@@ -47,7 +45,7 @@ def _killed(
     assert process.exitcode == 0
 
 
-GROUPS = 7 * SOAK
+GROUPS = 70 if SOAK else 7
 POINTS_PER_GROUP = 7
 
 
@@ -75,7 +73,7 @@ def test_a_process_on_rocksdb_killed_at_random_points(tmp_path: Path, seeds: ran
         assert found == states[name], name
 
 
-TIMED_GROUPS = 3 * SOAK
+TIMED_GROUPS = 30 if SOAK else 3
 
 
 @pytest.mark.parametrize(

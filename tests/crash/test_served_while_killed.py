@@ -5,7 +5,6 @@ killed, and the job is rescaled and rolled back.
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import socket
 import threading
@@ -17,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.effort import SOAK
 from tests.support.events import watching
 from tests.support.killed_bank import kill, roll_back, started, wait_for_an_epoch
 from tests.support.timeouts import PATIENCE_S
@@ -24,7 +24,7 @@ from tests.support.transfers import ACCOUNTS, TRANSFERS_PER_EPOCH, transfer
 
 pytestmark = pytest.mark.slow
 
-SECONDS = 120 if os.environ.get("STATEKIT_SOAK") else 15
+SECONDS = 120 if SOAK else 15
 CHECKED_MIN = 20
 ALL_CENTS = [cents for cents in range(-19, 20) if cents]
 

@@ -4,19 +4,19 @@ back.
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.support.effort import SOAK
 from tests.support.killed_bank import kill, roll_back, started, wait_for_an_epoch
 from tests.support.transfers import sum_up, transfer
 
 pytestmark = pytest.mark.slow
 
-SECONDS = 120 if os.environ.get("STATEKIT_SOAK") else 15
+SECONDS = 120 if SOAK else 15
 EPOCHS_CHECKED_MIN = 10
 
 

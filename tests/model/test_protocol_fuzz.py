@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import os
 import re
 import shutil
 import tempfile
@@ -39,12 +38,12 @@ from statekit.testing.faults import Fault, Faults, FaultyCopies
 from statekit.working_copy.base_lifecycle import BaseLifecycle
 from statekit.working_copy.copies import DiskCopies
 from statekit.working_copy.uploader import _in_process, uploader
+from tests.support.effort import SOAK
 from tests.support.inventory_job import Held, Move, held_in, inventory_job
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Where files are synced at once: there is no power loss here, and there are many histories."""
 
-SOAK = bool(os.environ.get("STATEKIT_SOAK"))
 GROUPS = 8
 ITEMS = 80
 

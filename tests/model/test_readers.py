@@ -8,7 +8,6 @@ process has left on the disk.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,11 @@ import statekit as sk
 from statekit.query.replica import Replica
 from tests.model.test_protocol_fuzz import Branch, Protocol
 from tests.support.change_rows import rows_of_feed, rows_of_tables
+from tests.support.effort import SOAK
 from tests.support.feed_tables import FeedTable
 from tests.support.inventory_job import Held
 from tests.support.killed_replicas import kill
 
-SOAK = bool(os.environ.get("STATEKIT_SOAK"))
 KEYED = ("note", "places", "log", "total", "weight")
 LOCAL = ("handled", "numbers")
 RESOLVED = ("log", "weight", "numbers")

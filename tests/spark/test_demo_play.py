@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -14,10 +13,12 @@ import httpx
 import psutil
 import pytest
 
+from tests.support.effort import SOAK
+
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 LIMIT_S = 120
-ENDINGS = [signal.SIGTERM, signal.SIGINT] if os.environ.get("STATEKIT_SOAK") else [signal.SIGTERM]
+ENDINGS = [signal.SIGTERM, signal.SIGINT] if SOAK else [signal.SIGTERM]
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

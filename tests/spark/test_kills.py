@@ -15,13 +15,12 @@ from pyspark.sql import SparkSession
 
 import statekit as sk
 from tests.support import spark_driver
+from tests.support.effort import SOAK
 from tests.support.spark_drivers import KillableProcess
 from tests.support.spark_job import EVENT_SCHEMA, Event, by_word, counted, counting_job, events
 from tests.support.spark_runs import Runs, pieces
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("class_archive")]
-
-SOAK = 10 if os.environ.get("STATEKIT_SOAK") else 1
 
 
 def _feed(runs: Runs, given: Sequence[Event], size: int) -> None:
@@ -68,7 +67,7 @@ def test_a_driver_killed_between_any_two_effects_of_an_epoch(runs: Runs) -> None
 CHAINS = 5
 """Streams with a checkpoint each, which one driver runs and one kill ends at different points."""
 
-KILLS = 7 * SOAK if SOAK > 1 else 3
+KILLS = 70 if SOAK else 3
 EPOCHS_AHEAD = 12
 
 

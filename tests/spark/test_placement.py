@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.effort import SOAK
 from tests.support.spark_clusters import Cluster
 from tests.support.spark_drivers import KillableProcess
 from tests.support.spark_runs import state_of, write_batch
@@ -24,7 +25,7 @@ pytestmark = [
 
 SHARDS = 6
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
-EPOCHS = 40 if os.environ.get("STATEKIT_SOAK") else 16
+EPOCHS = 40 if SOAK else 16
 KILLED_AFTER = 6
 PAGES = 500
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,11 @@ from typing import Any
 import pytest
 
 import statekit as sk
+from tests.support.effort import SOAK
 from tests.support.random_jobs import RandomJob, plain, table
 from tests.support.spark_runs import Runs, state_of
 
-SEEDS = 600 if os.environ.get("STATEKIT_SOAK") else 15
+SEEDS = 600 if SOAK else 15
 
 
 def _states(made: RandomJob, checkpoint: Path, scratch: Path) -> dict[str, Any]:

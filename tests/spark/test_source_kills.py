@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import time
@@ -20,6 +19,7 @@ from statekit.testing import Harness
 from tests.support.change_rows import in_order, row_of, rows_of_feed
 from tests.support.changes_driver import follow
 from tests.support.counting_job import entries, tally
+from tests.support.effort import SOAK
 from tests.support.spark_drivers import KillableProcess
 from tests.support.timeouts import PATIENCE_S
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("class_archive")]
 QUERIES = 4
 """Queries of one driver, which one kill ends at different points."""
 
-KILLS = 5 if os.environ.get("STATEKIT_SOAK") else 2
+KILLS = 5 if SOAK else 2
 
 
 class Followed:

@@ -6,7 +6,6 @@ import copy
 import datetime as dt
 import decimal
 import itertools
-import os
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +31,7 @@ from statekit.spark.tws.pandas_frames import FrameOptions, frames_of, takes_fram
 from statekit.spark.tws.process import ProcessorCalls, ProcessorProcess, process_of
 from statekit.spark.tws.sql_values import SqlValues
 from statekit.testing import Harness
+from tests.support.effort import SOAK
 
 
 def schema(**types: Any) -> StructType:
@@ -265,7 +265,7 @@ ENTRIES = StructType([StructField(name, of) for name, of in ENTRY_FIELDS.items()
 KEYS = schema(shop=StringType, n=LongType, day=sql.DateType, raw=sql.BinaryType)
 KEYS = KEYS.add("flag", "boolean").add("call", "long").add("at", "timestamp")
 GROUPED_BY = KEYS.names[:-2]
-MANY = 2_000_000 if os.environ.get("STATEKIT_SOAK") else 6_000
+MANY = 2_000_000 if SOAK else 6_000
 CALLS_OF_A_RUN = 2_000
 
 

@@ -33,6 +33,7 @@ from statekit.query.reader import CheckpointReader
 from tests.support.checkpoint_ledger import OPERATOR, Ledger, Power, TimedRepository
 from tests.support.command_line import statekit
 from tests.support.counting_job import entries, plain_outputs, plain_state, tally_job
+from tests.support.effort import SOAK
 from tests.support.killable_processes import exit_code, start
 from tests.support.timeouts import PATIENCE_S
 
@@ -167,7 +168,7 @@ def test_whatever_happens_every_kept_epoch_can_be_read_and_no_garbage_is_left() 
 
 @pytest.mark.slow
 def test_it_is_so_in_more_histories() -> None:
-    histories(5_000 if os.environ.get("STATEKIT_SOAK") else 25)
+    histories(5_000 if SOAK else 25)
 
 
 # ------------------------------------------------------------------------------- at the same time
@@ -226,7 +227,7 @@ class Turns:
 
 
 @pytest.mark.slow
-@settings(max_examples=5_000 if os.environ.get("STATEKIT_SOAK") else 100, deadline=None)
+@settings(max_examples=5_000 if SOAK else 100, deadline=None)
 @given(data=st.data())
 def test_two_collectors_a_rollback_and_epochs_may_come_in_any_order(data: st.DataObject) -> None:
     _check_collectors_in_turns(

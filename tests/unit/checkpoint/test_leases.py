@@ -35,11 +35,11 @@ from statekit.maintenance.verify.verify import verify
 from tests.support import killable_processes
 from tests.support.checkpoint_ledger import Ledger, Power, TimedRepository
 from tests.support.counting_job import entries, tally_job
+from tests.support.effort import SOAK
 from tests.unit.checkpoint.test_garbage_collection import BURSTS, Turns, ledger_of
 
 MINUTE = dt.timedelta(minutes=1)
 TTL = 10 * MINUTE
-SOAK = bool(os.environ.get("STATEKIT_SOAK"))
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -16,10 +15,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.support.effort import SOAK
 from tests.support.kv_job_runs import Given, StoreRun
 from tests.support.kv_model import KINDS, StoreModel, ops
-
-SOAK = bool(os.environ.get("STATEKIT_SOAK"))
 
 EPOCHS = st.lists(st.tuples(st.sampled_from(KINDS), ops(9), st.integers(1, 2)), max_size=20)
 """Operations of an epoch, some of them twice."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,11 +28,11 @@ from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.runtime.local import LocalRunner
 from statekit.state import event_time_buffer
 from statekit.working_copy.copies import MemoryCopies
+from tests.support.effort import SOAK
 from tests.support.instants import after, at
 from tests.support.kv_job_runs import Given, StoreRun
 from tests.support.kv_model import KINDS, Held, Op, TimedModel, ops, plain, store_job
 
-SOAK = bool(os.environ.get("STATEKIT_SOAK"))
 ALL_KINDS = [*KINDS, "get_as_of"]
 LATENESS, HISTORY, SPAN = 4, 6, 20
 """In seconds: how late operations may be, how long values are kept, and the times of operations."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -15,9 +14,8 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.checkpoint.repository import Repository
+from tests.support.effort import SOAK
 from tests.support.instants import at
-
-SOAK = bool(os.environ.get("STATEKIT_SOAK"))
 
 
 class Cell(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,10 +24,10 @@ from statekit.query.state_view import StateView
 from statekit.query.view import View
 from statekit.testing import Harness
 from tests.support.all_row_kinds import KEYS, PROCESSES, START, Step, epochs, keep, reopened, run
+from tests.support.effort import SOAK
 from tests.support.feed_tables import FeedTable
 from tests.support.killed_replicas import kill
 
-SOAK = bool(os.environ.get("STATEKIT_SOAK"))
 SHAPES = {"seen": "list", "by_n": "map"}
 
 

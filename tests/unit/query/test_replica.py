@@ -842,7 +842,10 @@ def test_a_checkpoint_that_is_gone_for_a_while_was_not_replaced(
     assert replica.status().views == (views[-1], 5)
 
 
-def test_a_reader_does_not_create_a_checkpoint_that_is_gone(home: Path) -> None:
+def test_a_reader_does_not_create_a_checkpoint_that_is_gone(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STATEKIT_STORE_RETRY_SECONDS", "1")  # it is not back after minutes, too
     repository = Repository(home, create=False)
     shutil.rmtree(home)
     with pytest.raises(sk.StorageError, match="is not there at the moment"):

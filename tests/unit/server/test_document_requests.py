@@ -7,7 +7,6 @@ A right request that names no epoch is answered, and a wrong one is not.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -24,9 +23,10 @@ from schemathesis.specs.openapi.checks import AcceptedNegativeData  # type: igno
 from statekit.server.access import digest_of
 from statekit.server.limits import Limits
 from tests.support import served_types
+from tests.support.effort import SOAK
 from tests.support.served import Sale, sell, server
 
-EXAMPLES = 300 if os.environ.get("STATEKIT_SOAK") else 3
+EXAMPLES = 300 if SOAK else 3
 TOKEN = {"Authorization": "Bearer some"}
 EPOCH = ("epoch", "manifest", "as_of", "min_epoch", "min_watermark", "wait", "cursor")
 DEPENDENT = ("POST /sql", "GET /openapi.json")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,9 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from statekit.errors import StatekitError
+from tests.support.effort import SOAK
 from tests.support.served import Sale, sell, server
 
-RECORDS = 3_000 if os.environ.get("STATEKIT_SOAK") else 500
+RECORDS = 3_000 if SOAK else 500
 COLLECTED = ("query", "gone", "corrupt_checkpoint")
 SHOPS = ("rome", "oslo", "nice")
 SALES = [Sale(SHOPS[n % 3], "tea", n + 1) for n in range(RECORDS)]

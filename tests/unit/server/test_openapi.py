@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,10 +19,11 @@ from statekit.job.plan import Operator
 from statekit.server.access import digest_of
 from statekit.server.openapi_states import JobPaths
 from tests.support import served_types
+from tests.support.effort import SOAK
 from tests.support.openapi_document import OpenApi
 from tests.support.served import Sale, sales, sell, server
 
-EXAMPLES = 200 if os.environ.get("STATEKIT_SOAK") else 4
+EXAMPLES = 200 if SOAK else 4
 SALES = [Sale("rome", "tea", 400), Sale("oslo", "cup", 900), Sale("rome", "pot", 2100)]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +14,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.support.effort import SOAK
 from tests.support.random_sql import QUERIES
 from tests.support.served import Sale, sell, server
 
-SOAK = bool(os.environ.get("STATEKIT_SOAK"))
 EXAMPLES = 5_000 if SOAK else 80
 RECORDS = [Sale("rome", "tea", 400), Sale("oslo", "cup", 900), Sale("rome", "pot", 2100)]
 

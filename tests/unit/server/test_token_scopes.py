@@ -6,7 +6,6 @@ The oracle says what a token may read, by the words of the documentation alone.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,9 +19,10 @@ from hypothesis import strategies as st
 from statekit.server.access import digest_of
 from statekit.server.limits import Limits
 from tests.support import served_types
+from tests.support.effort import SOAK
 from tests.support.served import Sale, sell, server
 
-EXAMPLES = 300 if os.environ.get("STATEKIT_SOAK") else 30
+EXAMPLES = 300 if SOAK else 30
 
 STATES = [
     *(("shop", "sales", state) for state in ("last", "items", "log", "total")),

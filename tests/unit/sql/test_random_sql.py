@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 from pathlib import Path
 
@@ -15,10 +14,10 @@ import statekit as sk
 from statekit.sql.request import Request
 from statekit.sql.run import run_sql
 from statekit.sql.worker import result_of
+from tests.support.effort import SOAK
 from tests.support.random_sql import QUERIES
 from tests.support.served import Sale, sales_job
 
-SOAK = bool(os.environ.get("STATEKIT_SOAK"))
 EXAMPLES = 5_000 if SOAK else 150
 SECRET = "s3cr3t-of-another-file"
 SETTINGS = settings(

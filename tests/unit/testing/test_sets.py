@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tests.mutation.cases import Case
@@ -13,6 +11,7 @@ from tests.mutation.mutants import MUTANTS
 from tests.mutation.right_functions import RIGHT
 from tests.mutation.wrong_memory import WRONG as WRONG_MEMORY
 from tests.mutation.wrong_results import WRONG as WRONG_RESULTS
+from tests.support.effort import SOAK
 from tests.support.places import ROOT
 
 WRONG = [each.name for each in (*WRONG_MEMORY, *WRONG_RESULTS)]
@@ -50,7 +49,7 @@ def test_a_right_function_causes_no_alarm(name: str) -> None:
 
 
 # All of them take half an hour.
-TRIED = RIGHT if os.environ.get("STATEKIT_SOAK") else RIGHT[::10]
+TRIED = RIGHT if SOAK else RIGHT[::10]
 
 
 @pytest.mark.slow

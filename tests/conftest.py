@@ -13,6 +13,8 @@ import httpx
 import pytest
 from hypothesis import settings
 
+from tests.support.durations import Measured, function_of, long_tests
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -31,51 +33,44 @@ settings.load_profile("statekit")
 _timeout = inspect.signature(httpx.get).parameters["timeout"].default
 _timeout.connect = _timeout.read = _timeout.write = _timeout.pool = 60
 
-SLOW = (
-    "tests/crash/",
-    "tests/docs/test_state_machines_page.py",
-    "tests/docs/test_testing_page.py",
-    "tests/model/",
-    "tests/store/",
-    "tests/spark/test_bases.py",
-    "tests/spark/test_bench_agrees.py",
-    "tests/spark/test_check_on_spark.py",
-    "tests/spark/test_checked_sinks.py",
-    "tests/spark/test_cluster.py",
-    "tests/spark/test_combined_in_jvm.py",
-    "tests/spark/test_first_records.py",
-    "tests/spark/test_kills.py",
-    "tests/spark/test_kv_store.py",
-    "tests/spark/test_nexmark.py",
-    "tests/spark/test_nexmark_on_flink.py",
-    "tests/spark/test_random_jobs.py",
-    "tests/spark/test_rescale.py",
-    "tests/spark/test_rollback.py",
-    "tests/spark/test_savepoints.py",
-    "tests/spark/test_source_kills.py",
-    "tests/spark/test_windows_combined.py",
-    "tests/spark/tws/test_import.py",
-    "tests/spark/tws/test_processors_in_harness.py",
-    "tests/spark/tws/test_processors_on_spark.py",
-    "tests/spark/tws/test_values.py",
-    "tests/unit/server/test_document_requests.py",
-    "tests/unit/server/test_openapi.py::test_answers_of_all_types_are_what_the_document_says",
-    "tests/unit/testing/test_check.py::test_a_mistake_is_found[processes",
-    "tests/unit/testing/test_check.py::test_what_is_right_passes",
-    "tests/unit/testing/test_processors.py::test_a_processor_is_checked_with_rows_of_its_schema",
-    "tests/unit/testing/test_processors.py::test_processors_run_where_there_is_no_java",
-    "tests/unit/testing/test_processors.py::test_rows_of_all_types_are_made",
-    "tests/unit/testing/test_sinks.py",
+SLOW = ("tests/crash/", "tests/model/", "tests/store/")
+"""Folders of tests that kill, fuzz and compare. With all other tests that take long, and with what
+`make test` needs no more than once, they are `make test-slow`.
+"""
+
+ONCE = (
+    "tests/browser/test_dashboard.py::test_a_user_finds_a_key_by_clicks",
+    "tests/spark/test_inputs.py::test_two_streams_are_joined_as_sql_joins_them",
+    "tests/spark/test_order_and_parallelism.py::test_state_survives_every_change_of_parallelism",
+    "tests/spark/test_runtimes.py::test_an_error_of_the_users_function_comes_with",
+    "tests/spark/test_runtimes.py::test_two_sources_feed_two_operators_of_one_job",
+    "tests/spark/test_sinks.py::test_a_replayed_epoch_leaves_no_duplicate_in_parquet",
+    "tests/spark/test_sources.py::test_a_filter_for_one_key_reads_one_key_group",
+    "tests/spark/test_time.py::test_static_frames_end_with_all_timers_fired",
+    "tests/spark/tws/test_transform_with_state.py::test_initial_state_is_handled_once",
 )
-"""Tests that kill, fuzz, check and compare engines: `make test-slow` runs them."""
+"""Long tests that are not slow ones: `make test` has something of each part that users see."""
 
 LONG = ("tests/spark/", "tests/crash/", "tests/model/")
 """Their files take longest. They come first, so that both processes end together."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--store-durations", action="store_true", help="store how long tests take (make durations)"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--store-durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Measured())
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    long = long_tests()
     for item in items:
-        if item.nodeid.startswith(SLOW):
+        is_long = function_of(item.nodeid) in long and not item.nodeid.startswith(ONCE)
+        if is_long or item.nodeid.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 

@@ -8,6 +8,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from itertools import cycle, product
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote
@@ -19,6 +20,7 @@ from playwright.sync_api import Browser, Page, expect
 
 import statekit as sk
 from tests.support.browser import browser, page
+from tests.support.effort import SOAK
 from tests.support.served import server
 from tests.support.vendored import PINS, VENDOR
 
@@ -202,8 +204,11 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("look", LOOKS)
-@pytest.mark.parametrize("name", PAGES)
+LOOKED_AT = list(product(PAGES, LOOKS) if SOAK else zip(PAGES, cycle(LOOKS), strict=False))
+"""Each page in one of the looks, and in `make soak` in all of them."""
+
+
+@pytest.mark.parametrize(("name", "look"), LOOKED_AT)
 def test_each_page_is_accessible_and_fits_in_every_look(
     chromium: Browser, address: str, name: str, look: str
 ) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from pydantic import BaseModel, field_validator
 from pyspark.sql import DataFrame
 
 import statekit as sk
+from tests.support.effort import SOAK
 from tests.support.small_disk import small_disk
 from tests.support.spark_drivers import KillableProcess
 from tests.support.spark_job import (
@@ -164,8 +166,14 @@ def test_a_checkpoint_whose_spark_part_does_not_match_the_state_is_refused(
     _check(runs, stopped)
 
 
-@pytest.mark.parametrize("damage", ["truncated", "flipped", "missing"])
-@pytest.mark.parametrize("kind", ["changes", "manifest", "job file"])
+DAMAGE = ["truncated", "flipped", "missing"]
+DAMAGED = ["changes", "manifest", "job file"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "damage"),
+    list(product(DAMAGED, DAMAGE) if SOAK else zip(DAMAGED, DAMAGE, strict=True)),
+)
 def test_a_damaged_file_is_named(runs: Runs, stopped: list[Event], kind: str, damage: str) -> None:
     patterns = {"changes": "data/count/*", "manifest": "epochs/*1.json", "job file": "job.json"}
     found = sorted(runs.checkpoint.glob(patterns[kind]))

@@ -28,6 +28,7 @@ from statekit.maintenance.savepoint.format import Savepoint, SavepointFile
 from statekit.query.reader import CheckpointReader
 from tests.stored import recipe_all_kinds, recipe_layouts
 from tests.stored.recipe_all_kinds import given
+from tests.support.effort import SOAK
 from tests.support.places import STORED
 
 
@@ -122,7 +123,7 @@ def gone_on(checkpoint: Path, parallelism: int | None, **options: Any) -> dict[s
     return {name: sorted(map(repr, told)) for name, told in outputs.items()}
 
 
-@pytest.mark.parametrize("parallelism", [3, 5, 1])
+@pytest.mark.parametrize("parallelism", [3, 5, 1] if SOAK else [5])
 def test_a_checkpoint_with_all_kinds_of_state_continues_with_the_same_results(
     tmp_path: Path, parallelism: int
 ) -> None:
@@ -199,7 +200,8 @@ def test_a_savepoint_with_bases_has_the_state_of_its_checkpoint() -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "parallelism"), [("memory", 3), ("rocksdb", 3), ("memory", 1), ("rocksdb", 5)]
+    ("backend", "parallelism"),
+    [("memory", 3), ("rocksdb", 3), ("memory", 1), ("rocksdb", 5)] if SOAK else [("rocksdb", 5)],
 )
 def test_a_checkpoint_with_bases_and_slices_continues_with_the_same_results(
     tmp_path: Path, backend: str, parallelism: int

@@ -161,7 +161,7 @@ WRONG: list[tuple[Any, str, str]] = [
 )
 def test_a_mistake_is_found(given: Any, name: str, message: str) -> None:
     with pytest.raises(AssertionError) as caught:
-        check(given)
+        check(given, depth="quick")
     text = str(caught.value)
     assert f": {name!r} does not hold" in text
     assert message in text
@@ -170,9 +170,9 @@ def test_a_mistake_is_found(given: Any, name: str, message: str) -> None:
 
 def test_what_depends_on_arrival_is_found_when_it_is_said_not_to() -> None:
     with pytest.raises(AssertionError, match="'arrival order' does not hold"):
-        check(in_time, holds=["arrival order"])
+        check(in_time, holds=["arrival order"], depth="quick")
     with pytest.raises(AssertionError, match="'epochs' does not hold"):
-        check(per_call, holds={"epochs"})
+        check(per_call, holds={"epochs"}, depth="quick")
 
 
 @sk.process(**IN_TIME)
@@ -184,7 +184,7 @@ def in_time(order: Order, first: sk.ValueState[int]) -> Iterator[int]:
 
 def test_the_printed_test_runs_the_failure_again() -> None:
     with pytest.raises(AssertionError) as caught:
-        check(reminded)
+        check(reminded, depth="quick")
     lines = str(caught.value).split("This test runs it again:")[1].split("If this is intended")[0]
     names: dict[str, Any] = {"Order": Order, "reminded": reminded}
     exec(re.sub(r"^    ", "", lines, flags=re.MULTILINE), names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from statekit.errors import StateTypeError
@@ -96,6 +97,7 @@ def counterexample(
     *,
     share: float = 1.0,
     is_shrunk: bool = True,
+    shrinks_max: int | None = None,
     is_over: Callable[[], bool] = lambda: False,
 ) -> tuple[T] | None:
     """Return the smallest input that fails, in a tuple; None if none of those tried does.
@@ -108,6 +110,7 @@ def counterexample(
         effort: how much is tried.
         share: of the usual number of inputs.
         is_shrunk: whether an input that fails is made smaller.
+        shrinks_max: so many inputs are tried at most to make one smaller; None for all that may be.
         is_over: whether no more inputs are tried; at least one is, and all that make one smaller.
 
     >>> from hypothesis import strategies as st
@@ -120,6 +123,7 @@ def counterexample(
 
     failed: list[T] = []
     begun: list[bool] = []
+    shrinks = count(1)
 
     @seed(effort.filled().seed)
     @settings(
@@ -135,6 +139,8 @@ def counterexample(
     def search(tried: T) -> None:
         if begun and not failed and is_over():
             raise _SearchIsOver
+        if failed and shrinks_max is not None and next(shrinks) > shrinks_max:
+            raise _SearchIsOver
         begun.append(True)
         if fails(tried):
             failed.append(tried)
@@ -145,7 +151,7 @@ def counterexample(
     except _FailedError:
         return (failed[-1],)  # the smallest one is run last
     except _SearchIsOver:
-        return None
+        return (failed[-1],) if failed else None
     except StateTypeError as error:
         raise type(error)(*error.args) from error.__cause__  # without notes of Hypothesis
     except InvalidArgument as error:

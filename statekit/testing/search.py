@@ -29,6 +29,9 @@ _TRIES_PRINTED = 10
 _SHARE = 0.3
 """Of the histories, if those that fail in this process do not in new ones, which are slow."""
 
+_SHRINKS_THERE = 100
+"""So often a history that fails in new processes is made smaller: each time takes a fork."""
+
 _WIDTH = 200
 """Of a text in a line of the report."""
 
@@ -96,7 +99,7 @@ class Search:
         for _ in range(1 if found is not None else _TRIES_PRINTED):
             share, effort = _SHARE * self._wanted.share, self._shared.effort
             find, is_late = self._in_new_processes, self._shared.is_late
-            there = self._smallest(find, effort, share, is_late)
+            there = self._smallest(find, effort, share, is_late, _SHRINKS_THERE)
             if there is not None:
                 return *there, self._in_new_processes(self._subject, *there)
         if found is not None:
@@ -115,7 +118,12 @@ class Search:
         return found_in_new_processes(subject, self._wanted, history, argument)
 
     def _smallest(
-        self, find: Find, effort: Effort, share: float, is_over: Callable[[], bool]
+        self,
+        find: Find,
+        effort: Effort,
+        share: float,
+        is_over: Callable[[], bool],
+        shrinks_max: int | None = None,
     ) -> tuple[History, Any] | None:
         found = counterexample(
             self._shared.inputs,
@@ -123,6 +131,7 @@ class Search:
             effort,
             share=share,
             is_shrunk=self._wanted.is_shrunk,
+            shrinks_max=shrinks_max,
             is_over=is_over,
         )
         return None if found is None else self._without_others(Drawn(*found[0]), find)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ import httpx
 import pytest
 from hypothesis import settings
 
-from tests.support.durations import Measured, function_of, long_tests
+from tests.support.durations import LONG_S, Durations, Measured
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,9 +52,6 @@ ONCE = (
 )
 """Long tests that are not slow ones: `make test` has something of each part that users see."""
 
-LONG = ("tests/spark/", "tests/crash/", "tests/model/")
-"""Their files take longest. They come first, so that both processes end together."""
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -67,12 +65,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    long = long_tests()
+    durations = Durations.stored()
+    of_files: defaultdict[str, float] = defaultdict(float)
     for item in items:
-        is_long = function_of(item.nodeid) in long and not item.nodeid.startswith(ONCE)
+        seconds = durations.of(item.nodeid)
+        is_long = seconds > LONG_S and not item.nodeid.startswith(ONCE)
         if is_long or item.nodeid.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+        of_files[_file_of(item)] += seconds
+    # The files that take longest come first, so that both processes end together.
+    items.sort(key=lambda item: (-of_files[_file_of(item)], _file_of(item)))
+
+
+def _file_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 @pytest.fixture

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
 
 import pytest
 
@@ -12,26 +14,44 @@ from tests.support.places import ROOT
 
 _FILE = ROOT / "tests/durations.json"
 
-_LONG_S = 2.0
-"""Tests that take longer are slow ones."""
+LONG_S = 2.0
+"""A function is a slow test if it takes longer with one of its parameters."""
 
 _STORED_S = 0.5
-"""Tests that take less time are not in the file."""
+"""Functions that take less time are not in the file."""
 
 
-def function_of(test: str) -> str:
-    """Return the name of a test without its parameters.
+@dataclass(frozen=True)
+class Durations:
+    """How long the functions of tests take, with the parameters that take longest.
 
-    >>> function_of("tests/unit/test_layers.py::test_imports[a::b]")
-    'tests/unit/test_layers.py::test_imports'
+    Parameters:
+        seconds: by the name of the function.
+
+    >>> durations = Durations({"test_a.py::test_sum": 3.0})
+    >>> durations.of("test_a.py::test_sum[a::b]"), durations.of("test_a.py::test_mean")
+    (3.0, 0.0)
     """
-    return test.partition("[")[0]
 
+    seconds: Mapping[str, float]
 
-def long_tests() -> frozenset[str]:
-    """Return the functions of tests that take long with one of their parameters at least."""
-    stored: dict[str, float] = json.loads(_FILE.read_text())
-    return frozenset(name for name, seconds in stored.items() if seconds > _LONG_S)
+    @classmethod
+    def stored(cls) -> Self:
+        """Return what was measured last."""
+        return cls(json.loads(_FILE.read_text()))
+
+    def of(self, test: str) -> float:
+        """Return the seconds of a test; 0 if it takes less than half a second, or is new."""
+        return self.seconds.get(_function_of(test), 0.0)
+
+    def store(self) -> None:
+        """Write them to the file. Functions of files that are gone are left out."""
+        there = {
+            name: round(seconds, 1)
+            for name, seconds in sorted(self.seconds.items())
+            if seconds >= _STORED_S and (ROOT / name.partition("::")[0]).exists()
+        }
+        _FILE.write_text(json.dumps(there, indent=0) + "\n")
 
 
 class Measured:
@@ -44,18 +64,12 @@ class Measured:
         self._seconds[report.nodeid] += report.duration
 
     def pytest_sessionfinish(self) -> None:
-        store(self._seconds.items())
+        longest: defaultdict[str, float] = defaultdict(float)
+        for test, seconds in self._seconds.items():
+            longest[_function_of(test)] = max(longest[_function_of(test)], seconds)
+        Durations({**Durations.stored().seconds, **longest}).store()
 
 
-def store(measured: Iterable[tuple[str, float]]) -> None:
-    """Add measured seconds of tests to the file. Functions that were not run stay as they are."""
-    longest: defaultdict[str, float] = defaultdict(float)
-    for test, seconds in measured:
-        longest[function_of(test)] = max(longest[function_of(test)], seconds)
-    known: dict[str, float] = json.loads(_FILE.read_text()) if _FILE.exists() else {}
-    there = {
-        name: round(seconds, 1)
-        for name, seconds in sorted({**known, **longest}.items())
-        if seconds >= _STORED_S and (ROOT / name.partition("::")[0]).exists()
-    }
-    _FILE.write_text(json.dumps(there, indent=0) + "\n")
+def _function_of(test: str) -> str:
+    """Return a test without its parameters."""
+    return test.partition("[")[0]

@@ -26,7 +26,17 @@ from statekit.testing.strategies import (
 )
 from statekit.timestamp import lateness_to_micros
 
-__all__ = ["NOON", "Epochs", "Generated", "Given", "Reached", "Scene", "histories", "histories_of"]
+__all__ = [
+    "NOON",
+    "Edges",
+    "Epochs",
+    "Generated",
+    "Given",
+    "Reached",
+    "Scene",
+    "histories",
+    "histories_of",
+]
 
 T = TypeVar("T")
 Key = tuple[Any, ...]
@@ -34,7 +44,28 @@ Key = tuple[Any, ...]
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 """When histories begin in event time."""
 
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
 _SECOND = dt.timedelta(seconds=1)
+
+
+class Edges(NamedTuple):
+    """Where windows begin, or where they end: at equal distances.
+
+    Parameters:
+        every: from one edge to the next.
+        offset: the edges are at 1970-01-01 00:00 UTC plus this.
+
+    >>> Edges(dt.timedelta(hours=1), dt.timedelta(minutes=5)).last_before(NOON).hour
+    11
+    """
+
+    every: dt.timedelta
+    offset: dt.timedelta
+
+    def last_before(self, at: dt.datetime) -> dt.datetime:
+        """Return the last edge that is not later than an instant."""
+        return at - (at - _EPOCH - self.offset) % self.every
 
 
 @dataclass(frozen=True)
@@ -49,6 +80,8 @@ class Generated:
         fields: strategies of other fields, instead of those of their types.
         distances: some records are exactly so far behind the one before, or an instant more or
             less.
+        edges: where windows begin and end: some records are exactly there, or an instant before or
+            after.
         constants: numbers and texts that occur in fields, as for `values`.
 
     Raises:
@@ -61,6 +94,7 @@ class Generated:
     lateness: dt.timedelta = dt.timedelta(0)
     fields: Mapping[str, st.SearchStrategy[Any]] = field(default_factory=dict)
     distances: Sequence[dt.timedelta] = ()
+    edges: Sequence[Edges] = ()
     constants: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
@@ -80,10 +114,11 @@ class Generated:
         """Return a strategy of what `made` takes."""
         apart = dict.fromkeys([*self.key, *self._times]) | dict(self.fields)
         others = fields_of(self.cls, apart, self.constants)
+        exact = [st.sampled_from(of) for of in (self.distances, self.edges) if of]
         exactly: st.SearchStrategy[Any] = st.none()
-        if self.event_time is not None and self.distances:
-            some = st.tuples(st.sampled_from(self.distances), st.sampled_from([0, -1, 1]))
-            exactly = st.one_of(*[exactly] * 5, some)
+        if self.event_time is not None and exact:
+            instants = st.sampled_from([0, -1, 1])
+            exactly = st.one_of(*[exactly] * 5, *[st.tuples(of, instants) for of in exact])
         return st.tuples(_PLACES, others, st.tuples(_OFFSETS, exactly))
 
     @property
@@ -106,9 +141,14 @@ class Generated:
         units: int
         behind: int
         _, _, ((units, behind), exactly) = drawn
-        if exactly is not None and before is not None:
-            distance: dt.timedelta = exactly[0] + exactly[1] * _INSTANT
-            return before + distance
+        if exactly is not None:
+            of: Edges | dt.timedelta
+            instants: int
+            of, instants = exactly
+            if isinstance(of, Edges):
+                return of.last_before(reached.begin + units * unit) + instants * _INSTANT
+            if before is not None:
+                return before + of + instants * _INSTANT
         if behind < _AT_THE_WATERMARK:
             return reached.begin + units * unit - behind * self.lateness / 4
         latest = reached.begin if reached.latest is None else reached.latest

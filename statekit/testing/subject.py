@@ -21,7 +21,7 @@ from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.plan import Operator, Source
 from statekit.job.stream import Stream
-from statekit.job.windows.definitions import Session
+from statekit.job.windows.definitions import Session, Sliding
 from statekit.job.windows.made_of import WindowedResult
 from statekit.records import by_value
 from statekit.records.record_type import RecordType
@@ -37,7 +37,7 @@ from statekit.working_copy.copies import WorkingCopies
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-    from statekit.testing.histories import Generated, Given
+    from statekit.testing.histories import Edges, Generated, Given
 
 History = list[dict[str, list[Any]]]
 """The records of each source, epoch by epoch."""
@@ -678,6 +678,7 @@ class Subject:
             event_time,
             late,
             distances=self._distances(source),
+            edges=self._edges(source),
             constants=self.memory.constants,
         )
 
@@ -697,6 +698,23 @@ class Subject:
         of_code = [each for each in self.memory.constants if isinstance(each, dt.timedelta)]
         found += [each for each in of_code if abs(each) <= _DISTANCE_MAX]
         return [each for each in dict.fromkeys(found) if each]
+
+    def _edges(self, source: Source) -> list[Edges]:
+        """Return where windows of the operators that read a source begin and end."""
+        from statekit.testing.histories import Edges
+
+        windows = [
+            made_of.window
+            for operator in self._readers(source)
+            if isinstance(made_of := operator.declared.traits.made_of, WindowedResult)
+            and isinstance(made_of.window, Sliding)
+        ]
+        found = [
+            Edges(window.every, offset % window.every)
+            for window in windows
+            for offset in (window.offset, window.offset + window.size)
+        ]
+        return list(dict.fromkeys(found))
 
     def _readers(self, source: Source) -> list[Operator]:
         """Return the operators that take the records of a source, perhaps behind transforms."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,6 +16,8 @@ from statekit.testing.counterexamples import Effort
 from statekit.testing.properties import Property, RunDifference, always, nothing
 from statekit.testing.shared_histories import SharedHistories
 from statekit.testing.subject import History, Observed, Subject
+
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class Order(NamedTuple):
@@ -133,3 +136,24 @@ def test_errors_of_what_is_given_are_raised_as_they_are() -> None:
 
     with pytest.raises(LookupError, match="no such total"):
         check(spent, examples=3, holds=["invariant"], invariant=broken)
+
+
+class Reading(NamedTuple):
+    sensor: str
+    at: dt.datetime
+
+
+def test_a_few_histories_have_records_exactly_where_windows_begin_and_end() -> None:
+    job, seen = sk.Job("readings"), list[Any]()
+    window = sk.sliding("50 s", every="20 s", offset="7 s")
+    of_sensors = job.source("readings", Reading).window(window, key="sensor", event_time="at")
+    of_sensors.count().sink("counts")
+    subject = Subject(job)
+    found = SharedHistories(subject, [noted("a", seen)], subject.histories(), Effort("quick"))
+    assert found.first_failed() is None
+    times = {at for history, _ in seen for epoch in history for _, at in epoch["readings"]}
+    second, instant = dt.timedelta(seconds=1), dt.timedelta(microseconds=1)
+    into = {(at - EPOCH) % (20 * second) for at in times}
+    begins, ends = 7 * second, (7 + 50 - 40) * second
+    assert {begins, ends} <= into
+    assert into & {begins - instant, begins + instant, ends - instant, ends + instant}

@@ -152,10 +152,8 @@ def main() -> None:
     started = [runs[name][1] for name in given.names or runs]
     if given.of == "faults":
         chosen = [each for each in (*MUTANTS, *MORE) if each.name in (given.names or runs)]
-        of_all = {name for each in chosen for name in each.subjects}
-        if not all(each.subjects for each in chosen):
-            of_all = set[str]()
-        started.insert(0, partial(outcome_of, None, sorted(of_all), depths))
+        subjects = {each.subjects for each in chosen}
+        started[:0] = [partial(outcome_of, None, each, depths) for each in sorted(subjects)]
     outcomes: list[Outcome] = []
     with ThreadPoolExecutor(given.at_once) as threads:
         running = [threads.submit(run) for run in started]

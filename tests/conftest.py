@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support.durations import LONG_S, Durations, Measured
+from tests.support.effort import SOAK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,13 +65,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Measured())
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not SOAK:
+        left_out = [item for item in items if item.get_closest_marker("soak")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("soak")]
     durations = Durations.stored()
     of_files: defaultdict[str, float] = defaultdict(float)
     for item in items:
         seconds = durations.of(item.nodeid)
         is_long = seconds > LONG_S and not item.nodeid.startswith(ONCE)
-        if is_long or item.nodeid.startswith(SLOW):
+        if is_long or item.nodeid.startswith(SLOW) or item.get_closest_marker("soak"):
             item.add_marker(pytest.mark.slow)
         of_files[_file_of(item)] += seconds
     # The files that take longest come first, so that both processes end together.

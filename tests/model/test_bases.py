@@ -53,6 +53,7 @@ from tests.support.counting_job_runs import (
     runner,
     uploaded,
 )
+from tests.support.effort import SOAK
 from tests.support.killable_processes import start
 
 
@@ -536,4 +537,6 @@ class Bases(RuleBasedStateMachine):
 
 
 TestBases = Bases.TestCase
-TestBases.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestBases.settings = settings(
+    max_examples=1_000 if SOAK else 25, stateful_step_count=20, deadline=None
+)

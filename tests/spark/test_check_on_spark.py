@@ -53,7 +53,7 @@ def shop() -> sk.Job:
 
 
 def test_what_is_the_same_on_spark_passes(spark: SparkSession) -> None:
-    check(shop(), holds=["spark"])
+    check(shop(), holds=["spark"], depth="quick")
 
 
 @sk.process(key="customer")

@@ -67,7 +67,7 @@ def test_a_driver_killed_between_any_two_effects_of_an_epoch(runs: Runs) -> None
 CHAINS = 5
 """Streams with a checkpoint each, which one driver runs and one kill ends at different points."""
 
-KILLS = 70 if SOAK else 3
+KILLS = 70 if SOAK else 2
 EPOCHS_AHEAD = 12
 
 

@@ -17,6 +17,7 @@ from statekit.keygroup import key_group
 from statekit.spark import epoch as epochs
 from statekit.spark.plan import PassOptions, by_one_number
 from statekit.spark.worker_rows import ARRIVAL, FIRST_MARK, GROUP, INPUT
+from tests.support.effort import SOAK
 from tests.support.spark_job import (
     EVENT_SCHEMA,
     Event,
@@ -45,7 +46,8 @@ def _check(runs: Runs, given: list, outputs: list) -> None:  # type: ignore[type
 
 
 @pytest.mark.parametrize(
-    ("parallelism", "batch_size"), [(1, 60), (2, 200), (3, 67), (5, 100), (5, 7)]
+    ("parallelism", "batch_size"),
+    [(1, 60), (2, 200), (3, 67), (5, 100), (5, 7)] if SOAK else [(1, 60), (3, 67)],
 )
 def test_each_key_sees_its_records_in_the_order_of_arrival(
     runs: Runs, parallelism: int, batch_size: int
@@ -114,7 +116,10 @@ def numbers_seen(visit: Visit, seen: sk.ListState[int]) -> Iterator[tuple[int, l
     yield visit.page, list(seen)
 
 
-@pytest.mark.parametrize(("shards", "groups"), [(13, 13), (13, 64), (64, 64), (7, 32767)])
+SHARDS = [(13, 13), (7, 32767), (13, 64), (64, 64)]
+
+
+@pytest.mark.parametrize(("shards", "groups"), SHARDS if SOAK else SHARDS[:2])
 def test_a_task_runs_several_shards_each_with_its_own_keys_in_order(
     runs: Runs, shards: int, groups: int
 ) -> None:

@@ -25,8 +25,8 @@ pytestmark = [
 
 SHARDS = 6
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
-EPOCHS = 40 if SOAK else 16
-KILLED_AFTER = 6
+EPOCHS = 40 if SOAK else 11
+KILLED_AFTER = 3
 PAGES = 500
 
 
@@ -78,6 +78,7 @@ def test_shards_stay_where_they_are_and_few_move_after_an_executor_died(tmp_path
     assert sum(counts.values()) == 300 * EPOCHS
 
 
+@pytest.mark.soak
 def test_a_run_uses_the_copies_that_hosts_have_from_the_one_before(tmp_path: Path) -> None:
     with Cluster(tmp_path / "cluster", HOSTS) as cluster:
         for epochs in (range(3), range(3, 5)):

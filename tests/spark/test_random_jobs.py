@@ -13,7 +13,7 @@ from tests.support.effort import SOAK
 from tests.support.random_jobs import RandomJob, plain, table
 from tests.support.spark_runs import Runs, state_of
 
-SEEDS = 600 if SOAK else 15
+SEEDS = 600 if SOAK else 5
 
 
 def _states(made: RandomJob, checkpoint: Path, scratch: Path) -> dict[str, Any]:

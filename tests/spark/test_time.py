@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.job.progress import RunningJob
+from tests.support.effort import SOAK
 from tests.support.instants import at
 from tests.support.spark_runs import ONCE, Runs, collector, pieces
 from tests.support.timeouts import PATIENCE_S
@@ -116,7 +117,7 @@ def expected(*, size: int, drain: bool) -> dict[str, list[tuple[Any, ...]]]:
     return {name: sorted(map(tuple, run.outputs[name])) for name in ("closed", "late", "equal")}
 
 
-@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"] if SOAK else ["America/New_York"])
 def test_a_stream_closes_windows_behind_its_watermark_and_drains_at_its_end(
     runs: Runs, spark: SparkSession, zone: str
 ) -> None:

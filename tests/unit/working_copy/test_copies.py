@@ -97,8 +97,8 @@ Instant = tuple[str, bool, int]
 """A method, whether to die before or after it, and at which of its calls in epoch 1."""
 
 INSTANTS: dict[str, Instant] = {
-    "before the mark is removed": ("Lease.clear_mark", True, 1),
-    "after the mark is removed": ("Lease.clear_mark", False, 1),
+    "before the mark is removed": ("DirectoryLease.clear_mark", True, 1),
+    "after the mark is removed": ("DirectoryLease.clear_mark", False, 1),
     "after the first spill": ("_DiskCopy.write", False, 1),
     "after the second spill": ("_DiskCopy.write", False, 2),
     "before the first shard is kept": ("_DiskCopy.close_at", True, 1),
@@ -106,8 +106,8 @@ INSTANTS: dict[str, Instant] = {
     "between the flushes of two states": ("flush of one state", False, 1),
     "after the flush": ("RocksBackend.flush", False, 1),
     "before the close": ("RocksBackend.close", True, 1),
-    "between close and mark": ("Lease.set_mark", True, 1),
-    "after the mark": ("Lease.set_mark", False, 1),
+    "between close and mark": ("DirectoryLease.set_mark", True, 1),
+    "after the mark": ("DirectoryLease.set_mark", False, 1),
     "in the flush of the second shard": ("RocksBackend.flush", False, 2),
     "after the second shard is kept": ("_DiskCopy.close_at", False, 2),
 }

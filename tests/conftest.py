@@ -64,7 +64,7 @@ SLOW = (
     "tests/spark/tws/test_values.py",
     "tests/unit/server/test_document_requests.py",
     "tests/unit/server/test_openapi.py::test_answers_of_all_types_are_what_the_document_says",
-    "tests/unit/testing/test_check.py::test_a_mistake_is_found[processes",
+    "tests/unit/testing/test_check.py::test_a_mistake_is_found",
     "tests/unit/testing/test_check.py::test_what_is_right_passes",
     "tests/unit/testing/test_processors.py::test_a_processor_is_checked_with_rows_of_its_schema",
     "tests/unit/testing/test_processors.py::test_processors_run_where_there_is_no_java",

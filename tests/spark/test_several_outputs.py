@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, Row
 
 import statekit as sk
 from statekit.job.chaining import chains
+from tests.support.effort import SOAK
 from tests.support.spark_runs import Runs
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -167,10 +168,8 @@ def in_process(job: sk.Job) -> dict[str, list[Any]]:
     "made",
     [
         in_one_chain,
-        with_many_readers,
-        with_other_keys,
         with_unions,
-        with_functions_that_a_whole_key_prevents,
+        *([with_many_readers, with_other_keys, with_functions_that_a_whole_key_prevents] * SOAK),
     ],
     ids=lambda f: f.__name__,
 )

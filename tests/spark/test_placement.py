@@ -25,8 +25,8 @@ pytestmark = [
 
 SHARDS = 6
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
-EPOCHS = 40 if SOAK else 11
-KILLED_AFTER = 3
+EPOCHS = 40 if SOAK else 16
+KILLED_AFTER = 6
 PAGES = 500
 
 

@@ -89,6 +89,10 @@ ONCE = (
 """Long tests that are in `make test` all the same: it has something of each part that users see."""
 
 
+LONG = ("tests/spark/", "tests/crash/", "tests/model/")
+"""Folders with long files, of which some are not measured."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--store-durations", action="store_true", help="store how long tests take (make durations)"
@@ -101,20 +105,28 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not SOAK:
-        left_out = [item for item in items if item.get_closest_marker("soak")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("soak")]
+    soaked = [] if SOAK else [item for item in items if item.get_closest_marker("soak")]
+    config.hook.pytest_deselected(items=soaked)
+    items[:] = [item for item in items if item not in soaked]
     durations = Durations.stored()
     of_files: defaultdict[str, float] = defaultdict(float)
     for item in items:
         seconds = durations.of(item.nodeid)
         is_long = seconds > LONG_S and not item.nodeid.startswith(ONCE)
-        if is_long or item.nodeid.startswith(SLOW) or item.get_closest_marker("soak"):
+        if is_long or item.nodeid.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
         of_files[_file_of(item)] += seconds
-    # The files that take longest come first, so that both processes end together.
-    items.sort(key=lambda item: (-of_files[_file_of(item)], _file_of(item)))
+    items.sort(key=lambda item: _place(item, of_files[_file_of(item)]))
+
+
+def _place(item: pytest.Item, seconds: float) -> tuple[bool, float, str]:
+    """Return the place of a test among others. Files that take longest come first, so that both
+    processes end together.
+
+    Parameters:
+        seconds: of its file.
+    """
+    return not item.nodeid.startswith(LONG), -seconds, _file_of(item)
 
 
 def _file_of(item: pytest.Item) -> str:

@@ -24,7 +24,7 @@ from statekit.testing.strategies import (
     is_made,
     values,
 )
-from statekit.timestamp import lateness_to_micros
+from statekit.timestamp import lateness_to_micros, micros_to_datetime
 
 __all__ = [
     "NOON",
@@ -44,7 +44,7 @@ Key = tuple[Any, ...]
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 """When histories begin in event time."""
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_EPOCH = micros_to_datetime(0)
 
 _SECOND = dt.timedelta(seconds=1)
 

@@ -168,6 +168,7 @@ def _check(runs: Runs, records: dict[str, list[Any]], parallelism: int) -> None:
     assert harness.operator_state("rates") == [expected] * parallelism
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.usefixtures("class_archive")
 def test_joined_and_broadcast_state_survives_kills(runs: Runs) -> None:

@@ -43,6 +43,7 @@ def check(runs: Runs, given: list[Event]) -> None:
         assert runs.state("count", name) == states[name], name
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.usefixtures("class_archive")
 def test_a_killed_schedule_continues_with_other_shards(runs: Runs) -> None:

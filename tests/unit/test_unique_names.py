@@ -1,4 +1,4 @@
-"""A public class or function of the package has a name that no other module gives to another."""
+"""A public class of the package has a name that no other module gives to another one."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from tests.support.places import ROOT
 
 PACKAGE = ROOT / "statekit"
 
-KINDS = (ast.ClassDef,)
-
 
 def modules_by_name() -> dict[str, set[str]]:
-    """The modules that define each public name at their top, as paths below the package."""
+    """The modules that define each public class at their top, as paths below the package."""
     found: dict[str, set[str]] = defaultdict(set)
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.parse(path.read_text()).body:
-            if isinstance(node, KINDS) and not node.name.startswith("_"):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name].add(str(path.relative_to(PACKAGE)))
     return found
 
 
-def test_no_public_name_is_in_two_modules() -> None:
+def test_no_public_class_name_is_in_two_modules() -> None:
     wrong = [
         f"{name} is in {' and '.join(sorted(modules))}: rename one, or begin it with an underscore"
         for name, modules in modules_by_name().items()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.testing import check
-from statekit.testing.counterexamples import Effort
+from statekit.testing.counterexamples import Effort, counterexample
 from statekit.testing.properties import Property, RunDifference, always, nothing
 from statekit.testing.shared_histories import SharedHistories
 from statekit.testing.subject import History, Observed, Subject
@@ -157,3 +157,19 @@ def test_a_few_histories_have_records_exactly_where_windows_begin_and_end() -> N
     begins, ends = 7 * second, (7 + 50 - 40) * second
     assert {begins, ends} <= into
     assert into & {begins - instant, begins + instant, ends - instant, ends + instant}
+
+
+def test_a_failure_is_made_smaller_with_as_many_tries_as_there_may_be() -> None:
+    tried: list[int] = []
+
+    def fails(number: int) -> bool:
+        tried.append(number)
+        return number > 1_000
+
+    numbers = st.integers(0, 10_000_000)
+    found = counterexample(numbers, fails, Effort("quick"), shrinks_max=3)
+    first = next(place for place, number in enumerate(tried) if number > 1_000)
+    assert len(tried) == first + 1 + 3
+    assert found is not None
+    assert 1_001 < found[0] <= tried[first]
+    assert counterexample(numbers, fails, Effort("quick")) == (1_001,)

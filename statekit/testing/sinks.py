@@ -14,7 +14,7 @@ from statekit.errors import StateTypeError
 from statekit.records import by_value
 from statekit.shown import shown, shown_text
 from statekit.sinks.sink import Callback, Sink
-from statekit.testing.counterexamples import INPUTS, Depth, Effort, counterexample, strategy_of
+from statekit.testing.counterexamples import Depth, Effort, counterexample, strategy_of
 from statekit.testing.kill_points import Failure, KillPoint, UsersCode
 from statekit.testing.other_process import OtherProcess, serve
 from statekit.testing.sink_job import Make, SinkJob, job_of, start_in_fork
@@ -22,8 +22,11 @@ from statekit.testing.sink_report import Equal, Outcome, explained
 
 T = TypeVar("T")
 
-_ON_SPARK: dict[Depth, int] = {"quick": 2, "normal": 6, "deep": 40}
-"""How often a job on Spark is killed: each time costs seconds."""
+_KILLS: dict[Depth, int] = {"quick": 30, "normal": 100, "deep": 2_000}
+"""How often a job is killed: with fewer kills, whole lines of a small sink would be left out."""
+
+_KILLS_ON_SPARK: dict[Depth, int] = {"quick": 2, "normal": 6, "deep": 40}
+"""The same on Spark, where each time costs seconds."""
 
 _RECORDS = 6
 _EPOCHS = 3
@@ -81,7 +84,7 @@ def check_sink(
         trials = _Trials(make, Path(directory))
         records = _records(events, on_spark=trials.is_on_spark)
         epochs = _EPOCHS_ON_SPARK if trials.is_on_spark else _EPOCHS
-        kills = effort.inputs(_ON_SPARK if trials.is_on_spark else INPUTS)
+        kills = effort.inputs(_KILLS_ON_SPARK if trials.is_on_spark else _KILLS)
         with OtherProcess("runs sinks", serve, {}) as trials.process:
             wrong = trials.first_wrong(records, epochs, kills, equal)
             if wrong is not None and not trials.is_on_spark:

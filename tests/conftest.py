@@ -105,18 +105,33 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    soaked = [] if SOAK else [item for item in items if item.get_closest_marker("soak")]
-    config.hook.pytest_deselected(items=soaked)
-    items[:] = [item for item in items if item not in soaked]
     durations = Durations.stored()
-    of_files: defaultdict[str, float] = defaultdict(float)
     for item in items:
-        seconds = durations.of(item.nodeid)
-        is_long = seconds > LONG_S and not item.nodeid.startswith(ONCE)
+        is_long = durations.of(item.nodeid) > LONG_S and not item.nodeid.startswith(ONCE)
         if is_long or item.nodeid.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
-        of_files[_file_of(item)] += seconds
+    if not SOAK and not config.getoption("--store-durations"):
+        _leave_to_soak(config, items, durations)
+    of_files: defaultdict[str, float] = defaultdict(float)
+    for item in items:
+        of_files[_file_of(item)] += durations.of(item.nodeid)
     items.sort(key=lambda item: _place(item, of_files[_file_of(item)]))
+
+
+def _leave_to_soak(config: pytest.Config, items: list[pytest.Item], durations: Durations) -> None:
+    """Leave out tests that run in `make soak` alone. A test that is named by its parameters runs."""
+    named = tuple(name for name in config.args if "[" in name)
+    slow = [item.nodeid for item in items if item.get_closest_marker("slow")]
+    others = set(slow) - durations.share_of(slow)
+    left = [
+        item
+        for item in items
+        if (item.get_closest_marker("soak") or item.nodeid in others)
+        and not item.nodeid.startswith(named)
+    ]
+    config.hook.pytest_deselected(items=left)
+    left_out = set(left)
+    items[:] = [item for item in items if item not in left_out]
 
 
 def _place(item: pytest.Item, seconds: float) -> tuple[bool, float, str]:

@@ -1,10 +1,12 @@
-"""How long each test takes, as last measured by `make durations`: long ones are slow tests."""
+"""How long each test takes, as last measured by `make durations`: long ones are slow tests, and
+only a share of those with many parameters runs each time.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -16,6 +18,9 @@ _FILE = ROOT / "tests/durations.json"
 
 LONG_S = 2.0
 """A function is a slow test if it takes longer with one of its parameters."""
+
+SHARE_S = 10.0
+"""A slow function has so much time, or one of its parameters. The others run in `make soak`."""
 
 _STORED_S = 0.5
 """Functions that take less time are not in the file."""
@@ -43,6 +48,26 @@ class Durations:
     def of(self, test: str) -> float:
         """Return the seconds of a test; 0 if it takes less than half a second, or is new."""
         return self.seconds.get(_function_of(test), 0.0)
+
+    def share_of(self, tests: Iterable[str]) -> set[str]:
+        """Return the tests that run each time: of each function as many parameters as fit into
+        `SHARE_S`, and at least one. They are spread evenly over all that it has.
+
+        >>> durations = Durations({"test_a.py::test_sum": 4.0})
+        >>> tests = ["test_a.py::test_mean", *(f"test_a.py::test_sum[{n}]" for n in range(5))]
+        >>> sorted(durations.share_of(tests))
+        ['test_a.py::test_mean', 'test_a.py::test_sum[0]', 'test_a.py::test_sum[2]']
+        """
+        of_functions: defaultdict[str, list[str]] = defaultdict(list)
+        for test in tests:
+            of_functions[_function_of(test)].append(test)
+        shares = set()
+        for function, there in of_functions.items():
+            fit = len(there)
+            if function in self.seconds:
+                fit = min(fit, max(1, int(SHARE_S / self.seconds[function])))
+            shares.update(there[number * len(there) // fit] for number in range(fit))
+        return shares
 
     def store(self) -> None:
         """Write them to the file. Functions of files that are gone are left out."""

@@ -119,7 +119,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _leave_to_soak(config: pytest.Config, items: list[pytest.Item], durations: Durations) -> None:
-    """Leave out tests that run in `make soak` alone. A test that is named by its parameters runs."""
+    """Leave out what runs in `make soak` alone, unless it is named with its parameters."""
     named = tuple(name for name in config.args if "[" in name)
     slow = [item.nodeid for item in items if item.get_closest_marker("slow")]
     others = set(slow) - durations.share_of(slow)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from statekit.checkpoint.manifest import EpochManifest, ShardState
-from statekit.checkpoint.references import history
+from statekit.checkpoint.references import history_file
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import Contents
@@ -90,7 +90,7 @@ def _in_histories(repository: Repository, shard: ShardState) -> Iterator[str]:
     while waiting:
         ref = waiting.pop()
         if ref is not None:
-            listed = history(repository, ref)
+            listed = history_file(repository, ref)
             yield from (file.path for file in listed.files)
             waiting += [listed.before, *(piece.history for piece in listed.slices)]
             yield from (file.path for piece in listed.slices for file in piece.files)

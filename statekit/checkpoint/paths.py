@@ -154,7 +154,7 @@ def level_of(path: str) -> int:
     return 2 if path.endswith(f".{PAGE}") else int(path.endswith(".json"))
 
 
-def kind_of(path: str) -> str:
+def file_kind(path: str) -> str:
     """Return the kind of a file, in the words of `statekit gc`.
 
     >>> kind_of("data/count/0123.changes.arrow"), kind_of("data/count/0123.sst")

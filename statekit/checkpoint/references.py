@@ -35,7 +35,7 @@ def base_snapshot(repository: Repository, ref: FileRef) -> BaseSnapshot:
     return _read(BaseSnapshot, repository, ref)
 
 
-def history(repository: Repository, ref: FileRef) -> History:
+def history_file(repository: Repository, ref: FileRef) -> History:
     """Return the history of a reference.
 
     Raises:
@@ -49,7 +49,7 @@ def _read(kind: type[T], repository: Repository, ref: FileRef) -> T:
         return kind.from_bytes(file.read(), repository.at(ref.path))
 
 
-def misfit(
+def why_misplaced(
     listed: BaseSnapshot | History,
     operator: str,
     shard: tuple[int, int],
@@ -202,7 +202,7 @@ def changed_contents(
 def _longer_history(repository: Repository, operator: str, shard: ShardState) -> History:
     """Return the history of a shard, with the slices and files of its manifest entry."""
     if shard.history is not None:
-        newest = history(repository, shard.history)
+        newest = history_file(repository, shard.history)
         if len(newest.files) < HISTORY_FILES_MAX:
             return newest.model_copy(update={"files": (*newest.files, *shard.files)})
     return History(

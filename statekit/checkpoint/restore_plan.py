@@ -20,7 +20,7 @@ from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.job_file import OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest, ShardState
-from statekit.checkpoint.references import base_snapshot, history, misfit
+from statekit.checkpoint.references import base_snapshot, history_file, why_misplaced
 from statekit.checkpoint.repository import LocalRows, Repository, group_bounds
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import BaseSnapshot, Contents, Slice
@@ -240,13 +240,13 @@ class _Planner:
         files, slices = list(contents.files), tuple[Slice, ...]()
         older = contents.history
         while older is not None:
-            listed = history(self.repository, older)
-            self._check(older, misfit(listed, self.operator, owner, (), self.epoch))
+            listed = history_file(self.repository, older)
+            self._check(older, why_misplaced(listed, self.operator, owner, (), self.epoch))
             files, slices, older = [*listed.files, *files], listed.slices, listed.before
         plan = self.of_slices(groups, slices) if slices else RestorePlan(*groups)
         if contents.base is not None:
             base = base_snapshot(self.repository, contents.base)
-            self._check(contents.base, misfit(base, self.operator, owner, files, self.epoch))
+            self._check(contents.base, why_misplaced(base, self.operator, owner, files, self.epoch))
             plan = replace(plan, base=base, named=contents.base.path)
         return replace(plan, files=tuple(files))
 
@@ -278,7 +278,7 @@ class _Planner:
 # ---------------------------------------------------------------------------- applying a plan
 
 
-def replay(repository: Repository, backend: Backend, plan: RestorePlan) -> None:
+def apply_plan(repository: Repository, backend: Backend, plan: RestorePlan) -> None:
     """Apply a restore plan to a backend that has none of its rows.
 
     Mutations of states that the backend was not opened with are skipped: these states were dropped.
@@ -289,7 +289,7 @@ def replay(repository: Repository, backend: Backend, plan: RestorePlan) -> None:
     if plan.base is not None:
         _load_base(repository, backend, plan.base, plan.first, plan.last)
     for part in plan.below:
-        replay(repository, backend, part)
+        apply_plan(repository, backend, part)
     repository.replay(backend, plan.files, plan.first, plan.last)
 
 
@@ -334,7 +334,7 @@ def local_rows_of_shard(
     names = [state.name for state in operator.states if state.is_local]
     plan = restore_plan(repository, manifest, operator.name, *shard.groups)
     backend, prefix = MemoryBackend(names), pack_group(shard.first_group)
-    replay(repository, backend, plan.without_bases(only_local=True))
+    apply_plan(repository, backend, plan.without_bases(only_local=True))
     return {
         name: [(k[len(prefix) :], row) for k, row in backend.scan(name, prefix, prefix_end(prefix))]
         for name in names

@@ -37,7 +37,7 @@ from typing import ClassVar
 from statekit.checkpoint.manifest import EpochManifest, ShardPlan
 from statekit.checkpoint.object_store import Stored
 from statekit.checkpoint.paths import HELD_NAME, ROLLBACK_NAME, epoch_path, held_path, rollback_path
-from statekit.checkpoint.references import base_snapshot, files_of, history
+from statekit.checkpoint.references import base_snapshot, files_of, history_file
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import COUNT_MAX, Count, Sealed
 from statekit.checkpoint.shard_contents import BaseSnapshot
@@ -301,7 +301,7 @@ def may_adopt(repository: Repository, path: str, new: BaseSnapshot, plan: ShardP
         StorageError: the store failed.
     """
     now = None if plan.base.base is None else base_snapshot(repository, plan.base.base)
-    listed = [] if plan.base.history is None else history(repository, plan.base.history).files
+    listed = [] if plan.base.history is None else history_file(repository, plan.base.history).files
     follows = {ref.path for ref in (*listed, *plan.base.files)}
     if new.shard != plan.base.groups or new.follows not in follows:
         return False

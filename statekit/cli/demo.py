@@ -33,12 +33,12 @@ def demo(
     """
     if importlib.util.find_spec("pyspark") is None:
         raise StatekitError("the demo needs PySpark: pip install 'statekit[demo]'")
-    from statekit.demo import play, run
+    from statekit.demo import play, run_demo
 
     if serve:
         if importlib.util.find_spec("fastapi") is None:
             raise StatekitError("--serve needs the server: pip install 'statekit[demo]'")
         play(directory, pace, port)
         return
-    if not run(directory):
+    if not run_demo(directory):
         raise typer.Exit(1)

@@ -11,7 +11,7 @@ from statekit.cli.tables import print_values
 from statekit.query.reader import CheckpointReader
 
 
-def get(
+def print_key(
     checkpoint: Checkpoint,
     operator: Annotated[str, typer.Argument(help="Name of the operator.")],
     state: Annotated[str, typer.Argument(help="Name of the state.")],

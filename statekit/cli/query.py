@@ -14,7 +14,7 @@ from statekit.cli.tables import print_values
 from statekit.errors import StatekitError
 
 
-def query(
+def print_query(
     url: Annotated[str, typer.Argument(help="Address of the server.")],
     job: Annotated[str, typer.Argument(help="Name of the job, as it is served.")],
     operator: Annotated[str, typer.Argument(help="Name of the operator.")],

@@ -19,7 +19,7 @@ from statekit.query.export import export
 from statekit.query.plain import json_rows
 from statekit.query.read import StateTable
 from statekit.query.reader import CheckpointReader
-from statekit.query.top import TopKeys, top
+from statekit.query.top import TopKeys, first_keys
 
 Operator = Annotated[str, typer.Argument(help="Name of the operator.", show_default=False)]
 State = Annotated[
@@ -80,7 +80,7 @@ def export_state(
     say(f"{count_text(count, 'row', 'rows')} of {rows.place} in {into}")
 
 
-def scan(
+def print_rows(
     checkpoint: Checkpoint,
     operator: Operator,
     state: State,
@@ -143,7 +143,7 @@ def top_keys(
     names = [record.name for record in reader.job.operators if record.holds_by_key]
     if operator is not None:
         names = [reader.operator(operator).name]
-    found = {name: top(reader, name, state, by=by.value, limit=limit) for name in names}
+    found = {name: first_keys(reader, name, state, by=by.value, limit=limit) for name in names}
     if as_json:
         print_json({name: _as_data(ranking, limit) for name, ranking in found.items()})
         return

@@ -24,7 +24,7 @@ _SHOWN_MAX = 100_000
 """How many characters of an emitted record are printed."""
 
 
-def replay(
+def replay_epoch(
     checkpoint: Checkpoint,
     epoch: Annotated[
         int,

@@ -47,7 +47,7 @@ def rollback(
     Does not ask for confirmation. After a kill, run it again or start the job.
     """
     plan = plan_of_rollback(Repository(checkpoint, create=False), to)
-    print_plan(plan)
+    print_rollback(plan)
     if dry_run:
         out.print("dry run: nothing was changed")
         return
@@ -55,7 +55,7 @@ def rollback(
     out.print(f"[green]epoch {plan.manifest.epoch} has the state of epoch {plan.target.epoch}[/]")
 
 
-def print_plan(plan: Rollback) -> None:
+def print_rollback(plan: Rollback) -> None:
     """Print the effects of a rollback before it is done."""
     last, target, manifest = plan.last, plan.target, plan.manifest
     out.print(f"[bold]job {target.job}[/]  {plan.repository.url}")

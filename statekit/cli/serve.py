@@ -13,7 +13,7 @@ from statekit.cli.tables import say
 from statekit.errors import StatekitError
 
 
-def serve(
+def serve_checkpoints(
     checkpoints: Annotated[
         list[str],
         typer.Argument(

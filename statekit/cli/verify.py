@@ -41,7 +41,7 @@ _DO = re.compile(r"[:.] [Rr]estore .*", re.DOTALL)
 _FINDINGS_MAX = 50  # of more, the table shows the first
 
 
-def verify(
+def verify_checkpoint(
     checkpoint: Annotated[
         str, typer.Argument(help="Directory or URL of a checkpoint or a savepoint.")
     ],

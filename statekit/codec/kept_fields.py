@@ -100,7 +100,7 @@ def only_fields(cls: Any) -> Callable[[Any], bool] | None:
     >>> check(click)
     False
     """
-    has_slots = any(name not in _field_names(cls) for name in slots_of(cls))
+    has_slots = any(name not in _field_names(cls) for name in slot_names(cls))
     if struct_flavour(cls) == "typeddict" or not (cls.__dictoffset__ or has_slots):
         return None
     names = _field_names(cls)
@@ -136,7 +136,7 @@ def _attribute_count(cls: Any) -> int | None:
     """Return how many attributes an instance has that holds its fields only; None if that is not
     enough to know.
     """
-    names, slots = _field_names(cls), set(slots_of(cls))
+    names, slots = _field_names(cls), set(slot_names(cls))
     if struct_flavour(cls) == "pydantic":
         return len(names)
     if not cls.__dictoffset__ or not slots <= names:
@@ -159,7 +159,7 @@ def beside_fields(cls: Any, value: Any) -> dict[str, Any]:
         value: an instance of the class, or of a subclass.
     """
     names, own = _field_names(cls), type(value)
-    held = {name: getattr(value, name) for name in slots_of(own) if hasattr(value, name)}
+    held = {name: getattr(value, name) for name in slot_names(own) if hasattr(value, name)}
     held |= getattr(value, "__dict__", {})
     beside = {
         name: item for name, item in held.items() if name not in names and not _is_cached(own, name)
@@ -193,7 +193,7 @@ def _field_names(cls: Any) -> frozenset[str]:
     return frozenset(field.name for field in struct_fields(cls))
 
 
-def slots_of(cls: Any) -> Iterator[str]:
+def slot_names(cls: Any) -> Iterator[str]:
     """Yield the names of the slots of a class and its bases."""
     for base in cls.__mro__:
         slots = vars(base).get("__slots__", ())

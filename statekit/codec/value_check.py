@@ -134,7 +134,7 @@ _SCALARS: dict[str, tuple[Check, Check]] = {
 # ------------------------------------------------------------------ of several
 
 
-def optional(check: Check) -> Check:
+def accepting_none(check: Check) -> Check:
     """Return a check that accepts None and what `check` accepts."""
     one, each = check.one, check.each
     each_optional = each and (lambda values: each([part for part in values if part is not None]))

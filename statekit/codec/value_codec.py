@@ -23,7 +23,7 @@ from statekit.codec.annotations import is_immutable, unwrap
 from statekit.codec.kept_fields import why_beside
 from statekit.codec.schema import Schema, schema_of
 from statekit.codec.value_check import INT_MAX, INT_MIN, NESTING_MAX, exceeds_nesting, is_text
-from statekit.codec.value_plan import ENCODER, Convert, ValuePlan, unchanged
+from statekit.codec.value_plan import ENCODER, Convert, ValuePlan, identity
 from statekit.codec.value_struct import Planner
 from statekit.errors import CALL_FAILURES, CorruptCheckpointError, StateTypeError
 from statekit.foreign import foreign_hint
@@ -166,7 +166,7 @@ def _build_all(plan: ValuePlan) -> Callable[[list[Any]], list[Any]]:
     """Return a function that builds several values from their wire forms."""
     from_wire, cls = plan.from_wire, plan.schema.annotation
     if from_wire is None:
-        return unchanged
+        return identity
     if plan.all_from_wire is not None:
         many = GenericAlias(list, (cls,))
         # In half the time of one call for each.

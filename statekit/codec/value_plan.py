@@ -15,9 +15,9 @@ from statekit.codec.annotations import SCALARS
 from statekit.codec.schema import Schema
 from statekit.codec.value_check import (
     Check,
+    accepting_none,
     check_each,
     check_parts,
-    optional,
     scalar_checks,
     unpacking,
 )
@@ -52,7 +52,7 @@ class ValuePlan:
     runs_code: bool = False
 
 
-def unchanged(value: Any) -> Any:
+def identity(value: Any) -> Any:
     return value
 
 
@@ -93,7 +93,7 @@ def _plan_literal(schema: Schema, _items: Sequence[ValuePlan]) -> ValuePlan:
         return value
 
     wire: Any = typing.Union[tuple(types)]  # noqa: UP007  built at run time
-    return ValuePlan(schema, wire, check, check, unchanged, from_wire)
+    return ValuePlan(schema, wire, check, check, identity, from_wire)
 
 
 def plan_of(
@@ -119,8 +119,8 @@ def _plan_tuple(schema: Schema, items: Sequence[ValuePlan]) -> ValuePlan:
         lambda checks: check_parts(tuple, checks, read, has_size),
     )
     if any(item.to_wire for item in items):
-        to_wire = [item.to_wire or unchanged for item in items]
-        from_wire = [item.from_wire or unchanged for item in items]
+        to_wire = [item.to_wire or identity for item in items]
+        from_wire = [item.from_wire or identity for item in items]
         plan.to_wire = lambda value: tuple([f(v) for f, v in zip(to_wire, value, strict=True)])
         plan.from_wire = lambda wire: tuple([f(v) for f, v in zip(from_wire, wire, strict=True)])
     return plan
@@ -154,7 +154,7 @@ def _plan_set(schema: Schema, items: Sequence[ValuePlan]) -> ValuePlan:
     """
     (item,) = items
     cls: Any = set if schema.kind == "set" else frozenset
-    item_to_wire, item_from_wire = item.to_wire or unchanged, item.from_wire or unchanged
+    item_to_wire, item_from_wire = item.to_wire or identity, item.from_wire or identity
 
     def to_wire(value: Any) -> list[msgspec.Raw]:
         encoded = sorted([ENCODER.encode(item_to_wire(part)) for part in value])
@@ -180,8 +180,8 @@ def _plan_dict(schema: Schema, items: Sequence[ValuePlan]) -> ValuePlan:
     if not is_map(schema):
         wire = list[tuple[key.wire, item.wire]]  # type: ignore[name-defined]
     plan = plan_of(schema, wire, items, _check_pairs)
-    key_to_wire, key_from_wire = key.to_wire or unchanged, key.from_wire or unchanged
-    to_wire, from_wire = item.to_wire or unchanged, item.from_wire or unchanged
+    key_to_wire, key_from_wire = key.to_wire or identity, key.from_wire or identity
+    to_wire, from_wire = item.to_wire or identity, item.from_wire or identity
     if not is_map(schema):
         plan.to_wire = lambda value: [(key_to_wire(k), to_wire(v)) for k, v in value.items()]
         plan.from_wire = lambda wire: {key_from_wire(k): from_wire(v) for k, v in wire}
@@ -195,7 +195,7 @@ def _plan_optional(schema: Schema, items: Sequence[ValuePlan]) -> ValuePlan:
     (inner,) = items
     to_wire, from_wire = inner.to_wire, inner.from_wire
     wire: Any = typing.Optional[inner.wire]  # noqa: UP045  a forward reference has no `|`
-    plan = plan_of(schema, wire, items, lambda checks: optional(checks[0]))
+    plan = plan_of(schema, wire, items, lambda checks: accepting_none(checks[0]))
     if to_wire and from_wire:
         plan.to_wire = lambda value: None if value is None else to_wire(value)
         plan.from_wire = lambda wire: None if wire is None else from_wire(wire)

@@ -22,7 +22,7 @@ from statekit.codec.kept_fields import (
 )
 from statekit.codec.schema import Schema, StructField
 from statekit.codec.value_check import Check, check_parts, deeper, unpacking
-from statekit.codec.value_plan import PLANS, Convert, ValuePlan, unchanged
+from statekit.codec.value_plan import PLANS, Convert, ValuePlan, identity
 from statekit.codec.value_union import plan_union
 
 
@@ -79,7 +79,7 @@ class Planner:
         self.converted.add(cls)
         name = f"wire_{len(self.wire_structs)}_{len(self.open)}"
         wire: Any = typing.ForwardRef(name)
-        plan = ValuePlan(schema, wire, pending, pending, unchanged, unchanged)
+        plan = ValuePlan(schema, wire, pending, pending, identity, identity)
         self.plan_fields(plan, level)
         self.wires[name] = plan.wire = _wire_struct(plan)
         self.wire_structs.append(plan.wire)
@@ -136,8 +136,8 @@ def _plan_inside(schema: Schema, outer: ValuePlan, levels: int) -> ValuePlan:
         items=[outer],
     )
     if outer.to_wire:
-        plan.to_wire = lambda value: (outer.to_wire or unchanged)(value)
-        plan.from_wire = lambda wire: (outer.from_wire or unchanged)(wire)
+        plan.to_wire = lambda value: (outer.to_wire or identity)(value)
+        plan.from_wire = lambda wire: (outer.from_wire or identity)(wire)
     return plan
 
 

@@ -12,7 +12,7 @@ import msgspec
 from statekit.codec.annotations import SCALARS
 from statekit.codec.schema import Schema
 from statekit.codec.value_check import any_of
-from statekit.codec.value_plan import ENCODER, Convert, ValuePlan, is_map, plan_of, unchanged
+from statekit.codec.value_plan import ENCODER, Convert, ValuePlan, identity, is_map, plan_of
 from statekit.shown import shown
 
 UNION_EXT = 1
@@ -121,7 +121,7 @@ def _union_from_wire(
         if wire is None:  # of a Literal that contains None
             return None
         if type(wire) is not msgspec.msgpack.Ext:
-            return restores.get(_family(wire), unchanged)(wire)
+            return restores.get(_family(wire), identity)(wire)
         if wire.code != UNION_EXT:
             raise ValueError(f"MessagePack extension {wire.code} is not a member of a union")
         name = peek.decode(wire.data)[0]
@@ -129,7 +129,7 @@ def _union_from_wire(
             raise ValueError(f"{name!r} is not a tagged member of {schema.brief}")
         if name not in decoders:
             decoders[name] = msgspec.msgpack.Decoder(structs[name])
-        restore = named[name].from_wire or unchanged
+        restore = named[name].from_wire or identity
         return restore(decoders[name].decode(wire.data).value)
 
     return from_wire

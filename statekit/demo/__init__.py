@@ -4,6 +4,6 @@ May import `statekit` itself, as users do, and `query`.
 """
 
 from statekit.demo.play import play
-from statekit.demo.show import run
+from statekit.demo.show import run_demo
 
-__all__ = ["play", "run"]
+__all__ = ["play", "run_demo"]

@@ -95,7 +95,7 @@ class ComparedAnswers(NamedTuple):
         return self.job == self.batch
 
 
-def compare(spark: SparkSession, csv: Path, home: Path) -> list[ComparedAnswers]:
+def compare_with_file(spark: SparkSession, csv: Path, home: Path) -> list[ComparedAnswers]:
     """Ask the raw file the job's questions, and compare the answers."""
     raw = spark.read.csv(str(csv), schema=_COLUMNS, header=True, nullValue="NA")
     raw.createOrReplaceTempView("csv_flights")

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import statekit as sk
-from statekit.demo.check import airports, compare
+from statekit.demo.check import airports, compare_with_file
 from statekit.demo.flights import build_job
 
 SCHEMA = "tailnum string, origin string, dest string, departed timestamp, arr_delay double"
@@ -22,7 +22,7 @@ SINKS = ("turnarounds", "late", "airports", "grounded", "hours")
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-def session() -> SparkSession:
+def demo_session() -> SparkSession:
     """Return local Spark on two cores, quiet, in this process."""
     logging.getLogger("py4j").setLevel(logging.ERROR)
     spark = (
@@ -46,19 +46,19 @@ def stream(home: Path, parallelism: int, epochs: int | None) -> None:
     """Start Spark, then wait for a line of standard input, and stream the input from the checkpoint
     on. Stop after `epochs`, or check the job's output at the end and print its results.
     """
-    spark = session()
+    spark = demo_session()
     if not sys.stdin.readline():
         return  # the demo has ended
     _run(spark, home, parallelism, epochs, {"availableNow": True}, maxFilesPerTrigger=1)
     if epochs is None:
         _print_json(ends=True)
-        comparisons = compare(spark, home / "flights.csv", home)
+        comparisons = compare_with_file(spark, home / "flights.csv", home)
         _print_json(airports=airports(spark, home), comparisons=comparisons)
 
 
-def play(home: Path, parallelism: int) -> None:
+def stream_until_ended(home: Path, parallelism: int) -> None:
     """Stream files as they appear, until the process is ended."""
-    _run(session(), home, parallelism, None, {"processingTime": "1 second"})
+    _run(demo_session(), home, parallelism, None, {"processingTime": "1 second"})
 
 
 def _run(
@@ -112,15 +112,15 @@ def _print_json(**facts: Any) -> None:
     print(json.dumps(facts), flush=True)
 
 
-def main() -> None:
+def drive() -> None:
     """Run a driver of the demo: `stream HOME SHARDS [EPOCHS]`, or `play HOME SHARDS`."""
     command, home, *arguments = sys.argv[1:]
     if command == "play":
-        play(Path(home), int(arguments[0]))
+        stream_until_ended(Path(home), int(arguments[0]))
     else:
         parallelism, *epochs = map(int, arguments)
         stream(Path(home), parallelism, epochs[0] if epochs else None)
 
 
 if __name__ == "__main__":
-    main()
+    drive()

@@ -36,7 +36,7 @@ _console = Console()
 _MARK = ".statekit-demo"
 
 
-def run(home: Path) -> bool:
+def run_demo(home: Path) -> bool:
     """Run the whole demo in a directory. Return whether all results agreed."""
     empty(home)
     with contextlib.ExitStack() as started:

@@ -12,7 +12,7 @@ from statekit.codec.key_codec import KeyCodec, dynamic_key_codec, key_codec
 from statekit.codec.schema import Schema, schema_of
 from statekit.codec.value_codec import ValueCodec, value_codec
 from statekit.errors import StateTypeError
-from statekit.functions.state_parameters import explained
+from statekit.functions.state_parameters import with_place
 from statekit.records.union import Records
 
 KEY_TYPES = frozenset({"bool", "int", "str", "bytes", "date", "datetime", "timedelta", "uuid"})
@@ -35,7 +35,7 @@ def codec_of_keys(operator: str, records: Records, key: tuple[str, ...]) -> KeyC
     for name in key:
         annotation = _annotation_in_all(records, name, f"key field {name!r}")
         where = f"{operator}, key field {name!r}"
-        codec = explained(where, functools.partial(key_codec, annotation))
+        codec = with_place(where, functools.partial(key_codec, annotation))
         if (part := _no_key_field(codec.schema)) is not None:
             raise StateTypeError(
                 f"{where}: {part} cannot be a key: use bool, int, str, bytes, date, datetime, "
@@ -69,7 +69,7 @@ def check_event_time(records: Records, name: str | None) -> None:
     if name is None or _are_untyped(records):
         return
     annotation = _annotation_in_all(records, name, f"event_time={name!r}")
-    schema = explained(records.where, lambda: schema_of(annotation))
+    schema = with_place(records.where, lambda: schema_of(annotation))
     kind = schema.items[0].kind if schema.kind == "optional" else schema.kind
     if kind != "datetime":
         raise StateTypeError(
@@ -99,7 +99,7 @@ def codec_of_waiting(records: Records) -> ValueCodec[Any]:
             "fields: annotate it with a NamedTuple, dataclass, TypedDict, Struct or pydantic "
             "model"
         )
-    codec: ValueCodec[Any] = explained(records.where, lambda: value_codec(records.cls))
+    codec: ValueCodec[Any] = with_place(records.where, lambda: value_codec(records.cls))
     return codec
 
 

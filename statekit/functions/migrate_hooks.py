@@ -10,7 +10,7 @@ from typing import Any
 from statekit.codec.value_codec import PickleCodec, ValueCodec, value_codec
 from statekit.errors import StateTypeError
 from statekit.functions.signature import hints_of
-from statekit.functions.state_parameters import explained
+from statekit.functions.state_parameters import with_place
 from statekit.shown import shown
 from statekit.state.row_versions import Hook
 
@@ -58,7 +58,7 @@ def _checked(where: str, fn: object, caller: dict[str, Any]) -> tuple[Callable[[
             f"{where}: {fn.__name__}{inspect.signature(fn)} must be callable with one argument, "
             "the old value"
         )
-    hints: dict[str, Any] = explained(where, lambda: hints_of(fn, caller))
+    hints: dict[str, Any] = with_place(where, lambda: hints_of(fn, caller))
     annotation = hints.get(positional[0].name)
     return fn, None if annotation in (Any, object) else annotation
 
@@ -84,7 +84,7 @@ def hooks_of(operator: str, states: Sequence[str], given: Hooks) -> dict[str, tu
 def _hook(operator: str, state: str, fn: Callable[[Any], Any], annotation: Any) -> Hook:
     parameter = next(iter(inspect.signature(fn).parameters))
     where = f"{operator}, migrate[{state!r}], parameter {parameter!r} of {fn.__name__}"
-    return Hook(fn, explained(where, lambda: _codec(annotation)))
+    return Hook(fn, with_place(where, lambda: _codec(annotation)))
 
 
 def _codec(annotation: Any) -> ValueCodec[Any] | None:

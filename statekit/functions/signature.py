@@ -17,9 +17,9 @@ from statekit.errors import StateTypeError
 from statekit.functions.context import Context, is_context
 from statekit.functions.state_parameters import (
     annotation_text,
-    explained,
     state_class,
     state_spec,
+    with_place,
     with_stored_type,
 )
 from statekit.names import name_fault
@@ -99,7 +99,7 @@ class Signature:
             return
         for declared in typing.get_args(self.hints[name]):
             where = f"{self.name}, parameter {name!r}"
-            if explained(where, partial(key_codec, declared)).schema == schema:
+            if with_place(where, partial(key_codec, declared)).schema == schema:
                 continue
             fields = ", ".join(map(repr, key))
             raise StateTypeError(
@@ -202,7 +202,7 @@ def hints_of(fn: Callable[..., Any], caller: dict[str, Any]) -> dict[str, Any]:
                 f"({shown_text(error)}): correct it, or define its names before the function"
             ) from error
         where = f"{fn.__name__}, parameter {name!r}"
-        hints[name] = explained(where, partial(with_stored_type, resolved[name], caller))
+        hints[name] = with_place(where, partial(with_stored_type, resolved[name], caller))
     return hints
 
 

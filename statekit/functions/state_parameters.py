@@ -87,7 +87,7 @@ def state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
         name=name,
         state_class=state_cls,
         codec=codec(types["value"]),
-        key_codec=explained(where, lambda: key_codec(types["key"])) if "key" in types else None,
+        key_codec=with_place(where, lambda: key_codec(types["key"])) if "key" in types else None,
         added=codec(types["input"]) if "input" in types else None,
         default=given[Default].value if Default in given else None,
         reduce=given.get(Reduce),
@@ -101,7 +101,7 @@ def state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
             f"{spec.codec.reason(spec.default)}"
         )
     if spec.default is not None:
-        explained(where, lambda: spec.codec.encode(spec.default))
+        with_place(where, lambda: spec.codec.encode(spec.default))
     if spec.reduce is not None and spec.reduce.known == "count" and not spec.codec.accepts(1):
         raise StateTypeError(
             f"{where}: Reduce('count') returns an int, which {spec.codec.schema} does not allow: "
@@ -113,7 +113,7 @@ def state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
 def _codec(where: str, pickled: PickleCodec | None, annotation: Any) -> ValueCodec[Any]:
     """Return the codec of a type, or the one that pickles its values."""
     make = pickled.codec if pickled else value_codec
-    return typing.cast("ValueCodec[Any]", explained(where, lambda: make(annotation)))
+    return typing.cast("ValueCodec[Any]", with_place(where, lambda: make(annotation)))
 
 
 def _redistribution(
@@ -245,11 +245,11 @@ def _options(where: str, state_cls: type[State], options: tuple[Any, ...]) -> di
             f"Annotated[{state_cls.__name__}[...], {example}]"
         )
     if Reduce in given:
-        explained(where, lambda: given[Reduce].combine)
+        with_place(where, lambda: given[Reduce].combine)
     return given
 
 
-def explained(where: str, make: Callable[[], Any]) -> Any:
+def with_place(where: str, make: Callable[[], Any]) -> Any:
     """Return the result of `make`. Its errors get the place `where`."""
     try:
         return make()

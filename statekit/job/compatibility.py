@@ -12,7 +12,7 @@ from statekit.codec.schema_diff import side_by_side
 from statekit.codec.schema_evolution import keeps_keys, members, why_unreadable
 from statekit.errors import RescaleError, RestoreError, StateSchemaError
 from statekit.functions.field_names import FieldNames
-from statekit.job.field_changes import check_fields
+from statekit.job.field_changes import check_same_fields
 from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.job.state_succession import Succession, former, succession
@@ -274,7 +274,7 @@ def _check_operator(
             f"{key_text(declared)} in the code: keys cannot change their types; give the operator "
             "another name, or start a new checkpoint"
         )
-    check_fields(stored, declared, operator)
+    check_same_fields(stored, declared, operator)
     _check_widths(stored, declared)
     if stored.timers and not allow_dropped_state:
         _check_timers(stored, declared, f"@{operator.declared.name}.on_timer")

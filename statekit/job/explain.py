@@ -10,7 +10,7 @@ from statekit.job.plan import Operator, Plan, Transform
 from statekit.stored_types import held_back_text
 
 
-def explained(plan: Plan, last: EpochManifest | None = None) -> str:
+def explained_plan(plan: Plan, last: EpochManifest | None = None) -> str:
     """Describe how the operators of a plan run on Spark.
 
     Parameters:

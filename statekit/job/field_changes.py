@@ -16,7 +16,7 @@ from statekit.functions.field_names import FieldNames
 from statekit.job.plan import Operator
 
 
-def check_fields(stored: OperatorRecord, declared: OperatorRecord, operator: Operator) -> None:
+def check_same_fields(stored: OperatorRecord, declared: OperatorRecord, operator: Operator) -> None:
     """Check that the key, the event time and the aggregates of an operator are of the stored
     fields.
 

@@ -12,7 +12,7 @@ from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import DEFAULT_RETENTION, Retention
 from statekit.errors import RestoreError, StateTypeError
-from statekit.job.explain import explained
+from statekit.job.explain import explained_plan
 from statekit.job.options import RunOptions, StartOptions
 from statekit.job.plan import Plan, Source, check_name
 from statekit.job.progress import OutputCallback, Run, RunningJob
@@ -188,13 +188,13 @@ class Job(Plan):
             large: called for each record, in the same tasks as total
         """
         if checkpoint is None:
-            return explained(self)
+            return explained_plan(self)
         repository = Repository(checkpoint, create=False)
         if (latest := repository.latest_epoch()) is None:
             raise RestoreError(
                 f"{repository.url} has no epoch yet: run the job first, or leave out checkpoint="
             )
-        return explained(self, repository.manifest(latest))
+        return explained_plan(self, repository.manifest(latest))
 
     def run(
         self,

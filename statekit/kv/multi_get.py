@@ -17,7 +17,13 @@ from statekit.functions.process import process
 from statekit.job.stream import Stream
 from statekit.kv.annotations import iterator_of, list_of, named_class, optional
 from statekit.kv.answers import AnswerClass
-from statekit.kv.requests import ArgumentCheck, RequestPart, check_fields, getter, key_of_parts
+from statekit.kv.requests import (
+    ArgumentCheck,
+    RequestPart,
+    check_request_parts,
+    getter,
+    key_of_parts,
+)
 from statekit.shown import shown
 
 _EMPTY: dict[type, Any] = {
@@ -52,7 +58,7 @@ class MultiGet:
         self._value = value
         self._times = times
         timed = dict.fromkeys(times, dt.datetime)
-        check_fields(
+        check_request_parts(
             stream, name, [RequestPart(field, dt.datetime, of) for field, of in times.items()]
         )
         own = {"request": bytes, "position": int, "record": optional(self._record)}

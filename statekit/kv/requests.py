@@ -51,7 +51,7 @@ def requests_of(stream: Stream[Any], name: str, parts: list[RequestPart]) -> Str
     fields = {part.name: part.given for part in parts if isinstance(part.given, str)}
     if len(fields) == len(parts):
         return stream.select(cls, name=name, **fields)
-    check_fields(stream, name, parts)
+    check_request_parts(stream, name, parts)
     where = name.removesuffix(".requests")
     getters = [checked_getter(stream, where, part) for part in parts]
 
@@ -77,7 +77,7 @@ def key_of_parts(key: Any, count: int, where: str) -> tuple[Any, ...]:
     return key
 
 
-def check_fields(stream: Stream[Any], where: str, parts: list[RequestPart]) -> None:
+def check_request_parts(stream: Stream[Any], where: str, parts: list[RequestPart]) -> None:
     """Check that parts that are fields of a record, or the record, have their types.
 
     Parameters:

@@ -12,7 +12,7 @@ from statekit.errors import StateTypeError
 from statekit.job.stream import Stream
 from statekit.kv import operations
 from statekit.kv.annotations import optional
-from statekit.kv.requests import WHOLE, Given, Keys, RequestPart, check_fields, getter
+from statekit.kv.requests import WHOLE, Given, Keys, RequestPart, check_request_parts, getter
 from statekit.kv.store_operator import StoreOperator
 from statekit.kv.typed_answers import AttemptAnswer, PutAnswer, UpdateAnswer, ValueAnswer
 from statekit.shown import shown
@@ -220,7 +220,7 @@ class StoreWrites(Generic[K, V]):
         The parameters and errors are those of `put`.
         """
         parts = [*self._operator.cell_parts(key, sort), self._operator.record_part(stream)]
-        check_fields(
+        check_request_parts(
             stream,
             f"{self._operator.where}.put_if_absent",
             [RequestPart("value", self._operator.value, value)],
@@ -285,7 +285,7 @@ class StoreWrites(Generic[K, V]):
         compared = [
             RequestPart(part, optional(self._operator.value), of) for part, of in given.items()
         ]
-        check_fields(stream, f"{self._operator.where}.compare_and_set", compared)
+        check_request_parts(stream, f"{self._operator.where}.compare_and_set", compared)
         results = {"won": bool, "value": optional(self._operator.value)}
         old, new, of = (
             getter(stream, expected),

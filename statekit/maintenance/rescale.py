@@ -18,7 +18,7 @@ from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
 from statekit.checkpoint.offline import check_at_rest, last_epoch
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.restore_plan import RestorePlan, replay, restore_plan
+from statekit.checkpoint.restore_plan import RestorePlan, apply_plan, restore_plan
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_layout import rescaled
 from statekit.clock import now_us, unique_id
@@ -208,7 +208,7 @@ def _check_redistributed(
     """
     after, backend = done.after.operators[name], MemoryBackend(local)
     waiting = [ref for shard in after.shards for ref in shard.redistributed]
-    replay(repository, backend, plan.without_bases(only_local=True))
+    apply_plan(repository, backend, plan.without_bases(only_local=True))
     repository.replay(backend, waiting, 0, done.after.key_groups - 1)
     rows, size = after.rows, after.bytes
     expected = {state: StateSize(rows.get(state, 0), size.get(state, 0)) for state in local}

@@ -157,7 +157,7 @@ class Comparison(ChangeSource):
                     yield row_key, new
 
     def _is_same(self, old: bytes, new: bytes) -> bool:
-        return self.rows_before is not None and is_same(self.rows_before, old, self.rows, new)
+        return self.rows_before is not None and is_same_row(self.rows_before, old, self.rows, new)
 
     def _unpacked(
         self, manifest: EpochManifest, groups: tuple[int, int], closing: contextlib.ExitStack
@@ -212,7 +212,7 @@ def have_other_shards(before: EpochManifest, after: EpochManifest, operator: str
     return of_before != of_after
 
 
-def is_same(rows_before: StateRows, old: bytes, rows: StateRows, new: bytes) -> bool:
+def is_same_row(rows_before: StateRows, old: bytes, rows: StateRows, new: bytes) -> bool:
     """Return whether a row has the same value and deadline as before, maybe as another type."""
     if rows_before.state == rows.state:
         return old == new

@@ -24,7 +24,13 @@ from statekit.query.change import Kind
 from statekit.query.columns import TIMESTAMP
 from statekit.query.packed_bytes import RowBatch
 from statekit.query.row_parts import Family
-from statekit.query.table import Table, expires_column, place_columns, plain_column, renamed_columns
+from statekit.query.table import (
+    Table,
+    distinct_columns,
+    expires_column,
+    place_columns,
+    plain_column,
+)
 from statekit.query.value_columns import Offered, TableColumn, value_columns
 from statekit.watermark import BEGINNING
 
@@ -92,7 +98,7 @@ class ChangeTable:
         places, expires = list(_places(family.state, wide)), expires_column(family)
         fixed = [Offered(name, _never_built) for name in (*_OF_EPOCH, _OP.name)]
         stored = value_columns(family, wide=wide, allow_pickle=allow_pickle)
-        keys, values = renamed_columns(family, stored, [*fixed, *places, expires])
+        keys, values = distinct_columns(family, stored, [*fixed, *places, expires])
 
         def built(columns: list[Offered]) -> list[TableColumn]:
             return [

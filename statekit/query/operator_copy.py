@@ -154,7 +154,7 @@ class OperatorCopy:
         except (OSError, DatabaseError) as error:
             shutil.rmtree(home, ignore_errors=True)
             forget_stored_below(home.parent)  # a table of another copy may be damaged
-            raise unusable(home, error) from error
+            raise unwritable(home, error) from error
         except BaseException:
             shutil.rmtree(home, ignore_errors=True)
             raise
@@ -249,7 +249,7 @@ class OperatorCopy:
     def failure(self, error: DatabaseError) -> StorageError:
         """Return the error of the replica for one of the databases."""
         if not self.is_damaged:
-            return unusable(self.home, error)
+            return unwritable(self.home, error)
         return StorageError(
             f"the replica's copy of operator {self.operator!r} in {self.home} is damaged: "
             f"{error.__cause__ or error}. The checkpoint is not affected, and the replica restores "
@@ -364,7 +364,7 @@ class EpochRows:
             raise QueryError(self._closed)
 
 
-def unusable(home: Path, error: OSError | DatabaseError) -> StorageError:
+def unwritable(home: Path, error: OSError | DatabaseError) -> StorageError:
     """Return the error for a local disk that a copy cannot be written to."""
     return StorageError(
         f"the replica cannot use its copy in {home}: {error.__cause__ or error}. The checkpoint is "
@@ -408,4 +408,4 @@ def _describe(home: Path, description: _Description) -> None:
         draft.write_text(description.model_dump_json())
         draft.rename(home / _DESCRIPTION)
     except OSError as error:
-        raise unusable(home, error) from error
+        raise unwritable(home, error) from error

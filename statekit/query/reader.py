@@ -15,7 +15,7 @@ from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.job_file import JobFile, OperatorRecord, StateRecord
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository, group_bounds
-from statekit.checkpoint.restore_plan import RestorePlan, local_rows, replay, restore_plan
+from statekit.checkpoint.restore_plan import RestorePlan, apply_plan, local_rows, restore_plan
 from statekit.checkpoint.retention import check_epoch, collected_error, still_kept
 from statekit.errors import QueryError
 from statekit.keygroup import group_of_row, pack_group
@@ -128,7 +128,7 @@ class CheckpointReader:
         prefix = rows.keys.regrouped(pack_group(0) + encoded)
         group, backend = group_of_row(prefix), MemoryBackend([rows.state.name])
         with still_kept(self.repository, self.manifest.epoch, QueryError):
-            replay(self.repository, backend, self._restore_plan(rows.operator, group, group))
+            apply_plan(self.repository, backend, self._restore_plan(rows.operator, group, group))
         stored = backend.scan(rows.state.name, prefix, prefix_end(prefix))
         return rows.whole(self._unexpired(rows, stored), len(prefix))
 

@@ -27,7 +27,7 @@ from statekit.checkpoint.own_files import follows_by_files, own_files
 from statekit.checkpoint.repository import group_bounds
 from statekit.keygroup import GROUP_BYTES, MAX_GROUPS, pack_group
 from statekit.query.change import Change
-from statekit.query.change_sources import ChangeSource, is_same, regrouped
+from statekit.query.change_sources import ChangeSource, is_same_row, regrouped
 from statekit.query.epochs import EpochReader
 from statekit.query.follower import Follower
 from statekit.query.net_changes import NetChanges, joined
@@ -169,7 +169,7 @@ class _Resolved(ChangeSource):
         if new is None:
             yield self._delete(row_key, shard, before)
             return
-        if old is None or rows_before is None or not is_same(rows_before, old, self.rows, new):
+        if old is None or rows_before is None or not is_same_row(rows_before, old, self.rows, new):
             yield self._upsert(row_key, new, shard, before)
 
 

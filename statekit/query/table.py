@@ -110,7 +110,7 @@ def table_for_reading(
     """
     before, after = list(row_key_columns(family, wide)), list(_of_stamps(family))
     stored = value_columns(family, wide=wide, allow_pickle=allow_pickle)
-    keys, values = renamed_columns(family, stored, [*before, *after])
+    keys, values = distinct_columns(family, stored, [*before, *after])
     offered = {column.name: column for column in (*keys, *before, *values, *after)}
     chosen = offered if wanted is None else _checked(family, wanted, [*offered])
     return Table(family, [offered[name].build(name) for name in chosen])
@@ -128,13 +128,15 @@ def _checked(family: Family, wanted: Sequence[str], names: Sequence[str]) -> Seq
     return wanted
 
 
-def renamed_columns(
+def distinct_columns(
     family: Family, values: Iterable[Offered], others: Iterable[Offered]
 ) -> tuple[list[Offered], list[Offered]]:
     """Return the columns of the key and of the value, with names that no other column has."""
     used = [offered.name for offered in others]
     values = renamed(values, used, "value_")
-    return renamed(key_columns(family), [*used, *(value.name for value in values)], "key_"), values
+    return renamed(
+        columns_of_key(family), [*used, *(value.name for value in values)], "key_"
+    ), values
 
 
 def renamed(columns: Iterable[Offered], used_names: Sequence[str], prefix: str) -> list[Offered]:
@@ -160,7 +162,7 @@ def column_names(wanted: Sequence[str], used_names: Sequence[str], prefix: str) 
     return names
 
 
-def key_columns(family: Family) -> Iterator[Offered]:
+def columns_of_key(family: Family) -> Iterator[Offered]:
     """Yield the columns of the key; of operator state, the shard."""
     if family.is_local:
         yield plain_column("shard", pa.int32(), lambda parts: parts.shards)

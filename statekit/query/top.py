@@ -72,7 +72,7 @@ class _Size(NamedTuple):
     key: bytes
 
 
-def top(
+def first_keys(
     checkpoint: CheckpointReader,
     operator: str,
     state: str | Collection[str] | None = None,

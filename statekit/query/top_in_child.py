@@ -14,7 +14,7 @@ import msgspec
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.query.child_process import answer_parent, run_child
 from statekit.query.reader import CheckpointReader
-from statekit.query.top import Measure, top
+from statekit.query.top import Measure, first_keys
 
 
 class TopRequest(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ def top_as_json(
 
 def _answer(request: TopRequest, _: Path) -> bytes:
     reader = CheckpointReader(request.checkpoint, epoch=request.epoch)
-    found = top(reader, request.operator, request.states, by=request.by, limit=request.limit)
+    found = first_keys(reader, request.operator, request.states, by=request.by, limit=request.limit)
     keys = [key._asdict() for key in found.keys]
     data = {"keys": keys, "key_groups": sorted(found.groups), "epochs": found.epochs}
     return msgspec.json.encode(data)

@@ -17,7 +17,7 @@ import msgspec
 import pydantic
 
 from statekit.codec.annotations import IMMUTABLE, is_immutable, peel, struct_fields, struct_flavour
-from statekit.codec.kept_fields import slots_of
+from statekit.codec.kept_fields import slot_names
 from statekit.records.declaration import flavour_of
 
 Copy = Callable[[Any], Any]
@@ -211,7 +211,7 @@ def _shallow_copier(cls: Any) -> Copy:
     """
     make: Callable[[], Any] | None
     if struct_flavour(cls) == "dataclass" and not hasattr(cls, "__copy__"):
-        make, slots = partial(object.__new__, cls), tuple(slots_of(cls))
+        make, slots = partial(object.__new__, cls), tuple(slot_names(cls))
     elif struct_flavour(cls) == "msgspec" and cls.__dictoffset__:
         make, slots = None, ()
     else:

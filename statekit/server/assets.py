@@ -62,7 +62,7 @@ _ASSETS = _read()
 
 
 @router.get("/")
-async def page(request: Request) -> Response:
+async def dashboard_page(request: Request) -> Response:
     """Return the dashboard."""
     return _answer(request, PAGE)
 

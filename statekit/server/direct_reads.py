@@ -20,7 +20,7 @@ from statekit.errors import StatekitError
 from statekit.server.answers import encode, is_known, tag_of, value_with_facts
 from statekit.server.observed import DIRECT_READ
 from statekit.server.problems import Problem, bad_request, problem_of
-from statekit.server.routes import Served, stored_rows
+from statekit.server.routes import Served, read_stored_rows
 from statekit.server.served_job import LAST
 
 _JSON = (b"content-type", b"application/json")
@@ -118,7 +118,9 @@ class StoredReads(_DirectReads):
         alias, operator, state, _ = place
         token = self._served.token(request.scope)
         try:
-            return await stored_rows(self._served, token, (alias, operator, state), request, LAST)
+            return await read_stored_rows(
+                self._served, token, (alias, operator, state), request, LAST
+            )
         except StatekitError as error:
             raise problem_of(error) from error
 

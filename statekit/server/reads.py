@@ -110,7 +110,7 @@ class Part(msgspec.Struct, frozen=True):
         return ROWS_MAX if self.limit is None else self.limit
 
 
-def page(state: StateView[Any, Any], part: Part, cursor: str | None) -> dict[str, Any]:
+def page_of_keys(state: StateView[Any, Any], part: Part, cursor: str | None) -> dict[str, Any]:
     """Return the keys of a range in order, each with what the state has for it, and the cursor of
     the next page. A page has `ROWS_MAX` rows at most.
 

@@ -47,7 +47,7 @@ from statekit.server.reads import (
     Part,
     check_count,
     json_of,
-    page,
+    page_of_keys,
     read_key,
     read_many,
 )
@@ -55,7 +55,7 @@ from statekit.server.served_job import LAST, ServedJob, Wanted, is_of
 from statekit.server.sql_queries import Queries, SqlQuery, states_of
 from statekit.server.tables import MEDIA_TYPES, Asked, Tables
 from statekit.server.waits import Waiter, Waits
-from statekit.server.watch import EVENT_STREAM, Watch, asks_to_watch, prefix_of
+from statekit.server.watch import EVENT_STREAM, Watch, asks_to_watch, starts_with
 
 T = TypeVar("T")
 
@@ -329,10 +329,10 @@ async def stored(
     epoch: Epoch,
 ) -> Response:
     """Return the rows of many keys as they are stored, in MessagePack."""
-    return await stored_rows(served, token, (job, operator, state), request, epoch)
+    return await read_stored_rows(served, token, (job, operator, state), request, epoch)
 
 
-async def stored_rows(
+async def read_stored_rows(
     served: Served, token: Token, place: tuple[str, str, str], request: Request, epoch: Wanted
 ) -> Response:
     """Return the rows as `stored` does.
@@ -406,7 +406,7 @@ async def read_state(
         return await _one(request, own, view, (operator, state), part, data, is_json=True)
     return await served.background.run(
         lambda: answer(
-            page(view.state(operator, state), part, cursor), own.facts(view, operator), None
+            page_of_keys(view.state(operator, state), part, cursor), own.facts(view, operator), None
         )
     )
 
@@ -517,7 +517,7 @@ def _watched(
         job,
         *place,
         key=key,
-        matches=None if prefix is None else prefix_of(prefix),
+        matches=None if prefix is None else starts_with(prefix),
         after=Place.of_text(request.headers.get("last-event-id", "")),
         rows=rows,
     )

@@ -49,7 +49,7 @@ def asks_to_watch(accept: str | None) -> bool:
     return accept is not None and EVENT_STREAM in accept
 
 
-def prefix_of(prefix: Any) -> Matches:
+def starts_with(prefix: Any) -> Matches:
     """Return whether a key begins with a text, or with the first parts of a key of several.
 
     >>> prefix_of("ro")("rome"), prefix_of(["UA"])(("UA", 1545)), prefix_of("ro")("oslo")

@@ -53,7 +53,7 @@ from statekit.spark.plan import (
     slots_of,
 )
 from statekit.spark.session import warn_of_settings
-from statekit.spark.shared_reads import StreamColumns, grouped, rows_of
+from statekit.spark.shared_reads import StreamColumns, grouped, shared_rows
 from statekit.spark.worker import Branch, ShardStep, Stage
 from statekit.spark.worker_rows import AnyProcess, UnionReader
 from statekit.working_copy.base_options import BaseOptions
@@ -282,9 +282,9 @@ class EpochRunner:
             of_sources = [stream for stream in selected if job.is_source(stream.base)]
             selected = [stream for stream in selected if stream not in of_sources]
             if of_sources:
-                rows.append(rows_of(inputs.whole, of_sources, is_merged=True))
+                rows.append(shared_rows(inputs.whole, of_sources, is_merged=True))
         for together in grouped(selected):
-            rows.append(rows_of(streams[together[0].base], together, is_merged=False))
+            rows.append(shared_rows(streams[together[0].base], together, is_merged=False))
         return rows
 
     def _route(self, each: Pass) -> Route:

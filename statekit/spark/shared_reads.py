@@ -54,7 +54,9 @@ def grouped(streams: Sequence[StreamColumns]) -> Iterator[list[StreamColumns]]:
         yield [stream for stream in streams if stream.base == base]
 
 
-def rows_of(frame: DataFrame, streams: Sequence[StreamColumns], *, is_merged: bool) -> DataFrame:
+def shared_rows(
+    frame: DataFrame, streams: Sequence[StreamColumns], *, is_merged: bool
+) -> DataFrame:
     """Return the rows of some streams in one frame, which is read once.
 
     Parameters:

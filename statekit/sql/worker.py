@@ -40,7 +40,7 @@ _BYTES_MAX = 64 * 1024 * 1024
 """The largest result."""
 
 
-def result_of(request: Request, directory: Path) -> pa.Table:
+def result_of_query(request: Request, directory: Path) -> pa.Table:
     """Return the result of a query.
 
     Parameters:
@@ -218,7 +218,7 @@ def _quoted(name: str) -> str:
 def _answer(request: Request, directory: Path) -> bytes:
     """Return the result of a query as an Arrow stream."""
     os.chdir(directory)
-    table = result_of(request, directory)
+    table = result_of_query(request, directory)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)

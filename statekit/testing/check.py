@@ -19,7 +19,7 @@ from statekit.job.stream import Stream
 from statekit.shown import shown
 from statekit.testing.check_report import Checked, Report, add_report
 from statekit.testing.counterexamples import Depth, Effort
-from statekit.testing.divergence import explained
+from statekit.testing.divergence import explained_difference
 from statekit.testing.own_relations import own_properties
 from statekit.testing.properties import PROPERTIES, Property
 from statekit.testing.quiet_logs import quiet_logs
@@ -152,7 +152,7 @@ def _tried(
             elif is_printed:
                 found = search.found_in_new_processes()
             if found is not None:
-                raise AssertionError(explained(subject, each, *found))
+                raise AssertionError(explained_difference(subject, each, *found))
             sizes = shared.sizes[place]
             yield Checked(each.name, len(sizes), sum(sizes), why, search.only_here)
         properties = properties[ended:]

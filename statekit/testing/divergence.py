@@ -19,7 +19,7 @@ _TEXT_MAX = 10_000  # characters of the records of an epoch
 _EPOCHS_MAX = 12  # that are shown
 
 
-def explained(
+def explained_difference(
     subject: Subject,
     checked: Property,
     history: History,

@@ -256,7 +256,7 @@ class JobDriver:
         """Return the state of a key after the last epoch as plain Python."""
         spec = _spec(operator, name, local=False)
         with self._opened_at(operator, key) as (scope, backend, _):
-            return plain(spec, spec.bind(scope, backend))
+            return plain_state(spec, spec.bind(scope, backend))
 
     def _operator_state_of(self, operator: Operator, name: str) -> list[Any]:
         """Return operator state after the last epoch: one plain Python value per shard."""
@@ -265,7 +265,7 @@ class JobDriver:
         for shard in range(self.parallelism):
             with self._copy_of(operator, shard) as (backend, plan):
                 stay = KeyScope.of_shard(plan, Batch(), _nothing)
-                states.append(plain(spec, spec.bind(stay, backend)))
+                states.append(plain_state(spec, spec.bind(stay, backend)))
         return states
 
     def _timers_of(self, operator: Operator, key: Any) -> Sequence[Timer]:
@@ -312,7 +312,7 @@ class JobDriver:
                 key = decode(prefix, GROUP_BYTES)[0]
                 scope = self._scope_at(prefix, key, plan)
                 for spec in keyed:
-                    value = plain(spec, spec.bind(scope, backend))
+                    value = plain_state(spec, spec.bind(scope, backend))
                     if value if spec.kind.shape is not RowShape.VALUE else value is not None:
                         found.states[operator.name, spec.name][key] = value
                 timers = process.bind_timers(scope, backend, plan)
@@ -334,11 +334,11 @@ class JobDriver:
         Parameters:
             plan: of its shard, or of a part of that with the key.
         """
-        prefix = prefix_of(operator.declared, key, self.key_groups)
+        prefix = row_key_prefix(operator.declared, key, self.key_groups)
         with self._opened(operator, plan) as backend:
             scope = self._scope_at(prefix, key, plan)
             keyed = [spec for spec in operator.declared.states if not spec.kind.is_local]
-            return {spec.name: plain(spec, spec.bind(scope, backend)) for spec in keyed}
+            return {spec.name: plain_state(spec, spec.bind(scope, backend)) for spec in keyed}
 
     @contextlib.contextmanager
     def _copy_of(self, operator: Operator, shard: int) -> Iterator[tuple[RowBackend, ShardPlan]]:
@@ -364,7 +364,7 @@ class JobDriver:
     ) -> Iterator[tuple[KeyScope, RowBackend, ShardPlan]]:
         """Open a key scope after the last epoch."""
         with self._copy_of(operator, self._shard_of(operator, key)) as (backend, plan):
-            prefix = prefix_of(operator.declared, key, self.key_groups)
+            prefix = row_key_prefix(operator.declared, key, self.key_groups)
             yield self._scope_at(prefix, key, plan), backend, plan
 
     def _scope_at(self, prefix: bytes, key: Any, plan: ShardPlan) -> KeyScope:
@@ -416,7 +416,7 @@ def stored_epochs(
     return repository
 
 
-def plain(spec: StateSpec, state: State) -> Any:
+def plain_state(spec: StateSpec, state: State) -> Any:
     """Return a bound state as plain Python: None, the value, a list or a dict."""
     bound: Any = state
     match spec.kind.shape:
@@ -428,7 +428,7 @@ def plain(spec: StateSpec, state: State) -> Any:
             return bound.get()
 
 
-def prefix_of(process: Process[Any, Any, Any], key: Any, key_groups: int) -> bytes:
+def row_key_prefix(process: Process[Any, Any, Any], key: Any, key_groups: int) -> bytes:
     """Return the start of the row keys of a key."""
     return pack_group(key_group(key, key_groups)) + process.key_codec.encode(key)
 

@@ -18,10 +18,10 @@ from statekit.number_faults import int_fault
 from statekit.shown import shown
 from statekit.testing.strategies import (
     CLOCK_CHANGES,
-    check_fields,
     fields_of,
     instance,
     is_made,
+    record_type_with,
     values,
 )
 from statekit.timestamp import lateness_to_micros, micros_to_datetime
@@ -98,7 +98,7 @@ class Generated:
     constants: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
-        check_fields(self.cls, [*self.key, *self._times, *self.fields])
+        record_type_with(self.cls, [*self.key, *self._times, *self.fields])
 
     @property
     def _times(self) -> list[str]:
@@ -107,7 +107,7 @@ class Generated:
     @property
     def key_types(self) -> tuple[Any, ...]:
         """The annotations of the key. Sources with the same ones have the same keys."""
-        fields = check_fields(self.cls, self.key).fields or {}
+        fields = record_type_with(self.cls, self.key).fields or {}
         return tuple(fields[name].annotation for name in self.key)
 
     def drawn(self) -> st.SearchStrategy[Any]:
@@ -124,7 +124,7 @@ class Generated:
     @property
     def numbers(self) -> list[str]:
         """The fields that may have any int."""
-        fields = check_fields(self.cls, ()).fields or {}
+        fields = record_type_with(self.cls, ()).fields or {}
         own = [name for name, each in fields.items() if each.annotation is int]
         return [name for name in own if name not in (*self.key, *self._times, *self.fields)]
 

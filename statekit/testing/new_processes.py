@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from statekit.job.job import Job
 from statekit.testing.child import Child
 from statekit.testing.job_harness import JobHarness
-from statekit.testing.other_process import OtherProcess, serve
+from statekit.testing.other_process import OtherProcess, call_functions
 from statekit.testing.quiet_logs import quiet_logs
 from statekit.testing.subject import History, Observed, Subject
 
@@ -68,7 +68,7 @@ def serve_runs() -> None:
 
     pa.array([0])  # imports pandas, if there is one
     with quiet_logs():
-        serve()
+        call_functions()
 
 
 def _called_elsewhere(

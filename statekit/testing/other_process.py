@@ -84,7 +84,7 @@ class OtherProcess:
         self._process.wait()
 
 
-def serve() -> None:
+def call_functions() -> None:
     """Call the functions that come from standard input, until it ends."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what functions print is no answer

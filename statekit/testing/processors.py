@@ -20,7 +20,7 @@ from statekit.spark.tws.declaration import DELAY, declaration
 from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.in_process import CallsInProcess, InProcess
 from statekit.spark.tws.pandas_frames import FrameOptions, takes_frames
-from statekit.spark.tws.process import process_of
+from statekit.spark.tws.process import process_calling
 from statekit.timestamp import duration_to_micros
 
 __all__ = ["InitialState", "as_process"]
@@ -101,7 +101,7 @@ def as_process(
         FrameOptions.of_spark() if in_frames else None,
         initial_rows,
     )
-    return process_of(
+    return process_calling(
         calls,
         event_time=given.event_time,
         lateness_us=given.lateness_us,

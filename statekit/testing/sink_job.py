@@ -29,7 +29,7 @@ _LIMIT_S = 60
 _LIMIT_ON_SPARK_S = 600
 
 
-def job_of(records: list[Any]) -> Job:
+def job_with_sink(records: list[Any]) -> Job:
     """Return a job that writes its records unchanged.
 
     Raises:
@@ -89,7 +89,7 @@ class SinkJob:
                 yield record
             points.next_epoch()
 
-        job_of(self.records).run(
+        job_with_sink(self.records).run(
             {"records": given()},
             outputs={"out": output},
             checkpoint=self.home / "checkpoint",
@@ -105,7 +105,7 @@ class SinkJob:
         files = self._files()
         schema = spark.read.parquet(str(files)).schema
         reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
-        query = job_of(self.records).start(
+        query = job_with_sink(self.records).start(
             spark,
             {"records": reader.parquet(str(files))},
             {"out": _KilledSink(sink, points)},

@@ -77,7 +77,7 @@ def differing(given: list[Any], left: list[Any], equal: Equal) -> tuple[list[Any
     return missing, surplus
 
 
-def explained(name: str, outcome: Outcome, equal: Equal) -> str:
+def explained_outcome(name: str, outcome: Outcome, equal: Equal) -> str:
     """Return the message about an outcome that is wrong.
 
     Parameters:

@@ -16,9 +16,9 @@ from statekit.shown import shown, shown_text
 from statekit.sinks.sink import Callback, Sink
 from statekit.testing.counterexamples import Depth, Effort, counterexample, strategy_of
 from statekit.testing.kill_points import Failure, KillPoint, UsersCode
-from statekit.testing.other_process import OtherProcess, serve
-from statekit.testing.sink_job import Make, SinkJob, job_of, start_in_fork
-from statekit.testing.sink_report import Equal, Outcome, explained
+from statekit.testing.other_process import OtherProcess, call_functions
+from statekit.testing.sink_job import Make, SinkJob, job_with_sink, start_in_fork
+from statekit.testing.sink_report import Equal, Outcome, explained_outcome
 
 T = TypeVar("T")
 
@@ -85,13 +85,13 @@ def check_sink(
         records = _records(events, on_spark=trials.is_on_spark)
         epochs = _EPOCHS_ON_SPARK if trials.is_on_spark else _EPOCHS
         kills = effort.inputs(_KILLS_ON_SPARK if trials.is_on_spark else _KILLS)
-        with OtherProcess("runs sinks", serve, {}) as trials.process:
+        with OtherProcess("runs sinks", call_functions, {}) as trials.process:
             wrong = trials.first_wrong(records, epochs, kills, equal)
             if wrong is not None and not trials.is_on_spark:
                 kills = _SMALL_KILLS if wrong.kills else 0
                 wrong = trials.smaller(records, kills, equal) or wrong
     if wrong is not None:
-        raise AssertionError(explained(trials.name, wrong, equal))
+        raise AssertionError(explained_outcome(trials.name, wrong, equal))
 
 
 class _Trials:
@@ -284,7 +284,7 @@ def _records(events: Any, *, on_spark: bool) -> list[Any]:
             "of a "
             "NamedTuple, a dataclass or the like"
         )
-    job_of(records)
+    job_with_sink(records)
     return records
 
 

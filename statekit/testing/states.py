@@ -11,7 +11,7 @@ from statekit.functions.process import Process
 from statekit.job.stream import Stream
 from statekit.keygroup import pack_group
 from statekit.runtime.task import ShardTask
-from statekit.testing.driver import prefix_of
+from statekit.testing.driver import row_key_prefix
 from statekit.testing.harness import process_of
 from statekit.timestamp import datetime_to_micros
 
@@ -51,7 +51,7 @@ def states(
     task = ShardTask(
         declared, ShardPlan("", declared.name, 0, 0, shard, None), backend, backend.write
     )
-    task.scope.enter(pack_group(0) if key is None else prefix_of(declared, key, _GROUPS), key)
+    task.scope.enter(pack_group(0) if key is None else row_key_prefix(declared, key, _GROUPS), key)
     clocks, now_us = task.scope.clocks, 0 if at is None else datetime_to_micros(at)
     clocks.processing_time_us = now_us
     clocks.event_us = None if declared.event_time is None else now_us

@@ -28,7 +28,15 @@ from statekit.records.record_type import RecordType
 from statekit.shown import shown
 from statekit.testing.written_test import alias_of
 
-__all__ = ["check_fields", "fields_of", "instance", "is_limited", "is_made", "records", "values"]
+__all__ = [
+    "fields_of",
+    "instance",
+    "is_limited",
+    "is_made",
+    "record_type_with",
+    "records",
+    "values",
+]
 
 T = TypeVar("T")
 
@@ -407,7 +415,7 @@ def records(cls: type[T], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy
     >>> find(records(Order, customer=st.just("ada")), lambda order: order.cents > 3)
     Order(customer='ada', cents=4)
     """
-    check_fields(cls, fields)
+    record_type_with(cls, fields)
     return fields_of(cls, fields).map(lambda found: instance(cls, found)).filter(is_made)
 
 
@@ -424,7 +432,7 @@ def fields_of(
     return _Values(constants).fields(cls, given)
 
 
-def check_fields(cls: Any, fields: Iterable[str]) -> RecordType:
+def record_type_with(cls: Any, fields: Iterable[str]) -> RecordType:
     """Return the record type of a class, after checking that it has some fields."""
     record = RecordType.of(cls, where="records")
     if record.fields is None:

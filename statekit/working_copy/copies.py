@@ -21,7 +21,7 @@ from statekit.backend.mutation import Batch
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import ShardPlan, ShardPlans, ShardState
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.restore_plan import last_file, missed_files, replay, shard_restore_plan
+from statekit.checkpoint.restore_plan import apply_plan, last_file, missed_files, shard_restore_plan
 from statekit.errors import StorageError
 from statekit.working_copy.base_lifecycle import BaseLifecycle
 from statekit.working_copy.base_options import BaseOptions
@@ -145,7 +145,7 @@ class MemoryCopies:
         if backend is None or attempt != base.attempt:
             backend = MemoryBackend(states)
             restore_plan = shard_restore_plan(repository, plan.operator, base, plan.base_epoch)
-            replay(repository, backend, restore_plan)
+            apply_plan(repository, backend, restore_plan)
         return _MemoryCopy(backend, self, name, base)
 
     def tidy(self, plans: ShardPlans) -> None:

@@ -20,7 +20,12 @@ from statekit.backend.rocksdb import link_database
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.restore_plan import RestorePlan, missed_files, replay, shard_restore_plan
+from statekit.checkpoint.restore_plan import (
+    RestorePlan,
+    apply_plan,
+    missed_files,
+    shard_restore_plan,
+)
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import BaseDatabase, Slice
 from statekit.working_copy.base_snapshot import WantedDatabase, fetch_databases
@@ -178,7 +183,7 @@ def restored(
         failing = closing.enter_context(contextlib.ExitStack())
         failing.callback(backend.close)
         for plan in missing:
-            replay(repository, backend, plan.without_bases())
+            apply_plan(repository, backend, plan.without_bases())
         for piece in local:
             repository.replay(backend, piece.later, *piece.groups)
         failing.pop_all()

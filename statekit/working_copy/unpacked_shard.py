@@ -10,7 +10,7 @@ from statekit.backend.interface import Backend, MemoryBackend
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.manifest import EpochManifest, ShardState
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.restore_plan import replay, restore_plan
+from statekit.checkpoint.restore_plan import apply_plan, restore_plan
 from statekit.working_copy.restore import restored
 
 # Making a database takes longer than reading so many bytes of change files.
@@ -53,7 +53,7 @@ class ShardRows:
             backend: Backend
             if few:
                 backend = MemoryBackend(families)
-                replay(self.repository, backend, plan)
+                apply_plan(self.repository, backend, plan)
             else:
                 place = closing.enter_context(scratch_directory("shard"))
                 _, backend = restored(self.repository, place, groups, [plan], families)

@@ -169,13 +169,13 @@ def _drop_in() -> Workload:
     from pyspark.sql import types as sql
 
     from statekit.spark.tws.grouping_key import GroupingKey
-    from statekit.spark.tws.process import ProcessorCalls, process_of
+    from statekit.spark.tws.process import ProcessorCalls, process_calling
     from tests.bench.spark_processor import HELD, CountProcessor
 
     rows = sql.StructType().add("key", "long").add("value", "long").add("ts", "long")
     outputs = sql.StructType([sql.StructField("key", sql.LongType()), *HELD])
     key = GroupingKey(rows, ["key"])
-    declared = process_of(ProcessorCalls(CountProcessor(), outputs, "none", key))
+    declared = process_calling(ProcessorCalls(CountProcessor(), outputs, "none", key))
     return replace(
         WORKLOADS[0],
         title="running count of a StatefulProcessor",

@@ -26,7 +26,7 @@ from statekit.checkpoint.paths import (
     lease_path,
     note_path,
 )
-from statekit.checkpoint.references import base_snapshot, history
+from statekit.checkpoint.references import base_snapshot, history_file
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.cli.gc import gc
@@ -71,7 +71,7 @@ def based(tmp_path_factory: pytest.TempPathFactory) -> Files:
     for pieces in (shards, [piece for shard in shards for piece in shard.slices]):
         assert any(piece.base is not None for piece in pieces)
         assert any(piece.history is not None for piece in pieces)
-    longer = [history(files, shard.history) for shard in shards if shard.history is not None]
+    longer = [history_file(files, shard.history) for shard in shards if shard.history is not None]
     assert any(piece.base is not None for listed in longer for piece in listed.slices)
     return files
 

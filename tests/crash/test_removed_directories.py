@@ -18,7 +18,7 @@ from statekit.checkpoint.repository import Repository
 from statekit.cli import copies as cli_copies
 from statekit.cli.gc import gc
 from statekit.cli.inspect import inspect
-from statekit.cli.verify import verify
+from statekit.cli.verify import verify_checkpoint
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.copies import DiskCopies
 from tests.support import counting_job_runs as tally_runs
@@ -223,7 +223,7 @@ def cannot_look(place: str) -> None:
         with pytest.raises(sk.StorageError, match=r"cannot open .*/closed/c: .* check that the"):
             command(checkpoint)
     with pytest.raises(typer.Exit) as stopped:
-        verify(checkpoint)
+        verify_checkpoint(checkpoint)
     assert stopped.value.exit_code == 2
     with pytest.raises(sk.StorageError, match=r"cannot open .*/closed/c: .* check that the store"):
         LocalRunner(tally_job(GROUPS), Repository(checkpoint), DiskCopies(local))

@@ -48,7 +48,7 @@ def manifests_of_a_stream_lost(place: Path) -> None:
 def repairs(place: Path, change: int) -> None:
     """The command, which dies before it changes the store for that time."""
     die_before(change, (obstore, "put"), (obstore, "delete"), (os, "rename"), (os, "link"))
-    cli_verify.verify(str(place), mend=True, drop_rows=True)
+    cli_verify.verify_checkpoint(str(place), mend=True, drop_rows=True)
 
 
 def files_of(place: Path) -> dict[str, bytes]:
@@ -73,7 +73,7 @@ def test_a_repair_killed_anywhere_was_made_or_was_not_and_can_be_made_again(
     damaged, whole, place = (tmp_path / name for name in ("damaged", "whole", "killed"))
     damage(damaged)
     shutil.copytree(damaged, whole)
-    cli_verify.verify(str(whole), mend=True, drop_rows=True)
+    cli_verify.verify_checkpoint(str(whole), mend=True, drop_rows=True)
     expected, before = Repository(whole), files_of(damaged)
     seen = set[bool]()
     for _ in kills(anew, damaged, place):
@@ -83,7 +83,8 @@ def test_a_repair_killed_anywhere_was_made_or_was_not_and_can_be_made_again(
         assert is_made or repository.epochs() == Repository(damaged).epochs()
         assert verify(repository, epoch=repository.epochs()[-1]).is_intact == is_made
         assert before.items() <= files_of(place).items(), "nothing is removed or overwritten"
-        cli_verify.verify(str(place), mend=True, drop_rows=True)  # exits with 0, or would raise
+        # It exits with 0, or would raise.
+        cli_verify.verify_checkpoint(str(place), mend=True, drop_rows=True)
         assert repository.epochs() == expected.epochs()
         assert everything(repository) == everything(expected)
         assert to_read(repository) == to_read(expected)

@@ -27,7 +27,7 @@ from statekit.checkpoint.job_file import TtlRecord
 from statekit.checkpoint.manifest import EpochManifest, Report, ShardReport
 from statekit.checkpoint.references import base_snapshot, named_by
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.restore_plan import RestorePlan, local_rows, replay
+from statekit.checkpoint.restore_plan import RestorePlan, apply_plan, local_rows
 from statekit.checkpoint.rollback import plan
 from statekit.checkpoint.shard_contents import BaseSnapshot
 from statekit.errors import CorruptCheckpointError
@@ -517,7 +517,7 @@ class Bases(RuleBasedStateMachine):
             base = BaseSnapshot.from_bytes(path.read_bytes(), path.name)
             backend = MemoryBackend(["lately"])
             with contextlib.suppress(CorruptCheckpointError):  # collected in part, never named
-                replay(repository, backend, RestorePlan(*base.shard, base=base))
+                apply_plan(repository, backend, RestorePlan(*base.shard, base=base))
             ttl = TtlRecord(duration_us=TTL_US, clock="processing", refresh="write")
             for row_key, row in backend.scan("lately", *ALL_KEYS):
                 indexed = index_entry("lately", ttl, Era(1), row_key, row)

@@ -209,7 +209,7 @@ def test_a_checkpoint_with_bases_and_slices_continues_with_the_same_results(
     stored, anew = copied("layouts", tmp_path), tmp_path / "anew"
     moves = [*recipe_layouts.GIVEN, *recipe_layouts.MORE]
     given: dict[str, Any] = {"parallelism": parallelism, "backend": backend}
-    cli_verify.verify(str(stored), all_rows=True)  # exits with 0, or this would raise
+    cli_verify.verify_checkpoint(str(stored), all_rows=True)  # exits with 0, or this would raise
     for end in recipe_layouts.ENDS:
         recipe_layouts.run(anew, recipe_layouts.GIVEN[:end], parallelism=2)
     outputs = recipe_layouts.run(stored, moves, bases=recipe_layouts.BASES, **given)
@@ -223,7 +223,7 @@ def test_a_checkpoint_with_bases_and_slices_continues_with_the_same_results(
     lists = [reader.operator_state("ledger", "recent") for reader in readers]  # in any shards
     assert len({tuple(sorted(n for part in parts for n in part)) for parts in lists}) == 1
     assert CheckpointReader(stored).manifest.parallelism == parallelism
-    cli_verify.verify(str(stored), all_rows=True)
+    cli_verify.verify_checkpoint(str(stored), all_rows=True)
 
 
 # ------------------------------------------------------------------------------- other versions

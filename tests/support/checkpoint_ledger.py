@@ -17,7 +17,7 @@ from typing import IO
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardPlan, ShardState
 from statekit.checkpoint.object_store import Stored
-from statekit.checkpoint.references import Following, history
+from statekit.checkpoint.references import Following, history_file
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import may_adopt, still_kept
 from statekit.checkpoint.rollback import plan as plan_rollback
@@ -265,7 +265,7 @@ class Ledger:
         return before.model_copy(update={**now, "files": (*before.files, added)})
 
     def _listed(self, shard: ShardState) -> tuple[FileRef, ...]:
-        return () if shard.history is None else history(self.repository, shard.history).files
+        return () if shard.history is None else history_file(self.repository, shard.history).files
 
     def _adopted(self, before: ShardState, number: int) -> tuple[FileRef, BaseSnapshot] | None:
         last = self.last

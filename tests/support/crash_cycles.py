@@ -22,7 +22,7 @@ from typing import Any
 from statekit.backend.interface import MemoryBackend
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.restore_plan import replay
+from statekit.checkpoint.restore_plan import apply_plan
 from statekit.maintenance.verify.verify import verify
 from statekit.query.reader import CheckpointReader
 from statekit.timestamp import instant
@@ -359,7 +359,7 @@ class _Reader(CheckpointReader):
         if self._held is None:
             record = self.operator(operator)
             self._held = _KeptOpen(record.holds)
-            replay(self.repository, self._held, self._restore_plan(record, 0, KEY_GROUPS - 1))
+            apply_plan(self.repository, self._held, self._restore_plan(record, 0, KEY_GROUPS - 1))
         return self._held
 
 

@@ -61,7 +61,7 @@ class Durations:
         of_functions: defaultdict[str, list[str]] = defaultdict(list)
         for test in tests:
             of_functions[_function_of(test)].append(test)
-        shares = set()
+        shares: set[str] = set()
         for function, there in of_functions.items():
             fit = len(there)
             if function in self.seconds:

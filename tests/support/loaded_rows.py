@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statekit.backend.interface import Backend
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.restore_plan import replay, restore_plan
+from statekit.checkpoint.restore_plan import apply_plan, restore_plan
 
 
 def load(
@@ -18,4 +18,4 @@ def load(
     """Load the rows of some key groups after an epoch into an empty backend."""
     if epoch is not None:
         manifest = repository.manifest(epoch)
-        replay(repository, backend, restore_plan(repository, manifest, operator, first, last))
+        apply_plan(repository, backend, restore_plan(repository, manifest, operator, first, last))

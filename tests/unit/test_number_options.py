@@ -12,7 +12,7 @@ import pytest
 import statekit as sk
 from statekit.query import Client
 from statekit.query.reader import CheckpointReader
-from statekit.query.top import top
+from statekit.query.top import first_keys
 from statekit.sql.run import run_sql
 from statekit.testing import Harness, JobHarness
 from statekit.testing.check import check
@@ -95,7 +95,7 @@ OPTIONS: dict[str, Callable[[Any, str], Any]] = {
         path, "cents", lambda state: state.elements("rome", 0, n)
     ),
     "expires": lambda n, path: view(path, "cents", lambda state: state.expires("rome", n)),
-    "top": lambda n, path: top(CheckpointReader(path), "sales", limit=n),
+    "top": lambda n, path: first_keys(CheckpointReader(path), "sales", limit=n),
     "run_sql": lambda n, path: run_sql(path, "select 1", rows=n),
     "Fault at": lambda n, _: Fault("tear", at=n),
     "Faults rate": lambda n, _: Faults(rate=n),

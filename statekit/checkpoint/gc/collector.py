@@ -381,7 +381,7 @@ class Collector:
     @staticmethod
     def _count(files: Mapping[str, int], done: Collected) -> None:
         for path, size in files.items():
-            done.deleted[paths.kind_of(path)].add(size)
+            done.deleted[paths.file_kind(path)].add(size)
 
 
 def _hours(time: dt.timedelta) -> str:

@@ -26,7 +26,7 @@ from statekit.checkpoint.job_file import TIMERS, OperatorRecord
 from statekit.query.row_parts import Family
 from statekit.query.table import (
     Table,
-    key_columns,
+    columns_of_key,
     plain_column,
     renamed,
     row_key_columns,
@@ -74,7 +74,7 @@ def savepoint_table(operator: OperatorRecord, family: str, *, wide: bool = False
     """
     state = Family(operator, family)
     own, exact = list(_own(state, wide)), list(_exact())
-    keys = renamed(key_columns(state), [column.name for column in (*own, *exact)], "key_")
+    keys = renamed(columns_of_key(state), [column.name for column in (*own, *exact)], "key_")
     built = [offered.build(offered.name) for offered in (*keys, *own, *exact)]
     # The schema of a savepoint has no metadata: `savepoint.json` has the types.
     return Table(state, [TableColumn(field.remove_metadata(), array) for field, array in built])

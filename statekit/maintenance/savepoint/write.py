@@ -60,7 +60,7 @@ _PART_BYTES_MAX = 256 * 1024 * 1024
 _SPOOL_BYTES_MAX = 32 * 1024 * 1024
 
 
-def check_name(name: str) -> str:
+def check_savepoint_name(name: str) -> str:
     """Return the name of a savepoint after checking it.
 
     Raises:
@@ -80,7 +80,7 @@ def savepoint_folder(name: str) -> str:
     >>> savepoint_folder("before-upgrade")
     'savepoints/before-upgrade'
     """
-    return f"{SAVEPOINTS}/{check_name(name)}"
+    return f"{SAVEPOINTS}/{check_savepoint_name(name)}"
 
 
 def write_savepoint(

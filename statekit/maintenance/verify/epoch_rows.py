@@ -14,7 +14,7 @@ from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.codec.schema_codec import generic_key_decoder
 from statekit.errors import CorruptCheckpointError, StatekitError, StorageError
-from statekit.maintenance.verify.findings import Finding, FindingKind, Verification, kind_of
+from statekit.maintenance.verify.findings import Finding, FindingKind, Verification, finding_kind
 from statekit.maintenance.verify.row_checks import RowChecks, RowFault
 from statekit.state.timers import DUE
 from statekit.stored_types import key_schema
@@ -53,7 +53,7 @@ def check_rows(
                 faults = checks.check(backend, shard.groups)
                 verification.findings += _row_findings(faults, manifest.epoch, operator, shard)
         except (CorruptCheckpointError, StorageError) as error:
-            note(of_operator(kind_of(error, "file"), str(error), shard=shard.groups))
+            note(of_operator(finding_kind(error, "file"), str(error), shard=shard.groups))
             continue
         sizes_of[shard.groups] = checks.sizes
         verification.rows += sum(size.rows for size in checks.sizes.values())

@@ -8,7 +8,7 @@ from typing import IO, Literal, NamedTuple
 
 from statekit.backend.change_file_sums import MutationSums
 from statekit.checkpoint.manifest import EpochManifest, ShardState
-from statekit.checkpoint.references import base_snapshot, history, misfit
+from statekit.checkpoint.references import base_snapshot, history_file, why_misplaced
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import BaseSnapshot, Contents, History
@@ -77,14 +77,14 @@ class NamedFiles:
     ) -> Iterator[tuple[FileRef, str]]:
         files, older = [*contents.files], contents.history
         while older is not None and isinstance(listed := self._listed.get(older), History):
-            if (fault := misfit(listed, operator, owner, (), epoch)) is not None:
+            if (fault := why_misplaced(listed, operator, owner, (), epoch)) is not None:
                 yield older, fault
                 return  # the files that it references may be intact for their own shard
             for piece in listed.slices:
                 yield from self._strangers(piece, operator, piece.shard, epoch)
             files, older = [*listed.files, *files], listed.before
         if contents.base is not None and (base := self._listed.get(contents.base)) is not None:
-            fault = misfit(base, operator, owner, files, epoch)
+            fault = why_misplaced(base, operator, owner, files, epoch)
             if fault is not None:
                 yield contents.base, fault
 
@@ -96,7 +96,7 @@ class NamedFiles:
         if contents.base is not None:
             yield from self._followed(contents.base, base_snapshot, key_groups)
         if contents.history is not None:
-            yield from self._followed(contents.history, history, key_groups)
+            yield from self._followed(contents.history, history_file, key_groups)
 
     def _followed(
         self,
@@ -126,7 +126,7 @@ class NamedFiles:
         for piece in listed.slices:
             yield from self._of_contents(piece, None, key_groups)
         if listed.before is not None:
-            yield from self._followed(listed.before, history, key_groups)
+            yield from self._followed(listed.before, history_file, key_groups)
 
 
 def check_file(repository: Repository, file: NamedFile) -> None:

@@ -151,7 +151,7 @@ class Verification:
         return [finding for finding in self.findings if epoch in finding.epochs]
 
 
-def kind_of(error: Exception, otherwise: FindingKind) -> FindingKind:
+def finding_kind(error: Exception, otherwise: FindingKind) -> FindingKind:
     """Return the kind of finding for an error: `otherwise`, unless the store failed."""
     return "unreadable" if isinstance(error, StorageError) else otherwise
 

@@ -9,7 +9,7 @@ from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
 from statekit.maintenance.savepoint.format import Savepoint
-from statekit.maintenance.verify.findings import Finding, Verification, kind_of
+from statekit.maintenance.verify.findings import Finding, Verification, finding_kind
 from statekit.maintenance.verify.row_checks import UNREADABLE, RowChecks
 
 
@@ -76,4 +76,4 @@ def _check_rows(
 
 
 def _finding(error: Exception, path: str) -> Finding:
-    return Finding(kind_of(error, "savepoint"), str(error), path)
+    return Finding(finding_kind(error, "savepoint"), str(error), path)

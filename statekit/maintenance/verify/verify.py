@@ -23,7 +23,7 @@ from statekit.checkpoint.store import TRANSFERS
 from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
 from statekit.maintenance.verify.epoch_rows import check_rows
 from statekit.maintenance.verify.file_checks import NamedFile, NamedFiles, brief_fault, check_file
-from statekit.maintenance.verify.findings import Finding, Verification, kind_of, orphans
+from statekit.maintenance.verify.findings import Finding, Verification, finding_kind, orphans
 from statekit.maintenance.verify.manifest_checks import inconsistencies
 from statekit.maintenance.verify.savepoint_checks import check_savepoint, savepoint_folders
 from statekit.maintenance.verify.spark_checks import spark_faults
@@ -172,7 +172,7 @@ class _Pass:
         try:
             self.repository.check_nothing_lost()
         except (CorruptCheckpointError, StorageError) as error:
-            self._note(Finding(kind_of(error, "manifest"), str(error), "epochs"))
+            self._note(Finding(finding_kind(error, "manifest"), str(error), "epochs"))
         return not self.verification.is_intact
 
     def _list(self) -> None:
@@ -260,7 +260,7 @@ class _Pass:
                 manifest = self.repository.manifest(number)
             except _UNREADABLE as error:
                 if not damaged_pages:
-                    finding = Finding(kind_of(error, "manifest"), str(error), path, (number,))
+                    finding = Finding(finding_kind(error, "manifest"), str(error), path, (number,))
                     self.broken[path] = finding
                     self.hiding.add(path)
                 continue
@@ -345,7 +345,7 @@ class _Pass:
                 self.intact.add((path, file.ref.checksum))
                 continue
             brief = brief_fault(self.repository, file)
-            self.broken[path] = Finding(kind_of(error, "file"), str(error), path, brief=brief)
+            self.broken[path] = Finding(finding_kind(error, "file"), str(error), path, brief=brief)
             if file.kind == "names":
                 self.hiding.add(path)
         self.progress(self.verification.bytes)
@@ -402,7 +402,7 @@ class _Pass:
                     self.repository.job_file(path)
                 except _UNREADABLE as error:
                     if path in self.repository.job_paths():  # else it was garbage, and is gone
-                        self._note(Finding(kind_of(error, "job file"), str(error), path))
+                        self._note(Finding(finding_kind(error, "job file"), str(error), path))
 
     def _at_notes(self) -> None:
         """Check the note of the next epoch, which a start uses."""
@@ -410,13 +410,13 @@ class _Pass:
         try:
             self.repository.read_note(number)
         except _UNREADABLE as error:
-            self._note(Finding(kind_of(error, "note"), str(error), note_path(number)))
+            self._note(Finding(finding_kind(error, "note"), str(error), note_path(number)))
 
     def _at_leases(self) -> None:
         """Check the leases of readers. Files of others beside them are orphans."""
         for file in stored_leases(self.repository)[1]:
             if file.error is not None:
-                self._note(Finding(kind_of(file.error, "lease"), str(file.error), file.path))
+                self._note(Finding(finding_kind(file.error, "lease"), str(file.error), file.path))
 
     def _at_spark(self) -> None:
         """Check Spark's part. A query may run meanwhile, so a finding counts if it appears

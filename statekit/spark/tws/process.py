@@ -352,7 +352,7 @@ class InitialRows(UnionRows):
 FIRST_TIME_US = 1  # in the first epoch of a processor, an event time of 0 would be late
 
 
-def process_of(
+def process_calling(
     calls: ProcessorCalls,
     *,
     event_time: str | None = None,

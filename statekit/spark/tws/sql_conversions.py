@@ -53,7 +53,7 @@ class Rule(NamedTuple):
     kept: str = ""
 
 
-def misfit(value: Any, wanted: str) -> MisfitError:
+def wrong_type(value: Any, wanted: str) -> MisfitError:
     """Return the error for a value that is not of its type."""
     return MisfitError(f"{shown(value, 80)} ({type_name(value)}) is no {wanted}")
 
@@ -72,7 +72,7 @@ def loss(where: str, of: sql.DataType) -> Loss:
 
     def lost(value: Any, stored: Any = None) -> Any:
         if not _is_read_by_spark(value):
-            raise misfit(value, of.simpleString())
+            raise wrong_type(value, of.simpleString())
         logged = (where, type_name(value))
         if logged not in _LOGGED:
             _LOGGED.add(logged)
@@ -207,7 +207,7 @@ def _text(value: Any, lost: Loss) -> Any:
         return java_double(value)
     if type(value) is decimal.Decimal and _is_read_by_spark(value):
         return str(value if value else value.copy_abs())
-    raise misfit(value, "str, and Spark stores how Java shows its object")
+    raise wrong_type(value, "str, and Spark stores how Java shows its object")
 
 
 def java_double(value: float) -> str:
@@ -244,7 +244,7 @@ def _binary(value: Any, lost: Loss) -> Any:
 
 def _date(value: Any, lost: Loss) -> dt.date:
     if not isinstance(value, dt.date) or value != value:  # as pandas' NaT
-        raise misfit(value, "date")
+        raise wrong_type(value, "date")
     return dt.date(value.year, value.month, value.day)
 
 
@@ -255,11 +255,11 @@ def _timestamp(value: Any, lost: Loss) -> dt.datetime:
     library.
     """
     if not isinstance(value, dt.datetime) or value != value:
-        raise misfit(value, "datetime")
+        raise wrong_type(value, "datetime")
     try:
         return value.astimezone(dt.UTC)
     except (OverflowError, ValueError):
-        raise misfit(value, "instant within the years 1 to 9999") from None
+        raise wrong_type(value, "instant within the years 1 to 9999") from None
 
 
 def as_local_time(at: dt.datetime) -> dt.datetime:
@@ -272,7 +272,7 @@ def _without_zone(value: Any, lost: Loss) -> dt.datetime:
     zone.
     """
     if not isinstance(value, dt.datetime) or value != value:
-        raise misfit(value, "datetime")
+        raise wrong_type(value, "datetime")
     return value.replace(tzinfo=dt.UTC, fold=0)
 
 

@@ -35,7 +35,7 @@ from statekit.spark.tws.sql_conversions import (
     is_empty,
     is_sound,
     loss,
-    misfit,
+    wrong_type,
 )
 
 _Convert = Callable[[Any], Any]
@@ -238,7 +238,7 @@ def _array(element: Rule, lost: Loss, *, in_python: bool) -> Rule:
             if not in_python or is_empty(value):
                 return lost(value)
             if not isinstance(value, Iterable):
-                raise misfit(value, "list")
+                raise wrong_type(value, "list")
         return _each(repeat(element.put), value)
 
     def got(stored: Sequence[Any]) -> list[Any]:
@@ -273,7 +273,7 @@ def _map(key: Rule, values_type: Rule, lost: Loss, *, in_python: bool) -> Rule:
         value = as_python(value)
         if not isinstance(value, Mapping):
             if in_python and not is_empty(value):
-                raise misfit(value, "dict")
+                raise wrong_type(value, "dict")
             return lost(value)
         keys = _each(repeat(key.put), value)
         values = _each(repeat(values_type.put), value.values())
@@ -320,7 +320,7 @@ def _struct_put(schema: sql.StructType, puts: Sequence[_Convert], value: Any) ->
     if isinstance(value, Mapping):
         value = [value.get(name) for name in schema.names]
     if not isinstance(value, list | tuple):
-        raise misfit(value, "tuple")
+        raise wrong_type(value, "tuple")
     if len(value) != len(puts):
         raise MisfitError(f"it has {len(value)} values, and there are {len(puts)} fields")
     return _each(puts, value)

@@ -24,7 +24,7 @@ from statekit.spark.tws.declaration import declaration
 from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.importer import SparkImport
 from statekit.spark.tws.pandas_frames import FrameOptions, takes_frames
-from statekit.spark.tws.process import InitialRows, ProcessorCalls, process_of
+from statekit.spark.tws.process import InitialRows, ProcessorCalls, process_calling
 
 _INPUT, _OUTPUT = "rows", "outputs"
 _HEARTBEAT = "1 second"
@@ -186,7 +186,7 @@ def transform_with_state(
     calls = ProcessorCalls(
         processor, given.outputs, given.time_mode, given.key, initial and initial[1], frames
     )
-    declared = process_of(
+    declared = process_calling(
         calls,
         event_time=given.event_time,
         lateness_us=given.lateness_us,

@@ -28,7 +28,7 @@ import statekit as sk
 from statekit.codec.key_codec import key_codec
 from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.pandas_frames import FrameOptions, frames_of, takes_frames
-from statekit.spark.tws.process import ProcessorCalls, ProcessorProcess, process_of
+from statekit.spark.tws.process import ProcessorCalls, ProcessorProcess, process_calling
 from statekit.spark.tws.sql_values import SqlValues
 from statekit.testing import Harness
 from tests.support.effort import SOAK
@@ -100,7 +100,7 @@ class Does(StatefulProcessor):
 
 def declared(processor: StatefulProcessor, mode: Any = "none", **timed: Any) -> ProcessorProcess:
     """A processor as a process function of rows by `key`."""
-    return process_of(ProcessorCalls(processor, OUTPUTS, mode, KEY), **timed)
+    return process_calling(ProcessorCalls(processor, OUTPUTS, mode, KEY), **timed)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ class Both:
     def __init__(
         self, made: Callable[[], Any], mode: Any, key: Sequence[str], rows: StructType
     ) -> None:
-        process = process_of(
+        process = process_calling(
             ProcessorCalls(made(), OUTPUTS, mode, GroupingKey(rows, key)),
             event_time="at" if mode == "eventtime" else None,
             lateness_us=200 * 366 * 86_400_000_000,  # so that rows do not move event time

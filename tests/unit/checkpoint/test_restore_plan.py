@@ -19,7 +19,7 @@ from statekit.checkpoint.references import (
     HISTORY_FILES_MAX,
     Following,
     changed_contents,
-    history,
+    history_file,
 )
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.restore_plan import (
@@ -255,7 +255,7 @@ def test_a_manifest_names_few_files_however_long_the_history(tmp_path: Path) -> 
     assert len(found.change_files) == epochs
     lengths, older = list[int](), shard.history
     while older is not None:
-        listed = history(repository, older)
+        listed = history_file(repository, older)
         lengths.append(len(listed.files))
         older = listed.before
     assert max(lengths) <= HISTORY_FILES_MAX + FILES_MAX

@@ -210,7 +210,7 @@ def test_a_rollback_counts_rows_of_shards_that_were_divided(tmp_path: Path) -> N
     for end, parallelism in ((30, 2), (60, 3)):
         given = {"events": EVENTS[:end]}
         counting.run(given, checkpoint=tmp_path, parallelism=parallelism, drain=False)
-    text = printed(lambda: cli_rollback.print_plan(rollback.plan(Repository(tmp_path), 0)))
+    text = printed(lambda: cli_rollback.print_rollback(rollback.plan(Repository(tmp_path), 0)))
     assert "parallelism 3 → 2" in text
     (row,) = (line for line in text.splitlines() if "total_of.total" in line)
     assert [cell.strip() for cell in row.split("│")[2:4]] == ["60", "30"]

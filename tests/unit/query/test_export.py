@@ -20,7 +20,7 @@ from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.query.export import FORMATS, export
 from statekit.query.reader import CheckpointReader
-from statekit.query.top import top
+from statekit.query.top import first_keys
 from statekit.testing import Harness
 from tests.support import full_checkpoint
 from tests.support.all_row_kinds import KEYS
@@ -122,7 +122,7 @@ def test_a_file_name_may_be_as_long_as_the_disk_takes(tmp_path: Path, to: Any) -
 
 @pytest.mark.parametrize("state", ["seen", "_timers", "by_n"])
 def test_the_largest_keys_are_those_with_the_most_rows(repository: Repository, state: str) -> None:
-    ranking = top(CheckpointReader(repository), "keep", state, by="rows", limit=3)
+    ranking = first_keys(CheckpointReader(repository), "keep", state, by="rows", limit=3)
     held = [
         (sum(1 for _ in batch.to_pylist()), key)
         for key in KEYS
@@ -142,7 +142,9 @@ def test_the_largest_keys_are_those_with_the_most_rows(repository: Repository, s
 
 
 def test_buffered_records_of_a_key_are_counted_together(repository: Repository) -> None:
-    ranking = top(CheckpointReader(repository), "keep_in_order", "_waiting", by="rows", limit=99)
+    ranking = first_keys(
+        CheckpointReader(repository), "keep_in_order", "_waiting", by="rows", limit=99
+    )
     table = sk.read(repository, "keep_in_order", "_waiting").read_all()
     assert sum(key.rows or 0 for key in ranking.keys) == table.num_rows
     assert len({key.key for key in ranking.keys}) == len(ranking.keys)
@@ -157,7 +159,7 @@ def test_the_most_written_keys_are_counted_over_the_kept_epochs() -> None:
     for number in range(12):
         words = ["often", "never"] if number == 3 else ["often"]
         harness.send(*({"word": word, "n": number} for word in words))
-    found = top(CheckpointReader(harness._repository), "count", by="writes")
+    found = first_keys(CheckpointReader(harness._repository), "count", by="writes")
     assert [(key.key, key.writes) for key in found.keys] == [("often", 12), ("never", 1)]
     assert found.epochs == (0, 11)
 
@@ -175,10 +177,10 @@ def test_a_ranking_by_writes_names_the_epochs_that_it_counts(tmp_path: Path) -> 
     Collector(repository, sk.Retention(epochs=5)).collect(sweep=False)
     reader = CheckpointReader(repository)
     assert reader.epochs[0] == 7
-    found = top(reader, "tally", "total", by="writes")
+    found = first_keys(reader, "tally", "total", by="writes")
     assert ([key.writes for key in found.keys], found.epochs) == ([4], (8, 11))
     with pytest.raises(sk.QueryError, match=r"epoch 7 .* cannot be counted"):
-        top(CheckpointReader(repository, epoch=7), "tally", by="writes")
+        first_keys(CheckpointReader(repository, epoch=7), "tally", by="writes")
 
 
 def test_a_ranking_by_writes_fails_if_a_manifest_between_is_missing(tmp_path: Path) -> None:
@@ -186,22 +188,22 @@ def test_a_ranking_by_writes_fails_if_a_manifest_between_is_missing(tmp_path: Pa
     reader = CheckpointReader(repository)
     (tmp_path / epoch_path(5)).unlink()
     with pytest.raises(sk.CorruptCheckpointError, match=epoch_path(5)):
-        top(reader, "tally", by="writes")
+        first_keys(reader, "tally", by="writes")
     with pytest.raises(sk.CorruptCheckpointError, match=epoch_path(5)):
-        top(CheckpointReader(repository), "tally", by="writes")
+        first_keys(CheckpointReader(repository), "tally", by="writes")
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5])
 def test_a_ranking_of_no_keys_is_refused(repository: Repository, limit: Any) -> None:
     with pytest.raises(sk.StateTypeError, match="limit="):
-        top(CheckpointReader(repository), "keep", limit=limit)
+        first_keys(CheckpointReader(repository), "keep", limit=limit)
 
 
 def test_a_ranking_of_unknown_or_operator_state_is_refused(repository: Repository) -> None:
     reader = CheckpointReader(repository)
     for operator, state in (("keep", "sen"), ("share", "shared")):
         with pytest.raises(sk.QueryError, match="no keyed state"):
-            top(reader, operator, state)
+            first_keys(reader, operator, state)
 
 
 def test_an_export_to_an_unknown_format_is_refused_and_writes_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from statekit.records import by_value
-from statekit.testing.other_process import OtherProcess, serve
+from statekit.testing.other_process import OtherProcess, call_functions
 
 
 def defined_in(file: str) -> Callable[[], Any]:
@@ -51,7 +51,7 @@ def test_a_struct_of_a_script_is_one_class_in_each_process() -> None:
     exec(STRUCT, script)
     order = script["Order"](total_cents=1)
     assert type(pickle.loads(by_value.dumps(order))) is script["Order"]
-    with OtherProcess("echoes", serve, {}) as elsewhere:
+    with OtherProcess("echoes", call_functions, {}) as elsewhere:
         first = elsewhere.call(_both, order, order)
         assert first == (order, order)
         elsewhere.call(_keep, order)

@@ -23,7 +23,7 @@ from statekit.query.child_process import run_child
 from statekit.sql.request import Request
 from statekit.sql.run import memory_of_duckdb, run_sql
 from statekit.sql.statements import check_plan, checked
-from statekit.sql.worker import result_of
+from statekit.sql.worker import result_of_query
 from tests.support.served import Sale, sales_job
 
 MEMORY = 500 * 2**20
@@ -69,7 +69,7 @@ def shown(home: str, directory: Path, sql: str) -> str:
     for file in directory.glob("*.parquet"):
         file.unlink()
     try:
-        table = result_of(Request(home, None, sql, 1_000, MEMORY), directory)
+        table = result_of_query(Request(home, None, sql, 1_000, MEMORY), directory)
     except sk.QueryError as error:
         return str(error)
     columns = (column.to_string(window=1_000) for column in table.columns)
@@ -264,7 +264,7 @@ def test_no_error_and_no_plan_has_a_place(home: str, directory: Path, sql: str) 
 def test_what_reads_states_is_allowed_in_any_form(home: str, directory: Path, sql: str) -> None:
     for file in directory.glob("*.parquet"):
         file.unlink()
-    table = result_of(Request(home, None, sql, 1_000, MEMORY), directory)
+    table = result_of_query(Request(home, None, sql, 1_000, MEMORY), directory)
     assert table.num_rows > 0
 
 
@@ -346,7 +346,7 @@ def _peak_bytes() -> int:
 def _answer(work: Peak, directory: Path) -> bytes:
     os.chdir(directory)
     try:
-        table = result_of(work.request, directory)
+        table = result_of_query(work.request, directory)
         with pa.ipc.new_stream(pa.BufferOutputStream(), table.schema) as stream:
             stream.write_table(table)
         end = "answered"

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 import statekit as sk
 from statekit.sql.request import Request
 from statekit.sql.run import run_sql
-from statekit.sql.worker import result_of
+from statekit.sql.worker import result_of_query
 from tests.support.effort import SOAK
 from tests.support.random_sql import QUERIES
 from tests.support.served import Sale, sales_job
@@ -54,7 +54,7 @@ def ran(home: str, sql: str) -> str:
     with tempfile.TemporaryDirectory() as directory:
         request = Request(checkpoint=home, epoch=None, sql=sql, rows=100, memory_bytes=500 * 2**20)
         try:
-            said = str(result_of(request, Path(directory)).to_pydict())
+            said = str(result_of_query(request, Path(directory)).to_pydict())
         except sk.QueryError as error:
             said = str(error)
         assert directory not in said

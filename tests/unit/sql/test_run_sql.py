@@ -19,7 +19,7 @@ import statekit as sk
 from statekit.query import read
 from statekit.sql.request import Request
 from statekit.sql.run import run_sql
-from statekit.sql.worker import result_of
+from statekit.sql.worker import result_of_query
 from tests.support.served import Sale, sales_job
 
 RECORDS = [
@@ -41,7 +41,7 @@ def rows(checkpoint: str, sql: str, **options: Any) -> list[dict[str, Any]]:
     """The rows of a query, run in this process."""
     with tempfile.TemporaryDirectory() as directory:
         given: dict[str, Any] = {"epoch": None, "rows": 100, "memory_bytes": 500 * 2**20, **options}
-        table = result_of(Request(checkpoint=checkpoint, sql=sql, **given), Path(directory))
+        table = result_of_query(Request(checkpoint=checkpoint, sql=sql, **given), Path(directory))
     found: list[dict[str, Any]] = table.to_pylist()
     return found
 

@@ -8,6 +8,9 @@ DEV := $(VENV)/.installed-dev
 DEMO := $(VENV)/.installed-demo
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+# Tests start hundreds of processes, and without bytecode each compiles the whole package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo demo-serve test test-seed test-slow test-pages durations check bench soak clean java
 
 help:
@@ -59,7 +62,7 @@ SEED ?= $(shell date -u +%Y%m%d)
 SEEDED := tests/unit/testing/test_check.py::test_what_is_right_passes
 
 test-seed: $(DEV)
-	$(PYTEST) tests/unit/testing/test_check.py -k right --statekit-seed=$(SEED)
+	$(PYTEST) tests/unit/testing/test_check.py -k right --whole --statekit-seed=$(SEED)
 
 test-slow: $(DEV) java
 	$(PYTEST) -m slow --deselect $(SEEDED)
@@ -76,7 +79,7 @@ test-pages: $(DEV)
 
 # Run it where little else runs: which tests are slow ones follows from it.
 durations: $(DEV) java
-	$(PYTEST) --store-durations
+	$(PYTEST) --whole --store-durations
 
 check: $(DEV)
 	$(BIN)/ruff check .

@@ -95,6 +95,9 @@ LONG = ("tests/spark/", "tests/crash/", "tests/model/")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
+        "--whole", action="store_true", help="run all parameters of each test (make soak)"
+    )
+    parser.addoption(
         "--store-durations", action="store_true", help="store how long tests take (make durations)"
     )
 
@@ -110,7 +113,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         is_long = durations.of(item.nodeid) > LONG_S and not item.nodeid.startswith(ONCE)
         if is_long or item.nodeid.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
-    if not SOAK and not config.getoption("--store-durations"):
+    if not SOAK:
         _leave_to_soak(config, items, durations)
     of_files: defaultdict[str, float] = defaultdict(float)
     for item in items:
@@ -120,14 +123,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _leave_to_soak(config: pytest.Config, items: list[pytest.Item], durations: Durations) -> None:
     """Leave out what runs in `make soak` alone, unless it is named with its parameters."""
-    named = tuple(name for name in config.args if "[" in name)
-    slow = [item.nodeid for item in items if item.get_closest_marker("slow")]
-    others = set(slow) - durations.share_of(slow)
+    always = (*ONCE, *(name for name in config.args if "[" in name))
+    share = {item.nodeid for item in items}
+    if not config.getoption("--whole"):
+        share = durations.share_of(item.nodeid for item in items)
     left = [
         item
         for item in items
-        if (item.get_closest_marker("soak") or item.nodeid in others)
-        and not item.nodeid.startswith(named)
+        if (item.get_closest_marker("soak") or item.nodeid not in share)
+        and not item.nodeid.startswith(always)
     ]
     config.hook.pytest_deselected(items=left)
     left_out = set(left)

@@ -17,9 +17,11 @@ from statekit.maintenance.savepoint.restore import import_savepoint
 from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.testing import Harness
 from tests.support.counting_job import entries, plain_state, state_of, tally
+from tests.support.effort import SOAK
 from tests.support.killable_processes import die_before, kills
 
 CHANGES = tuple((Repository, name) for name in ("put_file", "create", "remove"))
+KILLS = 6 if SOAK else 3
 EXPECTED = plain_state(record for epoch in range(3) for record in entries(epoch, 30))
 
 
@@ -104,9 +106,9 @@ def test_the_command_killed_at_any_time_leaves_a_complete_savepoint_or_none(
     started = time.monotonic()
     subprocess.run([*command, "whole"], check=True, capture_output=True)
     took = time.monotonic() - started
-    for number in range(6):
+    for number in range(KILLS):
         process = subprocess.Popen([*command, f"s{number}"], stdout=subprocess.DEVNULL)
-        time.sleep(took * (0.7 + number / 12))
+        time.sleep(took * (0.7 + number / KILLS / 2))
         process.kill()
         process.wait()
         home = checkpoint / f"savepoints/s{number}"

@@ -17,11 +17,12 @@ from statekit.maintenance.verify.verify import verify
 from statekit.testing.faults import Fault, Faults, faulty
 from statekit.working_copy.copies import MemoryCopies
 from tests.support.counting_job_runs import advance, runner
+from tests.support.effort import SOAK
 from tests.support.killable_processes import start
 from tests.support.timeouts import PATIENCE_S
 
 KEPT = 6
-VERIFIES = 5
+VERIFIES = 5 if SOAK else 2
 
 
 def keep_running(root: Path) -> None:

@@ -17,7 +17,7 @@ WRONG = (*WRONG_MEMORY, *WRONG_RESULTS)
 NOT_FOUND = {"cached-rate"}
 """Fails in the process of the check alone, as the message says."""
 
-FEW = ("module-totals", "random-sample", "forgetful-merge", "timers-that-stay")
+FEW = ("forgetful-merge", "module-totals", "random-sample", "timers-that-stay")
 """Of several properties, and of each kind of function: a job, one of chance."""
 
 PASTED = [each.name for each in WRONG if each.name not in NOT_FOUND] if SOAK else FEW

@@ -22,6 +22,7 @@ from statekit.query.reader import CheckpointReader
 from statekit.state import base
 from statekit.testing import Harness
 from statekit.testing.process_model import ProcessModel
+from tests.support.effort import SOAK
 from tests.support.instants import at
 from tests.support.ttl_driver import (
     COUNT,
@@ -220,18 +221,9 @@ def check_that_all_expires(harness: Any, now: int) -> None:
     raise AssertionError(f"rows that expired are left: {rows_left(harness)}")
 
 
-@settings(max_examples=15, deadline=None)
-@given(phases=PHASES, swept=st.sampled_from([2, 10_000]))
+@settings(max_examples=600 if SOAK else 40, deadline=None)
+@given(phases=PHASES, swept=st.sampled_from([1, 2, 3, 10_000]))
 def test_states_expire_as_plain_values_would_when_their_ttl_changes(
-    phases: list[Phase], swept: int
-) -> None:
-    check(phases, swept)
-
-
-@pytest.mark.slow
-@settings(max_examples=600, deadline=None)
-@given(phases=PHASES, swept=st.sampled_from([1, 3, 10_000]))
-def test_states_expire_as_plain_values_would_in_many_histories_of_ttls(
     phases: list[Phase], swept: int
 ) -> None:
     check(phases, swept)

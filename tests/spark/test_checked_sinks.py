@@ -41,6 +41,7 @@ def appending(place: Path) -> tuple[Any, Callable[[], list[Order]]]:
     return sk.sinks.callback(appended), reading(place)
 
 
+@pytest.mark.soak
 def test_the_parquet_sink_leaves_one_copy() -> None:
     check_sink(parquet, ORDERS, depth="quick")
 

@@ -34,6 +34,7 @@ def test_a_query_on_flink_has_the_result_of_sql(number: int, streams: Streams) -
     check(FLINK_SQL, number, streams, answers(number, streams.tables()))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("number", [9, 19])
 def test_the_job_that_is_measured_beside_flink_has_the_result_of_sql(
     number: int, streams: Streams
@@ -41,6 +42,7 @@ def test_the_job_that_is_measured_beside_flink_has_the_result_of_sql(
     check(STATEKIT, number, streams, answers(number, streams.tables()))
 
 
+@pytest.mark.soak
 def test_a_result_that_is_not_that_of_sql_is_no_number(streams: Streams) -> None:
     one, *others = answers(3, streams.tables())
     with pytest.raises(NotAvailable, match="statekit on Spark: it gave wrong results: 45 rows"):

@@ -53,6 +53,7 @@ def run(home: Path, cluster: Cluster, *options: object) -> Iterator[dict[str, An
         assert driver.wait() == 0, driver.log() + cluster.logs()
 
 
+@pytest.mark.soak
 def test_shards_stay_where_they_are_and_few_move_after_an_executor_died(tmp_path: Path) -> None:
     write(tmp_path, range(KILLED_AFTER + 1))
     seen = []

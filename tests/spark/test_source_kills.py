@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("class_archive")]
 QUERIES = 4
 """Queries of one driver, which one kill ends at different points."""
 
-KILLS = 5 if SOAK else 2
+KILLS = 5 if SOAK else 1
 
 
 class Followed:

@@ -1,5 +1,5 @@
-"""How long each test takes, as last measured by `make durations`: long ones are slow tests, and
-only a share of those with many parameters runs each time.
+"""How long each test takes, as last measured by `make durations`: long ones are slow tests, of
+which a share runs each time.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from tests.support.places import ROOT
 
 _FILE = ROOT / "tests/durations.json"
 
-LONG_S = 2.0
+LONG_S = 1.0
 """A function is a slow test if it takes longer with one of its parameters."""
 
-SHARE_S = 10.0
-"""A slow function has so much time, or one of its parameters. The others run in `make soak`."""
+FUNCTION_S = 5.0
+FILE_S = 20.0
+"""A function has so much time, or one of its parameters, and the long functions of a file so much
+together, or the first of them. The others run in `make soak`.
+"""
 
 _STORED_S = 0.5
 """Functions that take less time are not in the file."""
@@ -50,22 +53,26 @@ class Durations:
         return self.seconds.get(_function_of(test), 0.0)
 
     def share_of(self, tests: Iterable[str]) -> set[str]:
-        """Return the tests that run each time: of each function as many parameters as fit into
-        `SHARE_S`, and at least one. They are spread evenly over all that it has.
+        """Return the tests that run each time: as many parameters of a function as fit into
+        `FUNCTION_S`, spread evenly over all, and the long functions of a file that come first.
 
-        >>> durations = Durations({"test_a.py::test_sum": 4.0})
-        >>> tests = ["test_a.py::test_mean", *(f"test_a.py::test_sum[{n}]" for n in range(5))]
-        >>> sorted(durations.share_of(tests))
+        >>> durations = Durations({"test_a.py::test_sum": 2.5, "test_a.py::test_kills": 19.0})
+        >>> sums = [f"test_a.py::test_sum[{number}]" for number in range(5)]
+        >>> sorted(durations.share_of(["test_a.py::test_mean", *sums, "test_a.py::test_kills"]))
         ['test_a.py::test_mean', 'test_a.py::test_sum[0]', 'test_a.py::test_sum[2]']
         """
         of_functions: defaultdict[str, list[str]] = defaultdict(list)
         for test in tests:
             of_functions[_function_of(test)].append(test)
         shares: set[str] = set()
+        spent: defaultdict[str, float] = defaultdict(float)
         for function, there in of_functions.items():
-            fit = len(there)
-            if function in self.seconds:
-                fit = min(fit, max(1, int(SHARE_S / self.seconds[function])))
+            seconds, file = self.of(function), _file_of(function)
+            fit = min(len(there), max(1, int(FUNCTION_S / seconds))) if seconds else len(there)
+            if seconds > LONG_S:
+                if spent[file] and spent[file] + fit * seconds > FILE_S:
+                    continue
+                spent[file] += fit * seconds
             shares.update(there[number * len(there) // fit] for number in range(fit))
         return shares
 
@@ -74,7 +81,7 @@ class Durations:
         there = {
             name: round(seconds, 1)
             for name, seconds in sorted(self.seconds.items())
-            if seconds >= _STORED_S and (ROOT / name.partition("::")[0]).exists()
+            if seconds >= _STORED_S and (ROOT / _file_of(name)).exists()
         }
         _FILE.write_text(json.dumps(there, indent=0) + "\n")
 
@@ -98,3 +105,7 @@ class Measured:
 def _function_of(test: str) -> str:
     """Return a test without its parameters."""
     return test.partition("[")[0]
+
+
+def _file_of(test: str) -> str:
+    return test.partition("::")[0]

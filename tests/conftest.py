@@ -35,43 +35,8 @@ settings.load_profile("statekit")
 _timeout = inspect.signature(httpx.get).parameters["timeout"].default
 _timeout.connect = _timeout.read = _timeout.write = _timeout.pool = 60
 
-SLOW = (
-    "tests/crash/",
-    "tests/docs/test_state_machines_page.py",
-    "tests/docs/test_testing_page.py",
-    "tests/model/",
-    "tests/store/",
-    "tests/spark/test_bases.py",
-    "tests/spark/test_bench_agrees.py",
-    "tests/spark/test_check_on_spark.py",
-    "tests/spark/test_checked_sinks.py",
-    "tests/spark/test_cluster.py",
-    "tests/spark/test_combined_in_jvm.py",
-    "tests/spark/test_first_records.py",
-    "tests/spark/test_kills.py",
-    "tests/spark/test_kv_store.py",
-    "tests/spark/test_nexmark.py",
-    "tests/spark/test_nexmark_on_flink.py",
-    "tests/spark/test_random_jobs.py",
-    "tests/spark/test_rescale.py",
-    "tests/spark/test_rollback.py",
-    "tests/spark/test_savepoints.py",
-    "tests/spark/test_source_kills.py",
-    "tests/spark/test_windows_combined.py",
-    "tests/spark/tws/test_import.py",
-    "tests/spark/tws/test_processors_in_harness.py",
-    "tests/spark/tws/test_processors_on_spark.py",
-    "tests/spark/tws/test_values.py",
-    "tests/unit/server/test_document_requests.py",
-    "tests/unit/server/test_openapi.py::test_answers_of_all_types_are_what_the_document_says",
-    "tests/unit/testing/test_check.py::test_a_mistake_is_found",
-    "tests/unit/testing/test_check.py::test_what_is_right_passes",
-    "tests/unit/testing/test_processors.py::test_a_processor_is_checked_with_rows_of_its_schema",
-    "tests/unit/testing/test_processors.py::test_processors_run_where_there_is_no_java",
-    "tests/unit/testing/test_processors.py::test_rows_of_all_types_are_made",
-    "tests/unit/testing/test_sinks.py",
-)
-"""Tests that kill, fuzz, check and compare engines. With all others that take long, they are
+SLOW = ("tests/crash/", "tests/model/", "tests/store/")
+"""Tests that kill, fuzz and compare with models. With all others that take long, they are
 `make test-slow`.
 """
 
@@ -87,10 +52,6 @@ ONCE = (
     "tests/spark/tws/test_transform_with_state.py::test_initial_state_is_handled_once",
 )
 """Long tests that are in `make test` all the same: it has something of each part that users see."""
-
-
-LONG = ("tests/spark/", "tests/crash/", "tests/model/")
-"""Folders with long files, of which some are not measured."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -138,14 +99,14 @@ def _leave_to_soak(config: pytest.Config, items: list[pytest.Item], durations: D
     items[:] = [item for item in items if item not in left_out]
 
 
-def _place(item: pytest.Item, seconds: float) -> tuple[bool, float, str]:
+def _place(item: pytest.Item, seconds: float) -> tuple[float, str]:
     """Return the place of a test among others. Files that take longest come first, so that both
     processes end together.
 
     Parameters:
         seconds: of its file.
     """
-    return not item.nodeid.startswith(LONG), -seconds, _file_of(item)
+    return -seconds, _file_of(item)
 
 
 def _file_of(item: pytest.Item) -> str:

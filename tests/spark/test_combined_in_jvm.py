@@ -23,6 +23,8 @@ from statekit.spark.failures import translated
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 from statekit.watermark import BEGINNING
 
+pytestmark = pytest.mark.slow
+
 INT64 = st.integers(-(2**63), 2**63 - 1)
 DAYS = st.dates(dt.date(1500, 1, 1), dt.date(2500, 1, 1))
 

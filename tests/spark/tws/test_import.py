@@ -45,6 +45,8 @@ from tests.support.tws_import_jobs import (
     Keeps,
 )
 
+pytestmark = pytest.mark.slow
+
 START = dt.datetime(2021, 3, 28, 0, 59, tzinfo=dt.UTC)
 
 COMPUTED = [

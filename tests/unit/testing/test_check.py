@@ -533,6 +533,7 @@ def test_records_keep_their_order_if_what_they_become_may_not_be_asked() -> None
     check(job, holds=["arrival order"], depth="quick")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given",
     [

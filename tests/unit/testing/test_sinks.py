@@ -36,6 +36,8 @@ class Payment(NamedTuple):
     cents: int
 
 
+pytestmark = pytest.mark.slow
+
 ORDERS = [Order("ada", 5), Order("bob", 1), Order("ada", 7), Order("ada", 5)]
 
 Sink = Callable[[list[Any], int], None]

@@ -157,9 +157,9 @@ def level_of(path: str) -> int:
 def file_kind(path: str) -> str:
     """Return the kind of a file, in the words of `statekit gc`.
 
-    >>> kind_of("data/count/0123.changes.arrow"), kind_of("data/count/0123.sst")
+    >>> file_kind("data/count/0123.changes.arrow"), kind_of("data/count/0123.sst")
     ('change files', 'base snapshots')
-    >>> kind_of("data/count/notes.txt")
+    >>> file_kind("data/count/notes.txt")
     'files of others'
     """
     folder, _, name = path.partition("/")

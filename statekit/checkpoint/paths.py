@@ -157,7 +157,7 @@ def level_of(path: str) -> int:
 def file_kind(path: str) -> str:
     """Return the kind of a file, in the words of `statekit gc`.
 
-    >>> file_kind("data/count/0123.changes.arrow"), kind_of("data/count/0123.sst")
+    >>> file_kind("data/count/0123.changes.arrow"), file_kind("data/count/0123.sst")
     ('change files', 'base snapshots')
     >>> file_kind("data/count/notes.txt")
     'files of others'

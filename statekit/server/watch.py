@@ -52,7 +52,7 @@ def asks_to_watch(accept: str | None) -> bool:
 def starts_with(prefix: Any) -> Matches:
     """Return whether a key begins with a text, or with the first parts of a key of several.
 
-    >>> starts_with("ro")("rome"), prefix_of(["UA"])(("UA", 1545)), prefix_of("ro")("oslo")
+    >>> starts_with("ro")("rome"), starts_with(["UA"])(("UA", 1545)), starts_with("ro")("oslo")
     (True, True, False)
     """
     if not isinstance(prefix, str | list):

@@ -22,7 +22,7 @@ help:
 	@echo "make durations  all tests, and how long each takes: long ones are in make test-slow"
 	@echo "make check      ruff, mypy and the layer test"
 	@echo "make bench      the benchmarks, against peers in the same run; tables and plots in docs/benchmarks"
-	@echo "make soak       the slow tests, longer than in CI"
+	@echo "make soak       all tests with all their parameters, and more examples than in CI"
 	@echo "make clean      remove everything that these targets made"
 
 $(VENV)/.made:
@@ -91,7 +91,7 @@ bench: $(DEV) java
 	$(BIN)/python -m tests.bench --into docs/benchmarks --readme README.md
 
 soak: $(DEV) java
-	STATEKIT_SOAK=1 $(BIN)/python -m pytest -m slow --timeout 0
+	STATEKIT_SOAK=1 $(BIN)/python -m pytest --timeout 0
 	STATEKIT_SOAK=1 STATEKIT_SMALL_PAGES=1 $(BIN)/python -m pytest --timeout 0 $(PAGED) $(PAGED_IN_SOAK)
 
 clean:

@@ -26,7 +26,9 @@ from tests.support import served_types
 from tests.support.effort import SOAK
 from tests.support.served import Sale, sell, server
 
-EXAMPLES = 300 if SOAK else 3
+EXAMPLES = 40 if SOAK else 3
+"""Of each operation, of which there are some 150, right and wrong ones."""
+
 TOKEN = {"Authorization": "Bearer some"}
 EPOCH = ("epoch", "manifest", "as_of", "min_epoch", "min_watermark", "wait", "cursor")
 DEPENDENT = ("POST /sql", "GET /openapi.json")

@@ -113,7 +113,7 @@ def as_process(
 def _with_watermark(
     schema: StructType, watermark: tuple[str, str | dt.timedelta] | None
 ) -> StructType:
-    """Return a schema as `withWatermark` changes it."""
+    """Return a schema with the delay in the metadata of its column, as `withWatermark` adds it."""
     if watermark is None:
         return schema
     column, delay = watermark

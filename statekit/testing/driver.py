@@ -80,7 +80,7 @@ def _remove_copies(directory: str) -> None:
 
 
 class JobDriver:
-    """Runs epochs of a job. Base of the harnesses.
+    """Base of the harnesses: it runs epochs of a job.
 
     Parameters:
         job: the job.

@@ -28,7 +28,7 @@ class _Ended(StatekitError):  # noqa: N818 - it is no error
 
 
 class JobHarness(JobDriver):
-    """Drives a job of any number of operators, sources and sinks: a call is an epoch.
+    """Test driver of a job with any number of operators, sources and sinks: a call is an epoch.
 
     Parameters:
         job: the job, with a sink for each stream whose records you want to see.

@@ -60,7 +60,7 @@ class JobModel(Protocol):
 
 
 class JobMachine(RuleBasedStateMachine):
-    """Sends records to a job, advances time, crashes, rescales and restarts.
+    """State machine that sends records to a job, advances time, crashes, rescales and restarts.
 
     After each epoch the records of each sink are compared with those of a model. By default that is
     the same job in one shard in memory, which never crashes. A subclass may have rules and

@@ -102,7 +102,7 @@ class UsersCode:
 
 
 class KillPoints:
-    """Counts the moments that a start reaches, and kills its process group at one of them.
+    """Counter of the moments that a start reaches. It kills its process group at one of them.
 
     Parameters:
         code: the code whose lines are moments.

@@ -37,7 +37,7 @@ def killed_harness(
 
 
 class _KilledHarness:
-    """Has the attributes of a `JobHarness` that runs use."""
+    """A harness with the attributes of a `JobHarness` that runs use."""
 
     def __init__(self, job: Job, parallelism: int | None, backend: Backend) -> None:
         self._job, self._backend = job, backend

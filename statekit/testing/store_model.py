@@ -56,7 +56,7 @@ class StoreModel(KeyModel):
         """Handle a request, and return its results.
 
         Parameters:
-            declared: what the operation was declared with.
+            declared: the options with which the operation was declared.
         """
         match kind:
             case "put":

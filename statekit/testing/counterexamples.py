@@ -110,7 +110,7 @@ def counterexample(
         effort: the effort of the search.
         share: of the usual number of inputs.
         is_shrunk: whether an input that fails is made smaller.
-        shrinks_max: so many inputs are tried at most to make one smaller; None for all that may be.
+        shrinks_max: the maximum number of inputs to try to make one smaller; None for no limit.
         is_over: whether no more inputs are tried; at least one is, and all that make one smaller.
 
     >>> from hypothesis import strategies as st
@@ -162,11 +162,11 @@ def counterexample(
 
 
 class _FailedError(Exception):
-    """An input failed."""
+    """The error of an input that fails."""
 
 
 class _SearchIsOver(BaseException):
-    """No more inputs are tried. Hypothesis takes an Exception for a failure."""
+    """The end of a search. It is no Exception, which Hypothesis would take for a failure."""
 
 
 def strategy_of(given: SearchStrategy[T] | Any) -> SearchStrategy[T]:

@@ -71,7 +71,6 @@ def _epochs(one: Observed, other: Observed | None) -> list[tuple[Any, ...]]:
 
 
 def _row(title: str, cells: Any) -> Iterator[str]:
-    """Yield the lines of a row of the table."""
     columns = [wrap(cell, _WIDTH) or [""] for cell in cells]
     for number, parts in enumerate(zip_longest(*columns, fillvalue="")):
         label = title if not number else ""

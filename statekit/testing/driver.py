@@ -274,7 +274,6 @@ class JobDriver:
             return [] if timers is None else timers.list()
 
     def _contents(self) -> EpochContents:
-        """Return all stored contents after the last epoch."""
         last = self._runner.coordinator.last
         late = 0 if last is None else sum(each.late_so_far for each in last.operators.values())
         found = EpochContents({}, {}, {}, {}, late)
@@ -432,7 +431,6 @@ def row_key_prefix(process: Process[Any, Any, Any], key: Any, key_groups: int) -
 
 
 def _spec(operator: Operator, name: str, *, local: bool) -> StateSpec:
-    """Return the keyed or operator state of that name."""
     specs = [spec for spec in operator.declared.states if spec.kind.is_local == local]
     for spec in specs:
         if spec.name == name:

@@ -97,7 +97,6 @@ def grows_without_end(subject: Subject, history: History) -> Growth | None:
 
 
 def _first_records(history: History, source: str) -> list[object]:
-    """Return some records of a source."""
     records = chain.from_iterable(epoch.get(source, ()) for epoch in history)
     return list(islice(records, _RECORDS_MAX))
 

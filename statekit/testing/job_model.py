@@ -55,7 +55,7 @@ class Marks(NamedTuple):
 
 
 class OperatorModels:
-    """Models of the operators of a job. It decides which records are late.
+    """Models of the operators of a job. They decide which records are late.
 
     The caller gives the records of an operator, also those that another operator emits. So each
     operator is compared on its own, and a fault is found in the operator that has it.

@@ -107,7 +107,7 @@ class KillPoints:
     Parameters:
         code: the code whose lines are moments.
         kill_at: the number of the moment, from 1; None for none.
-        answer: the file to which the `JobStart` is written, right before the kill.
+        answer: the file to which the `JobStart` is written, right before the kill or at the end.
     """
 
     def __init__(self, code: UsersCode, kill_at: int | None, answer: IO[bytes]) -> None:

@@ -184,7 +184,6 @@ class StateModel:
 
 
 def _is_over(cell: _Cell, ttl: TTL, now: dt.datetime | None) -> bool:
-    """Return whether a cell has expired."""
     if cell.written is None or now is None:
         return False
     duration = dt.timedelta(microseconds=duration_to_micros(ttl.duration, "TTL(duration)"))

@@ -67,7 +67,6 @@ def differs_on_spark(job: Job, history: list[dict[str, list[Any]]]) -> str | Non
 
 
 def _active_session() -> Any:
-    """Return the session of the test."""
     from pyspark.sql import SparkSession
 
     spark = SparkSession.getActiveSession()
@@ -80,7 +79,6 @@ def _active_session() -> Any:
 
 
 def _frame(spark: Any, job: Job, source: Source, records: dict[str, list[Any]]) -> Any:
-    """Return a frame with the records of a source."""
     members = source.record_type.members
     if len(members) != 1 or members[0].fields is None:
         raise StateTypeError(

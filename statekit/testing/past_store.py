@@ -83,7 +83,6 @@ class _PastObjects:
 
 
 def _has(objects: Objects, path: str) -> bool:
-    """Return whether there is a file."""
     try:
         objects.head(path)
     except FileNotFoundError:

@@ -67,7 +67,7 @@ def as_process(
             `transform_with_state`.
         initial_state: with its rows, which are processed in the first epoch.
         event_time_column: as for `transform_with_state`.
-        watermark: the column with the event time, and how far it may lag behind: the arguments of
+        watermark: the column with the event time, and the delay: the arguments of
             `df.withWatermark(…)`.
 
     Raises:

@@ -218,7 +218,7 @@ def _outcome(call: Call, *arguments: Any) -> Observed | StatekitError:
 
 
 class NotThereError(StateTypeError):
-    """Another process cannot have the function."""
+    """The error that another process cannot import the function."""
 
 
 Call = Callable[..., Any]

@@ -38,7 +38,7 @@ def misread(job: Job, repository: Repository, contents: Sequence[EpochContents])
     """Return the first difference between reads of a checkpoint and the states of the functions;
     None if there is none.
 
-    The reader replays the change files. So it also finds what a working copy has by mistake.
+    The reader replays the change files. So it also finds rows that a working copy has by mistake.
 
     Parameters:
         contents: the stored contents after each epoch.

@@ -112,7 +112,6 @@ def _short(text: str, begin: int) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows with columns of equal width."""
     widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
     lines = []
     for row in rows:

@@ -45,7 +45,7 @@ class Search:
     """Search for a history of a subject for which a property does not hold.
 
     Parameters:
-        subject: what is checked.
+        subject: the subject of the check.
         wanted: the property.
         shared: the histories on which the property was tried.
         place: the place of the property among those that were tried on them.

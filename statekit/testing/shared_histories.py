@@ -152,6 +152,7 @@ class SharedHistories:
         number, self._last = len(self._made), drawn
         self._made.append(_size(drawn.history))
         self._try(filter(partial(self._has_turn, number), range(self._before)), drawn)
+        # No failure is reported to Hypothesis, which would shrink it and draw other histories.
         return False
 
     def _has_turn(self, number: int, place: int) -> bool:

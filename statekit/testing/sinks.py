@@ -249,6 +249,7 @@ def _chosen(moments: Sequence[KillPoint], count: int) -> Iterator[tuple[int, ...
         others = [number for number in some if number not in single]
         single += _spread(others, min(most, once - len(single)))
     yield from ((number,) for number in single)
+    # The second kill of a pair is in the first epoch after the restart: while the job recovers.
     of_epoch = max(1, len(moments) // (moments[-1].epoch + 1)) if moments else 0
     for pair in _spread(range(len(moments) * of_epoch), count - len(single)):
         number, again = divmod(pair, of_epoch)

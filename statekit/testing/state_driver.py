@@ -140,7 +140,6 @@ class StateDriver:
         self.spill()
 
     def _rows(self) -> Batch:
-        """Return all rows of the backend."""
         rows = Batch()
         for family in self._families:
             for row_key, row in self.backend.scan(family, b"", _END):

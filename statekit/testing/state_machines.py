@@ -152,8 +152,8 @@ class StateMachine(RuleBasedStateMachine):
         """Begin at the first key.
 
         Parameters:
-            pending_rows: a state flushes after so many rows.
-            keys: all states flush after so many keys.
+            pending_rows: the number of rows after which a state flushes.
+            keys: the number of keys after which all states flush.
         """
         self._differs = False
         self._resources = contextlib.ExitStack()

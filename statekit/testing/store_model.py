@@ -46,7 +46,6 @@ class StoreModel(KeyModel):
         self.function = self._answer, ()
 
     def _answer(self, request: Any) -> list[Any]:
-        """Handle a request, and return its answer."""
         kind, arguments, cls = self._declared.of[type(request)]
         results = self._results(kind, arguments, request)
         found = request._asdict() | dict(zip(_RESULTS[kind], results, strict=False))

@@ -174,7 +174,6 @@ class _Values:
         raise StateTypeError(f"no values of {shown(annotation)} can be made: {_INSTEAD}")
 
     def _struct(self, cls: Any) -> st.SearchStrategy[Any]:
-        """Return a strategy of the instances of a class."""
         if cls in self.open:
             return self.open[cls]
         self.open[cls] = st.deferred(lambda: made)
@@ -202,7 +201,6 @@ class _Values:
         return st.fixed_dictionaries(required, optional=optional)
 
     def _field(self, cls: Any, field: Field) -> st.SearchStrategy[Any]:
-        """Return a strategy of the values of a field."""
         try:
             return self.of(field.annotation)
         except StateTypeError as error:
@@ -295,7 +293,6 @@ class _Limits:
         return kept | st.sampled_from(within) if within else kept
 
     def _allows(self, constant: Any) -> bool:
-        """Return whether a number or text is within the limits."""
         if isinstance(constant, str):
             return "pattern" not in self._known and self._is_so_long(constant)
         return self._holds(constant)

@@ -200,7 +200,7 @@ class Subject:
         is_killed: whether runs are in processes of their own, which crashes kill.
 
     Attributes:
-        given: what the user gave.
+        given: the argument of the user.
         job: the job.
         variable: the name of the subject in a written test.
         has_no_end: whether timers set each other without end in a run.

@@ -131,7 +131,7 @@ class WindowModel:
         a window that ends with it contains it.
 
         Parameters:
-            lead: how long before the end that instant is, in microseconds.
+            lead: the time from that instant to the end, in microseconds.
         """
         includes_end = self._is_ordered or window.end == MAX_MICROS
         last = window.end if includes_end else window.end - 1
@@ -147,7 +147,6 @@ class WindowModel:
         return self._made_of.make(*key_fields(key), start, end, value)
 
     def _windows(self, records: Sequence[_Timed]) -> Iterator[_Window]:
-        """Yield the windows of the records of a key."""
         window = self._made_of.window
         if isinstance(window, Session):
             yield from _sessions(records, timedelta_to_micros(window.gap))

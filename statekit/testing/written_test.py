@@ -127,7 +127,7 @@ class CodeWriter:
         """Yield the lines of a test, with its imports.
 
         Parameters:
-            name: of what is tested; any text.
+            name: the name of the tested job or function; any text.
             body: the lines of the function.
             kit: names of `statekit.testing` that it may use.
         """

@@ -1,4 +1,4 @@
-"""What a job reports while it runs and after it has ended."""
+"""Progress, metrics and result of a job."""
 
 from __future__ import annotations
 
@@ -176,14 +176,16 @@ class RunningJob(Protocol):
 
     @property
     def is_active(self) -> bool:
-        """Whether it still runs."""
+        """True until the job has ended."""
 
     @property
     def metrics_address(self) -> str | None:
         """The URL that Prometheus reads; None without `metrics=`, and after the end."""
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until it ends, for at most `timeout_s` seconds. Return whether it has ended."""
+        """Wait for the end of the job, for at most `timeout_s` seconds. Return whether it has
+        ended.
+        """
 
     def savepoint(self, name: str) -> str:
         """Write all state after the last committed epoch to a savepoint. Return its URL."""

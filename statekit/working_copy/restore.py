@@ -180,10 +180,13 @@ def restored(
         fetched = _fetched(repository, missing, drafts, beside)
         pieces = sorted([*local, *fetched], key=lambda piece: piece.groups)
         ranges, backend = assembled(home, groups, pieces, states, options)
+        # The databases stay open, unless one of the next steps fails.
         failing = closing.enter_context(contextlib.ExitStack())
         failing.callback(backend.close)
+        # The rows of the bases are in the databases now, only the change files are left.
         for plan in missing:
             apply_plan(repository, backend, plan.without_bases())
+        # A copy of another shard may be older than the slice.
         for piece in local:
             repository.replay(backend, piece.later, *piece.groups)
         failing.pop_all()

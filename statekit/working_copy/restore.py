@@ -197,7 +197,7 @@ def restored(
 
 
 class _Cut(NamedTuple):
-    """Key groups that are cut out of one database of a base, whose file is `named`."""
+    """Key groups that are cut out of a database of the base with the file `named`."""
 
     groups: tuple[int, int]
     named: str
@@ -206,7 +206,7 @@ class _Cut(NamedTuple):
 
 
 def _cuts(missing: Iterable[RestorePlan]) -> list[_Cut]:
-    """Return the parts of databases to use, in the order of key groups.
+    """Return the parts of databases to use, sorted by key groups.
 
     Adjacent parts of one database are joined.
     """
@@ -229,7 +229,7 @@ def _cuts(missing: Iterable[RestorePlan]) -> list[_Cut]:
 def _fetched(
     repository: Repository, missing: Iterable[RestorePlan], drafts: Path, beside: Path | None
 ) -> list[Piece]:
-    """Fetch the databases of the bases, each one once, and return the pieces."""
+    """Fetch the databases of the bases, each once, and return the pieces."""
     places: dict[tuple[str, int], Path] = {}
     wanted, again, pieces = list[WantedDatabase](), list[tuple[Path, Path]](), list[Piece]()
     for number, (groups, named, states, database) in enumerate(_cuts(missing)):

@@ -81,7 +81,6 @@ def _hash_timedelta(value: dt.timedelta, seed: int) -> int:
 
 
 def _hash_tuple(fields: Iterable[Any], seed: int) -> int:
-    """Return the hash of the fields of a tuple, one after the other."""
     for field in fields:
         hash_field = _HASHERS.get(type(field)) or _hasher(field)
         seed = hash_field(field, seed)

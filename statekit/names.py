@@ -106,8 +106,6 @@ def check_different(names: tuple[str, ...], what: str) -> None:
 
 
 def _without(fault_of: Callable[[str], str | None], what: str) -> AfterValidator:
-    """Return a validator that refuses texts with a fault."""
-
     def checked(text: str) -> str:
         if (fault := fault_of(text)) is not None:
             raise ValueError(f"{text[:200]!r} cannot be {what}: {fault}")

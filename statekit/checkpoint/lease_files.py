@@ -23,8 +23,8 @@ from statekit.names import StoredId, StoredName, StoredText, name_fault
 from statekit.timestamp import datetime_to_micros, instant
 
 SKEW = dt.timedelta(minutes=1)
-"""How much later than readers a collector treats a lease as expired. In this interval another
-process can take the lease, and no epoch is lost.
+"""The delay after which a collector treats a lease as expired, compared with readers. Meanwhile
+another process can take the lease, and no epoch is lost.
 """
 
 UNREADABLE_FOR = dt.timedelta(days=1)

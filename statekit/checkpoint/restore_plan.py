@@ -296,7 +296,6 @@ def apply_plan(repository: Repository, backend: Backend, plan: RestorePlan) -> N
 def _load_base(
     repository: Repository, backend: Backend, base: BaseSnapshot, first: int, last: int
 ) -> None:
-    """Copy the rows of a base to a backend."""
     states = [state for state in base.states if state in backend.states]
     for database in base.databases:
         with contextlib.ExitStack() as closing:

@@ -204,7 +204,6 @@ def _last(repository: Repository, to: int) -> EpochManifest:
 
 
 def _target(repository: Repository, last: EpochManifest, to: int) -> EpochManifest:
-    """Return the manifest of the rollback's target epoch."""
     if to in repository.epochs():
         with still_kept(repository, to):
             return repository.manifest(to)

@@ -340,7 +340,6 @@ class Store:
         self._check(ref, size, digest.hexdigest())
 
     def _opened(self, objects: LocalObjects, ref: FileRef) -> IO[bytes]:
-        """Open a referenced file of a local disk."""
         file = self._read(ref, lambda: objects.open(ref.path))
         if (size := os.fstat(file.fileno()).st_size) != ref.size:
             file.close()
@@ -383,7 +382,6 @@ class Store:
                 yield from (piece.data for piece in threads.map(got, some))
 
     def _read(self, ref: FileRef, ask: Callable[[], T]) -> T:
-        """Return the response to a request for a referenced file."""
         try:
             return self._asked("read", ref.path, ask)
         except FileNotFoundError:
@@ -393,7 +391,6 @@ class Store:
             ) from None
 
     def _kept(self, ref: FileRef, ask: Callable[[], T]) -> T:
-        """Return the response to a request for the local copy of a referenced file."""
         return self._asked("keep a copy of", ref.path, ask)
 
     def _check(self, ref: FileRef, size: int, checksum: str) -> None:

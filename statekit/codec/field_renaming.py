@@ -124,7 +124,6 @@ class FieldRenaming:
 
 
 def _field_names(schema: Schema) -> Iterator[str]:
-    """Yield the names of all fields in a type."""
     for part in schema.items:
         yield from _field_names(part)
     for field in schema.fields:

@@ -329,7 +329,6 @@ def _choice_key(schema: Schema) -> tuple[KeyEncode, KeyDecode]:
 
 
 def _key_parts(schema: Schema) -> tuple[KeyEncode, KeyDecode]:
-    """Return the encoder and the decoder of a key."""
     match schema.kind:
         case kind if kind in _KEY_SCALARS:
             return _KEY_SCALARS[kind]

@@ -303,7 +303,6 @@ def _wire_of_struct(schema: Schema, data: dict[str, Json], outer: Mapping[str, S
 
 
 def _has_none(schema: Schema) -> bool:
-    """Return whether a type has the value None."""
     nullable = schema.kind in ("optional", "null") or ("None", None) in schema.values
     return nullable or (schema.kind == "union" and any(map(_has_none, schema.items)))
 

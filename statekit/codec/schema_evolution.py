@@ -215,7 +215,6 @@ def members(schema: Schema) -> tuple[Schema, ...]:
 
 
 def _refs(schema: Schema) -> Iterator[str]:
-    """Yield the names of the refs in a type."""
     if schema.kind == "ref":
         yield schema.name
     for part in (*schema.items, *(field.schema for field in schema.fields)):

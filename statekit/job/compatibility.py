@@ -258,7 +258,6 @@ def _keeps_keys(stored: OperatorRecord, declared: OperatorRecord) -> bool:
 def _check_operator(
     stored: OperatorRecord, operators: Sequence[Operator], allow_dropped_state: bool
 ) -> None:
-    """Compare a stored operator with the code."""
     operator = next((each for each in operators if each.name == stored.name), None)
     if operator is None:
         if stored.holds and not allow_dropped_state:

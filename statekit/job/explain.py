@@ -64,7 +64,6 @@ def _where(epoch: OperatorEpoch) -> str:
 
 
 def _transforms_alone(plan: Plan, chained: list[Chain]) -> Iterator[Transform]:
-    """Yield the transforms that run outside the tasks of operators."""
     inside = [name for each in chained for some in each.transforms for name in some]
     inside += [transform for each in chained for transform in each.after]
     yield from (transform for transform in plan.transforms if transform not in inside)

@@ -438,7 +438,6 @@ class Plan:
 
 
 def _classes(records: Any) -> set[Any]:
-    """Return the classes of records or outputs; empty for outputs that are no records."""
     records = records if records is None or isinstance(records, Records) else records.record_type
     return set() if records is None else {member.cls for member in records.members}
 

@@ -94,7 +94,6 @@ totals; use one of these names
         )
 
     def _sink_of(self, stream: Stream[Any]) -> str:
-        """Return the name of the first sink of a stream."""
         names = [sink.name for sink in self.sinks if sink.stream == stream.name]
         if not names:
             raise StateTypeError(

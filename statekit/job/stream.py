@@ -396,7 +396,6 @@ class Stream(Generic[T]):
             )
 
     def _type_name(self, stream: str) -> str:
-        """Return the name of a stream's record type."""
         records = self._job.record_of(stream)
         if records is not None:
             return records.name

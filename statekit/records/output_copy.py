@@ -105,7 +105,6 @@ class _Copiers:
         return copy.deepcopy
 
     def _of_class(self, cls: Any) -> Copy:
-        """Return the copier of records of a class."""
         own_copy = getattr(cls, "__deepcopy__", None)
         has_own_copy = own_copy not in (None, pydantic.BaseModel.__deepcopy__)
         if has_own_copy:

@@ -134,7 +134,6 @@ class OutputUnion:
         return places_of_classes(records, self._by_class)
 
     def _check_classes(self, records: list[Any]) -> None:
-        """Check that each output has one of the types."""
         if set(map(type, records)) <= self._by_class.keys():
             return
         place, foreign = next(

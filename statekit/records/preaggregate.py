@@ -374,7 +374,6 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         return groups, aggregates
 
     def _structs(self, table: pa.Table) -> pa.ChunkedArray:
-        """Return the records as a column of structs."""
         records = table.select(list(self.record.fields or ()))
         columns = [column.combine_chunks() for column in records.columns]
         return pa.chunked_array([pa.StructArray.from_arrays(columns, fields=list(records.schema))])

@@ -136,7 +136,6 @@ class _Epoch:
         )
 
     def _reached_by(self, name: str) -> Iterator[_Reached]:
-        """Yield the progress of each input of an operator."""
         for stream in self._by_name[name].inputs:
             yield self._reached(name, stream)
 

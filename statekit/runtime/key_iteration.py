@@ -303,7 +303,6 @@ class KeyIteration:
             scope.spill()
 
     def _flush(self) -> None:
-        """Leave the current key and flush all states."""
         scope, batch = self._scope, self._scope.batch
         before = batch.size_bytes
         self.is_between = True

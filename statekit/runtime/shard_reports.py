@@ -176,7 +176,6 @@ class OperatorReports:
 
 
 def _placed(reports: Sequence[ShardReport]) -> Placed:
-    """Return the placement of the shards."""
     executors = Counter(report.executor for report in reports if report.executor)
     return Placed(
         shards=dict(sorted(executors.items())),

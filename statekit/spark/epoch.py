@@ -290,7 +290,6 @@ class EpochRunner:
         return rows
 
     def _route(self, each: Pass) -> Route:
-        """Return the route of a pass's rows."""
         if self._placement is None:
             return Route(self._tasks(each.first))
         wanted = self._context.defaultParallelism * TASKS_PER_CORE

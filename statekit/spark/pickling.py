@@ -109,7 +109,6 @@ def _unpicklable(function: object) -> str:
 
 
 def _functions_of(given: object) -> Iterator[types.FunctionType]:
-    """Yield the functions that an object references, directly or indirectly."""
     seen: set[int] = set()
     waiting = [given]
     while waiting and len(seen) < _SEARCHED_MAX:

@@ -388,7 +388,6 @@ class UnionFrames(ShardFrames):
         return F.coalesce(*(F.when(F.col(row_of(n)).isNotNull(), F.lit(n)) for n, _ in slots))
 
     def _own(self, place: int, slot: Slot, prepared: DataFrame) -> Column:
-        """Return the struct of a row's record."""
         if slot.column is not None:
             return F.col(row_of(place))
         return F.struct(*(F.col(quoted(name)) for name in prepared.columns)).alias(row_of(place))

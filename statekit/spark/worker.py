@@ -246,7 +246,6 @@ class ShardStep:
             self.reporter.report(report)
 
     def _sorted(self, batches: Batches) -> Batches:
-        """Return the rows of a shard in order."""
         first = self.branches[0].stages[0]
         key = unpickled(first.function).key
         by = key if self.reader is None else (*key, INPUT)
@@ -268,7 +267,6 @@ class ShardStep:
     def _branch(
         self, branch: Branch, shard: int, batches: Batches, copies: DiskCopies, idle: _Idle
     ) -> Batches:
-        """Run a shard of one chain."""
         repository = _repository(self.url)
         processes = [unpickled(stage.function) for stage in branch.stages]
         reports: list[ShardReport | None] = []
@@ -554,7 +552,6 @@ class LateStep:
 
 
 def _combined(process: AnyProcess, batches: Batches, plan: ShardPlan, restores: bool) -> Batches:
-    """Yield the combined rows of a shard."""
     combiner = process.traits.combiner
     assert combiner is not None
     with with_operator_name(plan.operator):

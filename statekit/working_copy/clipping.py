@@ -171,7 +171,6 @@ def _checked(piece: Piece, path: Path, options: RocksOptions) -> RocksBackend:
 
 
 def _trim(backend: Backend, first: int, last: int) -> None:
-    """Delete the rows of all other key groups."""
     everything, own = group_bounds(0, MAX_GROUPS), group_bounds(first, last)
     ends = ((everything[0], own[0]), (own[1], everything[1]))
     backend.write(Batch([DeleteRange(s, *bounds) for s in backend.states for bounds in ends]))

@@ -128,7 +128,6 @@ class Collector:
                 # Another collector has collected an epoch that this one was reading.
 
     def _collect(self, sweep: bool | None) -> Collected | None:
-        """Run a single collection."""
         given_up = self._given_up()
         if given_up is None:
             return None

@@ -60,7 +60,6 @@ class _Page(NamedTuple):
 
 
 def _pages(file: IO[bytes], column: pq.ColumnChunkMetaData) -> Iterator[_Page]:
-    """Yield the headers of the pages of a column, in order."""
     first = column.data_page_offset
     if column.has_dictionary_page:
         first = min(first, column.dictionary_page_offset)

@@ -298,7 +298,6 @@ class TwsCheckpoint:
         return names
 
     def _numbers(self, log: str) -> set[int]:
-        """Return the micro-batches in one of Spark's logs."""
         names = (name.rsplit("/", 1)[-1] for name in self._names(log))
         return {int(name) for name in names if name.isascii() and name.isdigit()}
 

@@ -1,4 +1,4 @@
-"""Sizes as people write them, such as "512MB"."""
+"""Sizes in bytes as text, such as "512MB"."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _UNITS = {"KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
 
 
 def size_bytes(text: str, option: str) -> int:
-    """Return the bytes that a size names.
+    """Parse a size, and return the number of bytes.
 
     Parameters:
         option: what it is the value of, for the error.

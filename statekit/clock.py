@@ -7,7 +7,7 @@ import uuid
 
 
 def now_us() -> int:
-    """Wall clock time in microseconds since 1970-01-01 UTC."""
+    """Return the wall clock time in microseconds since 1970-01-01 UTC."""
     return time.time_ns() // 1000
 
 
@@ -22,7 +22,7 @@ def cpu_us() -> int:
 
 
 def sleep_s(seconds: float) -> None:
-    """Wait."""
+    """Sleep for a number of seconds."""
     time.sleep(seconds)
 
 

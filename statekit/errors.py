@@ -1,4 +1,4 @@
-"""Every error that statekit raises on purpose.
+"""The errors that statekit raises on purpose.
 
 StatekitError
 ├── StateTypeError          (TypeError)   a declaration or a value that a type cannot hold
@@ -39,7 +39,7 @@ __all__ = [
 
 
 class StatekitError(Exception):
-    """Base of every error that statekit raises on purpose.
+    """The base class of all errors that statekit raises on purpose.
 
     >>> try:
     ...     raise RestoreError("no such checkpoint: pass a path that exists")
@@ -52,7 +52,7 @@ class StatekitError(Exception):
 
 
 class StateTypeError(StatekitError, TypeError):
-    """A declaration that cannot be, or a value that the declared type cannot hold."""
+    """A declaration is not valid, or a value does not fit its declared type."""
 
     kind: ClassVar[str] = "state_type"
 
@@ -84,7 +84,7 @@ class IncompleteEpochError(StatekitError):
 
 
 class RetryError(IncompleteEpochError):
-    """An attempt failed in a way that the driver avoids when it runs the epoch again.
+    """An attempt failed, and the driver runs the epoch again in a way that avoids the failure.
 
     Parameters:
         message: what happened.
@@ -100,7 +100,7 @@ class RetryError(IncompleteEpochError):
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Return the error whose text this is: errors of Spark's workers reach the driver as text.
+        """Return the error with this text. Errors of Spark's workers reach the driver as text.
 
         >>> StrayKeyError.from_text(str(StrayKeyError("a stray key", "count"))).operator
         'count'
@@ -143,7 +143,7 @@ class ProcessError(StatekitError):
 
 
 class QueryError(StatekitError, LookupError):
-    """A read of state that cannot be answered: no such operator, state, key or epoch."""
+    """A read of state failed: the operator, state, key or epoch does not exist."""
 
     kind: ClassVar[str] = "query"
 
@@ -155,14 +155,14 @@ class StorageError(StatekitError, OSError):
 
 
 CALL_FAILURES = (Exception, SystemExit, GeneratorExit, BaseExceptionGroup)
-"""What a call of a user's function fails with. Other exceptions, such as KeyboardInterrupt, end the
-run as they are.
+"""The exceptions that count as failures of a user's function. Other ones, such as
+KeyboardInterrupt, end the run unchanged.
 """
 
 
 def is_close(error: BaseException) -> bool:
-    """Return whether an exception was raised in this frame because its generator is closed, and not
-    by a function that it calls.
+    """Return whether an exception closes the generator of this frame, and was not raised by a
+    function that the frame has called.
 
     >>> def emitted():
     ...     try:
@@ -200,7 +200,7 @@ def is_users(error: BaseException) -> bool:
 
 
 def error_class(name: str) -> type[StatekitError] | None:
-    """Return the error class of that name, or None.
+    """Return the error class of this name; None if there is none.
 
     Errors cross process boundaries as text (a Spark worker's traceback); this finds the class again
     on the other side.
@@ -213,7 +213,7 @@ def error_class(name: str) -> type[StatekitError] | None:
 
 
 def class_of_kind(kind: str) -> type[StatekitError] | None:
-    """Return the error class of that kind, or None.
+    """Return the error class of this kind; None if there is none.
 
     >>> class_of_kind("state_type")
     <class 'statekit.errors.StateTypeError'>

@@ -1,4 +1,4 @@
-"""Scalars of NumPy and pandas, which no state, key, record or output holds.
+"""Scalars of NumPy and pandas. No state, key, record or output accepts them.
 
 Some of them are subclasses of Python's own types, with other values: a `pandas.Timestamp` has
 nanoseconds. They are refused everywhere, so that no value is cut and none is read back as another.
@@ -40,8 +40,8 @@ def _is_foreign(cls: Any) -> bool:
 
 
 def foreign_hint(value: object) -> str:
-    """Return what to do with a value of NumPy or pandas, as the end of a message; empty for any
-    other value.
+    """Return advice about a value of NumPy or pandas, as the end of a message; empty for any other
+    value.
 
     >>> import numpy as np
     >>> foreign_hint(np.int64(5)), foreign_hint(5)

@@ -28,16 +28,16 @@ _WRAP = 1 << 64
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
 
 GROUP_BYTES = 2
-"""The length of the key group at the start of each row key."""
+"""The length of a key group at the start of each row key, in bytes."""
 
 _GROUP = Struct(">H")
 
 pack_group: Callable[[int], bytes] = _GROUP.pack
-"""The two bytes that the row keys of a key group start with."""
+"""Packs a key group into two bytes, the start of its row keys."""
 
 
 def group_of_row(row_key: bytes) -> int:
-    """Return the key group that a row belongs to.
+    """Return the key group of a row.
 
     >>> group_of_row(pack_group(300) + b"the rest")
     300
@@ -81,7 +81,6 @@ def _hash_timedelta(value: dt.timedelta, seed: int) -> int:
 
 
 def _hash_tuple(fields: Iterable[Any], seed: int) -> int:
-    """Return the hash of the fields of a tuple, one after the other."""
     for field in fields:
         hash_field = _HASHERS.get(type(field)) or _hasher(field)
         seed = hash_field(field, seed)
@@ -95,7 +94,7 @@ _KEY_FIELDS = (
 
 
 def _hasher(field: Any) -> Callable[[Any, int], int]:
-    """Return how a key field of another class than the built-in ones is hashed.
+    """Return the hash function for key fields of a class that is not built in.
 
     Raises:
         StateTypeError: it cannot be a key field.
@@ -125,7 +124,7 @@ _HASHERS: dict[type, Callable[[Any, int], int]] = {
 
 
 def key_hash(fields: Iterable[Any]) -> int:
-    """Return the hash of a key's fields as a signed 64-bit integer, as Spark's `xxhash64` gives it.
+    """Return the hash of a key's fields as a signed 64-bit integer, equal to Spark's `xxhash64`.
 
     Parameters:
         fields: bool, int, str, bytes, date, datetime, timedelta, UUID, or None each; an Enum, which
@@ -158,7 +157,7 @@ def key_group(key: Any, groups: int = DEFAULT_GROUPS) -> int:
 
 
 def key_fields(key: Any) -> tuple[Any, ...]:
-    """Return the fields of a key: a tuple, or a scalar if the key has one field.
+    """Return the fields of a key as a tuple. A scalar key has one field.
 
     >>> key_fields("hello"), key_fields(("UA", 1545))
     (('hello',), ('UA', 1545))
@@ -167,7 +166,7 @@ def key_fields(key: Any) -> tuple[Any, ...]:
 
 
 def check_groups(groups: int) -> int:
-    """Return a number of key groups after checking it.
+    """Check and return a number of key groups.
 
     Raises:
         RescaleError: it is not from 1 to 32768.
@@ -182,7 +181,7 @@ def check_groups(groups: int) -> int:
 
 
 def check_parallelism(shards: int, groups: int = DEFAULT_GROUPS) -> int:
-    """Return a number of shards after checking it.
+    """Check and return a number of shards.
 
     Raises:
         RescaleError: it is below 1 or above the number of key groups.

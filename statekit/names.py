@@ -1,4 +1,4 @@
-"""Check every name and path that is stored, wherever it comes from.
+"""Checks of the names and paths that are stored, regardless of their source.
 
 The stored models use the types `StoredName`, `StoredPath`, `DatabaseFile` and `StoredId`, so a
 model with a name that breaks the rules cannot exist.
@@ -31,7 +31,7 @@ _DATABASE_FILE = re.compile(r"CURRENT|MANIFEST-[0-9]{1,20}|[0-9]{1,20}\.sst")
 
 
 def name_fault(name: str) -> str | None:
-    """Return why something cannot have a name; None if it can.
+    """Return the reason why a name is not valid; None if it is valid.
 
     >>> name_fault("fraud-alerts.v2") is None
     True
@@ -50,7 +50,7 @@ def name_fault(name: str) -> str | None:
 
 
 def path_fault(path: str) -> str | None:
-    """Return why a file of a checkpoint cannot have a path; None if it can.
+    """Return the reason why a path of a checkpoint's file is not valid; None if it is valid.
 
     >>> path_fault("data/count/0123.changes.arrow") is None
     True
@@ -69,7 +69,7 @@ def path_fault(path: str) -> str | None:
 
 @lru_cache(maxsize=1000)
 def _part_fault(part: str) -> str | None:
-    """Return why a path cannot have a part; None if it can."""
+    """Return the reason why a part of a path is not valid; None if it is valid."""
     if part in ("", ".", ".."):
         return f"it has the part {part!r}"
     if len(part.encode(errors="replace")) > _SEGMENT_BYTES_MAX:
@@ -82,7 +82,7 @@ def _part_fault(part: str) -> str | None:
 
 
 def text_fault(text: str) -> str | None:
-    """Why a text that is shown cannot be stored; None if it can.
+    """Return the reason why a displayed text cannot be stored; None if it can.
 
     A control character could change what a terminal shows.
 
@@ -96,7 +96,7 @@ def text_fault(text: str) -> str | None:
 
 
 def check_different(names: tuple[str, ...], what: str) -> None:
-    """Make sure that no two names are one to a file system that ignores case.
+    """Check that all names differ on a file system that ignores case.
 
     Raises:
         ValueError: two are.
@@ -106,8 +106,6 @@ def check_different(names: tuple[str, ...], what: str) -> None:
 
 
 def _without(fault_of: Callable[[str], str | None], what: str) -> AfterValidator:
-    """Return the check that a text has no fault."""
-
     def checked(text: str) -> str:
         if (fault := fault_of(text)) is not None:
             raise ValueError(f"{text[:200]!r} cannot be {what}: {fault}")
@@ -124,7 +122,9 @@ StoredName = Annotated[str, _without(name_fault, "a name")]
 """The name of a job, an operator, a state or a savepoint."""
 
 StoredText = Annotated[str, _without(text_fault, "stored")]
-"""What is shown and never becomes part of a path: the name of a field, who wrote something."""
+"""A text that is displayed and never becomes part of a path, such as the name of a field or of a
+writer.
+"""
 
 StoredPath = Annotated[str, _without(path_fault, "the path of a file")]
 """The path of a file below its checkpoint or savepoint."""
@@ -133,4 +133,4 @@ DatabaseFile = Annotated[str, _without(_database_file_fault, "a file of a databa
 """The name of a file within the directory of a RocksDB database."""
 
 StoredId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-"""What identifies a checkpoint or a savepoint; it is the name of a directory on workers."""
+"""The identifier of a checkpoint or a savepoint; also the name of a directory on workers."""

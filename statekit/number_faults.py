@@ -1,4 +1,4 @@
-"""Check numbers that users pass as options."""
+"""Checks of numeric options of users."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from statekit.shown import type_name
 
 
 def int_fault(given: object, use: str, *, least: int = 0, most: int | None = None) -> str:
-    """Return what is wrong with an int option, for an error after its value; empty if nothing is.
+    """Return the fault of an int option, as text to append to its value in an error; empty if it is
+    valid.
 
     A bool is no int. A number of NumPy or pandas is none either: the text has what to call.
 
@@ -29,7 +30,7 @@ def int_fault(given: object, use: str, *, least: int = 0, most: int | None = Non
 def number_fault(
     given: object, use: str, *, least: float = 0, most: float = float("inf"), above: bool = False
 ) -> str:
-    """Return what is wrong with an option that is an int or a float, as for `int_fault`.
+    """Return the fault of an int or float option, as `int_fault` does.
 
     Parameters:
         above: whether `least` itself is out of bounds.

@@ -1,4 +1,4 @@
-"""Printable text: without anything that a log or a terminal interprets."""
+"""Printable text: text without characters that logs or terminals interpret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Show values and errors of users in messages.
+"""Display of values and errors of users in messages.
 
 The code of a user may fail or never end where a message is made: in `__repr__`, in the `__str__` of
 an exception. Then the message must still name the error that it is about.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from statekit.errors import CALL_FAILURES
 
 SHOWN_MAX = 400
-"""How many characters of a value a message has."""
+"""The maximum number of characters of a value in a message."""
 
 _TEXT_MAX = 2_000
 
@@ -69,8 +69,8 @@ def shown_text(error: BaseException, limit: int = _TEXT_MAX) -> str:
 
 
 def type_name(value: object) -> str:
-    """Return the name of a value's class, with the module of a class that others could be taken
-    for.
+    """Return the name of a value's class. It includes the module if the class could be confused
+    with another one.
 
     >>> type_name(1.5), type_name(type(None))
     ('float', 'type')
@@ -86,7 +86,7 @@ def type_name(value: object) -> str:
 
 
 def _bounded(text: str, limit: int) -> str:
-    """Return text of bounded length that can be written as UTF-8, as a plain str."""
+    """Return text of bounded length that is valid UTF-8, as a plain str."""
     size = str.__len__(text)  # a subclass may count in another way
     start = str.__getitem__(text, slice(0, limit))
     start = start.encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""The types and keys of stored operators and states, from their records in the job file."""
+"""The types and keys of stored operators and states, read from the job file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from statekit.timestamp import instant
 
 
 def state_text(state: StateRecord) -> str:
-    """Return a state's type as people write it: `map[str → int]`."""
+    """Return a state's type as readable text: `map[str → int]`."""
     types = {role: str(Schema.from_json(tree)) for role, tree in state.types.items()}
     key = f"{types['key']} → " if "key" in types else ""
     pickled = ", pickled" if state.codec == "pickle" else ""
@@ -40,7 +40,7 @@ def time_text(operator: OperatorRecord, epoch: OperatorEpoch) -> str:
 
 
 def held_back_text(held: HeldBack) -> str:
-    """Return what an operator waits for, after the name of the operator.
+    """Return text that names the input that holds an operator back, to follow the operator's name.
 
     >>> held_back_text(HeldBack(input="paid", source="payments", at_us=None, since_us=0))
     "waits for source 'payments' (input 'paid'), which has had no record, since 1970-01-01 00:00:00"
@@ -56,7 +56,7 @@ def held_back_text(held: HeldBack) -> str:
 
 
 def held_back_as_data(held: HeldBack) -> dict[str, Any]:
-    """Return what an operator waits for as JSON-able data."""
+    """Return the input that holds an operator back as JSON-able data."""
     return {
         "source": held.source,
         "input": held.input,
@@ -66,12 +66,12 @@ def held_back_as_data(held: HeldBack) -> dict[str, Any]:
 
 
 def key_text(operator: OperatorRecord) -> str:
-    """Return an operator's key as people write it: `tailnum: str`."""
+    """Return an operator's key as readable text: `tailnum: str`."""
     return ", ".join(f"{field.name}: {Schema.from_json(field.type)}" for field in operator.key)
 
 
 def encoded_keys(operator: OperatorRecord, key: Any) -> list[bytes]:
-    """Return the encoded keys that a key may mean: one, or two for text of unknown type.
+    """Return the possible encodings of a key: one, or two for text of unknown type.
 
     Parameters:
         key: as text or JSON; several key fields as a JSON array.
@@ -88,7 +88,7 @@ def encoded_keys(operator: OperatorRecord, key: Any) -> list[bytes]:
 
 
 def key_schema(operator: OperatorRecord) -> Schema:
-    """Return the schema of the whole key: of the one field, or of a tuple of the fields.
+    """Return the schema of the complete key: one field, or a tuple of the fields.
 
     Raises:
         QueryError: the operator has no key.

@@ -1,4 +1,4 @@
-"""Convert instants and durations to whole microseconds, and back."""
+"""Conversion of instants and durations from and to whole microseconds."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ DURATION_MAX = MAX_MICROS - MIN_MICROS
 """The longest duration in microseconds."""
 
 LATENESS_MAX = 2**53
-"""The longest lateness in microseconds: every reader of JSON reads the number exactly."""
+"""The longest lateness in microseconds. Every reader of JSON reads numbers up to it exactly."""
 
 _YEAR = 31_557_600_000_000
 """A year in microseconds, for messages."""
 
 TIME_BYTES = 8
-"""The length of an instant as `sortable_micros` packs it."""
+"""The length of an instant packed by `sortable_micros`, in bytes."""
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
@@ -78,7 +78,7 @@ def datetime_to_micros(value: dt.datetime) -> int:
 
 
 def micros_to_datetime(micros: int) -> dt.datetime:
-    """Return the aware UTC datetime of that many microseconds since 1970-01-01.
+    """Return the aware UTC datetime for microseconds since 1970-01-01.
 
     Raises:
         OverflowError: it is outside of the years 1 to 9999.
@@ -167,7 +167,7 @@ def lateness_to_micros(lateness: dt.timedelta | str, what: str) -> int:
 
 
 def sortable_micros(micros: int) -> bytes:
-    """Eight bytes that sort as instants do.
+    """Return eight bytes that sort in the order of instants.
 
     >>> sortable_micros(-1) < sortable_micros(0) < sortable_micros(1)
     True
@@ -176,7 +176,7 @@ def sortable_micros(micros: int) -> bytes:
 
 
 def micros_of_sortable(row: bytes, offset: int = 0) -> int:
-    """Return the instant that `sortable_micros` wrote at this place of a row.
+    """Return the instant that `sortable_micros` packed, at an offset of a row.
 
     >>> micros_of_sortable(sortable_micros(-5))
     -5

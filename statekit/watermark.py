@@ -1,4 +1,4 @@
-"""Watermarks: how far event time has progressed.
+"""Watermarks: the progress of event time.
 
 An operator's watermark is the same for all shards of an epoch and follows from what was committed
 before it, so that a replayed epoch finds the same records late and the same timers due:
@@ -17,10 +17,12 @@ from __future__ import annotations
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 
 BEGINNING = MIN_MICROS - 1
-"""The watermark before any record: nothing is late."""
+"""The watermark before any record. No record is late."""
 
 END = MAX_MICROS + 1
-"""The watermark when no record can follow: everything is due. No record advances it this far."""
+"""The watermark after the last record. Everything is due. No record advances the watermark this
+far.
+"""
 
 
 def advanced(watermark: int, seen: int | None, lateness: int) -> int:
@@ -38,7 +40,7 @@ def advanced(watermark: int, seen: int | None, lateness: int) -> int:
 
 
 def is_late(event_time: int, watermark: int) -> bool:
-    """Return whether a record is too late. A record exactly at the watermark is.
+    """Return whether a record is late. A record exactly at the watermark is late.
 
     >>> is_late(100, 100), is_late(101, 100)
     (True, False)

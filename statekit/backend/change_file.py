@@ -1,4 +1,4 @@
-"""Write a change file: spool its bytes on the local disk, then store it."""
+"""A change file that is being written: its bytes are spooled on the local disk, then stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Changes:
         self._file: IO[bytes] | None = None
         self._writer: ChangeFileWriter | None = None
         self.bytes = 0
-        """Of keys and values."""
+        """Bytes of keys and values."""
 
     def append(self, batch: Batch) -> None:
         try:
@@ -37,7 +37,7 @@ class Changes:
             raise _unwritable(error) from error
 
     def finish(self) -> tuple[IO[bytes], int] | None:
-        """Return the complete file and its number of mutations; None if there were none."""
+        """Return the complete file and its number of mutations; None if there are no mutations."""
         if self._writer is None or self._file is None:
             return None
         try:

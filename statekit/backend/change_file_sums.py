@@ -1,4 +1,4 @@
-"""Count and checksum mutations per state and key group.
+"""Counts and checksums of mutations, per state and key group.
 
 The checksum of a set of mutations is the sum of their hashes, modulo 2^64. It does not depend on
 their order, and the checksum of two sets together is the sum of both.
@@ -25,7 +25,7 @@ _SECOND = np.uint64(0xC2B2AE3D27D4EB4F)
 _HALF = np.uint64(32)
 
 CHECKSUMS = 1 << 64
-"""Checksums are added modulo this number."""
+"""The modulus of checksum additions."""
 
 
 class MutationSum(NamedTuple):
@@ -81,7 +81,7 @@ class MutationSums:
 
     @property
     def states(self) -> list[str]:
-        """The names of all states that have mutations."""
+        """The names of all states with mutations."""
         return sorted(self._counts)
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -130,7 +130,7 @@ class MutationSums:
 
 
 def _row_keys(keys: Any) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
-    """Return the start of each row key and the end of the last one, and the bytes of all keys.
+    """Return the start of each row key and the end of the last one, and the bytes of all row keys.
 
     Raises:
         ValueError: one is too short to be a row key.
@@ -143,7 +143,9 @@ def _row_keys(keys: Any) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
 
 
 def _hashes(starts: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> _Words:
-    """Return a hash of each key: of its length, and of its words with their positions."""
+    """Return a hash of each key, computed from its length, and from its words with their
+    positions.
+    """
     lengths, first = np.diff(starts), starts[:-1]
     if lengths.min() == lengths.max():
         return _hashed(data[starts[0] : starts[-1]].reshape(-1, lengths[0]))
@@ -155,7 +157,7 @@ def _hashes(starts: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> _Word
 
 
 def _hashed(rows: npt.NDArray[np.uint8]) -> _Words:
-    """Return a hash of each row of bytes."""
+    """Return a hash of each row of a byte matrix."""
     count, length = rows.shape
     if length < 8:
         padded = np.zeros((count, 8), np.uint8)

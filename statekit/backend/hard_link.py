@@ -10,7 +10,7 @@ _IMPOSSIBLE = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)
 
 
 def linked(source: Path, target: Path) -> bool:
-    """Create a hard link. Return False if the file system does not allow it between these paths.
+    """Create a hard link. Return False if the file system does not support it between these paths.
 
     Raises:
         OSError: the source is missing, or the disk is full or failed.

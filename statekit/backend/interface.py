@@ -1,4 +1,4 @@
-"""The `Backend` protocol: where the rows of a shard are kept, and its in-memory implementation.
+"""The `Backend` protocol of row stores for a shard, and its in-memory implementation.
 
 Rows are kept in one ordered map per state. Keys and values are bytes.
 """
@@ -47,7 +47,7 @@ def total_size(sizes: Iterable[StateSize]) -> StateSize:
 
 
 NextKeys = Callable[[bytes], Sequence[bytes]]
-"""A hint: which keys will probably be read after a given one, in order."""
+"""A hint: returns the keys that are probably read after a given one, in order."""
 
 FirstKey = Callable[[], bytes]
 """A hint: the key, or a prefix of it, from which on rows are read now, in any order."""
@@ -57,7 +57,7 @@ Rows = Iterator[tuple[bytes, bytes]]
 
 
 class RowReads(NamedTuple):
-    """Reads of the rows of one state, for the hot loop. Do not use them after `close`.
+    """Reads of the rows of one state, for the hot loop. Not valid after `close`.
 
     Parameters:
         get: returns the row of a key; None if there is none.
@@ -75,15 +75,15 @@ class Backend(Protocol):
 
     @property
     def states(self) -> Sequence[str]:
-        """The states that it was opened with."""
+        """The states of the backend, fixed when it was opened."""
 
     def get(self, state: str, key: bytes) -> bytes | None:
-        """Return the row at `key`, or None."""
+        """Return the row at `key`; None if there is none."""
 
     def reader(
         self, state: str, next_keys: NextKeys | None = None, first_key: FirstKey | None = None
     ) -> RowReads:
-        """Return reads of one state, for keys and short ranges that are mostly in order.
+        """Return reads of one state, optimised for keys and short ranges that are mostly in order.
 
         They read forward only; use `scan` for reverse order.
 
@@ -98,10 +98,12 @@ class Backend(Protocol):
         """Return the rows at `keys`, in that order."""
 
     def first(self, state: str, start: bytes, end: bytes) -> bytes | None:
-        """Return the key of the first row with `start <= key < end`, or None."""
+        """Return the key of the first row with `start <= key < end`; None if there is none."""
 
     def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
-        """Return rows with `start <= key < end` in key order, as of the start of the scan."""
+        """Return rows with `start <= key < end` in key order. Later writes are not visible to the
+        scan.
+        """
 
     def write(self, batch: Batch) -> None:
         """Apply a batch atomically."""
@@ -110,11 +112,11 @@ class Backend(Protocol):
         """Count rows and bytes of keys and values per state."""
 
     def close(self) -> None:
-        """Release all resources. Further calls fail, except `close`."""
+        """Release all resources. Afterwards, all calls except `close` fail."""
 
 
 class MemoryBackend:
-    """Rows in process memory: the reference for the behaviour of a backend.
+    """Rows in process memory. This is the reference for the behaviour of backends.
 
     >>> from statekit.backend.mutation import Batch, Put
     >>> backend = MemoryBackend(["visits"])
@@ -185,7 +187,7 @@ class MemoryBackend:
 
 
 def unknown_state(name: str, known: Iterable[str]) -> StatekitError:
-    """Return the error for a state that a backend was not opened with."""
+    """Return the error for a state that is missing in a backend."""
     return StatekitError(
         f"this backend has no state {name!r} (it has {sorted(known)}): open it with all declared "
         "states"
@@ -193,14 +195,14 @@ def unknown_state(name: str, known: Iterable[str]) -> StatekitError:
 
 
 def used_after_close() -> StatekitError:
-    """Return the error for a call to a closed backend."""
+    """Return the error for the use of a closed backend."""
     return StatekitError("this backend was closed: open it again, and keep nothing of it meanwhile")
 
 
 def first_of_groups(
     backend: Backend, state: str, tag: bytes, groups: tuple[int, int], later: bytes = b""
 ) -> bytes | None:
-    """Return the first row key whose key group is followed by `tag`. Other rows are skipped by
+    """Return the first row key whose key group is followed by `tag`. Other rows are skipped with
     seeks.
 
     Parameters:
@@ -219,7 +221,7 @@ def first_of_groups(
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    """Return the first key after all keys that start with `prefix`.
+    """Return the first key after all keys with this prefix.
 
     >>> prefix_end(b"ab"), prefix_end(b"a" + bytes([255]))
     (b'ac', b'b')

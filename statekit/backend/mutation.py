@@ -1,4 +1,4 @@
-"""Mutations: every change of state, as data.
+"""Mutations: the changes of state, as data.
 
 A batch is the only thing that ever changes state. The same batch is applied to a backend, written
 to a change file, and applied again by whoever replays that file, so all three agree by
@@ -52,7 +52,7 @@ class Put(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Remove the row at `key`; nothing happens if there is none."""
+    """Remove the row at `key`, if it exists."""
 
     state: str
     key: bytes
@@ -75,7 +75,7 @@ Row = tuple[str, int, bytes, bytes | None]
 
 
 class Batch:
-    """Mutations in order, in the columns of a change file.
+    """Ordered mutations, in the columns of a change file.
 
     >>> batch = Batch()
     >>> size = batch.put("visits", b"k1", b"v")
@@ -97,7 +97,7 @@ class Batch:
             self.add(mutation)
 
     def put(self, state: str, key: bytes, value: bytes) -> int:
-        """Set the row at `key`. Return its size in bytes, key included."""
+        """Set the row at `key`. Return the size of key and value in bytes."""
         self.states.append(state)
         self.ops.append(PUT)
         self.keys.append(key)
@@ -107,7 +107,7 @@ class Batch:
         return size
 
     def put_all(self, state: str, keys: Sequence[bytes], values: Sequence[bytes]) -> int:
-        """Set many rows of a state. Return their size in bytes, keys included."""
+        """Set many rows of a state. Return the size of all keys and values in bytes."""
         self.states.extend(repeat(state, len(keys)))
         self.ops.extend(repeat(PUT, len(keys)))
         self.keys.extend(keys)
@@ -142,7 +142,7 @@ class Batch:
 
     @property
     def full(self) -> bool:
-        """Whether the batch should be flushed before it grows further."""
+        """True if the batch should be flushed before more mutations are added."""
         return len(self.keys) >= BATCH_ROWS_MAX or self.size_bytes >= BATCH_BYTES_MAX
 
     def within(self, start: bytes, end: bytes, states: Collection[str]) -> Batch:
@@ -163,7 +163,7 @@ class Batch:
 
     @classmethod
     def of_rows(cls, rows: Iterable[Row]) -> Batch:
-        """Return a batch of mutations given as rows."""
+        """Return a batch with the mutations of some rows."""
         batch = cls()
         for row in rows:
             batch._append(*row)
@@ -173,7 +173,7 @@ class Batch:
     def of_columns(
         cls, states: list[str], ops: list[int], keys: list[bytes], values: list[bytes | None]
     ) -> Batch:
-        """Return a batch of mutations given as columns, which it takes over."""
+        """Return a batch with the mutations of some columns. It takes ownership of the columns."""
         batch = cls()
         batch.states, batch.ops, batch.keys, batch.values = states, ops, keys, values
         batch.size_bytes = sum(map(len, keys)) + sum(map(len, filter(None, values)))
@@ -202,7 +202,7 @@ class Batch:
 
 
 def in_batches(rows: Iterable[tuple[str, bytes, bytes]]) -> Iterator[Batch]:
-    """Yield rows in batches. A batch is valid until the next one is requested.
+    """Yield rows in batches. Each batch is valid until the next one is requested.
 
     Parameters:
         rows: family, row key, row.
@@ -246,7 +246,7 @@ class ChangeFileWriter:
         self.rows += len(batch)
 
     def close(self) -> None:
-        """Write the footer. Without it, the file is not readable."""
+        """Write the footer. Without it, the file is unreadable."""
         self._writer.close()
 
 
@@ -315,7 +315,7 @@ def _arrow_batches(
 
 @contextlib.contextmanager
 def _unreadable(name: str) -> Iterator[None]:
-    """Turn every error of Arrow into one that says that the file is not a change file."""
+    """Convert any error of Arrow to an error that the file is not a change file."""
     try:
         yield
     # Arrow reports what it cannot decode as OSError too.

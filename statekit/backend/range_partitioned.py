@@ -31,7 +31,7 @@ _Fragment = TypeVar("_Fragment", bound=RocksBackend | RocksSnapshot)
 
 
 class _Fragments(Generic[_Fragment]):
-    """The rows of several databases.
+    """The databases of a backend as one store.
 
     Parameters:
         fragments: of each database, in the order of their key groups.
@@ -59,13 +59,13 @@ class _Fragments(Generic[_Fragment]):
                 closing.callback(fragment.close)
 
     def _touched(self, start: bytes, end: bytes) -> slice:
-        """Return the numbers of the fragments that may have keys from start to end."""
+        """Return the numbers of the fragments that may contain keys from start to end."""
         first = bisect_right(self._bounds, start)
         return slice(first, max(first, bisect_left(self._bounds, end)) + 1)
 
 
 class FrozenFragments(_Fragments[RocksSnapshot]):
-    """The rows of several databases at one moment."""
+    """The rows of several databases at one point in time."""
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         return [self.get(state, key) for key in keys]
@@ -90,12 +90,12 @@ class FragmentedBackend(_Fragments[RocksBackend]):
 
     @property
     def failed(self) -> bool:
-        """Whether RocksDB reported an error since the databases were opened."""
+        """True if RocksDB has reported an error since the databases were opened."""
         return any(fragment.failed for fragment in self._fragments)
 
     @property
     def damaged(self) -> bool:
-        """Whether one of the errors may mean a damaged database."""
+        """True if one of these errors may mean a damaged database."""
         return any(fragment.damaged for fragment in self._fragments)
 
     @property
@@ -177,17 +177,17 @@ class FragmentedBackend(_Fragments[RocksBackend]):
             fragment.flush()
 
     def log_writes(self) -> None:
-        """From now on use the write-ahead log, as `RocksBackend.log_writes`."""
+        """Use the write-ahead log from now on, as `RocksBackend.log_writes` does."""
         for fragment in self._fragments:
             fragment.log_writes()
 
     def frozen(self) -> FrozenFragments:
-        """Return the rows as they are now. Nothing may be written during the call."""
+        """Return the rows at this point in time. Nothing may be written during the call."""
         return FrozenFragments([fragment.frozen() for fragment in self._fragments], self._bounds)
 
     def snapshot(self, targets: Sequence[Path]) -> None:
-        """Link the databases into other directories, as `RocksBackend.snapshot`, one for each
-        fragment.
+        """Link the databases into other directories, one for each fragment, as
+        `RocksBackend.snapshot` does.
         """
         for fragment, target in zip(self._fragments, targets, strict=True):
             fragment.snapshot([target])
@@ -219,4 +219,4 @@ class FragmentedBackend(_Fragments[RocksBackend]):
 
 
 FrozenRows = RocksSnapshot | FrozenFragments
-"""Rows per state that never change. Thread-safe."""
+"""The rows per state at one point in time. Thread-safe."""

@@ -1,4 +1,4 @@
-"""Read rows of one state in blocks ahead of time, for keys that are mostly read in order."""
+"""Read-ahead: rows of one state are read in blocks, for keys that are mostly read in order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BEHIND_ALL = b"\xff"
 
 @dataclass(eq=False, repr=False)
 class SortedReads:
-    """Reads that are answered from blocks that were read ahead, or from rows that were fetched
+    """Reads that are answered from a block that was read ahead, or from rows that were fetched
     together.
 
     A block covers the keys from `_first` to `_last`; a key in this range that is not in `_rows` has
@@ -69,7 +69,7 @@ class SortedReads:
         return row
 
     def _sought(self, key: bytes) -> bytes | None:
-        """Return the row of a key that is not in the block."""
+        """Return the row of a key outside of the block."""
         try:
             if self._first <= key <= self._last or key in self._found:
                 self._asked += 1
@@ -87,7 +87,7 @@ class SortedReads:
                 raise
 
     def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the rows of different keys that are in order."""
+        """Return the rows of distinct keys in sorted order."""
         rows: list[bytes | None] = []
         at, count = 0, len(keys)
         with self._errors:
@@ -116,7 +116,7 @@ class SortedReads:
         return entries
 
     def forget(self) -> None:
-        """Forget everything that was read. Called after a write."""
+        """Drop all rows that were read. Called after a write."""
         self._drop()
         self._ahead = _BLOCK_STEP
         self._scanned = 0
@@ -133,7 +133,7 @@ class SortedReads:
         self._asked = self._beyond = 0
 
     def _tries_again(self) -> bool:
-        """Return whether to try a block again after useless ones."""
+        """Return whether to try read-ahead again after useless blocks."""
         self._scanned += 1
         if self._scanned < self._pause:
             return False
@@ -143,7 +143,7 @@ class SortedReads:
         return True
 
     def _look_along(self, key: bytes, next_keys: NextKeys) -> bytes | None:
-        """Return the row of a key, and fetch those of predicted keys with it."""
+        """Return the row of a key, and fetch the rows of predicted keys with it."""
         useful = self._asked * 4 >= len(self._found)
         self._drop()
         keys = [key, *next_keys(key)] if useful else [key]
@@ -154,7 +154,8 @@ class SortedReads:
         return rows[0]
 
     def _block_start(self, key: bytes) -> bytes | None:
-        """Return where to start a block for a key behind the present one; None to keep that one.
+        """Return the start of a new block for a key behind the present block; None to keep the
+        present block.
 
         Of rows that are read in any order, a block is kept until half of it was read. If it is of
         little use, as where entries are appended to large maps, blocks start at the keys.

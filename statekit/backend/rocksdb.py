@@ -72,7 +72,7 @@ _BEGUN = (b"", b"")
 
 @cache
 def _block_cache(capacity_bytes: int) -> rocksdict.Cache:
-    """Return the block cache of all databases of this process.
+    """Return the block cache that all databases of this process share.
 
     RocksDB's usual cache has 64 shards. The filter of a table of a million rows fills such a shard,
     so it is evicted with every block that is read, and has to be read again. This cache has shards
@@ -83,7 +83,7 @@ def _block_cache(capacity_bytes: int) -> rocksdict.Cache:
 
 @cache
 def _write_buffers(capacity_bytes: int) -> rocksdict.WriteBufferManager:
-    """Return the manager that counts the write buffers of all databases of this process."""
+    """Return the manager of the write buffers of all databases of this process."""
     return rocksdict.WriteBufferManager(capacity_bytes, False)
 
 
@@ -117,7 +117,7 @@ def _rocksdb_options(options: RocksOptions, *, create: bool) -> rocksdict.Option
 
 
 def link_database(source: Path, target: Path) -> None:
-    """Create a database that shares the files of a closed one, which does not change.
+    """Create a database that shares the files of a closed one. The closed one must not change.
 
     RocksDB writes its tables once and only ever deletes them, so they get a hard link, as in
     RocksDB's own checkpoints. Files that a database changes are copied.
@@ -134,11 +134,11 @@ def link_database(source: Path, target: Path) -> None:
 
 
 class DatabaseError(StorageError):
-    """RocksDB failed. The cause has its message."""
+    """RocksDB failed. The cause contains its message."""
 
 
 class RocksBackend:
-    """A shard's rows in a RocksDB database at `path`.
+    """The rows of a shard in a RocksDB database at `path`.
 
     Parameters:
         path: the database directory; created if absent.
@@ -170,9 +170,9 @@ class RocksBackend:
         self._path = str(path)
         self._closed = False
         self.failed = False
-        """Whether RocksDB reported an error since the database was opened."""
+        """True if RocksDB has reported an error since the database was opened."""
         self.damaged = False
-        """Whether one of the errors may be of damaged files, and not of a disk without space."""
+        """True if one of the errors may mean damaged files, not a full disk."""
         options = options or RocksOptions()
         self._write_memory_bytes = options.write_memory_bytes
         self._options = rocks_options = _rocksdb_options(options, create=create)
@@ -254,7 +254,8 @@ class RocksBackend:
             reader.forget()
 
     def _is_taken(self, batch: Batch) -> bool:
-        """Write a batch, unless RocksDB has to flush or merge tables before it takes one.
+        """Write a batch unless RocksDB must flush or merge tables first. Return whether it was
+        written.
 
         RocksDB would wait itself, but on a full disk without end: what it does to go on then waits
         for the write. It would also keep the GIL.
@@ -270,7 +271,7 @@ class RocksBackend:
         return True
 
     def _await_space(self) -> None:
-        """Wait until RocksDB may take a write again."""
+        """Wait until RocksDB can accept a write again."""
         while self._count("is-write-stopped") or self._count("actual-delayed-write-rate"):
             if self._count("background-errors"):
                 self._flush_written()  # raises what a flush met, unless a merge met it alone
@@ -278,7 +279,7 @@ class RocksBackend:
             sleep(_BETWEEN_CHECKS_S)
 
     def _count(self, name: str) -> int:
-        """Return one of RocksDB's counts of the database."""
+        """Return a numeric property of the RocksDB database."""
         return self._db.property_int_value(f"rocksdb.{name}") or 0
 
     def _gather(self, write_batch: rocksdict.WriteBatch, batch: Batch) -> None:
@@ -328,7 +329,7 @@ class RocksBackend:
 
     @property
     def sequences(self) -> tuple[int, ...]:
-        """RocksDB's sequence number of the database, which each write increases."""
+        """RocksDB's sequence number of the database. Each write increases it."""
         self._check_open()
         return (self._db.latest_sequence_number(),)
 
@@ -359,7 +360,7 @@ class RocksBackend:
                 family.compact_range(None, None)
 
     def log_writes(self) -> None:
-        """From now on use the write-ahead log: if the process is killed, no write before is lost.
+        """Use the write-ahead log from now on. If the process is killed, no earlier write is lost.
 
         What was written before is flushed. If the machine loses power, the last writes may be
         lost, and the earlier ones are complete.
@@ -371,13 +372,13 @@ class RocksBackend:
         self._write_options.disable_wal = False
 
     def frozen(self) -> RocksSnapshot:
-        """Return the rows as they are now. Nothing may be written during the call."""
+        """Return the rows at this point in time. Nothing may be written during the call."""
         self._check_open()
         states = {name: FrozenState.of(family) for name, family in self._families.items()}
         return RocksSnapshot(states, self._failure)
 
     def snapshot(self, targets: Sequence[Path]) -> None:
-        """Link the flushed database into a directory that does not exist yet.
+        """Link the flushed database into a new directory.
 
         The new database shares the tables of this one: the cost is a hard link per file.
 
@@ -398,7 +399,7 @@ class RocksBackend:
             ) from error
 
     def change_states(self, states: Sequence[str]) -> None:
-        """Add new, empty states to a closed database, and delete others with their rows.
+        """Add new, empty states to a closed database, and delete other states with their rows.
 
         Raises:
             StorageError: the disk is full or failed.
@@ -413,7 +414,7 @@ class RocksBackend:
                 self._db.create_column_family(f"state.{name}", self._options).close()
 
     def compact(self) -> None:
-        """Compact the database, so that each row is stored once and no deleted row is left.
+        """Compact the database. Each row is then stored once, and no deleted row is left.
 
         Raises:
             StorageError: the disk is full or failed.
@@ -439,7 +440,7 @@ class RocksBackend:
                 closing.callback(family.close)
 
     def _await_merges(self) -> None:
-        """Wait until no merge of tables runs.
+        """Wait until no compaction is running.
 
         Closing the database would cancel a running merge. The next epoch would start it again from
         the beginning, and so would each epoch that is shorter than the merge.
@@ -451,7 +452,7 @@ class RocksBackend:
             sleep(_BETWEEN_CHECKS_S)
 
     def _keep_to_write_memory(self) -> None:
-        """Wait for the disk while write buffers take more than their limit.
+        """Wait for the disk while write buffers exceed their limit.
 
         Each writer waits for the buffers of its own database. RocksDB's own wait would never end if
         idle databases hold the buffers.
@@ -497,7 +498,9 @@ class RocksBackend:
         self._check_readable(family, first, last)
 
     def _check_readable(self, family: rocksdict.Rdict, start: bytes, end: bytes) -> None:
-        """Raise if rows with `start <= key < end` are missing because they are unreadable."""
+        """Raise an error if rows with `start <= key < end` are missing because they are
+        unreadable.
+        """
         rows = family.iter()
         try:
             with _StorageErrors(self, "read"):
@@ -509,7 +512,7 @@ class RocksBackend:
             del rows  # a traceback would keep it, and it would keep the lock
 
     def _failure(self, doing: str, error: Exception) -> StatekitError:
-        """Return the error for an exception of rocksdict, which only has a text."""
+        """Return the error for an exception of rocksdict, which only contains a text."""
         if self._closed and isinstance(error, rocksdict.DbClosedError):
             return used_after_close()
         self.failed = True
@@ -522,7 +525,7 @@ class RocksBackend:
 
 
 class _StorageErrors:
-    """Turns rocksdict's exceptions into `StorageError` with the path and advice."""
+    """Converts exceptions of rocksdict to `StorageError` with the path and advice."""
 
     def __init__(self, backend: RocksBackend, doing: str) -> None:
         self._backend = backend

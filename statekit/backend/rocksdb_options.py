@@ -1,4 +1,4 @@
-"""`RocksOptions`: the memory and disk that working copies may use in a worker process."""
+"""`RocksOptions`: the memory and disk limits of working copies in a worker process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a RocksDB database as they were at one moment, while the database is written.
+"""Snapshots: rows of a RocksDB database at one point in time, while the database is written.
 
 Facts of rocksdict that shape this file:
 
@@ -27,7 +27,7 @@ _FIRST_ROWS = 16
 _ROWS_MAX = 1_024
 
 Failure = Callable[[str, Exception], StatekitError]
-"""Returns the error for an exception of RocksDB while something was done, such as "read"."""
+"""Returns the error for an exception of RocksDB during an action, such as "read"."""
 
 
 PointGetter = Callable[[bytes], bytes | None]
@@ -35,7 +35,7 @@ PointGetter = Callable[[bytes], bytes | None]
 
 
 class FrozenState(NamedTuple):
-    """The rows of one state at one moment.
+    """The rows of one state at one point in time.
 
     Parameters:
         snapshot: for single rows.
@@ -49,12 +49,12 @@ class FrozenState(NamedTuple):
 
     @classmethod
     def of(cls, family: rocksdict.Rdict) -> FrozenState:
-        """Return the rows of a column family as they are now."""
+        """Return the rows of a column family at this point in time."""
         return cls(family.snapshot(), family.iter(), Lock())
 
 
 class RocksSnapshot:
-    """The rows of a database at the moment when it was created.
+    """The rows of a database at the time of its creation.
 
     A snapshot keeps RocksDB from removing the versions of rows that it shows. It stays readable
     after the database was closed, and keeps the lock of the database until it is closed too.

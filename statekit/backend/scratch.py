@@ -1,4 +1,6 @@
-"""A temporary directory for rows that are unpacked on the local disk while they are read."""
+"""Scratch directories: temporary directories for rows that are unpacked on the local disk for
+reading.
+"""
 
 from __future__ import annotations
 

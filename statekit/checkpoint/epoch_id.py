@@ -1,4 +1,4 @@
-"""Epoch ids: what identifies an epoch among all versions of a checkpoint."""
+"""Epoch ids: the identity of an epoch among all versions of a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _TEXT = re.compile(r"(0|[1-9][0-9]{0,15})-([0-9a-f]{32})", re.ASCII)
 
 
 class EpochId(NamedTuple):
-    """The identity of an epoch. A number alone is none: a checkpoint that was replaced, such as by
-    a backup, may have another epoch of the same number.
+    """The identity of an epoch. The number alone is not enough: a checkpoint that was replaced, for
+    example by a backup, may have another epoch with the same number.
 
     Parameters:
         epoch: its number.
@@ -28,7 +28,7 @@ class EpochId(NamedTuple):
 
     @classmethod
     def of_text(cls, text: str) -> Self | None:
-        """Return the id that a text is; None if it is none.
+        """Parse the text of an id; None if it is no valid id.
 
         >>> EpochId.of_text("12-99aa06d3014798d86001c324468d497f").epoch, EpochId.of_text("12")
         (12, None)

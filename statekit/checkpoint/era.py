@@ -1,4 +1,4 @@
-"""Eras of expiry: which write time counts for a row of a state with a TTL."""
+"""Eras of expiry: the effective write time of a row of a state with a TTL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNWRITTEN = -PERMANENT
 
 
 class EndedEra(NamedTuple):
-    """An earlier era with a TTL. A row that had expired when it ended stays expired.
+    """An earlier era with a TTL. A row that had expired at its end stays expired.
 
     Parameters:
         number: of the era.
@@ -26,8 +26,8 @@ class EndedEra(NamedTuple):
 
 
 class Era(NamedTuple):
-    """The present era of a state's expiry. An era begins when a TTL is turned on or off, or moves
-    to another clock, and rows keep the stamps of earlier eras.
+    """The present era of a state's expiry. A new era begins when a TTL is turned on or off, or
+    moves to another clock. Rows keep the stamps of earlier eras.
 
     All times are by the clock of the TTL. If downtime does not count, that is processing time
     without the downtime so far.
@@ -49,8 +49,8 @@ class Era(NamedTuple):
     ended: tuple[EndedEra, ...] = ()
 
     def written(self, number: int, written: int) -> int:
-        """Return the write time of a row with a stamp of an era; `UNWRITTEN` if the row had expired
-        when an earlier era ended.
+        """Return the effective write time of a row with a stamp of some era; `UNWRITTEN` if the row
+        had expired when an earlier era ended.
 
         Parameters:
             number: of the era of the stamp; 0 for a row without a stamp.

@@ -1,4 +1,4 @@
-"""`job.json`: the operators, states and types of a job. It does not change from epoch to epoch."""
+"""`job.json`: the operators, states and types of a job. They do not change from epoch to epoch."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from statekit.names import StoredId, StoredName, StoredText, check_different
 from statekit.watermark import BEGINNING
 
 TIMERS = "_timers"
-"""The name of an operator's timers among its states. No state can have it."""
+"""The name of timers among the states of an operator. No state can have this name."""
 
 WAITING = "_waiting"
-"""The name of buffered records, which wait for the watermark."""
+"""The name of buffered records among the states of an operator."""
 
 EXPIRY = "_expiry"
-"""The name of the index of rows that expire."""
+"""The name of the index of expiring rows."""
 
 ROW_MARK = b"\xc1"
-"""The first byte of a row that has more than its value. Neither MessagePack nor a pickle starts
-with it.
+"""The first byte of a row that contains more than its value. Neither MessagePack nor pickle data
+starts with this byte.
 """
 
 Clock = Literal["event", "processing"]
 """Event time comes from records, processing time from the wall clock."""
 
 CLOCK_TAGS: dict[Clock, bytes] = {"event": b"\x00", "processing": b"\x01"}
-"""The byte for each clock in row keys."""
+"""The tag byte of each clock in row keys."""
 
 
 def _checked_tree(tree: Any) -> Any:
@@ -41,7 +41,7 @@ def _checked_tree(tree: Any) -> Any:
 
 
 TypeTree = Annotated[Any, AfterValidator(_checked_tree)]
-"""A type as `Schema.to_json` returns it."""
+"""A type in the form of `Schema.to_json`."""
 
 
 def _checked_roles(types: dict[str, Any]) -> dict[str, Any]:
@@ -51,18 +51,18 @@ def _checked_roles(types: dict[str, Any]) -> dict[str, Any]:
 
 
 StateTypes = Annotated[dict[str, TypeTree], AfterValidator(_checked_roles)]
-"""The types of a state by their roles: that of the value, and that of the keys of map entries."""
+"""The types of a state by role: the value, and the key of map entries."""
 
 
 class KeyFieldRecord(Record):
-    """One key field: its name and its type as a schema tree."""
+    """A key field: its name, and its type as a schema tree."""
 
     name: StoredText
     type: TypeTree
 
 
 class TtlRecord(Record):
-    """When rows of a state expire.
+    """The expiry of a state's rows.
 
     Parameters:
         duration_us: the time to live.
@@ -78,7 +78,7 @@ class TtlRecord(Record):
 
 
 class PastEra(Record):
-    """An earlier era of a state, in which its rows expired.
+    """An earlier era of a state in which rows expired.
 
     Parameters:
         era: its number.
@@ -92,7 +92,7 @@ class PastEra(Record):
 
 
 class PastState(Record):
-    """An earlier declaration of a state, kept while rows of that time may exist.
+    """An earlier declaration of a state, kept while rows of that declaration may exist.
 
     Parameters:
         generation: the generation that marks rows of that time.
@@ -105,7 +105,7 @@ class PastState(Record):
 
 
 class StateRecord(Record):
-    """One declared state: its kind, codecs and types as schema trees, and when its rows expire.
+    """A declared state: its kind, codecs and types as schema trees, and the expiry of its rows.
 
     Parameters:
         ttl: None if its rows do not expire.
@@ -158,7 +158,7 @@ class StateRecord(Record):
 
     @property
     def is_local(self) -> bool:
-        """Whether it is operator state, which belongs to shards and not to keys."""
+        """True for operator state, which belongs to shards and not to keys."""
         return STATE_KINDS[self.kind].is_local
 
     @property
@@ -168,7 +168,7 @@ class StateRecord(Record):
 
     @property
     def expiry_era(self) -> Era:
-        """The present era of its expiry."""
+        """The present era of the state's expiry."""
         return Era(
             self.era,
             _begin_of(self.since_us),
@@ -182,12 +182,12 @@ class StateRecord(Record):
 
     @property
     def as_past(self) -> PastState:
-        """This declaration, as the past of one that follows it."""
+        """This declaration in the form for the `past` of its successor."""
         return PastState(**{name: getattr(self, name) for name in PastState.model_fields})
 
     @property
     def past_generations(self) -> dict[int, tuple[PastState, ...]]:
-        """Earlier declarations of each generation before this one, oldest first."""
+        """Earlier declarations of each earlier generation, oldest first."""
         past: dict[int, tuple[PastState, ...]] = {}
         for state in self.past:
             if state.generation != self.generation:
@@ -196,12 +196,12 @@ class StateRecord(Record):
 
 
 def _begin_of(since_us: int | None) -> int:
-    """Return the write time of rows of before an era."""
+    """Return the effective write time in an era of rows that were written before it."""
     return PERMANENT if since_us is None or since_us == BEGINNING else since_us
 
 
 class OperatorRecord(Record):
-    """One operator of a job: its key, its time and its states.
+    """An operator of a job: its key, its times and its states.
 
     Parameters:
         key: its fields; none for an operator without a key.
@@ -243,14 +243,14 @@ class OperatorRecord(Record):
 
     @property
     def keeps_windows(self) -> bool:
-        """Whether it has windows. They may be due without a timer, so their rows alone do not say
-        when.
+        """True if the operator has windows. They may be due without a timer, so the rows alone do
+        not contain the time.
         """
         return "window" in (self.definition or {})
 
     @property
     def holds(self) -> tuple[str, ...]:
-        """Names of everything that it may have rows of."""
+        """Names of all families that may have rows: states, timers and buffered records."""
         names = tuple(state.name for state in self.states)
         if self.timers:
             names += (TIMERS,)
@@ -258,15 +258,15 @@ class OperatorRecord(Record):
 
     @property
     def buffered_types(self) -> tuple[str, ...]:
-        """Names of the types that buffered records may be of, in the order of the stored union;
-        none if there is one type.
+        """Names of the possible types of buffered records, in the order of the stored union; empty
+        if there is one type.
         """
         union = self.ordered if self.ordered is not None and self.ordered["kind"] == "union" else {}
         return tuple(member["name"] for member in union.get("items", ()))
 
     @property
     def holds_by_key(self) -> tuple[str, ...]:
-        """The same without operator state: everything that follows key groups."""
+        """Names of all families whose rows belong to key groups: `holds` without operator state."""
         local = {state.name for state in self.states if state.is_local}
         return tuple(name for name in self.holds if name not in local)
 
@@ -313,7 +313,7 @@ class JobFile(Sealed):
 
     @property
     def is_made_of_another(self) -> bool:
-        """Whether the first epoch was imported, and is not the job's own."""
+        """True if the first epoch was imported from a savepoint or from Spark."""
         return self.savepoint is not None or self.imported is not None
 
     def operator(self, name: str) -> OperatorRecord | None:

@@ -1,4 +1,4 @@
-"""The files of readers' leases: what they contain, and when they are valid."""
+"""Lease files of readers: their content and their validity."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from statekit.names import StoredId, StoredName, StoredText, name_fault
 from statekit.timestamp import datetime_to_micros, instant
 
 SKEW = dt.timedelta(minutes=1)
-"""How much later than readers a collector takes a lease for expired. Meanwhile another process can
-take the lease, and no epoch is lost.
+"""The delay after which a collector treats a lease as expired, compared with readers. Meanwhile
+another process can take the lease, and no epoch is lost.
 """
 
 UNREADABLE_FOR = dt.timedelta(days=1)
-"""How long a lease counts whose TTL cannot be read, by the store's clock."""
+"""The validity of a lease with an unreadable TTL, by the clock of the store."""
 
 LEASE_BYTES_MAX = 1 << 16
 
@@ -64,14 +64,14 @@ class Lease(Sealed):
 
 @dataclass(frozen=True)
 class StoredLease:
-    """A lease and the time of its file, by the store's clock."""
+    """A lease and the modification time of its file, by the clock of the store."""
 
     lease: Lease
     written: dt.datetime
 
     @property
     def until(self) -> dt.datetime:
-        """When the lease expires, by the store's clock."""
+        """The expiry time of the lease, by the clock of the store."""
         return instant(datetime_to_micros(self.written) + self.lease.ttl_us)
 
     def is_valid(self, now: dt.datetime, skew: dt.timedelta = SKEW) -> bool:
@@ -86,7 +86,7 @@ class StoredLease:
 
 @dataclass(frozen=True)
 class UnreadableLease:
-    """A file in `readers/` that is no intact lease.
+    """A file in `readers/` that is not an intact lease.
 
     Parameters:
         path: below the checkpoint.
@@ -99,7 +99,7 @@ class UnreadableLease:
     error: StatekitError | None
 
     def is_valid(self, now: dt.datetime) -> bool:
-        """Return whether it may be the lease of a reader that runs.
+        """Return whether the file may be the lease of a running reader.
 
         This statekit may be older than that of the reader, or the store does not return the file.
         """
@@ -108,7 +108,7 @@ class UnreadableLease:
 
 
 def stored_leases(repository: Repository) -> tuple[list[StoredLease], list[UnreadableLease]]:
-    """Return the leases of a checkpoint by name, and the files beside them that are none.
+    """Return the leases of a checkpoint by name, and the other files in the same folder.
 
     If the folder cannot be listed, it counts as an unreadable lease.
     """
@@ -186,7 +186,8 @@ def _content(repository: Repository, name: str, size: int) -> Lease | None:
 
 
 def lease_of(repository: Repository, name: str) -> StoredLease | None:
-    """Return the lease of a reader; None if there is none, or a damaged one, which keeps nothing.
+    """Return the lease of a reader; None if there is none. A damaged lease keeps nothing and counts
+    as none.
 
     Raises:
         RestoreError: it was written by a newer version of statekit.

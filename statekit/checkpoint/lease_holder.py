@@ -1,4 +1,4 @@
-"""The process that holds a lease, and whether it still exists."""
+"""The process that holds a lease, and the test whether it still exists."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Holder(Record):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process certainly does not exist any more. Only Linux reports this, and only
-        about processes of the same machine, or the same container.
+        """True if the process has certainly ended. This is known only on Linux, and only for
+        processes of the same machine or container.
         """
         if not self.place or self.place != _place(os.getpid()):
             return False
@@ -72,7 +72,7 @@ def _session(process: int) -> str:
 
 @functools.cache
 def _place(process: int) -> str:
-    """Return where the ids of processes that this process sees are valid; empty if unknown."""
+    """Return the namespace in which the ids of visible processes are valid; empty if unknown."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink(_PROC / 'self/ns/pid')}"
@@ -81,7 +81,9 @@ def _place(process: int) -> str:
 
 
 def _started(process: int) -> int | None:
-    """Return when a process started; 0 if it was killed; None if the system does not report it."""
+    """Return the start time of a process; 0 if it was killed; None if the system does not report
+    it.
+    """
     try:
         status = (_PROC / str(process) / "stat").read_text(errors="replace")
         # The name of the program comes before the last bracket, and may have any character.

@@ -1,4 +1,4 @@
-"""Readers' leases: a named reader keeps epochs from being collected while it follows them.
+"""Leases of readers: a named reader protects epochs from collection while it follows them.
 
 A lease is the file `readers/<name>.json`. It has the epoch that its reader has consumed up to, and
 keeps this epoch and all later ones, within the bound of `Retention.readers`. The reader moves the
@@ -72,7 +72,7 @@ def resync_error(
 def _resync_error(
     repository: Repository, files: EpochFiles, first: int, epoch: int, reader: str | None
 ) -> QueryError:
-    """Return the error that epochs before `first` were collected, or are about to be."""
+    """Return the error that the epochs before `first` were collected, or are about to be."""
     last = max(files.committed, default=first)
     who = "this reader" if reader is None else f"reader {reader!r}"
     return QueryError(
@@ -87,7 +87,7 @@ def _resync_error(
 
 
 class ReaderLease:
-    """A lease of a named reader, which keeps an epoch and all later ones. Created by `take`.
+    """A lease of a named reader. It keeps an epoch and all later ones. Created by `take`.
 
     As a context manager it is released at the end.
 
@@ -120,12 +120,12 @@ class ReaderLease:
 
     @property
     def name(self) -> str:
-        """The reader."""
+        """The name of the reader."""
         return self._lease.name
 
     @property
     def epoch(self) -> int:
-        """The epoch that it has consumed up to."""
+        """The epoch up to which the reader has consumed."""
         return self._lease.epoch
 
     @property
@@ -140,7 +140,7 @@ class ReaderLease:
 
     @property
     def ttl_s(self) -> float:
-        """How long the lease is valid after each commit and renewal, in seconds."""
+        """The validity of the lease after each commit and renewal, in seconds."""
         return self._lease.ttl_us / 1e6
 
     @classmethod
@@ -204,7 +204,7 @@ class ReaderLease:
         self._move(epoch)
 
     def _move(self, epoch: int, *, released: bool = False) -> None:
-        """Write the lease again, with an epoch."""
+        """Write the lease again with another epoch."""
         is_stored = self._check_own()
         lease = self._lease.model_copy(
             update={
@@ -229,8 +229,8 @@ class ReaderLease:
         self._move(self.epoch)
 
     def release(self) -> None:
-        """End this run of the reader. The next run can take the lease at once. Until then the lease
-        keeps its epochs, for another TTL.
+        """End this run of the reader. The next run can take the lease immediately. Until then the
+        lease keeps its epochs for another TTL.
 
         Nothing happens if another process has taken the lease over, its epochs were collected, or
         the store fails: then the next run may have to wait until the lease expires.
@@ -239,7 +239,8 @@ class ReaderLease:
             self._move(self.epoch, released=True)
 
     def delete(self) -> None:
-        """Delete the lease: the reader has ended for good. It keeps nothing from now on.
+        """Delete the lease. It keeps nothing any more. Call this when the reader has ended for
+        good.
 
         A lease that another process has taken over is left alone.
         """
@@ -258,7 +259,7 @@ class ReaderLease:
             raise error
 
     def _check_own(self) -> bool:
-        """Return whether this reader's lease is stored; False if it is gone or damaged.
+        """Return whether this reader's lease is stored; False if it is missing or damaged.
 
         Raises:
             FencedError: another run of the reader has taken it over.
@@ -297,7 +298,7 @@ def lease_ttl_us(ttl: dt.timedelta | str, what: str) -> int:
 
 
 def _new_lease(name: str, epoch: int, ttl: dt.timedelta | str, token: str | None) -> Lease:
-    """Return a lease of this process after checking the arguments of `take`."""
+    """Check the arguments of `take`, and return a lease of this process."""
     check_epoch("epoch", epoch)
     for what, given, fault in _faults(name, token):
         if fault is not None:
@@ -315,7 +316,7 @@ def _new_lease(name: str, epoch: int, ttl: dt.timedelta | str, token: str | None
 
 
 def _faults(name: object, token: object) -> Iterator[tuple[str, object, str | None]]:
-    """Yield each argument with its name and what is wrong with it."""
+    """Yield the name and value of each argument with its fault; None if it is valid."""
     yield "name", name, name_fault(name) if isinstance(name, str) else "give a text"
     if token is not None:
         is_text = isinstance(token, str) and token != ""
@@ -347,7 +348,7 @@ def _free_lease(repository: Repository, lease: Lease) -> StoredLease | None:
 
 
 def _check_committed(repository: Repository, lease: Lease) -> None:
-    """Check that the epoch of a lease exists, before the lease is written.
+    """Check that the epoch of a lease exists. Called before the lease is written.
 
     Raises:
         QueryError: the epoch was collected, or does not exist.
@@ -361,7 +362,7 @@ def _check_committed(repository: Repository, lease: Lease) -> None:
 
 
 def _write(repository: Repository, lease: Lease, before: StoredLease | None) -> dt.datetime:
-    """Write a lease, and return the time of its file.
+    """Write a lease, and return the modification time of its file.
 
     Parameters:
         before: the reader's lease that it replaces; None for a new one.
@@ -390,7 +391,7 @@ def _write(repository: Repository, lease: Lease, before: StoredLease | None) -> 
 
 
 def _is_protected(before: StoredLease | None, now: dt.datetime, first: int) -> bool:
-    """Return whether every collector has seen a reader's lease until now.
+    """Return whether no collector can have missed a reader's lease so far.
 
     Parameters:
         first: the first kept epoch. Collectors ignore leases on earlier ones.

@@ -27,13 +27,11 @@ from statekit.timestamp import MIN_MICROS
 from statekit.watermark import BEGINNING
 
 Cause = Literal["records", "rescale", "rollback", "repair", "migrate", "savepoint", "import"]
-"""What made an epoch: a run, over records or idle, or one of the commands that change a
-checkpoint.
-"""
+"""The cause of an epoch: a run (over records or idle), or a command that changes a checkpoint."""
 
 
 def added(*counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the sum of counts per name.
+    """Return the sums of counts by name.
 
     >>> added({"a": 1}, {"a": 2, "b": 5})
     {'a': 3, 'b': 5}
@@ -46,7 +44,7 @@ def added(*counts: Mapping[str, int]) -> dict[str, int]:
 
 
 class ShardState(Contents):
-    """One shard of one operator after an epoch.
+    """A shard of an operator after an epoch.
 
     Parameters:
         first_group, last_group: its key groups, both inclusive.
@@ -106,7 +104,7 @@ class ShardState(Contents):
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """What a worker needs to know to run a shard in an epoch. Small, and picklable.
+    """The plan of a shard in an epoch: the information that its worker needs. Small and picklable.
 
     Parameters:
         checkpoint_id: of the job file.
@@ -146,14 +144,14 @@ class ShardPlan:
 
     @property
     def now_us(self) -> dict[Clock, int]:
-        """The time of each clock. A timer is never before the smallest time of a clock."""
+        """The time of each clock. Timers are not earlier than the smallest time of their clock."""
         return {
             "event": max(self.watermark_us, MIN_MICROS),
             "processing": max(self.processing_time_us, MIN_MICROS),
         }
 
     def clocks_due(self, shard: ShardState) -> tuple[Clock, ...]:
-        """Return the clocks at which a state of the shard has something to do."""
+        """Return the clocks by which a state of the shard has something to do."""
         wake_us = shard.wake_us
         begun = {
             clock for state, clock in self.begun.items() if shard.is_part or shard.rows.get(state)
@@ -164,13 +162,13 @@ class ShardPlan:
 
     @property
     def due_clocks(self) -> tuple[Clock, ...]:
-        """The clocks at which the shard has something to do before the epoch."""
+        """The clocks by which the shard has something to do before the epoch."""
         return self.clocks_due(self.base)
 
 
 @dataclass(frozen=True)
 class ShardPlans(Sequence[ShardPlan]):
-    """The plans of all shards of an operator in an epoch. Each is created when it is read.
+    """The plans of all shards of an operator in an epoch. Each plan is created when it is read.
 
     Parameters:
         common: the plan of any shard. The others differ in `shard` and `base`.
@@ -184,7 +182,7 @@ class ShardPlans(Sequence[ShardPlan]):
 
     @classmethod
     def of(cls, common: ShardPlan, bases: Sequence[ShardState]) -> Self:
-        """Return the plans of shards, after comparing their wake times with the clocks."""
+        """Return the plans of shards. Their wake times are compared with the clocks."""
         due = (
             number
             for number, base in enumerate(bases)
@@ -207,7 +205,7 @@ class ShardPlans(Sequence[ShardPlan]):
 
 
 class ShardReport(Record):
-    """The commit record of an attempt: what a worker reports about a shard.
+    """The commit record of an attempt: the report of a worker about a shard.
 
     Parameters:
         operator: its operator.
@@ -245,7 +243,7 @@ class ShardReport(Record):
 
 
 class IdleShards(Record):
-    """What a task reports about the shards of an operator that had nothing to do in an epoch.
+    """The report of a task about the shards of an operator that had nothing to do in an epoch.
 
     Parameters:
         operator: the operator.
@@ -259,7 +257,7 @@ class IdleShards(Record):
 
     @classmethod
     def of(cls, operator: str, shards: Iterable[int], cpu_us: int = 0) -> Self:
-        """Return the report of shards, given by their numbers.
+        """Return the report of shards with these numbers.
 
         >>> IdleShards.of("count", [5, 0, 1, 2]).ranges
         ((0, 2), (5, 5))
@@ -274,16 +272,16 @@ class IdleShards(Record):
 
     @property
     def shards(self) -> Iterator[int]:
-        """The numbers of the shards."""
+        """Numbers of the shards."""
         return (shard for first, last in self.ranges for shard in range(first, last + 1))
 
 
 Report = ShardReport | IdleShards
-"""What a task reports: an attempt at a shard, or shards that had nothing to do."""
+"""The report of a task: an attempt at a shard, or the shards that had nothing to do."""
 
 
 class EpochNote(Sealed):
-    """An epoch that was begun, so that a replay gets the same input and processing time.
+    """The note of an epoch that began. With it, a replay gets the same input and processing time.
 
     Parameters:
         epoch: its number.
@@ -301,7 +299,7 @@ class EpochNote(Sealed):
 
 
 class Placed(Record):
-    """Where the shards of an operator ran in an epoch, and what that cost.
+    """The placement of an operator's shards in an epoch, and its cost.
 
     Parameters:
         shards: their number by the id of the executor; only those that had something to do.
@@ -333,7 +331,7 @@ class HeldBack(Record):
 
 
 class OperatorEpoch(Record):
-    """One operator in one epoch.
+    """An operator in an epoch.
 
     Parameters:
         shards: in key group order.
@@ -374,7 +372,7 @@ class OperatorEpoch(Record):
 
     @property
     def bytes(self) -> dict[str, int]:
-        """Bytes of these rows, keys included."""
+        """Bytes of all rows of all shards, keys included."""
         return added(self.undivided_bytes, *(shard.bytes for shard in self.shards))
 
     records_by_input: dict[StoredText, Count] = Field(default={})
@@ -422,7 +420,7 @@ class OperatorEpoch(Record):
 
 
 class EpochManifest(Sealed):
-    """One committed epoch of a whole job.
+    """A committed epoch of a job.
 
     Parameters:
         job: the job's name.
@@ -484,17 +482,17 @@ class EpochManifest(Sealed):
 
     @property
     def id(self) -> EpochId:
-        """The identity of the epoch. The cost follows the number of shards."""
+        """The identity of the epoch. The cost of computing it grows with the number of shards."""
         return EpochId(self.epoch, checksum_of(self.to_bytes()))
 
     def followed_by(self, **changes: Any) -> EpochManifest:
-        """Return the manifest of the next epoch: a copy with these changes, by another writer."""
+        """Return the manifest of the next epoch: a copy with these changes and a new writer."""
         own = {"format": FORMAT, "epoch": self.epoch + 1, "previous": self.epoch, "whole": False}
         written = {"writer": unique_id(), "committed_at_us": now_us()}
         return EpochManifest(**{**dict(self), **own, **written, **changes})
 
     def by_state(self, counts: Callable[[OperatorEpoch], dict[str, int]]) -> dict[str, int]:
-        """Return a number of each state, by `operator.state`."""
+        """Return a number for each state, by `operator.state`."""
         return {
             f"{name}.{state}": number
             for name, operator in self.operators.items()
@@ -503,7 +501,9 @@ class EpochManifest(Sealed):
 
     @property
     def records_by_stream(self) -> dict[str, int]:
-        """The records of this epoch by input stream, which all operators that read it count."""
+        """Number of records of this epoch by input stream. Operators that share a stream report the
+        same number.
+        """
         read: dict[str, int] = {}
         for operator in self.operators.values():
             read |= operator.records_by_input
@@ -511,7 +511,7 @@ class EpochManifest(Sealed):
 
     @property
     def sets_spark_back(self) -> bool:
-        """Whether Spark's part may have to be set back to this epoch."""
+        """True if Spark's part may have to be set back to this epoch."""
         return self.cause in ("rollback", "repair")
 
     def has_abandoned(self, epoch: int) -> bool:
@@ -524,6 +524,8 @@ class EpochManifest(Sealed):
         return self.abandoned[-1][1] + 1 if self.abandoned else 0
 
     def shards_over(self, operator: str, first_group: int, last_group: int) -> Sequence[ShardState]:
-        """Return the shards of an operator that own any of these key groups; none if it is new."""
+        """Return the shards of an operator that own any of these key groups; empty for a new
+        operator.
+        """
         operator_epoch = self.operators.get(operator)
         return operator_epoch.shards_over(first_group, last_group) if operator_epoch else ()

@@ -30,13 +30,13 @@ from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import group_range
 
 Paged = Mapping[str, PagedShards]
-"""The pages of an epoch, by operator; none if its manifest has the entries itself."""
+"""The pages of an epoch by operator; empty if its manifest contains the entries itself."""
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 _RECENT = 4
-"""The number of epochs whose pages stay in memory. A run needs one, a reader two."""
+"""The number of epochs whose pages are cached. A run needs one, a reader two."""
 
 
 class ManifestPages:
@@ -53,7 +53,7 @@ class ManifestPages:
         self._own: tuple[tuple[int, Paged], ...] = ()
 
     def recent(self, epoch: int) -> Paged | None:
-        """Return the pages of an epoch that was read or written lately; None for another one."""
+        """Return the cached pages of an epoch; None if they are not cached."""
         return next((paged for number, paged in self._in_memory if number == epoch), None)
 
     @property
@@ -61,7 +61,7 @@ class ManifestPages:
         return (*self._own, *self._recent)
 
     def remember(self, epoch: int, paged: Paged, *, is_own: bool = False) -> None:
-        """Keep the pages of an epoch in memory.
+        """Cache the pages of an epoch.
 
         Parameters:
             is_own: whether this process has committed it: however many others are read meanwhile,
@@ -80,7 +80,7 @@ class ManifestPages:
     def parsed(
         self, store: Store, path: str, data: bytes, *, gaps: bool = False
     ) -> tuple[EpochManifest, Paged]:
-        """Return the manifest of a file's content with all shards, and its pages.
+        """Parse a manifest file, and return it with all shards and its pages.
 
         Parameters:
             gaps: shards whose entry is in a page that is missing or altered are without files, for
@@ -112,7 +112,7 @@ class ManifestPages:
     def _read(
         self, store: Store, operator: str, refs: Sequence[PageRef], *, gaps: bool
     ) -> PagedShards:
-        """Return pages: those that are in memory, and the others from the store."""
+        """Return pages from the cache, or from the store."""
         known = {
             ref: page
             for _, paged in self._in_memory
@@ -126,13 +126,14 @@ class ManifestPages:
     # ------------------------------------------------------------------------------- writing
 
     def are_for(self, manifest: EpochManifest) -> bool:
-        """Return whether the entries of a manifest are to be in pages."""
+        """Return whether the entries of a manifest belong in pages."""
         return manifest.parallelism > self.limits.unpaged
 
     def stored(
         self, store: Store, manifest: EpochManifest, before: Paged
     ) -> tuple[EpochManifest, Paged]:
-        """Return a manifest as it is to be stored, after writing new pages, and all of its pages.
+        """Write new pages of a manifest. Return the manifest in its stored form, and all of its
+        pages.
 
         Parameters:
             before: the pages of the epoch that it follows.
@@ -200,7 +201,7 @@ def _write_pages(
 
 
 def _in_parallel(transfer: Callable[[S], T], files: Sequence[S]) -> list[T]:
-    """Return the results of the transfers of files, several of which run at the same time."""
+    """Run file transfers in parallel, and return their results."""
     if len(files) < 2:
         return [transfer(file) for file in files]
     with ThreadPoolExecutor(min(TRANSFERS, len(files))) as threads:
@@ -208,7 +209,7 @@ def _in_parallel(transfer: Callable[[S], T], files: Sequence[S]) -> list[T]:
 
 
 def _without_gaps(manifest: EpochManifest, shards: Sequence[ShardState]) -> tuple[ShardState, ...]:
-    """Return all shards of an operator; those without an entry have no files."""
+    """Return all shards of an operator. A shard without an entry has no files."""
     if len(shards) == manifest.parallelism:
         return tuple(shards)
     entries = page_of(shards)

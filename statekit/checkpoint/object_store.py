@@ -1,4 +1,4 @@
-"""Requests to the storage of a checkpoint: a local directory or an object store.
+"""Requests to the storage of a checkpoint, which is a local directory or an object store.
 
 Anyone may have created a checkpoint on a local disk. A symbolic link in it could lead to any file
 of the reader, and a job or the garbage collection could write or delete there. A device or a pipe
@@ -62,7 +62,7 @@ class StoreOptions:
 
     @classmethod
     def of(cls, environment: Any) -> Self:
-        """Return the options from an environment, with defaults for the rest.
+        """Return the options in an environment, with defaults for missing ones.
 
         Raises:
             StateTypeError: one of them is not a number of seconds.
@@ -97,14 +97,14 @@ class RequestError(Exception):
 
 
 class FileBytes(NamedTuple):
-    """Bytes of a file, and the size of the whole file as the store reports it."""
+    """Bytes of a file, and the size of the complete file as the store reports it."""
 
     data: bytes
     size: int
 
 
 class Stored(NamedTuple):
-    """A file in a list of the store.
+    """A file in a listing of the store.
 
     Attributes:
         path: below the checkpoint.
@@ -119,7 +119,7 @@ class Stored(NamedTuple):
 
 
 class FilePage(NamedTuple):
-    """Files, and the path behind which there may be more; None if there are none."""
+    """Files, and the path after which there may be more; None on the last page."""
 
     files: list[Stored]
     behind: str | None
@@ -132,10 +132,12 @@ class Objects(Protocol):
     """
 
     keeps_order: bool
-    """Whether files are listed in order, and from anywhere, at the cost of what is listed."""
+    """True if a listing is sorted and can start after any path, at a cost proportional to its
+    length.
+    """
 
     def get(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
-        """Up to `size` bytes of a file from `start` on; None is all of them.
+        """Return up to `size` bytes of a file from `start` on; None for all bytes.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -149,10 +151,10 @@ class Objects(Protocol):
         """
 
     def put(self, path: str, data: bytes | IO[bytes]) -> None:
-        """Write a file, or replace it. Readers see the old content or the new one."""
+        """Write or replace a file. Readers see either the old or the new content."""
 
     def create(self, path: str, data: bytes) -> None:
-        """Write a file atomically, if it is absent.
+        """Create a file atomically, if it does not exist.
 
         Raises:
             FileExistsError: the name is taken; nothing was changed.
@@ -160,8 +162,8 @@ class Objects(Protocol):
         """
 
     def page(self, under: str, behind: str | None = None) -> FilePage:
-        """Return files below a folder with their full paths: all, or the first ones after a
-        path.
+        """Return the files below a folder with their full paths: all files, or the first ones after
+        a path.
         """
 
     def names(self, under: str) -> list[str]:
@@ -175,11 +177,13 @@ class Objects(Protocol):
 
 
 WHOLE_BYTES_MAX = 1 << 30
-"""The largest file that is read at once: manifests and similar files, and files of Spark's part."""
+"""The maximum size of a file that is read in one piece: manifests and similar files, and files of
+Spark's part.
+"""
 
 
 def check_whole(path: str, size: int) -> None:
-    """Check that a file is small enough to be read at once.
+    """Check that a file is small enough to be read in one piece.
 
     Raises:
         CorruptCheckpointError: it is too large.
@@ -253,11 +257,11 @@ class RemoteObjects:
                     obstore.delete(self._once, path)
 
     def sync_folder(self, folder: str) -> None:
-        """Do nothing: an object store is durable once it has answered."""
+        """Do nothing. An object store is durable once it has responded."""
 
 
 _PARTIAL = re.compile(r"#[0-9]+$")
-"""The end of the name of a file that is being written."""
+"""The suffix of the name of a file that is being written."""
 
 
 class LocalObjects:
@@ -317,7 +321,7 @@ class LocalObjects:
             self._sync(path)
 
     def link(self, source: Path, path: str) -> bool:
-        """Store an immutable file as a hard link. Return False if that is not possible."""
+        """Store an immutable file as a hard link. Return False if this is not possible."""
         with _failures(lasting=True, needs_no_file=True):
             self._check_root()
             target = inside(self.root, path)
@@ -348,7 +352,7 @@ class LocalObjects:
             raise FileNotFoundError(f"{self.root} is not there at the moment")
 
     def _draft(self, data: bytes) -> str:
-        """Write a file durably under a name of its own, and return its path."""
+        """Write a file durably under a unique name, and return its path."""
         draft = f"{TMP}/{unique_id()}"
         inside(self.root, draft)
         obstore.put(self._store, draft, data)
@@ -361,7 +365,7 @@ class LocalObjects:
             return FilePage([file for file in found if behind is None or file.path > behind], None)
 
     def _listed(self, under: str) -> list[Stored]:
-        """Return all files below a folder, without those whose names no store takes."""
+        """Return all files below a folder, without names that no store accepts."""
         try:
             listed = obstore.list(self._store, prefix=under or None)
             return [_stored(entry) for chunk in listed for entry in chunk]
@@ -369,7 +373,9 @@ class LocalObjects:
             return list(self._listed_one_by_one(under))
 
     def _listed_one_by_one(self, under: str) -> Iterator[Stored]:
-        """Yield the same for a folder that has a file of such a name: it is of somebody else."""
+        """Yield the same files as `_listed` for a folder that contains a name which no store
+        accepts. Such a file was not written by statekit.
+        """
         for entry in os.scandir(self.root / under):
             path = f"{under}/{entry.name}".removeprefix("/")
             if not entry.name.isprintable():
@@ -409,7 +415,7 @@ class LocalObjects:
 
 def _put_where_it_is(root: Path, path: str, data: bytes, *, replaces: bool) -> None:
     """Store a file durably below a directory. If the directory is renamed meanwhile, the file is
-    stored below its new name, and nothing is created at the old one.
+    stored below the new name, and nothing is created below the old one.
 
     Parameters:
         replaces: whether it may replace a file.
@@ -443,7 +449,7 @@ def _put_where_it_is(root: Path, path: str, data: bytes, *, replaces: bool) -> N
 
 @contextlib.contextmanager
 def _opened_folder(folder: str, home: int) -> Iterator[int]:
-    """Open a folder below a directory that is open. What is missing is created."""
+    """Open a folder below an open directory. Missing folders are created."""
     opened = os.dup(home)
     try:
         for part in folder.split("/") if folder else ():
@@ -479,7 +485,7 @@ def inside(root: Path, path: str) -> Path:
 
 
 def _regular_file(root: Path, path: str) -> os.stat_result:
-    """Return the status of a file below a directory, without opening it.
+    """Return the status of a regular file below a directory, without opening it.
 
     Raises:
         FileNotFoundError, IsADirectoryError: there is no such file.
@@ -509,7 +515,7 @@ def _open_regular(root: Path, path: str) -> IO[bytes]:
 
 
 def sync_path(path: Path) -> None:
-    """Make a local file, or the names in a local directory, durable."""
+    """Make a local file, or the entries of a local directory, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -519,7 +525,7 @@ def sync_path(path: Path) -> None:
 
 @contextlib.contextmanager
 def _no_folder() -> Iterator[None]:
-    """Treat a directory as a missing file, as stores without directories do."""
+    """Report a directory as a missing file, like stores without directories."""
     try:
         yield
     except IsADirectoryError:
@@ -531,14 +537,14 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 _PAGE = 1000
-"""The number of files in one answer to a list request; a smaller answer is the last one."""
+"""The number of files in one response to a list request. A smaller response is the last one."""
 
 _PART_BYTES = 5 * 1024 * 1024
 """Bytes of a file per upload request. A smaller file is uploaded in one request."""
 
 _IN_ORDER = ("s3", "s3a", "gs", "memory")
 _EXPRESS = "--x-s3"
-"""The ending of bucket names whose lists are not sorted."""
+"""The suffix of bucket names whose lists are not sorted."""
 
 
 def _length(data: bytes | IO[bytes]) -> int:
@@ -587,7 +593,7 @@ _HOPELESS = (
 )
 _REFUSED = re.compile(r"status code: (4\d\d|3\d\d|501)")
 _NO_REQUEST = "builder error"
-"""The error for a URL that no request can be made to."""
+"""The error for a URL to which no request is possible."""
 _NOT_NOW = ("408", "409", "423", "425", "429")
 _NO_BUCKET = re.compile(r"(bucket|container) does not exist|NoSuchBucket|ContainerNotFound", re.I)
 _ADDRESS_QUERY = re.compile(r"(://\S*?)\?\S*")
@@ -599,7 +605,7 @@ _SECRET_LENGTH_MIN = 6
 
 @contextlib.contextmanager
 def _failures(*, lasting: bool = False, needs_no_file: bool = False) -> Iterator[None]:
-    """Turn errors of obstore and the disk into `RequestError`.
+    """Convert errors of obstore and the disk to `RequestError`.
 
     A missing file and a name that is taken are results.
 
@@ -630,8 +636,8 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _told(error: Exception) -> str:
-    """Return the first line of an error without anything that may be a credential, and with its
-    control characters escaped: it may have the name of a file of somebody else.
+    """Return the first line of an error without possible credentials, and with escaped control
+    characters, because it may contain the name of a foreign file.
     """
     line = str(error).split("\n", 1)[0].split(": <", 1)[0]
     if (code := _CODE.search(str(error))) is not None:

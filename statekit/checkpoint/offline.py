@@ -1,4 +1,4 @@
-"""Open a checkpoint while no job runs. Every command that changes a checkpoint starts here."""
+"""Access to a checkpoint while no job runs. Every command that changes a checkpoint starts here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statekit.errors import RestoreError
 
 
 def last_epoch(repository: Repository) -> tuple[EpochManifest, JobFile]:
-    """Return the last epoch and the job file in force.
+    """Return the last epoch and its job file.
 
     Raises:
         RestoreError: nothing is committed yet.
@@ -27,7 +27,8 @@ def last_epoch(repository: Repository) -> tuple[EpochManifest, JobFile]:
 
 
 def check_at_rest(repository: Repository, last: EpochManifest) -> None:
-    """Check that no epoch was begun whose outputs a sink may have: the command will use its number.
+    """Check that no epoch began whose outputs a sink may have. The command will use the number of
+    that epoch.
 
     Complete Spark's part of a rollback that was killed.
 

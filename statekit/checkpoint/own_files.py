@@ -1,4 +1,4 @@
-"""Change files of an epoch's own: those that lead from the epoch before it to the epoch.
+"""The change files of a single epoch: the difference between the epoch before it and the epoch.
 
 A manifest references all files that the rows of a shard consist of. The files of the epoch itself
 are those that the manifest before it does not reference. A path is never used twice, so comparing
@@ -16,11 +16,12 @@ from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import Contents
 
 _REPLACED = frozenset({"repair", "migrate", "savepoint", "import"})
-"""Causes of epochs whose rows may differ from those before without a change file that says so."""
+"""Causes of epochs whose rows may differ from the previous epoch without a change file for it."""
 
 
 def follows_by_files(before: EpochManifest, after: EpochManifest) -> bool:
-    """Return whether the change files of an epoch lead to it from another one.
+    """Return whether the state after `before` plus the own change files of `after` gives the state
+    after `after`.
 
     They do not after a rollback, and not where all rows were written again.
     """
@@ -35,7 +36,7 @@ def follows_by_files(before: EpochManifest, after: EpochManifest) -> bool:
 def own_files(
     repository: Repository, before: EpochManifest | None, after: EpochManifest, operator: str
 ) -> Iterator[tuple[ShardState, Sequence[FileRef]]]:
-    """Yield the shards that an epoch changed, each with the change files of that epoch in order.
+    """Yield the shards that an epoch changed, each with its change files of that epoch in order.
 
     Files with redistributed operator state are among them: they follow from the layout of the
     epoch. The cost follows the number of shards that changed. A history is read only if the
@@ -74,7 +75,7 @@ def _parts(shard: ShardState) -> tuple[Contents, ...]:
 
 
 def _direct(shard: ShardState) -> Iterator[FileRef]:
-    """Yield the change files that a manifest references itself."""
+    """Yield the change files that a manifest references directly."""
     yield from shard.redistributed
     for part in _parts(shard):
         yield from part.files
@@ -85,7 +86,7 @@ def _has_new_base(shard: ShardState, earlier: Sequence[ShardState]) -> bool:
 
 
 def _in_histories(repository: Repository, shard: ShardState) -> Iterator[str]:
-    """Yield the paths of all change files in histories of a shard."""
+    """Yield the paths of all change files in the histories of a shard."""
     waiting = [part.history for part in _parts(shard)]
     while waiting:
         ref = waiting.pop()

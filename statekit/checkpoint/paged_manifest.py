@@ -1,4 +1,4 @@
-"""The manifest of a job with many shards, as it is stored: with references to pages.
+"""The stored form of a manifest of a job with many shards: it references pages.
 
 Only `Repository` knows this form. Everything else sees an `EpochManifest` with all shards.
 """
@@ -23,7 +23,7 @@ _FORMAT = re.compile(rb'\{"format":([0-9]{1,9}),')
 
 
 class PagedOperator(OperatorEpoch):
-    """An operator in one epoch, without the entries of its shards.
+    """An operator in an epoch, without the entries of its shards.
 
     Parameters:
         pages: with these entries, oldest first.
@@ -73,7 +73,7 @@ class PagedManifest(EpochManifest):
 
 
 def is_paged(data: bytes) -> bool:
-    """Return whether a stored manifest references pages, or is of a later format.
+    """Return whether a stored manifest references pages, or has a later format.
 
     >>> is_paged(b'{"format":4,'), is_paged(b'{"format":3,')
     (True, False)

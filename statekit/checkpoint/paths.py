@@ -1,4 +1,4 @@
-"""Every path of a checkpoint: how it is written and parsed.
+"""The paths of a checkpoint: construction and parsing.
 
 job.json, job-2.json, …                   job descriptions
 epochs/<epoch>.json                       manifests
@@ -33,7 +33,7 @@ SPARK = "spark"
 TMP = "tmp"
 
 SAVEPOINT = "savepoint.json"
-"""The file that makes a directory a savepoint."""
+"""The file that identifies a directory as a savepoint."""
 
 CHANGES = "changes.arrow"
 HISTORY = "history.json"
@@ -70,17 +70,17 @@ def first_path(epoch: int) -> str:
 
 
 def swept_path(epoch: int) -> str:
-    """Return the path of the mark that orphans were searched while this epoch was the last one."""
+    """Return the path of the mark that a sweep of orphans ran while this epoch was the last one."""
     return f"{EPOCHS}/{epoch:020d}.swept"
 
 
 def closed_path(epoch: int) -> str:
-    """Return a new path for a collector's note that epochs before this one take no new leases."""
+    """Return a new path for a collector's note: epochs before this one take no new leases."""
     return f"{EPOCHS}/{epoch:020d}-{unique_id()}.closed"
 
 
 def note_path(epoch: int) -> str:
-    """Return the path of the note for an epoch that was begun.
+    """Return the path of the note that an epoch began.
 
     >>> note_path(12)
     'begun/00000000000000000012.json'
@@ -89,7 +89,7 @@ def note_path(epoch: int) -> str:
 
 
 def rollback_path(epoch: int, to: int) -> str:
-    """Return the path of the note for a rollback that was begun."""
+    """Return the path of the note that a rollback began."""
     return f"{BEGUN}/{epoch:020d}.to-{to:020d}.json"
 
 
@@ -131,18 +131,20 @@ def job_path(number: int) -> str:
 
 
 def job_number(path: str) -> int:
-    """Return the inverse of `job_path`."""
+    """Return the number in a job path: the inverse of `job_path`."""
     match = JOB_NAME.fullmatch(path)
     return int(match[1] or 1) if match else 1
 
 
 def is_state(path: str) -> bool:
-    """Return whether a file is needed to restore state."""
+    """Return whether a file belongs to the state, so that restores need it."""
     return path.startswith((f"{EPOCHS}/", f"{DATA}/", "job"))
 
 
 LEVELS = 3
-"""Files of level 0 reference no others, those of each further level may reference lower ones."""
+"""The number of levels. Files of level 0 reference no others, files of higher levels may reference
+lower ones.
+"""
 
 
 def level_of(path: str) -> int:
@@ -155,7 +157,7 @@ def level_of(path: str) -> int:
 
 
 def file_kind(path: str) -> str:
-    """Return the kind of a file, in the words of `statekit gc`.
+    """Return the kind of a file as `statekit gc` names it.
 
     >>> file_kind("data/count/0123.changes.arrow"), file_kind("data/count/0123.sst")
     ('change files', 'base snapshots')

@@ -56,8 +56,8 @@ def why_misplaced(
     files: Collection[FileRef],
     epoch: int | None,
 ) -> str | None:
-    """Return why a base or history does not belong to the shard that references it; None if it
-    does.
+    """Return the reason why a base or history does not belong to the shard that references it; None
+    if it does.
 
     Parameters:
         listed: the base or history.
@@ -82,7 +82,7 @@ def why_misplaced(
 def named_by(
     repository: Repository, manifest: EpochManifest, opened: set[str]
 ) -> Iterator[FileRef]:
-    """Yield the files that an epoch references. Some are yielded more than once.
+    """Yield the files that an epoch references. A file may be yielded more than once.
 
     Parameters:
         opened: as for `Following`.
@@ -115,7 +115,7 @@ class Following:
     gaps: bool = False
 
     def of_shard(self, shard: ShardState) -> Iterator[FileRef]:
-        """Yield the files that a shard references. Some are yielded more than once.
+        """Yield the files that a shard references. A file may be yielded more than once.
 
         Raises:
             CorruptCheckpointError: a base or history is missing or altered.
@@ -139,7 +139,7 @@ class Following:
                 yield older
 
     def _read(self, kind: type[T], ref: FileRef) -> T | None:
-        """Return a base or history; None if it was followed before."""
+        """Return a base or history; None if it was already followed."""
         if ref.path in self.opened:
             return None
         self.opened.add(ref.path)
@@ -152,7 +152,7 @@ class Following:
 
 
 def direct_refs(shard: ShardState) -> Iterator[FileRef]:
-    """Yield the files that a manifest references for a shard."""
+    """Yield the files that a manifest references directly for a shard."""
     yield from shard.redistributed
     for contents in (shard, *shard.slices):
         yield from _refs_in(contents)
@@ -177,7 +177,7 @@ def files_of(base: BaseSnapshot) -> Iterator[FileRef]:
 def changed_contents(
     repository: Repository, operator: str, shard: ShardState, files: Mapping[FileRef, int]
 ) -> dict[str, Any]:
-    """Return the files and the replay cost of a shard after a change, as fields of its state.
+    """Return the files and replay cost of a shard after a change, as fields of its `ShardState`.
 
     Parameters:
         shard: before the change.
@@ -200,7 +200,7 @@ def changed_contents(
 
 
 def _longer_history(repository: Repository, operator: str, shard: ShardState) -> History:
-    """Return the history of a shard, with the slices and files of its manifest entry."""
+    """Return the history of a shard, extended by the slices and files of its manifest entry."""
     if shard.history is not None:
         newest = history_file(repository, shard.history)
         if len(newest.files) < HISTORY_FILES_MAX:

@@ -12,7 +12,8 @@ _RENEWALS_PER_TTL = 3
 
 
 class RenewedLease:
-    """A lease that is renewed until it is stopped, or nothing references this object any more.
+    """A lease that is renewed in the background, until it is stopped or this object is garbage
+    collected.
 
     Parameters:
         lease: as it was taken. From now on only this object uses it.
@@ -30,7 +31,7 @@ class RenewedLease:
 
     @property
     def epoch(self) -> int:
-        """The epoch that the reader has consumed up to."""
+        """The epoch up to which the reader has consumed."""
         return self._lease.epoch
 
     def check(self) -> None:
@@ -43,7 +44,7 @@ class RenewedLease:
             raise self._renewal.error
 
     def commit(self, epoch: int) -> None:
-        """Move the lease forward: as `ReaderLease.commit`."""
+        """Move the lease forward, as `ReaderLease.commit` does."""
         self.check()
         with self._renewal.lock:
             self._lease.commit(epoch)
@@ -54,13 +55,13 @@ class RenewedLease:
         self._thread.join()
 
     def release(self) -> None:
-        """End the renewal, and this run of the reader: as `ReaderLease.release`."""
+        """End the renewal and this run of the reader, as `ReaderLease.release` does."""
         self.stop()
         self._lease.release()
 
 
 class _Renewal:
-    """What the thread does. It does not keep the `RenewedLease` alive."""
+    """The state and the loop of the renewal thread. It does not keep the `RenewedLease` alive."""
 
     def __init__(self, lease: ReaderLease) -> None:
         self.lock = threading.Lock()

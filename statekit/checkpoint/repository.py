@@ -1,4 +1,4 @@
-"""The checkpoint: job files, manifests and change files, and the call that commits.
+"""The checkpoint: job files, manifests, change files, and the commit.
 
 A commit is one create-if-absent of one manifest. If the name is taken, the writer is fenced.
 """
@@ -26,7 +26,7 @@ from statekit.errors import CorruptCheckpointError, FencedError, RestoreError
 from statekit.keygroup import pack_group
 
 LocalRows = list[tuple[bytes, bytes]]
-"""Operator state in one shard: the row key after the shard's prefix, and the row."""
+"""The operator state of one shard: pairs of row key (after the shard's prefix) and row."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class EpochFiles:
 
     @classmethod
     def among(cls, files: Iterable[Stored]) -> Self:
-        """Return those among the files of a list."""
+        """Parse the files of a listing."""
         found: dict[str, dict[int, Stored]] = {"json": {}, "first": {}, "swept": {}}
         closed: dict[str, int] = {}
         for file in files:
@@ -70,7 +70,7 @@ class EpochFiles:
 
 
 class Repository(Store):
-    """One checkpoint.
+    """The files of a checkpoint, by their role.
 
     Parameters:
         url: a local path, `file://…`, or an object store URL such as `s3://bucket/prefix`.
@@ -91,7 +91,7 @@ class Repository(Store):
 
     @property
     def is_savepoint(self) -> bool:
-        """Whether this is a savepoint, and not a checkpoint."""
+        """True for a savepoint, False for a checkpoint."""
         return paths.SAVEPOINT in self.names("")
 
     def check_checkpoint(self) -> None:
@@ -108,7 +108,7 @@ class Repository(Store):
             )
 
     def check_nothing_lost(self) -> None:
-        """Check that a path without epochs never had any.
+        """Check that a path without epochs has never had any.
 
         A job that began its first epoch has left files too, but no mark.
 
@@ -141,7 +141,9 @@ class Repository(Store):
         return JobFile.from_bytes(self.read(path), self.at(path))
 
     def newest_job_file(self) -> tuple[JobFile, FileRef] | None:
-        """Return the newest job description; None if there is none. Raises as `job_file`."""
+        """Return the newest job description; None if there is none. Raises the errors of
+        `job_file`.
+        """
         path = max(self.job_paths(), key=paths.job_number, default=None)
         if path is None:
             return None
@@ -153,7 +155,7 @@ class Repository(Store):
         return sorted(name for name in self.names("") if paths.JOB_NAME.fullmatch(name) is not None)
 
     def create_job_file(self, job: JobFile, number: int) -> FileRef:
-        """Write the job description of this number, if there is none yet.
+        """Write the job description with this number, if it does not exist.
 
         Raises:
             FencedError: another writer was faster.
@@ -163,7 +165,7 @@ class Repository(Store):
         return _reference(path, data)
 
     def ensure_job_file(self, job: JobFile) -> tuple[JobFile, FileRef]:
-        """Return the stored job description that equals `job`: the newest one, or a new file.
+        """Return the stored job description equal to `job`: the newest one, or a new file.
 
         It is in force once a manifest references it. The newest one may be of a start that never
         committed.
@@ -184,7 +186,7 @@ class Repository(Store):
         return self.epoch_files().kept
 
     def first_kept(self) -> int:
-        """Return the first kept epoch. Manifests before it may still exist."""
+        """Return the first kept epoch. Earlier manifests may still exist."""
         return self.epoch_files().first
 
     def epoch_files(self) -> EpochFiles:
@@ -228,12 +230,12 @@ class Repository(Store):
         return last
 
     def _last_behind(self, epoch: int | None) -> tuple[int | None, bool]:
-        """Return the last epoch on the page after an epoch, and whether there is another page."""
+        """Return the last epoch on the page after an epoch, and whether another page follows."""
         page = self._page(paths.EPOCHS, None if epoch is None else paths.epoch_path(epoch))
         return max(EpochFiles.among(page.files).committed, default=None), page.behind is not None
 
     def is_committed(self, epoch: int) -> bool:
-        """Return whether the manifest of the epoch exists. It does not for a collected epoch."""
+        """Return whether the manifest of the epoch exists. False for a collected epoch."""
         return self.exists(paths.epoch_path(epoch))
 
     def manifest(self, epoch: int, *, gaps: bool = False) -> EpochManifest:
@@ -268,7 +270,7 @@ class Repository(Store):
         return list(listed_pages(self.read(path), self.at(path)))
 
     def read_note(self, epoch: int) -> EpochNote | None:
-        """Return the note of an epoch that was begun; None if it was not begun.
+        """Return the note of an epoch that began; None if there is none.
 
         Raises:
             CorruptCheckpointError: the note is truncated or altered.
@@ -286,11 +288,11 @@ class Repository(Store):
         self.create(paths.note_path(note.epoch), note.to_bytes())
 
     def remove_note(self, epoch: int) -> None:
-        """Remove the note of an epoch. It is committed and will not run again."""
+        """Remove the note of a committed epoch, which will not run again."""
         self.discard(paths.note_path(epoch))
 
     def commit(self, manifest: EpochManifest) -> None:
-        """Commit an epoch with all files that it references, by one create-if-absent.
+        """Commit an epoch with all files that it references, by one create-if-absent request.
 
         Raises:
             FencedError: another writer has committed the epoch, which may have been collected
@@ -315,15 +317,15 @@ class Repository(Store):
         return self._pages.recent(previous) or {}
 
     def _is_followed(self, epoch: int) -> bool:
-        """Return whether later epochs exist, with one request; True if the request would list
-        all.
+        """Return whether later epochs exist, with a single request; True if the request would list
+        everything.
         """
         return not self._objects.keeps_order or bool(
             self._page(paths.EPOCHS, paths.epoch_path(epoch)).files
         )
 
     def overtaken(self, epoch: int) -> FencedError:
-        """Return the error that other writers have committed an epoch, and that it was collected
+        """Return the error that other writers have committed an epoch, which was collected
         since.
         """
         return FencedError(
@@ -367,7 +369,7 @@ class Repository(Store):
             changes.drop()
 
     def replay(self, backend: Backend, refs: Iterable[FileRef], first: int, last: int) -> None:
-        """Apply change files to a backend, with rows of the key groups `first..last` only.
+        """Apply change files to a backend, limited to rows of the key groups `first..last`.
 
         Mutations of states that the backend was not opened with are skipped: these states were
         dropped.
@@ -395,7 +397,7 @@ class Repository(Store):
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     def spark_files(self) -> list[str]:
-        """Return the paths of all files of Spark's part, below it, in order."""
+        """Return the sorted paths of all files of Spark's part, relative to it."""
         return sorted(path.removeprefix(f"{paths.SPARK}/") for path in self.tree(paths.SPARK))
 
     def read_spark(self, path: str) -> bytes:
@@ -405,7 +407,7 @@ class Repository(Store):
     # -------------------------------------------------------------------------- time and copying
 
     def store_time(self) -> dt.datetime:
-        """Return the time of the store's clock, as of a file that is written for that.
+        """Return the time of the store's clock, taken from a file that is written for this purpose.
 
         Raises:
             CorruptCheckpointError: another process deletes the file.
@@ -422,7 +424,9 @@ class Repository(Store):
         return marker.modified
 
     def copy_to(self, target: Repository) -> None:
-        """Copy the files to an empty checkpoint, manifests last. Readers' leases stay behind."""
+        """Copy the files to an empty checkpoint, manifests last. Leases of readers are not
+        copied.
+        """
         folders = (paths.TMP, paths.SPARK, paths.SAVEPOINTS, paths.READERS, paths.RECORDED)
         wanted = [path for path in self.tree("") if path.split("/", 1)[0] not in folders]
         for path in sorted(wanted, key=lambda path: path.startswith(f"{paths.EPOCHS}/")):

@@ -31,7 +31,7 @@ from statekit.keygroup import pack_group
 
 @dataclass(frozen=True)
 class RestorePlan:
-    """The files to restore the key groups `first..last` from.
+    """The files from which the key groups `first..last` are restored.
 
     Parameters:
         first, last: the key groups, both inclusive.
@@ -59,8 +59,8 @@ class RestorePlan:
         return replace(self, first=first, last=last, below=tuple(below))
 
     def without_bases(self, *, only_local: bool = False) -> RestorePlan:
-        """Return the plan for a backend that contains the rows of bases already. The operator state
-        of a base is in a change file beside it.
+        """Return the plan for a backend that already contains the rows of the bases. The operator
+        state of a base is in a separate change file.
 
         Parameters:
             only_local: plan operator state only, which needs no rows of bases.
@@ -87,7 +87,7 @@ class RestorePlan:
 
     @property
     def change_files(self) -> list[FileRef]:
-        """All change files, each one once, in an order in which they can be applied."""
+        """All change files, each once, in an order in which they can be applied."""
         return [*_in_order(part.change_files for part in self.below), *self.files]
 
     @property
@@ -108,7 +108,7 @@ class RestorePlan:
 
     @property
     def beginnings(self) -> Iterator[RestorePlan]:
-        """The parts that start from a base or from nothing, in the order of their key groups."""
+        """The parts that start from a base or from nothing, sorted by key groups."""
         if not self.below:
             yield self
         for part in self.below:
@@ -116,7 +116,7 @@ class RestorePlan:
 
 
 def _after(files: tuple[FileRef, ...], file: str) -> tuple[FileRef, ...] | None:
-    """Return the change files after a given one; None if it is not among them."""
+    """Return the change files after a given one; None if the given file is not among them."""
     for number, ref in enumerate(files):
         if ref.path == file:
             return files[number + 1 :]
@@ -124,7 +124,7 @@ def _after(files: tuple[FileRef, ...], file: str) -> tuple[FileRef, ...] | None:
 
 
 def _in_order(parts: Iterable[Sequence[FileRef]]) -> list[FileRef]:
-    """Return the files of several parts, each one once, in an order that agrees with every part.
+    """Return the files of several parts, each once, in an order that agrees with every part.
 
     Parts may share files of shards that were divided later. A part's own files from before such a
     shard was merged must not come after shared files from after the merge.
@@ -139,7 +139,7 @@ def _in_order(parts: Iterable[Sequence[FileRef]]) -> list[FileRef]:
 def shard_restore_plan(
     repository: Repository, operator: str, shard: ShardState | Slice, epoch: int | None
 ) -> RestorePlan:
-    """Return the restore plan of a shard, without operator state that is still to be redistributed.
+    """Return the restore plan of a shard, without operator state that is not redistributed yet.
 
     Parameters:
         shard: the shard after an epoch, or in a layout that follows it. A slice stands for the
@@ -179,8 +179,8 @@ def restore_plan(
 
 
 def _joined(parts: Iterable[RestorePlan]) -> list[RestorePlan]:
-    """Return the parts without empty levels. Adjacent parts of one origin are joined and read only
-    once.
+    """Return the parts without empty levels. Adjacent parts with the same origin are joined and
+    read once.
     """
     joined: list[RestorePlan] = []
     for part in parts:
@@ -206,7 +206,7 @@ def missed_files(
     file: str | None,
 ) -> tuple[FileRef, ...] | None:
     """Return the change files of a shard after a given one; None if the shard does not reference
-    it.
+    the given file.
     """
     if file is None or shard.attempt is None:
         return None
@@ -279,7 +279,7 @@ class _Planner:
 
 
 def apply_plan(repository: Repository, backend: Backend, plan: RestorePlan) -> None:
-    """Apply a restore plan to a backend that has none of its rows.
+    """Apply a restore plan to an empty backend.
 
     Mutations of states that the backend was not opened with are skipped: these states were dropped.
 
@@ -296,7 +296,6 @@ def apply_plan(repository: Repository, backend: Backend, plan: RestorePlan) -> N
 def _load_base(
     repository: Repository, backend: Backend, base: BaseSnapshot, first: int, last: int
 ) -> None:
-    """Copy the rows of a base to a backend."""
     states = [state for state in base.states if state in backend.states]
     for database in base.databases:
         with contextlib.ExitStack() as closing:

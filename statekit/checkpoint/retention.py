@@ -1,4 +1,4 @@
-"""Retention: which epochs are kept, and which files a manifest may still reference.
+"""Retention: the epochs to keep, and the files that a manifest may still reference.
 
 **The rule.** A manifest references a file only if
 
@@ -54,15 +54,15 @@ from statekit.shown import shown
 from statekit.timestamp import duration_to_micros
 
 STAGED_FOR = dt.timedelta(hours=12)
-"""How long a staged file may be unreferenced, by the store's clock."""
+"""The maximum age of an unreferenced staged file, by the clock of the store."""
 
 HELD_FOR = dt.timedelta(days=1)
-"""How long a reader's note keeps an epoch, by the store's clock."""
+"""The validity of a reader's note, by the clock of the store."""
 
 
 @dataclass(frozen=True)
 class Retention:
-    """Which epochs of a checkpoint are kept for reading and for rollbacks.
+    """The epochs of a checkpoint that are kept for reading and for rollbacks.
 
     The last epoch is always kept. Epochs that were rolled back are kept if they lie between kept
     ones.
@@ -129,19 +129,19 @@ class Retention:
 def _first_within(
     committed: Mapping[int, dt.datetime], last: EpochManifest, duration_us: int
 ) -> int:
-    """Return the first epoch that was committed at most so long before the last one."""
+    """Return the first epoch that was committed within this time before the last one."""
     oldest = dt.timedelta(microseconds=duration_us)
     return min(epoch for epoch, at in committed.items() if committed[last.epoch] - at <= oldest)
 
 
 DEFAULT_RETENTION = Retention()
-"""Enough epochs for a rollback. Each further epoch keeps its change files, and older bases
+"""Enough epochs for a rollback. Each further epoch keeps its change files, and keeps older bases
 longer.
 """
 
 
 def check_retention(given: object) -> Retention | None:
-    """Return the argument `retention=` after checking its type.
+    """Check and return the argument `retention=`.
 
     Raises:
         StateTypeError: it is not a Retention or None.
@@ -154,7 +154,7 @@ def check_retention(given: object) -> Retention | None:
 
 
 class EpochMark(Sealed):
-    """The content of a mark or a note about an epoch, whose name has the number too.
+    """The content of a mark or note about an epoch. Its file name contains the number too.
 
     Parameters:
         epoch: the first kept epoch of a mark, or the epoch that a process reads.
@@ -166,7 +166,7 @@ class EpochMark(Sealed):
 
 
 class GoingBack(EpochMark):
-    """The note that a rollback to an epoch was begun, as a new epoch."""
+    """The note that a rollback to an epoch began, as a new epoch."""
 
     to: Count
 
@@ -243,7 +243,7 @@ def held(repository: Repository, epoch: int) -> Iterator[None]:
 
 
 def held_epochs(files: Iterable[Stored], last: dt.datetime) -> Iterator[int]:
-    """Yield the epochs that a reader's note keeps.
+    """Yield the epochs that notes of readers keep.
 
     Parameters:
         last: the time of the last commit. Much older notes are of readers that were killed.
@@ -270,7 +270,7 @@ def note_going_back(repository: Repository, epoch: int, to: int) -> str:
 
 
 def going_back(paths: Iterable[str]) -> dict[int, int]:
-    """Return the new epoch and the target of each rollback that was begun, from the paths of its
+    """Return the new epoch and the target of each rollback that began, parsed from the paths of
     notes.
     """
     targets: dict[int, int] = {}

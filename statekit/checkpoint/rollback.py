@@ -34,7 +34,7 @@ from statekit.foreign import foreign_hint
 from statekit.shown import shown
 
 _FOLDERS = ("commits", "offsets", "sources")
-"""The folders of Spark's part that are set back, in this order."""
+"""The folders of Spark's part that are set back, in order."""
 
 _CHECKSUM = re.compile(r"\.([^.].*)\.crc")
 _NUMBER = re.compile(r"[0-9]+")
@@ -42,7 +42,7 @@ _NUMBER = re.compile(r"[0-9]+")
 
 @dataclass(frozen=True)
 class Rollback:
-    """A rollback that can be carried out.
+    """A planned rollback.
 
     Attributes:
         repository: the checkpoint.
@@ -105,7 +105,8 @@ def plan(repository: Repository, to: int) -> Rollback:
 
 
 def for_start(repository: Repository, job: str, epoch: int) -> Rollback | None:
-    """Return the rollback that a start with `from_epoch=` needs; None if the checkpoint is there.
+    """Return the rollback for a start with `from_epoch=`; None if the checkpoint is at that epoch
+    already.
 
     A supervisor may start a program again with the same epoch. If no epoch followed the rollback,
     there is nothing to do. If epochs followed, the program cannot know whether they are to be kept,
@@ -160,7 +161,7 @@ def finish(repository: Repository, last: EpochManifest) -> None:
 
 
 def spark_fault(repository: Repository, last: EpochManifest | None) -> str | None:
-    """Return why Spark would not continue from the state; None if it would.
+    """Return the reason why Spark cannot continue from the state; None if it can.
 
     Spark writes the offsets of a batch before it runs and its commit afterwards. So it may be one
     batch ahead of the state (killed before the manifest), or lack one commit (killed after it).
@@ -203,7 +204,6 @@ def _last(repository: Repository, to: int) -> EpochManifest:
 
 
 def _target(repository: Repository, last: EpochManifest, to: int) -> EpochManifest:
-    """Return the manifest of the epoch to go back to."""
     if to in repository.epochs():
         with still_kept(repository, to):
             return repository.manifest(to)
@@ -224,7 +224,7 @@ def _no_epoch(repository: Repository, to: object) -> RestoreError:
 def standing_at(
     target: EpochManifest, cause: Cause, epoch: int, processing_time_us: int
 ) -> EpochManifest:
-    """Return an epoch with the state of an earlier one. The epochs in between are abandoned.
+    """Return a new epoch with the state of an earlier one. The epochs in between are abandoned.
 
     Parameters:
         target: the earlier one.
@@ -251,7 +251,7 @@ def _batch(manifest: EpochManifest) -> int:
 
 
 def check_batch(repository: Repository, last: EpochManifest, epoch: EpochManifest) -> None:
-    """Check that Spark's log of an epoch's micro-batch is about the input of that epoch.
+    """Check that Spark's log of an epoch's micro-batch describes the input of that epoch.
 
     After a rollback Spark continues from the target's micro-batch, so it uses the numbers of
     abandoned micro-batches again.
@@ -278,7 +278,7 @@ def check_batch(repository: Repository, last: EpochManifest, epoch: EpochManifes
 
 
 def check_can_go_back(repository: Repository, target: EpochManifest, last: EpochManifest) -> None:
-    """Check that Spark's part can be set back, before anything is committed.
+    """Check that Spark's part can be set back. Called before anything is committed.
 
     Raises:
         RestoreError: Spark no longer has the micro-batch, or keeps state that cannot be set back.
@@ -296,14 +296,14 @@ def check_can_go_back(repository: Repository, target: EpochManifest, last: Epoch
 
 
 def _knows(offsets: Sequence[int], batch: int) -> bool:
-    """Return whether Spark can continue after a micro-batch: it has its offsets, or those of the
-    first.
+    """Return whether Spark can continue after a micro-batch: its offsets exist, or those of the
+    first one.
     """
     return all(needed in offsets for needed in (batch - 1, batch) if needed >= 0)
 
 
 def _still_possible(repository: Repository, last: EpochManifest, offsets: Sequence[int]) -> str:
-    """Return the earlier epochs that Spark still has the offsets of."""
+    """Return the earlier epochs whose offsets Spark still has."""
     known: list[int] = []
     manifest, first = last, repository.first_kept()
     while _knows(offsets, _batch(manifest)):
@@ -317,7 +317,7 @@ def _still_possible(repository: Repository, last: EpochManifest, offsets: Sequen
 
 
 def _set_back(repository: Repository, names: Sequence[str], wanted: SparkFiles) -> None:
-    """Create missing files from later ones, then remove files of later batches.
+    """Create missing files from later ones, then remove the files of later micro-batches.
 
     Hadoop's local file system keeps a checksum beside each file. A checksum that outlives its file
     would damage the next file of that name, so it is removed first. Drafts, which are hidden files
@@ -334,7 +334,7 @@ def _set_back(repository: Repository, names: Sequence[str], wanted: SparkFiles) 
 
 
 def checked_file(path: str) -> str | None:
-    """Return the file that a path is about: itself, or the file that it is the checksum of.
+    """Return the file that a path describes: the file itself, or the file of a checksum.
 
     None for drafts and their checksums.
     """

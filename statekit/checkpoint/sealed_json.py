@@ -1,4 +1,4 @@
-"""JSON files with a format version and a checksum of their own.
+"""JSON files with a format version and their own checksum.
 
 A sealed file is one line of JSON whose last member is the XXH3-128 of all bytes before it:
 
@@ -17,7 +17,7 @@ from statekit.errors import CorruptCheckpointError, RestoreError
 from statekit.names import StoredPath
 
 FORMAT = 3
-"""The format version of all sealed files but manifests with pages (`paged_manifest`)."""
+"""The format version of all sealed files except manifests with pages (`paged_manifest`)."""
 
 _SEAL = ',"checksum":"'
 
@@ -26,12 +26,14 @@ _FAULTS_LENGTH = 500
 _FAULTS_MAX = 20
 
 VALUES_MAX = 1 << 24
-"""More values than a manifest of 10,000 shards has. A value of two bytes can take 100 in memory."""
+"""The maximum number of values, more than in a manifest of 10,000 shards. A value of two bytes can
+take 100 in memory.
+"""
 
 _SEAL_BYTES = len(_SEAL) + 32 + len('"}')
 
 COUNT_MAX = 2**53
-"""A bound for all counts. Readers other than Python represent such numbers exactly."""
+"""The maximum of all counts. Readers in other languages represent such numbers exactly."""
 
 Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
 
@@ -39,7 +41,7 @@ Group = Annotated[int, Field(ge=0, le=32767)]
 """A key group."""
 
 Size = Annotated[int, Field(ge=0, le=2**46)]
-"""Bytes of one file: no store takes files of 64 TiB."""
+"""Bytes of a file. The bound is 64 TiB, which no store accepts."""
 
 
 def checksum_of(data: bytes) -> str:
@@ -102,7 +104,7 @@ class FileRef(Record):
 
 
 class Sealed(Record):
-    """A record that is a file of its own, with format version and checksum."""
+    """A record that is stored as a file with format version and checksum."""
 
     title: ClassVar[str]
     format_read: ClassVar[int] = FORMAT
@@ -116,7 +118,7 @@ class Sealed(Record):
 
     @classmethod
     def from_bytes(cls, data: bytes, path: str) -> Self:
-        """Verify and parse a file's content.
+        """Verify and parse the content of a file.
 
         Raises:
             CorruptCheckpointError: truncated, altered, or not such a file.

@@ -1,4 +1,4 @@
-"""The files that the rows of a shard consist of: a base snapshot or slices, and change files.
+"""The files with the rows of a shard: a base snapshot or slices, and change files.
 
     shard  =  base          RocksDB's own files after some attempt; or
               slices        key groups of shards of another layout; or nothing
@@ -20,7 +20,7 @@ from statekit.names import DatabaseFile, StoredName
 
 
 class Contents(Record):
-    """The files that rows consist of.
+    """The files with the rows of a shard.
 
     Parameters:
         base: the file of the `BaseSnapshot` to start from.
@@ -58,9 +58,9 @@ class ReplayCost(Record):
 
     @classmethod
     def of(cls, **counts: int) -> ReplayCost:
-        """Return a cost. A count that is too large for a manifest becomes the largest possible one:
-        shards that were cut out of one count its files once each, so the estimate doubles each time
-        that they are joined again.
+        """Return a cost. Counts too large for a manifest become its maximum: shards that were cut
+        out of one shard count its files once each, so each time that they are joined the estimate
+        doubles.
         """
         return cls(**{name: min(count, COUNT_MAX) for name, count in counts.items()})
 
@@ -80,7 +80,7 @@ class ReplayCost(Record):
         )
 
     def based(self, files: Iterable[FileRef], uploaded: int) -> ReplayCost:
-        """Return the cost after a new base, whose upload had so many bytes.
+        """Return the cost after a new base with an upload of so many bytes.
 
         Parameters:
             files: change files that are not in the base.
@@ -94,7 +94,7 @@ class ReplayCost(Record):
 
 
 class Slice(Contents):
-    """Key groups of a shard that were cut out of a shard of another layout.
+    """Key groups that were cut out of a shard of another layout.
 
     Parameters:
         first_group, last_group: the key groups that were cut out, both inclusive.
@@ -109,7 +109,7 @@ class Slice(Contents):
 
 
 class History(Sealed):
-    """Change files of a shard, in a file of their own, to keep its manifest entry short.
+    """Change files of a shard in a separate file, which keeps its manifest entry short.
 
     Parameters:
         operator: its operator.
@@ -142,7 +142,7 @@ class BaseDatabase(Record):
 
 
 class BaseSnapshot(Sealed):
-    """All rows of a shard after an epoch. A file of its own.
+    """All rows of a shard after an epoch, described in a separate file.
 
     Parameters:
         operator: its operator.

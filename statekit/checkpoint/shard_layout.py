@@ -1,4 +1,4 @@
-"""Change the parallelism of a manifest: compute the shards of one layout from those of another.
+"""Changes of a manifest's parallelism: compute the shards of one layout from another one.
 
 No row is moved or read. A new shard references key groups of old shards. A shard whose range stays
 the same does not change.
@@ -16,7 +16,7 @@ from statekit.keygroup import check_parallelism, group_range
 
 
 def rescaled(manifest: EpochManifest, parallelism: int) -> EpochManifest:
-    """Return the epoch after `manifest` that only changes the parallelism.
+    """Return the epoch after `manifest`, with a different parallelism and no other change.
 
     Everything else is carried over: input positions, event time, processing time, late counts.
 
@@ -56,7 +56,7 @@ def standing(manifest: EpochManifest, operator: str, first: int, last: int) -> S
 def _laid_out(
     operator: OperatorEpoch, ranges: Sequence[tuple[int, int]], epoch: int
 ) -> OperatorEpoch:
-    """Return an operator in an epoch that only changes its shards."""
+    """Return an operator in an epoch that only changes its layout."""
     shards = [_cut(operator, first, last, epoch) for first, last in ranges]
     ends = {last for _, last in ranges}
     divided = [shard for shard in operator.shards if ends.intersection(range(*shard.groups))]
@@ -109,7 +109,7 @@ def _joined_chain(shards: Sequence[ShardState]) -> ReplayCost:
 
 
 def _soonest(shards: Sequence[ShardState]) -> dict[Clock, int]:
-    """Return the first wake time of these shards, per clock."""
+    """Return the earliest wake time of these shards, per clock."""
     wakes = [wake for shard in shards for wake in shard.wake_us.items()]
     return {clock: min(time for of, time in wakes if of == clock) for clock, _ in wakes}
 

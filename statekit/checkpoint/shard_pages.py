@@ -1,4 +1,4 @@
-"""Pages: the entries of an operator's shards in files of their own.
+"""Pages: separate files with the entries of an operator's shards.
 
 The manifest of a job with many shards references pages, and has no entries itself. A page has the
 entries of some shards, in any combination, and never changes. The last page with an entry of a
@@ -30,7 +30,7 @@ from statekit.names import StoredId, StoredName
 
 @dataclass(frozen=True)
 class PageLimits:
-    """When entries are in pages, and how large and how many these are.
+    """The thresholds for pages, and the limits of their size and number.
 
     Parameters:
         unpaged: the largest number of shards whose entries are in the manifest itself.
@@ -43,12 +43,14 @@ class PageLimits:
     spread: int = 4
 
     def pages_for(self, entries: int) -> int:
-        """Return the number of full pages for so many entries."""
+        """Return the number of full pages for a number of entries."""
         return -(-entries // self.entries)
 
 
 PAGE_LIMITS = PageLimits()
-"""With 10,000 shards a manifest has at most 160 references, of about 100 bytes each."""
+"""The default limits. With 10,000 shards a manifest has at most 160 references, of about 100 bytes
+each.
+"""
 
 PAGE_BYTES_MAX = 1 << 28
 """The maximum size of a page, compressed or not. A full one has some hundred kilobytes."""
@@ -70,12 +72,12 @@ class PageRef(Record):
     checksum: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
     def file(self, operator: str) -> FileRef:
-        """Return the reference as that of any other file."""
+        """Return the reference in the form for any file."""
         return FileRef(path=page_path(operator, self.id), size=self.size, checksum=self.checksum)
 
 
 class ShardPage(Sealed):
-    """A page: entries of some shards of an operator. A file of its own, compressed with zstd.
+    """A page: the entries of some shards of an operator. A separate file, compressed with zstd.
 
     Parameters:
         operator: its operator.
@@ -137,7 +139,7 @@ class PagedShards:
 
     @cached_property
     def shards(self) -> tuple[ShardState, ...]:
-        """The entries that count, in key group order."""
+        """The valid entries, in key group order."""
         latest: dict[int, ShardState] = {}
         for _, page in self.pages:
             latest.update(page)
@@ -153,7 +155,7 @@ class PagedShards:
         limits: PageLimits,
         write: Callable[[list[Sequence[ShardState]]], list[PageRef]],
     ) -> PagedShards:
-        """Return the pages of the next epoch, after writing new ones.
+        """Write the new pages of the next epoch, and return all of its pages.
 
         Parameters:
             shards: all shards after that epoch, in key group order.
@@ -171,7 +173,7 @@ class PagedShards:
         return PagedShards((*rewrite.kept, *written))
 
     def _rewrite(self, shards: Sequence[ShardState], limits: PageLimits) -> _Rewrite:
-        """Return which pages stay, and the entries of new ones."""
+        """Return the pages to keep, and the entries of new pages."""
         earlier = self.shards
         if [shard.groups for shard in earlier] != [shard.groups for shard in shards]:
             return _Rewrite((), list(shards))  # another parallelism, or no pages so far
@@ -189,7 +191,7 @@ class PagedShards:
         return _Rewrite(tuple(self.pages[place] for place in sorted(kept)), entries)
 
     def _live(self, changed: set[int]) -> list[list[int]]:
-        """Return the shards whose entry in each page still counts, by their first key groups.
+        """Return the shards whose entry in each page is still valid, by their first key groups.
 
         Parameters:
             changed: shards with a new entry.
@@ -204,7 +206,7 @@ class PagedShards:
 
 @dataclass(frozen=True)
 class _Rewrite:
-    """What an epoch writes.
+    """The pages that an epoch keeps and the entries that it writes.
 
     Parameters:
         kept: the pages that stay.

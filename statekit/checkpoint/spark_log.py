@@ -31,7 +31,7 @@ from statekit.checkpoint.sealed_json import parse_json
 from statekit.errors import CorruptCheckpointError, RestoreError
 
 SparkFiles = dict[str, bytes | None]
-"""The content per path below Spark's part; None for a file that is copied unchanged."""
+"""The content by path below Spark's part; None for a file that is copied unchanged."""
 
 METADATA = "metadata"
 
@@ -40,7 +40,7 @@ _SOURCE = re.compile(r"sources/([^/]+)/.+")
 _LOG_NAME = re.compile(r"([0-9]+)(\.compact)?")
 _NOTHING_READ = "-"
 _VERSIONS = ("v1", "v2")
-"""Of offsets and commits."""
+"""The supported versions of files in `offsets/` and `commits/`."""
 _LOG_VERSION = "v1"
 
 _Read = Callable[[str], bytes]
@@ -94,7 +94,7 @@ def files_at(
 
 
 def new_metadata(query: str) -> bytes:
-    """Return the file `metadata` of a query with that id.
+    """Return the file `metadata` for a query with this id.
 
     >>> new_metadata("3cc8c161-6cff-444d-a3bf-f118d576f6e8")
     b'{"id":"3cc8c161-6cff-444d-a3bf-f118d576f6e8"}'
@@ -146,7 +146,7 @@ def batch_times(data: bytes, name: str) -> BatchTimes:
 
 
 class BatchEnd(NamedTuple):
-    """Spark's record of a micro-batch that has ended.
+    """Spark's record of the end of a micro-batch.
 
     Parameters:
         version: the version of the file and of the state format.
@@ -157,7 +157,7 @@ class BatchEnd(NamedTuple):
     next_watermark_ms: int
 
     def to_bytes(self) -> bytes:
-        """Return the file for a query without state of its own. Every version of Spark reads it."""
+        """Return the file for a query without Spark state. Every version of Spark reads it."""
         noted = {"nextBatchWatermarkMs": self.next_watermark_ms}
         return b"v1\n" + json.dumps(noted, separators=(",", ":")).encode()
 
@@ -180,7 +180,7 @@ def batch_end(data: bytes, name: str) -> BatchEnd:
 
 
 def _known(data: bytes, name: str, versions: tuple[str, ...] = _VERSIONS) -> tuple[str, list[str]]:
-    """Return the version of a file and the lines after it, if the version is known."""
+    """Return the version of a file and the lines after it. An unknown version is an error."""
     try:
         version, *lines = data.decode().rstrip("\n").split("\n")
     except UnicodeDecodeError as error:
@@ -210,7 +210,7 @@ def _number(members: dict[str, Any], of: str, name: str) -> int:
 
 
 def _offsets(data: bytes, name: str) -> dict[str, str]:
-    """Return how far each source was read. Version 1 lists sources in order, version 2 by name."""
+    """Return the offset of each source. Version 1 lists sources in order, version 2 by name."""
     version, lines = _known(data, name)
     offsets = lines[1:]  # after the metadata of the batch
     if version == "v1":
@@ -219,7 +219,7 @@ def _offsets(data: bytes, name: str) -> dict[str, str]:
 
 
 def _source_at(paths: list[str], read: _Read, offset: str) -> SparkFiles:
-    """Return the files of one source, as they were when it was read up to an offset."""
+    """Return the files of one source, as of an offset."""
     until = _object_in(offset).get("logOffset")
     if type(until) is int:
         return _log_until(paths, read, until)
@@ -229,7 +229,7 @@ def _source_at(paths: list[str], read: _Read, offset: str) -> SparkFiles:
 
 
 def _object_in(text: str) -> dict[str, Any]:
-    """Return a JSON object; an empty one for any other text."""
+    """Return the JSON object of a text; an empty object for any other text."""
     try:
         parsed = parse_json(text)
     except ValueError:
@@ -238,13 +238,15 @@ def _object_in(text: str) -> dict[str, Any]:
 
 
 def _is_file_log(paths: list[str], read: _Read) -> bool:
-    """Return whether a source that was not read yet is one of files: all it can be told from."""
+    """Return whether a source is a source of files. For a source that was not read yet, nothing
+    else is known.
+    """
     _, *lines = read(paths[0]).decode(errors="replace").split("\n")
     return bool(lines) and {"path", "batchId"} <= _object_in(lines[0]).keys()
 
 
 def _log_until(paths: list[str], read: _Read, position: int) -> SparkFiles:
-    """Return the log of a source of files when it ended at a position."""
+    """Return the log of a file source as of a position."""
     names: dict[int, str] = {}
     compact: list[int] = []
     for path in paths:

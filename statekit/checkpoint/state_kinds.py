@@ -1,4 +1,4 @@
-"""State kinds: which rows a state has per key or shard.
+"""State kinds: the rows of a state per key or shard.
 
 Each state type registers its kind here, and its class in `functions/state_parameters`.
 """
@@ -13,7 +13,7 @@ POSITION_BYTES = 12
 
 
 class RowShape(Enum):
-    """The part of a row key after the prefix (key group and encoded key).
+    """The part of a row key after its prefix of key group and encoded key.
 
     Attributes:
         VALUE: nothing; there is one row.

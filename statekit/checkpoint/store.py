@@ -1,4 +1,4 @@
-"""Files of a checkpoint: read and verified, or created exactly once.
+"""Files of a checkpoint: verified reads, and writes that create each file exactly once.
 
 Invariants of this module:
 
@@ -59,15 +59,15 @@ from statekit.names import path_fault
 T = TypeVar("T")
 
 TRANSFERS = 16
-"""The number of files that are read or written in parallel, because stores have a high latency."""
+"""The number of parallel reads or writes of files. Stores have a high latency."""
 
 # Files of an object store up to this size are verified in memory; larger ones
 # go through a temporary file.
 _SPOOL_BYTES_MAX = 32 * 1024 * 1024
 _PIECE_BYTES = 8 * 1024 * 1024
-"""Bytes per read request. Only a torn piece is read again."""
+"""Bytes per read request. After a torn response, only this piece is read again."""
 _PIECES = 4
-"""Read requests in parallel."""
+"""The number of parallel read requests per file."""
 _CHUNK_BYTES = 1 << 20
 """Bytes per read of a local file."""
 _PAUSE_SECONDS_MAX = 10.0
@@ -110,12 +110,12 @@ class Store:
 
     @classmethod
     def in_memory(cls) -> Self:
-        """Return a checkpoint in memory, which lives as long as this object."""
+        """Return a checkpoint in memory. It lives as long as this object."""
         return cls("memory://")
 
     @classmethod
     def of(cls, given: str | Path | Self) -> Self:
-        """Open the checkpoint at a path or URL. An open checkpoint is returned as it is."""
+        """Open the checkpoint at a path or URL. An open checkpoint is returned unchanged."""
         return cls(given) if isinstance(given, str | Path) else given
 
     def through(
@@ -128,15 +128,15 @@ class Store:
         return store
 
     def at(self, path: str) -> str:
-        """Return the name of a file in messages."""
+        """Return the location of a file for messages."""
         return f"{self.url}/{path}"
 
     def names(self, under: str) -> Iterator[str]:
-        """Return paths of the files in a folder of the checkpoint, in no order."""
+        """Return the unsorted paths of the files in a folder of the checkpoint."""
         yield from self._asked("list", under, lambda: self._objects.names(under))
 
     def tree(self, under: str) -> Iterator[str]:
-        """Return paths of all files below a folder of the checkpoint, in no order."""
+        """Return the unsorted paths of all files below a folder of the checkpoint."""
         return (file.path for file in self.listed(under))
 
     def listed(self, under: str) -> Iterator[Stored]:
@@ -152,7 +152,7 @@ class Store:
         return self._asked("list", under, lambda: self._objects.page(under, behind))
 
     def stored(self, path: str) -> Stored | None:
-        """Return a file as it is listed; None if there is no such file."""
+        """Return the listing entry of a file; None if it does not exist."""
         try:
             return self._asked("read", path, lambda: self._objects.head(path))
         except FileNotFoundError:
@@ -178,14 +178,16 @@ class Store:
         return self.stored(path) is not None
 
     def read_if_there(self, path: str) -> bytes | None:
-        """Return the whole content of a file; None if there is no such file."""
+        """Return the complete content of a file; None if it does not exist."""
         try:
             return self._asked("read", path, lambda: self._got(path)).data
         except FileNotFoundError:
             return None
 
     def _got(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
-        """Return a complete piece of a file. A torn piece is an error, so that it is read again."""
+        """Return a complete piece of a file. A torn piece is an error, which causes another
+        read.
+        """
         piece = self._objects.get(path, start, size)
         end = piece.size if size is None else min(start + size, piece.size)
         if len(piece.data) != end - start:
@@ -194,7 +196,8 @@ class Store:
         return piece
 
     def read(self, path: str) -> bytes:
-        """Return the whole content of a file that contains its own checksum, or is Spark's.
+        """Return the complete content of a file that contains its own checksum, or belongs to
+        Spark.
 
         Raises:
             CorruptCheckpointError: it is missing.
@@ -208,7 +211,7 @@ class Store:
         return data
 
     def create(self, path: str, data: bytes) -> None:
-        """Create a file with all its content at once, unless the name is taken.
+        """Create a file with its complete content, unless the name is taken.
 
         Raises:
             FencedError: the name is taken.
@@ -224,8 +227,8 @@ class Store:
             ) from None
 
     def _created(self, path: str, data: bytes) -> None:
-        """Try once to create a file. An existing file with the same content is the result of an
-        earlier try.
+        """Try once to create a file. An existing file with the same content counts as the result of
+        an earlier try.
 
         Manifests, job files and savepoints contain their writer. All other created files have equal
         content whoever writes them.
@@ -241,7 +244,7 @@ class Store:
                 raise
 
     def replace(self, path: str, data: bytes) -> None:
-        """Write a file, or replace it with all its content at once. It is no state."""
+        """Write or replace a file with its complete content. Not for state."""
         assert not is_state(path), f"{path} is state"
         self._asked("write", path, lambda: self._objects.put(path, data))
 
@@ -337,7 +340,6 @@ class Store:
         self._check(ref, size, digest.hexdigest())
 
     def _opened(self, objects: LocalObjects, ref: FileRef) -> IO[bytes]:
-        """Open a referenced file of a local disk."""
         file = self._read(ref, lambda: objects.open(ref.path))
         if (size := os.fstat(file.fileno()).st_size) != ref.size:
             file.close()
@@ -345,7 +347,9 @@ class Store:
         return file
 
     def _streamed(self, ref: FileRef) -> Iterator[bytes | memoryview]:
-        """Yield the content of a file. Each piece is valid until the next one is requested."""
+        """Yield the content of a file in pieces. Each piece is valid until the next one is
+        requested.
+        """
         if not isinstance(self._objects, LocalObjects):
             yield from self._pieces(ref)
             return
@@ -356,7 +360,7 @@ class Store:
                 yield buffer[:size]
 
     def _pieces(self, ref: FileRef) -> Iterator[bytes]:
-        """Yield the content of a file, several pieces of a large one in parallel.
+        """Yield the content of a file in pieces. Pieces of a large file are read in parallel.
 
         Raises:
             CorruptCheckpointError: a large file has another size than its reference.
@@ -378,7 +382,6 @@ class Store:
                 yield from (piece.data for piece in threads.map(got, some))
 
     def _read(self, ref: FileRef, ask: Callable[[], T]) -> T:
-        """Return the answer to a request for a referenced file."""
         try:
             return self._asked("read", ref.path, ask)
         except FileNotFoundError:
@@ -388,7 +391,6 @@ class Store:
             ) from None
 
     def _kept(self, ref: FileRef, ask: Callable[[], T]) -> T:
-        """Return the answer to a request for the local copy of a referenced file."""
         return self._asked("keep a copy of", ref.path, ask)
 
     def _check(self, ref: FileRef, size: int, checksum: str) -> None:
@@ -435,12 +437,12 @@ class Store:
             self._asked("remove", path, partial(place.unlink, missing_ok=True))
 
     def discard(self, path: str) -> None:
-        """Try to delete a file. If that fails, it stays as garbage."""
+        """Try to delete a file. If this fails, the file stays as garbage."""
         with contextlib.suppress(RequestError):
             self._objects.delete([path])
 
     def _asked(self, doing: str, path: str, ask: Callable[[], T]) -> T:
-        """Return the answer to a request. It is retried as long as it may succeed.
+        """Return the response to a request. A request that may still succeed is retried.
 
         Raises:
             StorageError: there was no answer.
@@ -470,7 +472,7 @@ class Store:
 
 
 def _summed(file: IO[bytes]) -> tuple[int, str]:
-    """Return size and checksum of the rest of a file."""
+    """Return the size and the checksum of the rest of a file."""
     digest, size = xxhash.xxh3_128(), 0
     while chunk := file.read(_CHUNK_BYTES):
         digest.update(chunk)
@@ -479,7 +481,7 @@ def _summed(file: IO[bytes]) -> tuple[int, str]:
 
 
 class _Watched(io.FileIO):
-    """A file whose reading another thread can end."""
+    """A file whose reading can be ended by another thread."""
 
     def __init__(self, path: Path, going: Callable[[], None]) -> None:
         super().__init__(path)
@@ -491,7 +493,6 @@ class _Watched(io.FileIO):
 
 
 def _sync(file: IO[bytes]) -> None:
-    """Make the content of a local file durable."""
     file.flush()
     os.fsync(file.fileno())
 
@@ -502,7 +503,7 @@ def _same_disk(one: Path, other: Path) -> bool:
 
 
 def _jitter() -> float:
-    """Return a number from 0.5 to 1, so that requests that failed together are not retried
+    """Return a random number from 0.5 to 1. It spreads the retries of requests that failed
     together.
     """
     return 0.5 + int(unique_id()[:8], 16) / 2**33

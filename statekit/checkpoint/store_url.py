@@ -1,4 +1,4 @@
-"""Parse the location of a checkpoint: a local path or the URL of an object store."""
+"""Locations of checkpoints: local paths and URLs of object stores."""
 
 from __future__ import annotations
 
@@ -58,8 +58,7 @@ def _path_of_file_url(url: str) -> Path:
 
 
 def remote_url(url: str) -> str:
-    """Return the URL of an object store after checking it. It appears in messages, in plans and on
-    workers.
+    """Check and return the URL of an object store. It appears in messages, in plans and on workers.
 
     Raises:
         StateTypeError: it contains credentials, or statekit does not support the store.

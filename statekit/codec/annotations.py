@@ -33,10 +33,10 @@ SCALARS: dict[str, type] = {
     "decimal": decimal.Decimal,
     "uuid": uuid.UUID,
 }
-"""The scalar types, by the name that a schema has for each."""
+"""The scalar types, by their name in a schema."""
 
 IMMUTABLE = frozenset({*SCALARS.values(), complex, dt.time})
-"""Classes of values that cannot change."""
+"""Classes with immutable values."""
 
 _WRAPPERS = (
     typing.Annotated,
@@ -67,9 +67,7 @@ def unwrap(annotation: Any) -> Any:
 
 
 def with_metadata(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the annotation as `unwrap` returns it, and the metadata of all `Annotated` around
-    it.
-    """
+    """Return the annotation like `unwrap`, with the metadata of all `Annotated` around it."""
     metadata: tuple[Any, ...] = ()
     while True:
         origin = typing.get_origin(annotation)
@@ -106,7 +104,8 @@ def union_members(annotation: Any) -> tuple[Any, ...] | None:
 
 
 def peel(annotation: Any) -> tuple[tuple[Any, ...], bool, tuple[Any, ...]]:
-    """(union members without None, whether None is allowed, metadata) of an annotation.
+    """Return the union members without None, whether None is allowed, and the metadata of an
+    annotation.
 
     >>> peel(typing.Annotated[int | None, "meta"])
     ((<class 'int'>,), True, ('meta',))
@@ -129,7 +128,7 @@ def peel(annotation: Any) -> tuple[tuple[Any, ...], bool, tuple[Any, ...]]:
 
 
 def show(annotation: Any) -> str:
-    """Return an annotation as a person writes it."""
+    """Return an annotation as readable text."""
     if isinstance(annotation, str):
         return repr(annotation)
     if isinstance(annotation, type) and not typing.get_args(annotation):
@@ -142,7 +141,7 @@ def show(annotation: Any) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a class.
+    """A field of a class.
 
     Parameters:
         name: its name.
@@ -158,7 +157,7 @@ class Field:
 
 
 def struct_flavour(cls: object) -> Flavour | None:
-    """Return which kind of struct a class is, or None.
+    """Return the kind of struct of a class; None if it is no struct.
 
     >>> struct_flavour(int) is None
     True
@@ -177,8 +176,8 @@ def struct_flavour(cls: object) -> Flavour | None:
 
 
 def struct_fields(cls: Any) -> tuple[Field, ...]:
-    """Return the fields of a struct class, in order. A field of a `namedtuple` without a type is
-    Any.
+    """Return the fields of a struct class, in order. An untyped field of a `namedtuple` has the
+    type Any.
 
     Raises:
         StateTypeError: an annotation cannot be resolved.
@@ -234,7 +233,7 @@ def _pydantic_fields(cls: type[pydantic.BaseModel]) -> tuple[Field, ...]:
 
 
 def _typeddict_field(name: str, hint: Any, required: bool) -> Field:
-    """Return a field of a TypedDict, without `Required` and `NotRequired` around it.
+    """Return a field of a TypedDict, without `Required` and `NotRequired`.
 
     `__required_keys__` is wrong under `from __future__ import annotations`: NotRequired is still a
     part of a text when the class is made.
@@ -251,7 +250,7 @@ def _typeddict_field(name: str, hint: Any, required: bool) -> Field:
 
 
 def class_hints(cls: Any) -> Mapping[str, Any]:
-    """Return the annotations of a class, resolved, with the types of generic bases.
+    """Return the resolved annotations of a class, with the types of generic bases.
 
     >>> from typing import Generic
     >>> T = typing.TypeVar("T")
@@ -274,8 +273,8 @@ def class_hints(cls: Any) -> Mapping[str, Any]:
 
 
 def generic_hint(annotation: Any) -> str:
-    """Return what to use instead of a generic class with types, such as Box[int]; empty for any
-    other annotation.
+    """Return advice to replace a generic class with types, such as Box[int]; empty for any other
+    annotation.
     """
     origin = typing.get_origin(annotation)
     if origin is None or struct_flavour(origin) is None:
@@ -285,7 +284,7 @@ def generic_hint(annotation: Any) -> str:
 
 
 def _bases(cls: Any) -> tuple[Any, ...]:
-    """Return the bases of a class, and of its bases, as they are written."""
+    """Return the direct and indirect bases of a class, in unresolved form."""
     own = getattr(cls, "__orig_bases__", None) if "__orig_bases__" in vars(cls) else None
     bases = tuple(own if own is not None else cls.__bases__)
     inner = (each for base in bases for each in _inner_bases(base))
@@ -318,7 +317,7 @@ def _types_of(cls: Any, name: str, types_: Mapping[Any, Any]) -> Mapping[Any, An
 
 
 def _with_types(annotation: Any, types_: Mapping[Any, Any]) -> Any:
-    """Return an annotation with types for type variables."""
+    """Return an annotation whose type variables are replaced by types."""
     if isinstance(annotation, typing.TypeVar):
         return types_.get(annotation, annotation)
     if isinstance(annotation, type) and typing.get_origin(annotation) is None:
@@ -333,7 +332,7 @@ def _with_types(annotation: Any, types_: Mapping[Any, Any]) -> Any:
 
 
 def is_frozen(cls: Any) -> bool:
-    """Return whether the fields of a struct class cannot be set. What they hold may change."""
+    """Return whether the fields of a struct class are read-only. Their values may be mutable."""
     match struct_flavour(cls):
         case "namedtuple":
             return True
@@ -347,7 +346,7 @@ def is_frozen(cls: Any) -> bool:
 
 
 def is_immutable(annotation: Any, outer: tuple[Any, ...] = ()) -> bool:
-    """Return whether no value of an annotation can change.
+    """Return whether all values of an annotation are immutable.
 
     Parameters:
         outer: the struct classes that the annotation is inside of.

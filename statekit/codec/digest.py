@@ -1,4 +1,4 @@
-"""Digests of values: values with the same stored form have equal digests, in every process."""
+"""Digests of values. Values with the same stored form have equal digests, in every process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BYTES = 16
 
 
 def digest(value: Any, of: Any) -> bytes:
-    """Return a digest of a value, 16 bytes of BLAKE2b over its stored form.
+    """Return a digest of a value: 16 bytes of BLAKE2b over its stored form.
 
     Values of one type with the same stored form have equal digests, on every machine and in every
     replay. The order of a set is not stored. The order of a dict is, and so are the sign of a zero

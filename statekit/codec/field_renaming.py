@@ -1,4 +1,4 @@
-"""Read stored structs whose fields have other names now."""
+"""Field renaming: read stored structs whose fields were renamed since."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _READ = msgspec.msgpack.Decoder().decode
 
 @dataclass(frozen=True)
 class FieldRenaming:
-    """The fields of some structs that have other names now.
+    """The renamed fields of some structs.
 
     Parameters:
         structs: the names of the structs.
@@ -40,7 +40,7 @@ class FieldRenaming:
     renamed: Mapping[str, str]
 
     def as_stored(self, declared: Schema, stored: Schema) -> Schema:
-        """Return a declared type with the names of fields that the stored type has."""
+        """Return a declared type with the field names of the stored type."""
         stored_names = set(_field_names(stored))
         former = {now: name for name, now in self.renamed.items() if name in stored_names}
         return self._named(declared, former) if former else declared
@@ -77,7 +77,7 @@ class FieldRenaming:
         return lambda row: decode(with_names(row) if any(map(row.__contains__, formers)) else row)
 
     def _present(self, schema: Schema, wire: Any, outer: Mapping[str, Schema]) -> Any:
-        """Return a decoded MessagePack value with the present names of fields.
+        """Return a decoded MessagePack value with present field names.
 
         Parameters:
             schema: the declared type of the value.
@@ -124,7 +124,6 @@ class FieldRenaming:
 
 
 def _field_names(schema: Schema) -> Iterator[str]:
-    """Yield the names of all fields in a type."""
     for part in schema.items:
         yield from _field_names(part)
     for field in schema.fields:

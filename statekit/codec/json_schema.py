@@ -1,4 +1,4 @@
-"""JSON Schemas of types: the form in which values and keys are shown without the user's classes.
+"""JSON Schemas of types. They describe values and keys as shown without the user's classes.
 
 `schema_codec` makes JSON of stored bytes, and this module says which JSON that is, in the dialect
 2020-12, which OpenAPI 3.1 uses.
@@ -23,7 +23,7 @@ _INT64 = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
 
 
 def _durations(days: str) -> JsonSchema:
-    """Return the JSON Schema of durations. The format "duration" has no negative ones.
+    """Return the JSON Schema of durations. The standard format "duration" has no negative values.
 
     Parameters:
         days: the pattern of their number.
@@ -57,7 +57,7 @@ _KEY_SCALARS: dict[str, JsonSchema] = {
 
 
 class JsonSchemas:
-    """Makes JSON Schemas of types. Structs become definitions with a name.
+    """Builds JSON Schemas of types. Structs become named definitions.
 
     Parameters:
         definitions: where definitions are added, by name; None for a new dict.
@@ -84,12 +84,12 @@ class JsonSchemas:
         self._names: dict[tuple[Schema, tuple[tuple[str, str], ...]], str] = {}
 
     def of_value(self, schema: Schema) -> JsonSchema:
-        """Return the JSON Schema of values, as `generic_decoder` shows them."""
+        """Return the JSON Schema of values in the form of `generic_decoder`."""
         return self._shown(schema, MappingProxyType({}))
 
     def of_key(self, schema: Schema) -> JsonSchema:
-        """Return the JSON Schema of keys, as a replica without functions shows them, and takes
-        them: a NamedTuple is an array of its fields.
+        """Return the JSON Schema of keys in the form that a replica without functions shows and
+        accepts. A NamedTuple is an array of its fields.
         """
         match schema.kind:
             case "optional":
@@ -141,7 +141,9 @@ class JsonSchemas:
         return _choice(schema) or _SCALARS[schema.kind]
 
     def _struct(self, schema: Schema, outer: Mapping[str, str]) -> JsonSchema:
-        """Return a reference to the definition of a struct, which is made if there is none."""
+        """Return a reference to the definition of a struct. The first call creates the
+        definition.
+        """
         enclosing = {name: outer[name] for name in sorted(_refs(schema))}
         identity = (schema, tuple(enclosing.items()))
         name = self._names.get(identity)
@@ -157,8 +159,8 @@ class JsonSchemas:
         return {"$ref": self._reference(name)}
 
     def _taken(self, name: str) -> str:
-        """Return a free name for a definition. It is taken now, as its own parts may refer to
-        it.
+        """Reserve and return a free name for a definition. Parts of the definition may already
+        refer to it.
         """
         plain = self._prefix + re.sub(r"[^A-Za-z0-9_.-]", "_", name)
         found = free_name(self.definitions, plain)
@@ -166,7 +168,7 @@ class JsonSchemas:
         return found
 
     def _dynamic(self) -> JsonSchema:
-        """Return the JSON Schema of a key of plain dicts, which has no declared type."""
+        """Return the JSON Schema of a key of plain dicts, whose type is not declared."""
         identity = (Schema("dynamic"), ())
         if identity not in self._names:
             name = self._names[identity] = self._taken("AnyKey")
@@ -178,7 +180,7 @@ class JsonSchemas:
 
 
 def free_name(taken: Container[str], plain: str) -> str:
-    """Return a name that is not taken, with a number if need be.
+    """Return a name that is not taken, with a number if necessary.
 
     >>> free_name({"Row", "Row_2"}, "Row")
     'Row_3'
@@ -191,7 +193,7 @@ def free_name(taken: Container[str], plain: str) -> str:
 
 
 def object_of(properties: Mapping[str, JsonSchema]) -> JsonSchema:
-    """Return the JSON Schema of an object that has all of these members, and no other."""
+    """Return the JSON Schema of an object with exactly these members."""
     return {
         "type": "object",
         "properties": dict(properties),
@@ -201,7 +203,7 @@ def object_of(properties: Mapping[str, JsonSchema]) -> JsonSchema:
 
 
 def array_of(parts: Sequence[JsonSchema]) -> JsonSchema:
-    """Return the JSON Schema of an array of certain parts."""
+    """Return the JSON Schema of an array with fixed parts."""
     if not parts:
         return {"type": "array", "maxItems": 0}
     return {
@@ -214,7 +216,7 @@ def array_of(parts: Sequence[JsonSchema]) -> JsonSchema:
 
 
 def _refs(schema: Schema) -> set[str]:
-    """Return the names of the structs around a type that it refers to."""
+    """Return the names of the enclosing structs that a type refers to."""
     if schema.kind == "ref":
         return {schema.name}
     parts = (*schema.items, *(field.schema for field in schema.fields))
@@ -232,12 +234,12 @@ def _choice(schema: Schema) -> JsonSchema | None:
 
 
 def or_null(shown: JsonSchema) -> JsonSchema:
-    """Return the JSON Schema of what may be null, too."""
+    """Return the JSON Schema for the same values or null."""
     return {"anyOf": [shown, {"type": "null"}]}
 
 
 def _map_of(key: JsonSchema, item: JsonSchema) -> JsonSchema:
-    """Return the JSON Schema of an object, whose keys are text."""
+    """Return the JSON Schema of an object, whose keys are always text."""
     shown: JsonSchema = {"type": "object", "additionalProperties": item}
     if key.get("type") == "integer":
         shown["propertyNames"] = _DIGITS

@@ -1,4 +1,5 @@
-"""What a row keeps of an instance of a class with fields: the fields, and nothing else.
+"""The stored part of an instance of a class with fields: the values of the fields, and nothing
+else.
 
 A class whose instances always hold more is refused when it is declared. An instance that holds more
 is refused when it is written. A row is read by setting each field to its value; docs/records.md is
@@ -26,13 +27,13 @@ from statekit.codec.annotations import (
 from statekit.errors import StateTypeError
 
 Restore = Callable[[dict[str, Any]], Any]
-"""Returns an instance with the values of these fields. A missing field gets its default."""
+"""Returns an instance with these field values. A missing field gets its default."""
 
 _HEAP_TYPE = 1 << 9  # the flag of classes that Python code defines
 
 
 def check_class(cls: Any) -> None:
-    """Check that the fields of a class can be all that its instances hold.
+    """Check that the fields of a class can be the complete content of its instances.
 
     Raises:
         StateTypeError: they cannot; the message says what to do.
@@ -62,7 +63,7 @@ def check_class(cls: Any) -> None:
 
 
 def _has_type_variable(annotation: Any) -> bool:
-    """Return whether an annotation is a type variable, or has one, as `list[T]`."""
+    """Return whether an annotation is or contains a type variable, as `list[T]` does."""
     has_types = typing.get_origin(annotation) is not None
     open_types = getattr(annotation, "__parameters__", ()) if has_types else ()
     return isinstance(annotation, typing.TypeVar) or bool(open_types)
@@ -88,7 +89,8 @@ def _check_dataclass(cls: Any) -> None:
 
 
 def only_fields(cls: Any) -> Callable[[Any], bool] | None:
-    """Return a check that an instance of a class holds its fields only; None if all of them do.
+    """Return a check that an instance of a class contains only its fields; None if every instance
+    does.
 
     >>> @dataclasses.dataclass
     ... class Click:
@@ -114,7 +116,7 @@ def only_fields(cls: Any) -> Callable[[Any], bool] | None:
 
 
 def all_only_fields(cls: Any) -> Callable[[Collection[Any]], bool] | None:
-    """Return a check that instances hold their fields only; None if all of them do."""
+    """Return a check that all instances contain only their fields; None if every instance does."""
     check = only_fields(cls)
     if check is None:
         return None
@@ -133,8 +135,8 @@ def quick_condition(cls: Any) -> str:
 
 
 def _attribute_count(cls: Any) -> int | None:
-    """Return how many attributes an instance has that holds its fields only; None if that is not
-    enough to know.
+    """Return the number of attributes of an instance that contains only its fields; None if the
+    number alone proves nothing.
     """
     names, slots = _field_names(cls), set(slot_names(cls))
     if struct_flavour(cls) == "pydantic":
@@ -149,7 +151,7 @@ def _attribute_count(cls: Any) -> int | None:
 
 
 def beside_fields(cls: Any, value: Any) -> dict[str, Any]:
-    """Return the attributes of an instance that no row of a class keeps, by name.
+    """Return the attributes of an instance that are no fields, by name. No row stores them.
 
     Values of `functools.cached_property` are not among them: they are computed again. Nor are
     attributes that reading makes again from the fields, by `__post_init__` or a descriptor.
@@ -168,7 +170,7 @@ def beside_fields(cls: Any, value: Any) -> dict[str, Any]:
 
 
 def _not_made_again(cls: Any, value: Any, beside: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes that an instance with the same fields does not have."""
+    """Return the attributes that another instance with the same fields would not have."""
     try:
         fields = {name: getattr(value, name) for name in _field_names(cls)}
         made = vars(restorer(cls)(copy.deepcopy(fields)))
@@ -180,7 +182,9 @@ def _not_made_again(cls: Any, value: Any, beside: dict[str, Any]) -> dict[str, A
 
 
 def why_beside(cls: Any, value: Any) -> str:
-    """Return why an instance with attributes beside its fields is refused; empty if it has none."""
+    """Return the reason why an instance with attributes other than its fields is refused; empty if
+    it has none.
+    """
     names = ", ".join(map(repr, beside_fields(cls, value)))
     return names and (
         f"it has {names} beside the fields of {cls.__name__}, and rows keep fields only: declare "
@@ -223,8 +227,8 @@ def runs_code(cls: Any) -> bool:
 
 
 def only_stores(cls: Any) -> bool:
-    """Return whether the constructor of a class sets each field to the given value, and does
-    nothing else.
+    """Return whether the constructor of a class sets each field to the given value and has no other
+    effect.
 
     >>> only_stores(dataclasses.make_dataclass("Click", ["user"]))
     True
@@ -254,7 +258,7 @@ def _code(method: Any) -> Any:
 
 
 def is_restored(cls: Any) -> Callable[[Any], bool] | None:
-    """Return a check that an instance is as one that was restored from its fields; None if each is.
+    """Return a check that an instance equals its restored form; None if every instance does.
 
     A pydantic model knows which of its fields were set. All are set in one that was restored.
     """
@@ -284,7 +288,8 @@ def _member_holds_models(member: Any, outer: tuple[Any, ...]) -> bool:
 
 
 def as_restored(value: Any) -> Any:
-    """Return a value whose pydantic models have all fields set, as those that were restored have.
+    """Return a value in which all fields of pydantic models count as set, like those of restored
+    models.
 
     The value itself stays as it is: a default of a class may be shared.
 
@@ -314,7 +319,7 @@ def as_restored(value: Any) -> Any:
 
 
 def restorer(cls: Any) -> Restore:
-    """Return the function that makes an instance of the values of its fields.
+    """Return a function that creates an instance from the values of its fields.
 
     Neither the constructor nor validators are called. `__post_init__` and `model_post_init` are,
     since they may make attributes beside the fields, or fields that a row does not have yet. The
@@ -384,7 +389,8 @@ def _dataclass_maker(cls: Any) -> Restore:
 
 
 def _model_maker(cls: Any) -> Restore:
-    """Like `model_construct`, but without its search for aliases if no field is missing.
+    """Return a function like `model_construct` that skips the search for aliases if no field is
+    missing.
 
     All fields of the model count as set: which were given when it was made is not in its values.
     """

@@ -1,4 +1,4 @@
-"""Examples of keys of several parts, for messages."""
+"""Examples of keys with several parts, for messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from statekit.shown import shown
 
 
 def list_advice(schema: Schema) -> str:
-    """Return how a key of several parts is given, after a semicolon; empty for other keys.
+    """Return the syntax of a key with several parts, after a semicolon; empty for other keys.
 
     >>> list_advice(Schema("tuple", (Schema("str"), Schema("int"))))
     '; give a JSON list, such as ["NO",7]'
@@ -29,7 +29,7 @@ def list_advice(schema: Schema) -> str:
 
 
 def tuple_advice(schema: Schema) -> str:
-    """Return how a key of several parts is given to a function or to a typed reader.
+    """Return the syntax of a key with several parts as argument of a function or typed reader.
 
     >>> tuple_advice(Schema("tuple", (Schema("str"), Schema("int"))))
     "use a value of type tuple[str, int], such as ('NO', 7)"
@@ -38,7 +38,7 @@ def tuple_advice(schema: Schema) -> str:
 
 
 def key_example(schema: Schema, place: int = 0) -> Any:
-    """Return a key of a type, as an example.
+    """Return an example of a key of this type.
 
     Parameters:
         place: of the part in a key of several parts.
@@ -61,7 +61,7 @@ def key_example(schema: Schema, place: int = 0) -> Any:
 
 
 def _json(part: Any) -> Any:
-    """Return a part of a key that JSON does not have in the form in which readers show it."""
+    """Return a part of a key in the JSON form in which readers show it."""
     match part:
         case bytes():
             return part.hex()
@@ -85,4 +85,4 @@ _EXAMPLES: dict[str, tuple[Any, Any]] = {
     "timedelta": (dt.timedelta(minutes=1), dt.timedelta(hours=1)),
     "uuid": (uuid.UUID("12345678-1234-5678-1234-567812345678"),) * 2,
 }
-"""The first and the second part of a key, by their types. For text, a country and a plant."""
+"""The first and the second example part of a key, by type. For text, a country and a plant."""

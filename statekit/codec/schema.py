@@ -31,7 +31,7 @@ from statekit.codec.schema_tree import LEVELS_MAX, tree_fault
 from statekit.errors import StateTypeError
 
 Literals = tuple[tuple[str, bool | int | str | None], ...]
-"""Named values: the members of an enum, or of a Literal, where the name is the value's repr."""
+"""Named values: the members of an enum, or the values of a Literal with their reprs as names."""
 
 _SCALARS: dict[object, str] = {None: "null", **{cls: kind for kind, cls in SCALARS.items()}}
 _CONTAINERS: dict[object, str] = {list: "list", dict: "dict", set: "set", frozenset: "frozenset"}
@@ -65,7 +65,7 @@ _OTHERWISE = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StructField:
-    """One field of a struct: its name, its type, and whether a row may lack it.
+    """A field of a struct: its name, its type, and whether a row may lack it.
 
     Parameters:
         name: the field's name in code and in stored rows.
@@ -109,7 +109,7 @@ class Schema:
     annotation: Any = dataclasses.field(default=None, compare=False)
 
     def to_json(self) -> str | dict[str, Any]:
-        """Return the schema as str, dict, list, int, bool and None; `from_json` reads it back.
+        """Return the schema as str, dict, list, int, bool and None. `from_json` is the inverse.
 
         >>> schema_of(list[int]).to_json()
         {'kind': 'list', 'items': ['int']}
@@ -137,7 +137,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, data: object) -> Schema:
-        """Return the schema that `to_json` wrote.
+        """Return the schema of JSON data. This is the inverse of `to_json`.
 
         Raises:
             StateTypeError: `data` is not a schema.
@@ -153,13 +153,13 @@ class Schema:
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits that are equal exactly when the schemas are (XXH3-64 of the JSON)."""
+        """16 hex digits that identify the schema (XXH3-64 of the JSON)."""
         text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
         return xxhash.xxh3_64_hexdigest(text.encode())
 
     @property
     def brief(self) -> str:
-        """The type by name: like `str`, without the fields of structs.
+        """The type by name. Unlike `str`, it leaves out the fields of structs.
 
         >>> schema_of(list[int | None]).brief
         'list[int | None]'
@@ -253,7 +253,7 @@ def schema_of(annotation: object) -> Schema:
 
 
 class _Reader:
-    """Reads one annotation; remembers the enclosing structs."""
+    """Reads an annotation. Remembers the enclosing structs."""
 
     def __init__(self, annotation: object) -> None:
         self.whole = annotation

@@ -1,4 +1,4 @@
-"""Decode stored bytes as JSON with a schema only, without the user's classes."""
+"""Conversion of stored bytes to JSON and back. It needs the schema only, not the user's classes."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from statekit.errors import QueryError, StateTypeError
 from statekit.shown import shown
 
 Json = Any
-"""None, bool, int, float, str, list or dict of those."""
+"""None, bool, int, float, str, or a list or dict of them."""
 
 
 # ------------------------------------------------------------------ values
 
 _SCALARS: dict[str, type] = {"bool": bool, "int": int, "float": float, "str": str}
-"""Scalars that are JSON as MessagePack decodes them. A float may be stored as an int."""
+"""Scalars whose decoded MessagePack form is JSON. A float may be stored as an int."""
 
 
 # In MessagePack a NaN or an infinity is CB, a sign, and eleven bits that are set. Other bytes may
@@ -40,7 +40,8 @@ _MAY_BE_NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]").search
 
 
 def _json_type(schema: Schema, *, all_fields: bool) -> Any:
-    """Return the type that decodes values of a schema to JSON in one step; None if there is none.
+    """Return the type with which values of a schema are decoded to JSON in one step; None if there
+    is none.
 
     Parameters:
         all_fields: refuse structs that lack a field.
@@ -77,7 +78,7 @@ def generic_decoder(
     *,
     as_stored: bool = False,
 ) -> Callable[[bytes], Json]:
-    """Return a decoder of stored values that needs their schema and none of the user's classes.
+    """Return a decoder of stored values. It needs their schema, not the user's classes.
 
     It returns what JSON can hold: structs and dicts are dicts, sequences and sets are lists, a dict
     whose keys are not scalars is a list of pairs, dates are ISO text, bytes are hex, Decimal, UUID
@@ -210,21 +211,21 @@ def _show_dict(schema: Schema, wire: Any, show: Callable[[Schema, Any], Json]) -
 
 
 _NOT_FINITE = frozenset({"nan", "inf", "-inf"})
-"""Floats that are text in JSON."""
+"""The floats that are text in JSON."""
 
 _TEXTS = frozenset({"str", "bytes", "date", "datetime", "timedelta", "decimal", "uuid", "enum"})
 
 
 def is_shown_as_scalar(schema: Schema) -> bool:
     """Return whether all keys of a schema are text or ints in JSON, so that they can be the names
-    of an object: None and a bool would be the same as the texts `null` and `true`.
+    of an object. None and bools cannot: they would equal the texts `null` and `true`.
     """
     kinds = {type(value) for _, value in schema.values}
     return schema.kind in _TEXTS | {"int"} or (schema.kind == "literal" and kinds <= {str, int})
 
 
 def expect(wire: Any, cls: type) -> Any:
-    """Return the decoded value, if it is of that class; ValueError otherwise.
+    """Check that a decoded value has this class, and return it. Otherwise raise ValueError.
 
     In keys, a tuple stands for a list.
     """
@@ -234,8 +235,8 @@ def expect(wire: Any, cls: type) -> Any:
 
 
 def json_value_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
-    """Return an encoder of values that are given as JSON, in the form that `generic_decoder` gives
-    them. It needs none of the user's classes.
+    """Return an encoder of JSON values in the form of `generic_decoder`. It does not need the
+    user's classes.
 
     JSON has None for a field that the stored row does not have. Such a field is left out, so that
     a reader of the bytes takes its default, unless None is a value of its type.
@@ -264,7 +265,7 @@ def json_value_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
 
 
 def _wire_of_json(schema: Schema, data: Json, outer: Mapping[str, Schema]) -> Any:
-    """Return what MessagePack encodes for a value that `show_wire` shows as `data`."""
+    """Return the MessagePack form of a value. This is the inverse of `show_wire`."""
     match schema.kind:
         case "ref":
             return _wire_of_json(outer[schema.name], data, outer)
@@ -302,7 +303,6 @@ def _wire_of_struct(schema: Schema, data: dict[str, Json], outer: Mapping[str, S
 
 
 def _has_none(schema: Schema) -> bool:
-    """Return whether None is a value of a type."""
     nullable = schema.kind in ("optional", "null") or ("None", None) in schema.values
     return nullable or (schema.kind == "union" and any(map(_has_none, schema.items)))
 
@@ -324,7 +324,9 @@ def _wire_of_dict(schema: Schema, data: Json, outer: Mapping[str, Schema]) -> An
 
 
 def _wire_of_union(schema: Schema, data: Json, outer: Mapping[str, Schema]) -> Any:
-    """Return the value of the one member that is shown as `data`. JSON does not say which it is."""
+    """Return the value of the single union member whose JSON form is `data`. JSON does not contain
+    the member.
+    """
     tagged, found = tagged_members(schema.items), []
     for member in schema.items:
         try:
@@ -346,7 +348,7 @@ def _wire_of_union(schema: Schema, data: Json, outer: Mapping[str, Schema]) -> A
 
 
 def generic_key_decoder(schema: Schema | Json) -> Callable[..., tuple[Json, int]]:
-    """Return a decoder of stored keys that needs none of the user's classes.
+    """Return a decoder of stored keys. It does not need the user's classes.
 
     Returns:
         `(data, offset=0)` to the key, in the form that `generic_decoder` gives values, and the
@@ -369,7 +371,7 @@ def generic_key_decoder(schema: Schema | Json) -> Callable[..., tuple[Json, int]
 
 
 def generic_key_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
-    """Return an encoder of keys that are given as text or JSON.
+    """Return an encoder of keys given as text or JSON.
 
     A str key is the text itself. For every other type the text is parsed: `5`, `true`,
     `2013-01-01`, `["UA", 1545]`, `null`. Data that is not text is parsed JSON already. Bytes are
@@ -388,8 +390,7 @@ def generic_key_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
 
 
 def json_key_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
-    """Return an encoder of keys that are given as JSON, in the form that `generic_key_decoder`
-    gives them.
+    """Return an encoder of JSON keys in the form of `generic_key_decoder`.
 
     Text is not parsed as JSON once more: the text `null` is not null. Where the type has no JSON of
     its own, it is text as for `generic_key_encoder`, and an int may be text, too.
@@ -443,7 +444,7 @@ _KEY_PARSERS: dict[str, Callable[[str], Any]] = {
 
 
 def _key_from_text(schema: Schema, data: Json) -> Any:
-    """Return a key that is given as text, of which JSON is parsed, or as JSON."""
+    """Return a key from JSON, or from text, of which JSON is parsed."""
     match schema.kind:
         case "optional":
             if data == "null":
@@ -479,7 +480,7 @@ def _scalar_key(schema: Schema, data: Json) -> Any:
 
 
 def _integer(data: Json) -> Json:
-    """Return an int that JSON has as a float, such as 5.0, if no other int is the same float."""
+    """Return the int for a JSON float such as 5.0. Only if no other int equals the same float."""
     is_exact = isinstance(data, float) and data.is_integer() and abs(data) < 2**53
     return int(data) if is_exact else data
 
@@ -504,7 +505,7 @@ def _tuple_from_json(
 
 
 def _parsed(text: str) -> Json:
-    """Parse the text of a key of several parts."""
+    """Parse the text of a key with several parts."""
     try:
         return json.loads(text)
     except ValueError:
@@ -512,8 +513,8 @@ def _parsed(text: str) -> Json:
 
 
 def _choice_from_json(schema: Schema, data: Json) -> Any:
-    """Return the value of a choice. What answers show comes first: the name of a member may be the
-    value of another one.
+    """Return the value of an enum or literal. Its shown form has precedence, because the name of
+    one member may be the value of another.
     """
     if schema.kind == "enum" and isinstance(data, enum.Enum):
         data = data.name

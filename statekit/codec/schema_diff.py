@@ -1,4 +1,4 @@
-"""Show two versions of a type side by side."""
+"""Comparison of two versions of a type as text, side by side."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GAP = "   "
 
 
 class _Line(NamedTuple):
-    """One line: what is stored, what is declared, and whether they differ."""
+    """A line with the stored and the declared part, and whether they differ."""
 
     stored: str
     declared: str
@@ -27,11 +27,12 @@ class _Line(NamedTuple):
 
 
 _Parts = list[tuple[str, Schema]]
-"""The names of the parts of a type, and their types."""
+"""The names and types of the parts of a type."""
 
 
 def side_by_side(kind: str, stored: _Parts, declared_kind: str, declared: _Parts) -> str:
-    """Return the parts of two types in two columns, one field per line; marks lines that differ.
+    """Return the parts of two types in two columns, one field per line. Lines that differ are
+    marked.
 
     Parameters:
         kind, declared_kind: what each is.
@@ -66,7 +67,7 @@ def side_by_side(kind: str, stored: _Parts, declared_kind: str, declared: _Parts
 def _lines(
     stored: StructField | None, declared: StructField | None, indent: str
 ) -> Iterator[_Line]:
-    """One part of each type, then the fields of their structs, indented."""
+    """Yield one part of each type, then the fields of their structs, indented."""
     before, now = _text(stored), _text(declared)
     is_alike = before == now and not any(_structs(stored))
     if stored and declared and is_alike and stored.schema != declared.schema:
@@ -99,7 +100,7 @@ def _default_text(field: StructField | None) -> str:
 
 
 def _structs(part: StructField | None) -> Iterator[Schema]:
-    """Yield the structs in a type, without the structs inside of them."""
+    """Yield the outermost structs in a type."""
     schemas = [] if part is None else [part.schema]
     while schemas:
         schema = schemas.pop(0)

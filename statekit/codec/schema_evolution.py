@@ -1,4 +1,4 @@
-"""Which changes of a type leave stored values readable.
+"""Schema evolution: the changes of a type that keep stored values readable.
 
 The rules follow from the format (docs/format.md): a struct is a map by field name, a missing field
 takes its default, an unknown field is skipped, and a float field reads an int. A union writes the
@@ -19,7 +19,7 @@ _NEVER_IN_UNIONS = frozenset({"null", "pickle", "dynamic"})
 def why_unreadable(
     stored: Schema, declared: Schema, root: str = "value", *, drops_fields: bool = True
 ) -> str | None:
-    """Return why rows of one type cannot be read as another; None if they can.
+    """Return the reason why rows of one type cannot be read as another; None if they can.
 
     Parameters:
         root: the name of the value in messages; the names of its parts begin with it.
@@ -35,7 +35,7 @@ def why_unreadable(
 
 
 def is_same_type(one: Schema, other: Schema) -> bool:
-    """Return whether two types have the same stored form: each reads the other and skips nothing.
+    """Return whether two types have the same stored form, so that each reads the other completely.
 
     >>> from statekit.codec.schema import schema_of
     >>> is_same_type(schema_of(int), schema_of(float))
@@ -46,7 +46,7 @@ def is_same_type(one: Schema, other: Schema) -> bool:
 
 
 def keeps_keys(stored: Schema, declared: Schema) -> bool:
-    """Return whether all keys of one type are keys of another, with the same bytes.
+    """Return whether all keys of one type are also keys of the other type, with the same bytes.
 
     No key contains the names of classes and the defaults of fields. An Enum or a Literal may have
     more members.
@@ -61,7 +61,7 @@ def keeps_keys(stored: Schema, declared: Schema) -> bool:
 
 
 class _Comparison:
-    """Compares a stored type with a declared one, part by part.
+    """Compares the parts of a stored type with those of a declared type.
 
     Attributes:
         stored, declared: the structs compared so far, by name: a "ref" names one of them.
@@ -106,7 +106,7 @@ class _Comparison:
         return self.items(stored, declared, path)
 
     def items(self, stored: Schema, declared: Schema, path: str) -> str | None:
-        """Compare containers of one kind, item by item. A scalar has no items."""
+        """Compare two containers of the same kind, item by item. A scalar has no items."""
         if len(stored.items) != len(declared.items):
             return _changed(stored, declared, path)
         for index, (one, other) in enumerate(zip(stored.items, declared.items, strict=True)):
@@ -116,7 +116,9 @@ class _Comparison:
         return None
 
     def keeps_keys(self, stored: Schema, declared: Schema) -> bool:
-        """Return whether all keys, or sets, of one type are of the other, with the same bytes."""
+        """Return whether all keys (or sets) of one type are also keys (or sets) of the other, with
+        the same bytes.
+        """
         if "union" in (stored.kind, declared.kind):
             return self.is_equal(stored, declared)  # members are written with their names
         stored = self.stored[stored.name] if stored.kind == "ref" else stored
@@ -149,7 +151,7 @@ class _Comparison:
         return is_kept
 
     def is_equal(self, stored: Schema, declared: Schema) -> bool:
-        """Return whether two types are equal, and so are the structs that their refs name."""
+        """Return whether two types are equal, and also the structs that their refs name."""
         return stored == declared and all(
             self.stored.get(name) == self.declared.get(name) for name in _refs(stored)
         )
@@ -187,7 +189,7 @@ class _Comparison:
         return None
 
     def union(self, stored: Schema, declared: Schema, path: str) -> str | None:
-        """Compare unions: each member must stay tagged with its name, or untagged."""
+        """Compare two unions. Each member must keep its tag, or stay untagged."""
         before, now = members(stored), members(declared)
         named_before, named_now = tagged_members(before), tagged_members(now)
         by_name = {member.brief: member for member in now}
@@ -208,12 +210,11 @@ class _Comparison:
 
 
 def members(schema: Schema) -> tuple[Schema, ...]:
-    """Return the members of a union; of another type, the type itself."""
+    """Return the members of a union; for any other type, the type itself."""
     return schema.items if schema.kind == "union" else (schema,)
 
 
 def _refs(schema: Schema) -> Iterator[str]:
-    """Yield the names of the refs in a type."""
     if schema.kind == "ref":
         yield schema.name
     for part in (*schema.items, *(field.schema for field in schema.fields)):

@@ -1,4 +1,4 @@
-"""Check the JSON form of a type before a `Schema` is made of it.
+"""Checks of the JSON form of a type, before a `Schema` is created from it.
 
 A job description may have been written by anybody. Readers recurse over types and use their parts
 without looking again, so a tree is checked before it becomes a `Schema`. A declared type follows
@@ -14,13 +14,15 @@ from statekit.codec.value_check import is_text
 from statekit.names import text_fault
 
 LEVELS_MAX = 50
-"""How many levels a type may be nested. JSON parsers have limits; a struct takes three levels."""
+"""The maximum nesting of a type in levels. JSON parsers have limits; a struct takes three
+levels.
+"""
 
 _ITEMS = {"list": 1, "set": 1, "frozenset": 1, "variadic": 1, "optional": 1, "dict": 2}
 _ITEMS_MIN = {"tuple": 0, "union": 2}
-"""The fewest items of kinds that have any number."""
+"""The minimum number of items, for kinds with a variable number."""
 _NO_MEMBERS = {"optional": ("null", "optional"), "union": ("null", "optional", "union")}
-"""Kinds that are never directly inside of these: each type has one form only."""
+"""Kinds that are never directly nested in these, so that each type has a single form."""
 _ALONE = frozenset({"pickle", "dynamic"})
 _NAMED = frozenset({"struct", "enum", "ref", "pickle"})
 _WITH_VALUES = frozenset({"enum", "literal"})
@@ -35,7 +37,7 @@ _LITERALS = frozenset({bool, int, str, type(None)})
 
 
 def tree_fault(tree: object, *, is_part: bool = False) -> str | None:
-    """Return why something is not the JSON form of a type; None if it is.
+    """Return the reason why a value is not the JSON form of a type; None if it is.
 
     Parameters:
         is_part: the tree may be a part of a type, with refs to structs that enclose the part.
@@ -49,7 +51,7 @@ def tree_fault(tree: object, *, is_part: bool = False) -> str | None:
 
 
 def _fault(tree: object, outer: frozenset[str] | None, level: int) -> str | None:
-    """Return the fault of a tree inside of these structs.
+    """Return the fault of a tree that is nested in these structs.
 
     Parameters:
         outer: the names of the structs; None if they are not known.

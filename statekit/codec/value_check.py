@@ -1,4 +1,5 @@
-"""Compile checks of values: which values a type accepts, and which are read back as they are.
+"""Compiled checks of values: the values that a type accepts, and the values that are read back
+unchanged.
 
 There are two checks. A declared type accepts a value if it can be written and read back. The value
 is *exact* if reading it back gives the very same value: an int in a float field is accepted, but
@@ -23,15 +24,16 @@ INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 """The ints that MessagePack can hold."""
 
 NESTING_MAX = 100
-"""How many levels a value of a recursive type may have. Readers recurse, and so do functions that
-handle such values: the bound leaves most of Python's stack to them."""
+"""The maximum nesting of a value of a recursive type in levels. Readers and user functions recurse:
+the bound leaves them most of Python's stack.
+"""
 
 Predicate = Callable[[Any], bool]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
-    """A predicate over values, in the forms from which larger checks are compiled.
+    """A predicate over values, in the forms that larger checks are compiled from.
 
     Parameters:
         one: checks one value.
@@ -47,7 +49,7 @@ class Check:
 
 
 def is_text(value: str) -> bool:
-    """Return whether a str can be written as UTF-8: it has no lone surrogates."""
+    """Return whether a str can be encoded as UTF-8: it has no lone surrogates."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -97,7 +99,7 @@ def _of_term(
 
 
 def _of_class(cls: type) -> Check:
-    """Return a check of a value's exact class only."""
+    """Return a check of the exact class of a value."""
     only, name = frozenset({cls}), f"class_{id(cls)}"
     return _of_term(
         f"(type({{0}}) is {name})", lambda values: only.issuperset(map(type, values)), {name: cls}
@@ -105,7 +107,8 @@ def _of_class(cls: type) -> Check:
 
 
 def scalar_checks(kind: str, cls: type) -> tuple[Check, Check]:
-    """Return the two checks of a scalar type: which values it accepts, and which are exact.
+    """Return the two checks of a scalar type: for accepted values, and for values that are read
+    back unchanged.
 
     Parameters:
         kind: of its schema.
@@ -135,7 +138,7 @@ _SCALARS: dict[str, tuple[Check, Check]] = {
 
 
 def accepting_none(check: Check) -> Check:
-    """Return a check that accepts None and what `check` accepts."""
+    """Return a check that accepts None, and all values that `check` accepts."""
     one, each = check.one, check.each
     each_optional = each and (lambda values: each([part for part in values if part is not None]))
     if check.term is None:
@@ -173,7 +176,7 @@ def check_parts(
     condition: str = "True",
     is_kept: Predicate | None = None,
 ) -> Check:
-    """Return a check of a class and of parts of its instances, compiled as `dataclasses` does it.
+    """Return a check of a class and of the parts of its instances, compiled from source text.
 
     The check of many values has the same code in a loop, which saves a call for each.
 
@@ -220,7 +223,7 @@ def check_all(values):
 
 
 def unpacking(size: int) -> tuple[str, str]:
-    """Return the source code that unpacks a tuple of `size` parts, and its condition on the
+    """Return the source text that unpacks a tuple of `size` parts, and its condition on the
     length.
     """
     targets = "".join(f"part{index}, " for index in range(size))
@@ -239,7 +242,7 @@ _DEPTH = _Depth()
 
 
 def deeper(check: Callable[[], Check], levels: int) -> Check:
-    """Return the check of a recursive type within itself: false below `NESTING_MAX` levels.
+    """Return the check for a recursive type nested in itself. It fails below `NESTING_MAX` levels.
 
     Parameters:
         check: returns the type's own check, which is compiled later.
@@ -260,6 +263,6 @@ def deeper(check: Callable[[], Check], levels: int) -> Check:
 
 
 def exceeds_nesting(check: Check, value: Any) -> bool:
-    """Return whether a value is not accepted because it has more than `NESTING_MAX` levels."""
+    """Return whether a value is refused because it has more than `NESTING_MAX` levels."""
     _DEPTH.exceeded = False
     return not check.one(value) and _DEPTH.exceeded

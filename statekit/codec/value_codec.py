@@ -1,4 +1,4 @@
-"""Encode values of a declared type as bytes, and decode them.
+"""Value encoding: values of a declared type as bytes.
 
 The bytes are specified in docs/format.md; every example there is executed.
 """
@@ -34,7 +34,8 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ValueCodec(Generic[T]):
-    """Values of one type as bytes. Each attribute is a plain callable, to be bound locally.
+    """The encoding of values of one type. Each attribute is a plain callable, to be bound to a
+    local name.
 
     Parameters:
         name: how the bytes are written: "msgpack" or "pickle".
@@ -119,7 +120,7 @@ def _checked_encode(name: str, to_wire: Convert | None) -> Callable[[Any], bytes
 def _verified(
     name: str, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]
 ) -> Callable[[Any], bytes]:
-    """Return an `encode` that refuses values which cannot be read back.
+    """Return an `encode` function that refuses values which cannot be read back.
 
     Reading calls `__post_init__` or `model_post_init`, which may fail.
     """
@@ -140,13 +141,13 @@ def _verified(
 
 
 _LIST_32 = struct.Struct(">BI")
-"""The head of a list in MessagePack: 0xdd and the number of its elements."""
+"""The first byte of a MessagePack list, 0xdd. The number of elements follows."""
 
 
 def _decode_all(
     plan: ValuePlan, decode: Callable[[bytes], Any]
 ) -> Callable[[Sequence[bytes]], list[Any]]:
-    """Return a function that decodes several values as one list."""
+    """Return a function that decodes several values as a single list."""
     build_all = _build_all(plan)
 
     @cache  # few codecs decode lists, and every worker makes codecs
@@ -177,7 +178,9 @@ def _build_all(plan: ValuePlan) -> Callable[[list[Any]], list[Any]]:
 def checked_decode(
     name: str, read: Callable[[bytes], Any], from_wire: Convert | None
 ) -> Callable[[bytes], Any]:
-    """`read`, then `from_wire` if there is one; whatever they raise is CorruptCheckpointError."""
+    """Return a decoder that calls `read`, then `from_wire` if given. It converts their errors to
+    CorruptCheckpointError.
+    """
 
     def decode(data: bytes) -> Any:
         try:
@@ -194,7 +197,7 @@ def checked_decode(
 
 
 def _why_refused(plan: ValuePlan, value: Any) -> str:
-    """Return why a value is not accepted, with the path into it."""
+    """Return the reason why a value is refused, with the path into the value."""
     if exceeds_nesting(plan.accepts, value):
         return f"it is nested more than {NESTING_MAX} levels deep: keep the parts as rows of a map"
     return _reason(plan, value, "") or f"{shown(value, 100)} is accepted"
@@ -232,7 +235,9 @@ def _why_beside(schema: Schema, value: Any) -> str:
 
 
 def _wrong_fields(schema: Schema, value: Any) -> str:
-    """Return which fields of a TypedDict a dict lacks, or has and the type does not declare."""
+    """Return the fields of a TypedDict that are missing in a dict, and the keys of the dict that
+    are no fields.
+    """
     if schema.flavour != "typeddict" or type(value) is not dict:
         return ""
     names = {field.name for field in schema.fields}
@@ -257,7 +262,7 @@ _CLASSES = {
 
 
 def _parts(plan: ValuePlan, value: Any) -> Iterator[tuple[str, ValuePlan, Any]]:
-    """Yield the path, the plan and the value of each part of a value of the right class."""
+    """Yield the path, the plan and the value of each part of a value with the right class."""
     schema, items = plan.schema, plan.items
     if schema.kind in ("optional", "ref"):
         yield from _parts(items[0], value)
@@ -285,7 +290,7 @@ def _parts(plan: ValuePlan, value: Any) -> Iterator[tuple[str, ValuePlan, Any]]:
 
 @dataclasses.dataclass(frozen=True)
 class PickleCodec:
-    """Marks a state whose values are pickled, because no other codec can hold them.
+    """Marker of a state whose values are pickled, because no other codec supports them.
 
     Pickled rows run code when they are read. The program that declares the state reads them. A
     reader that has only the checkpoint must opt in.
@@ -299,8 +304,8 @@ class PickleCodec:
     name: ClassVar[str] = "pickle"
 
     def codec(self, annotation: Any) -> ValueCodec[Any]:
-        """Return the codec that pickles values of a type; only a class is checked, and only its
-        name.
+        """Return the codec that pickles values of a type. It checks a class only, and stores only
+        its name.
 
         Parameters:
             annotation: any type. Where it is not a class, every value is accepted.

@@ -1,4 +1,4 @@
-"""The plan of one type: how its values are checked and carried in MessagePack."""
+"""The plan of a type: the checks of its values, and their MessagePack form."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ConvertAll = Callable[[Iterable[Any]], Iterable[Any]]
 
 @dataclasses.dataclass(slots=True)
 class ValuePlan:
-    """How values of one type are checked, and turned into what msgspec can write.
+    """The checks of values of a type, and their conversion to values that msgspec can write.
 
     `wire` is the type that msgspec decodes. `accepts` and `exact` are the two checks of
     `value_check`. `to_wire` and `from_wire` are None where a value and its wire form are the same.
@@ -66,8 +66,8 @@ def _plan_scalar(schema: Schema, _items: Sequence[ValuePlan]) -> ValuePlan:
 
 
 def is_map(schema: Schema) -> bool:
-    """Return whether a dict is written as a map, not as pairs: MessagePack readers know its
-    keys.
+    """Return whether a dict is written as a map, because MessagePack readers support its keys.
+    Otherwise it is written as pairs.
     """
     key = schema.items[0].kind
     return key in SCALARS.keys() - {"null"} or key == "enum"
@@ -99,7 +99,7 @@ def _plan_literal(schema: Schema, _items: Sequence[ValuePlan]) -> ValuePlan:
 def plan_of(
     schema: Schema, wire: Any, items: Sequence[ValuePlan], check: Callable[[list[Check]], Check]
 ) -> ValuePlan:
-    """Return a plan whose checks are made from the checks of its items."""
+    """Return a plan whose checks are composed of the checks of its items."""
     return ValuePlan(
         schema,
         wire,
@@ -135,7 +135,7 @@ def _check_items(cls: type) -> Callable[[list[Check]], Check]:
 
 
 def _plan_sequence(schema: Schema, items: Sequence[ValuePlan]) -> ValuePlan:
-    """Return a list, or a tuple of any length."""
+    """Return the plan of a list, or of a tuple of any length."""
     (item,) = items
     cls: Any = list if schema.kind == "list" else tuple
     wire = list[item.wire] if cls is list else tuple[item.wire, ...]  # type: ignore[name-defined]
@@ -149,8 +149,8 @@ def _plan_sequence(schema: Schema, items: Sequence[ValuePlan]) -> ValuePlan:
 
 
 def _plan_set(schema: Schema, items: Sequence[ValuePlan]) -> ValuePlan:
-    """Return a set or frozenset: an array sorted by encoded element, whatever the order of
-    hashing.
+    """Return the plan of a set or frozenset: an array sorted by encoded element, independent of
+    hash order.
     """
     (item,) = items
     cls: Any = set if schema.kind == "set" else frozenset
@@ -172,8 +172,8 @@ def _check_pairs(checks: list[Check]) -> Check:
 
 
 def _plan_dict(schema: Schema, items: Sequence[ValuePlan]) -> ValuePlan:
-    """Return a dict: a map, or an array of pairs where MessagePack readers may not know such
-    keys.
+    """Return the plan of a dict: a map, or an array of pairs if MessagePack readers may not support
+    the keys.
     """
     key, item = items
     wire: Any = dict[key.wire, item.wire]  # type: ignore[name-defined]
@@ -211,4 +211,4 @@ PLANS: dict[str, Callable[[Schema, Sequence[ValuePlan]], ValuePlan]] = {
     "dict": _plan_dict,
     "optional": _plan_optional,
 }
-"""The function that makes the plan of a kind of type from the plans of its items."""
+"""The function that builds the plan of a kind of type from the plans of its items."""

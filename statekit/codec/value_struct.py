@@ -27,7 +27,7 @@ from statekit.codec.value_union import plan_union
 
 
 class Planner:
-    """Makes the plan of one type; remembers the enclosing structs.
+    """Builds the plan of a type. Remembers the enclosing structs.
 
     Attributes:
         open: the plans of the enclosing structs, and the level at which each began.
@@ -50,7 +50,7 @@ class Planner:
         return plan
 
     def plan(self, schema: Schema, level: int) -> ValuePlan:
-        """Return the plan of a part that is inside of so many containers and structs."""
+        """Return the plan of a part, at this depth of containers and structs."""
         if schema.kind == "struct":
             return self.plan_struct(schema, level)
         if schema.kind == "ref":
@@ -63,7 +63,9 @@ class Planner:
         return PLANS[schema.kind](schema, items)
 
     def tagged_struct(self, wire: Any) -> Any:
-        """Return a struct for a tagged union member: written as the array [name, value]."""
+        """Return the plan of a struct in a tagged union: it is written as the array [name,
+        value].
+        """
         struct = msgspec.defstruct(
             "Member", [("name", str), ("value", wire)], array_like=True, gc=False
         )
@@ -100,8 +102,8 @@ class Planner:
 
 
 def _is_plain(cls: Any) -> bool:
-    """Return whether msgspec writes the class as a map of all its fields under their own names,
-    refuses no values of their types, and reads them without code of the class.
+    """Return whether msgspec can handle the class directly: it writes all fields under their own
+    names, refuses no valid values, and reads them without code of the class.
     """
     if runs_code(cls) or any(_is_constrained(field.annotation) for field in struct_fields(cls)):
         return False
@@ -114,7 +116,9 @@ def _is_plain(cls: Any) -> bool:
 
 
 def _is_constrained(annotation: Any) -> bool:
-    """Return whether msgspec would refuse values for more than their type (`msgspec.Meta`)."""
+    """Return whether msgspec has constraints on values in addition to their type
+    (`msgspec.Meta`).
+    """
     inner, metadata = with_metadata(annotation)
     return any(isinstance(note, msgspec.Meta) for note in metadata) or any(
         _is_constrained(arg) for arg in typing.get_args(inner)
@@ -122,7 +126,7 @@ def _is_constrained(annotation: Any) -> bool:
 
 
 def _plan_inside(schema: Schema, outer: ValuePlan, levels: int) -> ValuePlan:
-    """Return the plan of a struct inside of itself: it looks up the outer plan when it is used.
+    """Return the plan of a struct nested in itself. It looks up the outer plan on use.
 
     Parameters:
         outer: the plan of the struct, which is not complete yet.
@@ -142,7 +146,7 @@ def _plan_inside(schema: Schema, outer: ValuePlan, levels: int) -> ValuePlan:
 
 
 def _complete_plan(plan: ValuePlan) -> None:
-    """Fill in the checks and `runs_code` of a struct's plan, whose `items` are complete."""
+    """Complete the checks and `runs_code` of a struct's plan, given its complete `items`."""
     schema, fields, cls = plan.schema, plan.items, plan.schema.annotation
     names = [field.name for field in schema.fields]
     plan.runs_code = runs_code(cls) or any(field.runs_code for field in fields)
@@ -186,7 +190,7 @@ def _check_typeddict(schema: Schema, parts: Sequence[Check]) -> Check:
 
 
 def _in_order(check: Check, names: list[str]) -> Check:
-    """Return the same check of dicts whose keys are in the order of their declaration."""
+    """Return the same check, limited to dicts with keys in declared order."""
     one = check.one
     return Check(lambda value: one(value) and list(value) == [n for n in names if n in value])
 
@@ -199,14 +203,12 @@ def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def _columns(fields: Sequence[StructField]) -> list[int]:
-    """Return the order of fields in a wire struct: required ones first."""
+    """Return the order of fields in a wire struct: required fields first."""
     return sorted(range(len(fields)), key=lambda index: not fields[index].required)
 
 
 def _wire_struct(plan: ValuePlan) -> type:
-    """Return a msgspec Struct with the fields of a struct, in the form in which they are
-    written.
-    """
+    """Return a msgspec Struct with the fields of a struct in their wire form."""
     fields = plan.schema.fields
     columns: list[tuple[str, Any] | tuple[str, Any, Any]] = [
         (f"f{index}", plan.items[index].wire)
@@ -220,7 +222,9 @@ def _wire_struct(plan: ValuePlan) -> type:
 
 
 def _is_wire_tuple(plan: ValuePlan) -> bool:
-    """Return whether values are NamedTuples of the fields of their wire struct, in order."""
+    """Return whether values are NamedTuples with exactly the fields of their wire struct, in
+    order.
+    """
     return (
         plan.schema.flavour == "namedtuple"
         and all(field.required for field in plan.schema.fields)

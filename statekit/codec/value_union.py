@@ -1,4 +1,4 @@
-"""Unions in MessagePack: how the bytes say which member a value belongs to."""
+"""Unions in MessagePack: the encoding of the member that a value belongs to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FAMILIES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("list", "tuple", "variadic", "set", "frozenset"), ("array",)),
     **dict.fromkeys(("struct", "ref", "dict"), ("map",)),
 }
-"""The families of MessagePack values that a kind of type is written as."""
+"""The families of MessagePack values in which a kind of type is written."""
 _TYPE_FAMILIES: dict[type, str] = {
     **{cls: _FAMILIES[kind][0] for kind, cls in SCALARS.items()},
     **dict.fromkeys((list, tuple, set, frozenset), "array"),
@@ -34,7 +34,7 @@ _TYPE_FAMILIES: dict[type, str] = {
 
 
 def _families(schema: Schema) -> frozenset[str]:
-    """Return the families of MessagePack values that a member of a union is written as."""
+    """Return the families of MessagePack values in which a union member is written."""
     if schema.kind in ("enum", "literal"):
         kinds = {type(value) for _, value in schema.values if value is not None}
         return frozenset(_TYPE_FAMILIES[kind] for kind in kinds)
@@ -44,7 +44,9 @@ def _families(schema: Schema) -> frozenset[str]:
 
 
 def tagged_members(members: Iterable[Schema]) -> frozenset[str]:
-    """Return the names of a union's members that need a tag: all but the first of each family."""
+    """Return the names of union members that need a tag: all except the first one of each
+    family.
+    """
     first_kinds: dict[str, str] = {}
     tagged = set()
     for member in members:
@@ -79,7 +81,7 @@ def plan_union(
 
 
 def tagged_value(name: str, wire: Any) -> msgspec.msgpack.Ext:
-    """Return the wire form of a value of a tagged member, with the name of the member."""
+    """Return the wire form of a value of a tagged member, which contains the member's name."""
     return msgspec.msgpack.Ext(UNION_EXT, ENCODER.encode((name, wire)))
 
 
@@ -136,7 +138,7 @@ def _union_from_wire(
 
 
 def _family(wire: Any) -> str:
-    """Return the family that a decoded value came from."""
+    """Return the family of a decoded value."""
     family = _TYPE_FAMILIES.get(type(wire))
     if family is None:
         family = _family(wire.value) if isinstance(wire, enum.Enum) else "map"
@@ -144,7 +146,7 @@ def _family(wire: Any) -> str:
 
 
 def split_member(schema: Schema, wire: Any) -> tuple[Schema, Any]:
-    """Return the member of a union that a value belongs to, and the value without its tag."""
+    """Return the union member of a value, and the value without its tag."""
     if isinstance(wire, msgspec.msgpack.Ext):
         name, wire = msgspec.msgpack.decode(wire.data, type=tuple[str, Any])
         return next(item for item in schema.items if item.brief == name), wire

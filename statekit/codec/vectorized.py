@@ -1,4 +1,4 @@
-"""Build columns of bytes from many numbers at once."""
+"""Vectorized encoding: columns of bytes from many numbers at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def big_endian(values: Iterable[int], count: int) -> list[bytes]:
 
 
 def sortable_ints(values: Collection[int]) -> list[bytes]:
-    """Return 64-bit ints as eight bytes each, in sort order.
+    """Return 64-bit ints as eight bytes each, which sort in the order of the ints.
 
     Raises:
         OverflowError: one has more bits.
@@ -33,7 +33,7 @@ def sortable_ints(values: Collection[int]) -> list[bytes]:
 
 
 def numbered(start: bytes, first: int, count: int) -> list[bytes]:
-    """Return list positions: a 6-byte epoch, then consecutive 6-byte numbers from `first` on.
+    """Return list positions: a 6-byte epoch, then consecutive 6-byte numbers starting with `first`.
 
     >>> [packed.hex() for packed in numbered(b"prefix", 255, 2)]
     ['7072656669780000000000ff', '707265666978000000000100']

@@ -1,4 +1,4 @@
-"""Process functions: what a signature declares.
+"""Process functions, and the declarations in their signatures.
 
 `process` is the decorator, `signature` reads the parameters, `context` is what a function knows
 about its epoch. `stateless` are functions without state, as of `map`. May import `state`, `records`

@@ -41,7 +41,7 @@ class Handlers:
         return list(self._by_class.values())
 
     def take(self, handler: Signature) -> None:
-        """Add a function.
+        """Add a handler.
 
         Raises:
             StateTypeError: it could have different effects in different shards; the message names
@@ -71,7 +71,7 @@ class Handlers:
 
 
 def _check_effects(handler: Signature) -> None:
-    """Check that a handler changes and reads only state that is equal in all shards."""
+    """Check that a handler only uses state that is equal in all shards."""
     if handler.emits is not None:
         raise StateTypeError(
             f"{handler.name}: it returns {annotation_text(handler.hints['return'])}, which each "

@@ -1,4 +1,6 @@
-"""`Context`: what a process function can read beside its record and its states."""
+"""`Context`: the information about a call of a process function, in addition to its record and
+states.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ class Context(Generic[K_co]):
 
     @property
     def epoch(self) -> int:
-        """The number of the epoch, unchanged in a replay."""
+        """The number of the epoch. It is the same in a replay."""
         return self._scope.epoch
 
     @property
@@ -66,7 +68,7 @@ class Context(Generic[K_co]):
 
     @property
     def watermark(self) -> dt.datetime:
-        """The watermark: no record with this event time or an earlier one is still processed.
+        """The watermark. Records with this event time or an earlier one are no longer processed.
 
         It is the same for all keys of an epoch. Before any record was committed it is the first
         instant of the year 1. After the end of event time it is the last instant of 9999.
@@ -75,7 +77,7 @@ class Context(Generic[K_co]):
 
     @property
     def processing_time(self) -> dt.datetime:
-        """The processing time of the epoch, unchanged in a replay."""
+        """The processing time of the epoch. It is the same in a replay."""
         return instant(self._scope.clocks.processing_time_us)
 
     @property
@@ -98,7 +100,7 @@ class Context(Generic[K_co]):
 
     @property
     def input(self) -> str:
-        """The name of the input that the current record came from.
+        """The name of the input of the current record.
 
         That is the name of a source, an operator or another stream, as in `job.source(name, …)`. So
         a function can tell apart the records of two inputs of the same class.

@@ -1,4 +1,4 @@
-"""What is due: given to functions that fire many keys at a time."""
+"""Due state: the argument of functions that fire many keys at a time."""
 
 from __future__ import annotations
 

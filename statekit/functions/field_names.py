@@ -1,4 +1,4 @@
-"""The names of the fields that a function uses, and the names that they had before: `renamed=`.
+"""Present and former names of the fields that a function uses: `renamed=`.
 
 A checkpoint contains the names of key fields and of the field with the event time. A start compares
 them with the declared ones. A field that has another name now is the same field only if `renamed=`
@@ -16,7 +16,7 @@ from statekit.records.union import Records
 from statekit.shown import shown
 
 Renaming = Callable[[str], str]
-"""A function from the present name of a field to another one."""
+"""A function from the present name of a field to another name."""
 
 
 class FieldNames:
@@ -47,11 +47,11 @@ class FieldNames:
         self._fields = None if None in members else {name for of in members for name in of or ()}
 
     def is_field(self, name: str) -> bool:
-        """Return whether records are known to have a field of that name."""
+        """Return whether records have a field of this name. False if their fields are unknown."""
         return self._fields is not None and name in self._fields
 
     def present(self, stored: str) -> str | None:
-        """Return the name that a stored field has now; None if records have no such field.
+        """Return the present name of a stored field; None if records have no such field.
 
         A plain dict may have any field, so its fields keep their names unless they were renamed.
         """
@@ -61,7 +61,7 @@ class FieldNames:
 
     @property
     def renaming(self) -> FieldRenaming:
-        """How stored records with former names are read."""
+        """The renaming that readers apply to stored records with former names."""
         return FieldRenaming(self._classes, self.renamed)
 
     def formers(self) -> Iterator[Renaming]:
@@ -79,7 +79,7 @@ class FieldNames:
 def checked_renamed(
     operator: str, given: object, records: Records, used: Iterable[str]
 ) -> Mapping[str, str]:
-    """Return `renamed=` after checking it.
+    """Check and return `renamed=`.
 
     Parameters:
         used: the names of fields that the function declares.
@@ -112,7 +112,7 @@ def checked_renamed(
 
 
 def checked_names(operator: str, given: object) -> dict[str, str]:
-    """Return `renamed=` after checking that it is a dict of names.
+    """Check that `renamed=` is a dict of names, and return it.
 
     Raises:
         StateTypeError: it is not.

@@ -22,7 +22,7 @@ Optional.
 
 
 def codec_of_keys(operator: str, records: Records, key: tuple[str, ...]) -> KeyCodec[Any]:
-    """Return the codec of the whole key: of the one field, or of a tuple of the fields.
+    """Return the codec of the complete key: of one field, or of a tuple of the fields.
 
     Raises:
         StateTypeError: a field is missing, or its type cannot be a key.
@@ -49,7 +49,7 @@ def codec_of_keys(operator: str, records: Records, key: tuple[str, ...]) -> KeyC
 
 
 def _no_key_field(schema: Schema) -> Schema | None:
-    """Return the part of a type that no key field can have; None if there is none."""
+    """Return the part of a type that is not allowed in key fields; None if there is none."""
     if schema.kind in KEY_TYPES or schema.kind in ("enum", "literal"):
         return None
     parts = list(schema.items) if schema.kind == "optional" else []
@@ -61,7 +61,7 @@ def _no_key_field(schema: Schema) -> Schema | None:
 
 
 def check_event_time(records: Records, name: str | None) -> None:
-    """Check that the event time, if there is any, is a datetime field of the records.
+    """Check that the event time, if declared, is a datetime field of the records.
 
     Raises:
         StateTypeError: it is not.
@@ -78,7 +78,7 @@ def check_event_time(records: Records, name: str | None) -> None:
 
 
 def check_order_by(records: Records, names: tuple[str, ...]) -> None:
-    """Check that the fields that break ties are fields of all records, each of one type.
+    """Check that the tie-breaking fields are fields of all records, each with one type.
 
     Raises:
         StateTypeError: they are not.
@@ -106,8 +106,8 @@ def codec_of_waiting(records: Records) -> ValueCodec[Any]:
 def codec_of_stored_types(
     records: Records, names: tuple[str, ...]
 ) -> tuple[ValueCodec[Any], frozenset[type]]:
-    """Return a codec of buffered records whose types are in the order in which they were first
-    stored, since the first one is written without its name.
+    """Return a codec of buffered records with the types in the order in which they were first
+    stored. The first type is written without its name, so it has to stay first.
 
     Parameters:
         names: of the types. Those that are not declared any more are read as empty stand-ins.
@@ -129,7 +129,7 @@ def _are_untyped(records: Records) -> bool:
 
 
 def _annotation_in_all(records: Records, name: str, what: str) -> Any:
-    """Return the annotation of a field that all record types have with the same type."""
+    """Check that all record types have a field with the same type, and return its annotation."""
     types = {}
     for member in records.members:
         fields = member.fields or {}

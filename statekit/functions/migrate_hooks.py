@@ -15,14 +15,16 @@ from statekit.shown import shown
 from statekit.state.row_versions import Hook
 
 MigrateOption = Mapping[str, Callable[[Any], Any] | Sequence[Callable[[Any], Any]]]
-"""The type of `migrate=`: per state a function, or several."""
+"""The type of `migrate=`: one function or several, per state."""
 
 Hooks = dict[str, tuple[tuple[Callable[[Any], Any], Any], ...]]
-"""Per state, its functions, each with the resolved annotation of its parameter; None without."""
+"""The functions of each state, each with the resolved annotation of its parameter; None without an
+annotation.
+"""
 
 
 def checked_hooks(operator: str, migrate: object, caller: dict[str, Any]) -> Hooks:
-    """Return the functions of `migrate=` with the types of their parameters.
+    """Check the functions of `migrate=`, and return them with the types of their parameters.
 
     Parameters:
         caller: names that annotations may use beside those of the functions' modules.
@@ -88,7 +90,7 @@ def _hook(operator: str, state: str, fn: Callable[[Any], Any], annotation: Any) 
 
 
 def _codec(annotation: Any) -> ValueCodec[Any] | None:
-    """Return the codec of the annotated type. It unpickles only if the annotation says so."""
+    """Return the codec of the annotated type. It unpickles only if the annotation asks for it."""
     if annotation is None:
         return None
     notes = typing.get_args(annotation)[1:] if hasattr(annotation, "__metadata__") else ()

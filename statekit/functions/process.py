@@ -1,4 +1,4 @@
-"""`@process`: a user's function and its signature, validated and kept as data.
+"""`@process`: a user's function with its signature, validated and stored as data.
 
 The decorator only reads and checks. Every fault of a declaration is an error when the module is
 imported, with a message that names the parameter. No fault is found later on a cluster.
@@ -68,7 +68,7 @@ Q = ParamSpec("Q")
 B = TypeVar("B")
 
 _Annotated = tuple[Callable[..., Any], dict[str, Any]]
-"""A function with its annotations."""
+"""A function and its annotations."""
 
 NOTHING_RENAMED: Mapping[str, str] = MappingProxyType({})
 
@@ -78,7 +78,8 @@ _Packed = tuple[tuple[Any, ...], dict[str | None, _Annotated], list[_Annotated]]
 
 @dataclass(frozen=True)
 class Traits:
-    """How the runtime treats a process function. Functions of users have the defaults.
+    """The properties of a process function that the runtime depends on. Functions of users have the
+    defaults.
 
     Parameters:
         combiner: preaggregates records before they are routed, and the function takes the result;
@@ -121,7 +122,7 @@ class Traits:
 
 
 class EpochWatermarks(Protocol):
-    """The watermarks of an epoch, such as a plan has them."""
+    """The watermarks of an epoch, for example in a plan."""
 
     @property
     def watermark_us(self) -> int:
@@ -129,11 +130,11 @@ class EpochWatermarks(Protocol):
 
     @property
     def reached_us(self) -> int:
-        """The watermark of the epoch before, in microseconds."""
+        """The watermark of the previous epoch, in microseconds."""
 
 
 class Process(Generic[R, P, U]):
-    """A process function with everything its signature declares.
+    """A process function with all declarations of its signature.
 
     Created by `@process`. Calling it calls the function, so it can be tested like any other.
 
@@ -218,7 +219,7 @@ class Process(Generic[R, P, U]):
         self, fn: Callable[Concatenate[Timer, Q], Iterable[U]], /
     ) -> Callable[Concatenate[Timer, Q], Iterable[U]]: ...
     def on_timer(self, given: Any, /) -> Any:
-        """Decorate the callback for due timers of a key.
+        """Decorate the callback for due timers.
 
         `@fn.on_timer("name")` handles the timers of that name, `@fn.on_timer` all others. The first
         parameter takes the `Timer`. The others are states of the process function, as many as
@@ -252,7 +253,7 @@ class Process(Generic[R, P, U]):
         return self._take_callback(caller, None, given)
 
     def _take_callback(self, caller: dict[str, Any], name: str | None, fn: Any) -> Any:
-        """Add the callback for timers of a name, or for all others, and return it."""
+        """Add the callback for timers of a name, or for all other timers, and return it."""
         if not inspect.isfunction(fn):
             raise StateTypeError(f"{self.name}.on_timer decorates a function, not {shown(fn)}")
         if not self.key:
@@ -321,23 +322,27 @@ class Process(Generic[R, P, U]):
 
     @property
     def takes_runs(self) -> bool:
-        """Whether it is called once per key and epoch, with an iterator over the key's records."""
+        """True if the function is called once per key and epoch, with an iterator over the key's
+        records.
+        """
         return self.signature.takes_runs
 
     def _renaming_in(self, codec: ValueCodec[Any]) -> tuple[RenamedFields, ...]:
-        """Return the hook for stored records with former names of fields, if there are any."""
+        """Return the hook that reads stored records with former field names; empty without former
+        names.
+        """
         if not self.renamed:
             return ()
         return (RenamedFields.of(codec, self.field_names.renaming),)
 
     @property
     def field_names(self) -> FieldNames:
-        """The names of the fields of its records, with former ones."""
+        """The present and former names of the fields of the records."""
         return FieldNames(self.record_type, self.renamed)
 
     @property
     def handles_timers(self) -> bool:
-        """Whether there is a callback for timers."""
+        """True if there is a callback for timers."""
         return bool(self._callbacks)
 
     def late_us(self, plan: EpochWatermarks) -> int:
@@ -346,24 +351,24 @@ class Process(Generic[R, P, U]):
 
     @property
     def has_event_timers(self) -> bool:
-        """Whether timers may be set by event time."""
+        """True if timers can be set by event time."""
         return self.event_time is not None
 
     @property
     def timer_names(self) -> tuple[str | None, ...]:
-        """The names of timers that have a callback; None, last, if one callback handles all
-        others.
+        """The names of timers with a callback. None is the last one if a callback handles all other
+        timers.
         """
         return tuple(sorted(self._callbacks, key=lambda name: (name is None, name or "")))
 
     @property
     def reads_context(self) -> bool:
-        """Whether it may read the context of a record."""
+        """True if the function may read the context of a record."""
         return self.signature.context_parameter is not None
 
     @property
     def reads_clocks(self) -> bool:
-        """Whether it may read a clock, so that a replay has to use the same times."""
+        """True if the function may read a clock. A replay then has to use the same times."""
         callbacks = self._callbacks.values()
         if self.reads_context or any(of.context_parameter is not None for of in callbacks):
             return True
@@ -373,9 +378,7 @@ class Process(Generic[R, P, U]):
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The names of everything that has rows in a shard: states, timers, buffered records,
-        indexes.
-        """
+        """Names of all families with rows in a shard: states, timers, buffered records, indexes."""
         states = tuple(spec.name for spec in self.states)
         if any(spec.ttl is not None for spec in self.states):
             states += (EXPIRY,)
@@ -385,7 +388,7 @@ class Process(Generic[R, P, U]):
 
     @property
     def local_states(self) -> frozenset[str]:
-        """The names of operator state."""
+        """Names of the operator states."""
         return frozenset(spec.name for spec in self.states if spec.kind.is_local)
 
     def families_in(self, plan: ShardPlan) -> tuple[str, ...]:
@@ -423,15 +426,17 @@ class Process(Generic[R, P, U]):
         return ""
 
     def ended(self, context: Context) -> None:
-        """Called when a shard has processed all records and timers of an epoch."""
+        """Do nothing. A subclass can clean up here: called after all records and timers of an
+        epoch.
+        """
 
     @property
     def taken(self) -> Records:
-        """The type of the records that are routed to its shards."""
+        """The type of the records that are routed to the shards."""
         return self.record_type if self.traits.combiner is None else self.traits.combiner.combined
 
     def combined(self, records: Sequence[Any], plan: ShardPlan) -> Sequence[Any]:
-        """Return the rows of the combiner, or the records themselves without one.
+        """Return the combined rows of records, or the records themselves without a combiner.
 
         Parameters:
             plan: of one of the shards.
@@ -445,7 +450,7 @@ class Process(Generic[R, P, U]):
             return self.traits.combiner.records(records, self.late_us(plan))
 
     def count_of(self, rows: Sequence[Any]) -> int:
-        """Return the number of records that these rows stand for."""
+        """Return the number of records behind these rows."""
         if self.traits.combiner is None:
             return len(rows)
         numbers = self.traits.combiner.number_at
@@ -513,8 +518,8 @@ class Process(Generic[R, P, U]):
         return in_order
 
     def codec_of_buffered(self, plan: ShardPlan) -> tuple[ValueCodec[Any], frozenset[type]]:
-        """Return the codec of buffered records, and the classes that it gives to records of types
-        that are not declared any more.
+        """Return the codec of buffered records, and the substitute classes of records whose type is
+        no longer declared.
         """
         assert self.ordered is not None
         names = plan.buffered_types
@@ -528,11 +533,13 @@ class Process(Generic[R, P, U]):
         return self._codecs_of_buffered[names]
 
     def with_traits(self, traits: Traits) -> Self:
-        """Return the same function without callbacks and with other traits."""
+        """Return the same function with other traits and without callbacks."""
         return type(self)(*self._arguments[:-1], traits)
 
     def __getstate__(self) -> _Packed:
-        """Return its parts for pickle, as the state of an object, so that it may be in a cycle."""
+        """Return the parts for pickle. They are restored as state, because an object may be part of
+        a cycle.
+        """
         callbacks = {name: (of.fn, of.hints) for name, of in self._callbacks.items()}
         handlers = [(of.fn, of.hints) for of in self.handlers.signatures]
         return self._arguments, callbacks, handlers
@@ -722,7 +729,7 @@ def _check_takes_one(declared: Process[Any, Any, Any]) -> None:
 
 
 def _check_states(declared: Process[Any, Any, Any]) -> None:
-    """Check that the function has the key of its states, and the clocks by which they expire."""
+    """Check that the function has a key and the clocks, as far as its states need them."""
     for spec in declared.states:
         if not declared.key and not spec.kind.is_local:
             raise StateTypeError(

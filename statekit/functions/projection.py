@@ -1,4 +1,4 @@
-"""Projections: new records from the fields of others, without a function. For `Stream.select`."""
+"""Projections for `Stream.select`: new records from fields of others, without a function."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from statekit.records.record_type import RecordType
 from statekit.shown import shown
 
 WHOLE = "*"
-"""Stands for a whole record in place of one of its fields."""
+"""Represents the complete record, in place of one of its fields."""
 
 
 class Projection:
-    """Makes records of one class from the fields of records of another.
+    """Creates records of one class from the fields of records of another class.
 
     Parameters:
         taken: the class of the records.
@@ -39,23 +39,25 @@ class Projection:
         return self._make(record)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return it without what is compiled from the classes again."""
+        """Return the attributes for pickle, without those that are compiled from the classes on
+        demand.
+        """
         compiled = ("taken", "into", "_make")
         return {name: of for name, of in self.__dict__.items() if name not in compiled}
 
     @functools.cached_property
     def taken(self) -> RecordType:
-        """The type of the records that it takes."""
+        """The type of the input records."""
         return RecordType.of(self._classes[0], where=self._where)
 
     @functools.cached_property
     def into(self) -> RecordType:
-        """The type of the records that it makes."""
+        """The type of the new records."""
         return RecordType.of(self._classes[1], where=self._where)
 
     @functools.cached_property
     def needs_records(self) -> bool:
-        """Whether records have to be made, as columns of the others are not enough.
+        """True if record objects must be created, because copying columns is not enough.
 
         A class may change values or add defaults while a record is made, and a field of another
         type may store a value in another form.
@@ -90,7 +92,9 @@ class Projection:
         return self.taken.getter((name,))
 
     def _checked(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Return which field each field of the new records gets, in their order."""
+        """Check the fields, and return the source field of each field of the new records, in their
+        order.
+        """
         into, taken = self.into, self.taken
         if into.fields is None or taken.fields is None:
             raise StateTypeError(
@@ -131,7 +135,7 @@ class Projection:
             yield name, of
 
     def _check_type(self, name: str, wanted: Any, found: Any, what: str) -> None:
-        """Check that a field may have all values of another one."""
+        """Check that a field accepts all values of another one."""
         members, nullable, _ = peel(found)
         accepted, may_be_none, _ = peel(wanted)
         if set(members) <= set(accepted) and (may_be_none or not nullable):
@@ -143,6 +147,6 @@ class Projection:
 
 
 def _stored_form(field: Field) -> tuple[set[Any], tuple[Any, ...]]:
-    """Return what the stored form of a field's values depends on."""
+    """Return the parts of a field's type that determine the stored form of its values."""
     members, _, metadata = peel(field.annotation)
     return set(members), metadata

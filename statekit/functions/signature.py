@@ -1,4 +1,4 @@
-"""Read the signature of a process function or of a timer callback."""
+"""The signature of a process function or of a timer callback: read and checked."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Given = Literal["record", "timer", "broadcast record"]
 
 
 class Signature:
-    """A function with the parameters that statekit fills.
+    """A function, with the parameters that statekit passes.
 
     Parameters:
         fn: the function.
@@ -109,7 +109,7 @@ class Signature:
             )
 
     def bind(self, states: dict[str, State], context: Context) -> Bound:
-        """Return the function and its arguments: it is called as `fn(first, *arguments)`."""
+        """Return the function and its arguments, for calls of the form `fn(first, *arguments)`."""
         given = {
             p.name: context if is_context(self.hints[p.name]) else states[p.name].handle
             for p in self._others
@@ -175,7 +175,7 @@ def outputs_annotation(name: str, hint: Any) -> Any:
 
 
 def declare(function: Any, name: str, hints: dict[str, Any]) -> Any:
-    """Give a function of statekit the name, parameters and annotations of a function of a user.
+    """Give a function of statekit the name, parameters and annotations of a user function.
 
     Parameters:
         hints: the annotation of each parameter, in order, and of "return".
@@ -207,7 +207,7 @@ def hints_of(fn: Callable[..., Any], caller: dict[str, Any]) -> dict[str, Any]:
 
 
 def _records_given(hint: Any, where: str) -> tuple[bool, Any]:
-    """Return whether an annotation is an iterator over records, and the type of the records.
+    """Return whether an annotation is an iterator over records, and the annotation of the records.
 
     Raises:
         StateTypeError: it is a collection of records, and no such iterator.
@@ -239,8 +239,8 @@ def _is_state(hints: dict[str, Any], parameter: inspect.Parameter) -> bool:
 def _checked_parameters(
     name: str, parameters: list[inspect.Parameter], hints: dict[str, Any], takes: str
 ) -> list[inspect.Parameter]:
-    """Return the parameters given at each call: the record or timer first, then states and
-    context.
+    """Check the parameters of each call, and return them: first the record or timer, then states
+    and context.
     """
     if not parameters:
         raise StateTypeError(f"{name}: the first parameter takes the {takes}, and is missing")

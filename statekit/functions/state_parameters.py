@@ -1,4 +1,4 @@
-"""Read and check the annotation of one state parameter."""
+"""State parameters: their annotations, read and checked."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _OPTIONS = (Default, Reduce, Aggregate, PickleCodec, TTL, Redistribute)
 
 
 def _without_options(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return an annotation without the options inside `Annotated`, and the options."""
+    """Split an annotation into the annotation without `Annotated` options, and the options."""
     if typing.get_origin(annotation) is not Annotated:
         return annotation, ()
     bare, *options = typing.get_args(annotation)
@@ -53,7 +53,7 @@ def _without_options(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def state_class(annotation: Any) -> type[State] | None:
-    """Return the kind of state that an annotation declares; None if it declares none."""
+    """Return the class of state that an annotation declares; None if it declares none."""
     bare, _ = _without_options(annotation)
     origin = typing.get_origin(bare) or bare
     if is_checkpointed(origin):
@@ -62,7 +62,7 @@ def state_class(annotation: Any) -> type[State] | None:
 
 
 def state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
-    """Read one state parameter."""
+    """Return the declaration of a state parameter."""
     where = f"{operator}, parameter {name!r}"
     bare, options = _without_options(annotation)
     state_cls = state_class(bare)
@@ -111,7 +111,7 @@ def state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
 
 
 def _codec(where: str, pickled: PickleCodec | None, annotation: Any) -> ValueCodec[Any]:
-    """Return the codec of a type, or the one that pickles its values."""
+    """Return the codec of a type, or a codec that pickles its values."""
     make = pickled.codec if pickled else value_codec
     return typing.cast("ValueCodec[Any]", with_place(where, lambda: make(annotation)))
 
@@ -119,7 +119,7 @@ def _codec(where: str, pickled: PickleCodec | None, annotation: Any) -> ValueCod
 def _redistribution(
     where: str, kind: type[State], declared: Redistribute | None
 ) -> Redistribute | None:
-    """Return the declared redistribution, if it fits the kind of state."""
+    """Return the declared redistribution after checking that it fits the kind of state."""
     if kind is BroadcastState:
         if declared is not None and declared.rule != "broadcast":
             raise StateTypeError(
@@ -180,7 +180,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _parameters(cls: type[Any]) -> list[inspect.Parameter]:
-    """Return the parameters of a class; none if Python cannot inspect them."""
+    """Return the parameters of a class; empty if Python cannot inspect them."""
     try:
         return list(inspect.signature(cls).parameters.values())
     except (TypeError, ValueError):
@@ -250,7 +250,7 @@ def _options(where: str, state_cls: type[State], options: tuple[Any, ...]) -> di
 
 
 def with_place(where: str, make: Callable[[], Any]) -> Any:
-    """Return the result of `make`. Its errors get the place `where`."""
+    """Return the result of `make`, and prepend the place `where` to its errors."""
     try:
         return make()
     except StateTypeError as error:
@@ -258,6 +258,6 @@ def with_place(where: str, make: Callable[[], Any]) -> Any:
 
 
 def annotation_text(annotation: Any) -> str:
-    """Return an annotation as text, that of an object without its stored type."""
+    """Return an annotation as text. The stored type of an object is left out."""
     is_object = state_class(annotation) is ObjectState
     return show(_without_options(annotation)[0] if is_object else annotation)

@@ -1,5 +1,5 @@
-"""Stateless functions: `map`, `filter`, `flat_map` and `select` of a stream, and `of`, which keeps
-the records of one type.
+"""Stateless functions: `map`, `filter`, `flat_map` and `select` of a stream, and `of`, which
+selects the records of one type.
 
 A stateless function takes one record and sees no state, no context and no clock. So it may run
 anywhere between the operators of a job, and any number of times.
@@ -27,7 +27,7 @@ Kind = Literal["of", "select", "map", "filter", "flat_map"]
 
 
 class Stateless:
-    """A function from a record to no, one or several records.
+    """A function from a record to zero or more records.
 
     Parameters:
         kind: what the function returns: a record ("map"), whether to keep the record ("filter"), an
@@ -92,39 +92,43 @@ class Stateless:
 
     @functools.cached_property
     def record_type(self) -> Records:
-        """The type of the records it takes."""
+        """The type of the input records."""
         return records_of(*self._takes, where=self._where)
 
     @functools.cached_property
     def output_type(self) -> AnyOutput:
-        """The type of the records it emits."""
+        """The type of the output records."""
         noun = "record" if self.keeps_records else "output"
         return output_type_of(self._emits, self._where, noun)
 
     @property
     def keeps_records(self) -> bool:
-        """Whether it emits records of its input unchanged."""
+        """True if the outputs are unchanged records of the input."""
         return self.kind in ("of", "filter")
 
     @property
     def selects_columns(self) -> bool:
-        """Whether its outputs are columns of its input: no function sees a record."""
+        """True if the outputs are columns of the input, so that no function is called with a
+        record.
+        """
         if isinstance(self.fn, Projection):
             return not self.fn.needs_records
         return self.kind == "of"
 
     @property
     def selects_type(self) -> bool:
-        """Whether it drops the records of other types than one."""
+        """True if it selects the records of one type."""
         return self.kind == "of" and len(self._takes) > 1
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what it was made from: types are compiled again where they are used."""
+        """Return the arguments of the constructor for pickle. Types are compiled again on
+        demand.
+        """
         compiled = ("record_type", "output_type")
         return {name: of for name, of in self.__dict__.items() if name not in compiled}
 
     def apply(self, records: list[Any], stream: str, epoch: int) -> list[Any]:
-        """Return what the function emits for some records.
+        """Return the outputs for some records.
 
         Parameters:
             stream: the name of its outputs, for messages.
@@ -149,7 +153,7 @@ class Stateless:
             raise typed from error
 
     def kept(self, records: list[Any], stream: str, epoch: int, *, own: bool = False) -> list[bool]:
-        """Return whether each record is kept, if it emits records unchanged.
+        """Return whether each record is kept. For functions whose outputs are unchanged records.
 
         Parameters:
             epoch: of the records, for messages.
@@ -175,8 +179,8 @@ class Stateless:
     def _failed(
         self, error: BaseException, record: Any, stream: str, epoch: int
     ) -> ProcessError | None:
-        """Return the error to raise instead of an error of the function; None to raise it with a
-        note.
+        """Return the error to raise in place of an error of the function; None to raise the
+        original one with a note.
         """
         if not is_users(error):
             error.add_note(f"while {self.kind} {stream!r} handled {shown(record)} in epoch {epoch}")
@@ -206,7 +210,9 @@ def _flattened(emitted: Iterable[Iterable[Any]]) -> Iterator[Any]:
 def _check_takes(
     fn: Callable[[Any], Any], hints: dict[str, Any], records: Records, where: str
 ) -> None:
-    """Check that a function takes one record of a type, as far as its annotation says."""
+    """Check that a function accepts one record of a type, according to its annotation if it has
+    one.
+    """
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):  # some functions of C have no signature
@@ -230,7 +236,9 @@ def _check_takes(
 
 
 def _check_says_whether(hints: dict[str, Any], where: str) -> None:
-    """Check that the function of a filter returns a bool, as far as its annotation says."""
+    """Check that the function of a filter returns a bool, according to its annotation if it has
+    one.
+    """
     if hints.get("return", bool) not in (bool, Any):
         raise StateTypeError(
             f"{where}: the function returns {annotation_text(hints['return'])}, and a filter keeps "
@@ -239,7 +247,7 @@ def _check_says_whether(hints: dict[str, Any], where: str) -> None:
 
 
 def _emitted(kind: Kind, name: str, hints: dict[str, Any], where: str) -> Any:
-    """Return the type of the records that a function emits, as its annotation says."""
+    """Return the type of the emitted records, according to the annotation."""
     if "return" not in hints:
         example = "Iterator[T] for outputs of type T" if kind == "flat_map" else "their type"
         raise StateTypeError(

@@ -1,4 +1,4 @@
-"""Passes: which operators share one shuffle, and why others do not.
+"""Passes: the operators that share one shuffle, and the reasons why others do not.
 
 An operator that is fed by one other operator with the same key can run where its records are
 emitted, if the records that are emitted for a key have that key. statekit cannot know this. It
@@ -51,20 +51,20 @@ class Chain:
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The names of the streams that it reads."""
+        """Names of the streams that the chain reads."""
         before = self.transforms[0]
         return (before[0].input,) if before else self.first.streams
 
     @property
     def shuffled(self) -> Records:
-        """The type, or types, of the records that are shuffled."""
+        """Type, or types, of the records that are shuffled."""
         before = self.transforms[0]
         return before[0].function.record_type if before else self.first.declared.record_type
 
     @property
     def shares_rows(self) -> bool:
-        """Whether its first operator can take rows of one stream that others take, too: as they
-        are, with a key, and of one type.
+        """True if the first operator can share the rows of one stream with the first operators of
+        other chains: its records are shuffled by a key, uncombined, and of one type.
         """
         first = self.first
         is_plain = len(self.streams) == 1 and len(self.shuffled.members) == 1
@@ -72,12 +72,12 @@ class Chain:
 
     @property
     def output_type(self) -> AnyOutput | None:
-        """The type of what it emits; None if it emits nothing."""
+        """Type of the outputs; None if the chain emits nothing."""
         return self.after[-1].function.output_type if self.after else self.last.declared.output_type
 
     @property
     def output(self) -> str:
-        """The name of the stream that it emits."""
+        """Name of the stream that the chain emits."""
         return self.after[-1].name if self.after else self.last.name
 
 
@@ -93,22 +93,22 @@ class Pass:
 
     @property
     def first(self) -> Operator:
-        """The operator by which the tasks of the pass are known."""
+        """The operator that identifies the tasks of the pass."""
         return self.chains[0].first
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The names of the streams that it reads."""
+        """Names of the streams that the pass reads."""
         return self.chains[0].streams
 
     @property
     def operators(self) -> tuple[Operator, ...]:
-        """All its operators."""
+        """All operators of the pass."""
         return tuple(operator for chain in self.chains for operator in chain.operators)
 
 
 def passes(plan: Plan, strayed: Collection[str] = (), alone: Collection[str] = ()) -> list[Pass]:
-    """Return all operators of a plan in passes, each after those that feed it.
+    """Return all operators of a plan in passes, each pass after the ones that feed it.
 
     Parameters:
         strayed: operators that have received records with other keys.
@@ -124,13 +124,13 @@ def passes(plan: Plan, strayed: Collection[str] = (), alone: Collection[str] = (
 
 
 def passes_before(plan: Plan, each: Pass, among: Iterable[Pass]) -> list[Pass]:
-    """Return the passes whose outputs one needs, without those before them."""
+    """Return the passes whose outputs a pass needs directly."""
     needed = plan.operators_before(each.streams)
     return [before for before in among if any(chain.last.name in needed for chain in before.chains)]
 
 
 def chains(plan: Plan, strayed: Collection[str] = ()) -> list[Chain]:
-    """Return all operators of a plan in chains, each after those that feed it.
+    """Return all operators of a plan in chains, each chain after the ones that feed it.
 
     Parameters:
         strayed: operators that have received records with other keys.
@@ -158,7 +158,7 @@ def chains(plan: Plan, strayed: Collection[str] = ()) -> list[Chain]:
 def _transforms_before(
     plan: Plan, operator: Operator, strayed: Collection[str]
 ) -> tuple[Transform, ...]:
-    """Return the transforms that can run where an operator receives their outputs.
+    """Return the transforms that can run in the tasks of the operator that receives their outputs.
 
     The records that they take are shuffled by the key of the operator, so they need its fields.
     """
@@ -189,7 +189,7 @@ def _has_fields(record_type: RecordType, names: tuple[str, ...]) -> bool:
 
 
 def _transforms_after(plan: Plan, operator: Operator) -> tuple[Transform, ...]:
-    """Return the transforms that can run where an operator emits its outputs."""
+    """Return the transforms that can run in the tasks of the operator that feeds them."""
     found: list[Transform] = []
     stream = operator.name
     while plan.reads_of(stream) == 1 and (following := plan.transforms_of(stream)):
@@ -204,7 +204,7 @@ def _transforms_after(plan: Plan, operator: Operator) -> tuple[Transform, ...]:
 def _apart(
     plan: Plan, operator: Operator, stream: str, feeders: list[Chain], strayed: Collection[str]
 ) -> str | None:
-    """Return why an operator cannot be chained to the one that feeds it; None if it can.
+    """Return the reason why an operator cannot be chained to the one that feeds it; None if it can.
 
     Parameters:
         stream: that it reads, by itself or by the transforms that run in its tasks.

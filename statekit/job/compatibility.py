@@ -1,4 +1,4 @@
-"""Compare what a checkpoint contains with what the code declares."""
+"""Compare the contents of a checkpoint with the declarations in the code."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def next_job_file(
 
 
 def without_empty_buffers(stored: JobFile, last: EpochManifest) -> JobFile:
-    """Return a job file that says nothing of buffered records where an operator has none: what it
-    buffers from now on may have any type.
+    """Return a job file without the types and inputs of buffered records for each operator that has
+    none buffered. Its next buffered records may have any type.
 
     Parameters:
         last: the epoch that is continued.
@@ -113,7 +113,7 @@ def _state_successions(operator: Operator, before: OperatorRecord) -> Iterator[S
 
 
 def _continued(operator: Operator, stored: JobFile) -> OperatorRecord:
-    """Return the record of an operator that follows the stored one.
+    """Return the job file's record of an operator, as successor of the stored one.
 
     Raises:
         StateSchemaError: rows of a state would be misread.
@@ -137,8 +137,8 @@ def _continued(operator: Operator, stored: JobFile) -> OperatorRecord:
 
 
 def _buffered_type(before: OperatorRecord, declared: OperatorRecord) -> Any:
-    """Return the type of buffered records: the stored union's members at their places, as they are
-    declared now, then new ones.
+    """Return the type of buffered records: the members of the stored union in their order, as they
+    are declared now, then new members.
 
     The first member of a union is written without its name, so it has to stay the first.
     """
@@ -154,7 +154,6 @@ def _buffered_type(before: OperatorRecord, declared: OperatorRecord) -> Any:
 
 
 def _types_not_taken(before: OperatorRecord, declared: OperatorRecord) -> tuple[str, ...]:
-    """Return the names of types of buffered records that are no longer declared."""
     if before.ordered is None or declared.ordered is None:
         return ()
     stored = members(Schema.from_json(_buffered_type(before, declared)))
@@ -163,7 +162,9 @@ def _types_not_taken(before: OperatorRecord, declared: OperatorRecord) -> tuple[
 
 
 def _is_renamed(before: OperatorRecord, declared: OperatorRecord) -> bool:
-    """Return whether the one type of buffered records has another name: it still has an input."""
+    """Return whether the single type of buffered records was renamed: an input is still the
+    same.
+    """
     names = [Schema.from_json(of).brief for of in (before.ordered, declared.ordered)]
     is_one = not before.buffered_types and not declared.buffered_types
     had = before.buffered_inputs or declared.inputs  # earlier versions did not store inputs
@@ -171,14 +172,14 @@ def _is_renamed(before: OperatorRecord, declared: OperatorRecord) -> bool:
 
 
 def _past_buffered_types(before: OperatorRecord, ordered: Any) -> tuple[Any, ...]:
-    """Return earlier types of buffered records, without the present one."""
+    """Return the earlier types of buffered records, without the present one."""
     if before.ordered is None or ordered is None:
         return before.ordered_past
     return former((*before.ordered_past, before.ordered), ordered)
 
 
 def _buffered_inputs(before: OperatorRecord, declared: OperatorRecord) -> tuple[str, ...]:
-    """Return the inputs of buffered records: those of before at their places, then new ones.
+    """Return the inputs of buffered records: the stored inputs in their order, then new ones.
 
     Raises:
         StateSchemaError: there are too many.
@@ -224,7 +225,7 @@ _DROPPED = {
 
 
 def _dropped_text(operator: str, again: list[str], options_of: Mapping[str, str]) -> str:
-    """Return why dropped states cannot be declared again."""
+    """Return the reason why dropped states cannot be declared again."""
     for family, (declares, rows, effect, remedy) in _DROPPED.items():
         if family in again:
             return (
@@ -257,7 +258,6 @@ def _keeps_keys(stored: OperatorRecord, declared: OperatorRecord) -> bool:
 def _check_operator(
     stored: OperatorRecord, operators: Sequence[Operator], allow_dropped_state: bool
 ) -> None:
-    """Compare a stored operator with the code."""
     operator = next((each for each in operators if each.name == stored.name), None)
     if operator is None:
         if stored.holds and not allow_dropped_state:
@@ -289,7 +289,7 @@ def _check_operator(
 
 
 def _check_widths(stored: OperatorRecord, declared: OperatorRecord) -> None:
-    """Check before a row is read that stored numbers fit the declared types."""
+    """Check that stored numbers fit the declared types. Called before any row is read."""
     for name, bits in declared.widths.items():
         if bits < stored.widths.get(name, bits):
             raise StateSchemaError(
@@ -300,7 +300,7 @@ def _check_widths(stored: OperatorRecord, declared: OperatorRecord) -> None:
 
 
 def _check_timers(stored: OperatorRecord, declared: OperatorRecord, on_timer: str) -> None:
-    """Check before a timer is due that stored timers have a callback."""
+    """Check that stored timers have a callback. Called before any timer is due."""
     if not declared.timers:
         raise StateSchemaError(
             f"operator {stored.name!r} handled timers and no longer does: decorate a function with "
@@ -329,8 +329,8 @@ def _check_timers(stored: OperatorRecord, declared: OperatorRecord, on_timer: st
 def _check_buffered(
     stored: OperatorRecord, declared: OperatorRecord, names: FieldNames, allow_dropped_state: bool
 ) -> None:
-    """Check before a buffered record is due that it can be handled. Those of types that are still
-    declared are read, whatever is given up.
+    """Check that stored buffered records can be handled. Called before any of them is due. Records
+    of types that are still declared are read, even if other types are dropped.
     """
     if stored.ordered is None:
         return

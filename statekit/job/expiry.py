@@ -1,4 +1,4 @@
-"""How expiry continues from run to run: eras that begin, TTLs that change, downtime.
+"""Expiry across runs: new eras, changed TTLs and downtime.
 
 All of it is in the job file, which every manifest references. So whoever reads an epoch knows when
 its rows expire, and no row is rewritten.
@@ -19,7 +19,7 @@ Times = Mapping[Clock, int]
 
 
 def continued_expiry(stored: JobFile, wanted: JobFile, last: EpochManifest) -> JobFile:
-    """Return the job file of a start with what the checkpoint says about expiry.
+    """Return the job file of a start, with the eras and write times of expiry from the checkpoint.
 
     Rows that had expired in the last epoch stay expired, whatever the TTL is now. The era of a new
     state of an operator with rows has not begun.

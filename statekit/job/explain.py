@@ -1,4 +1,4 @@
-"""`Job.explain()`: how a job runs on Spark, and what its last epoch did."""
+"""`Job.explain()`: the execution of a job on Spark, and the cost of its last epoch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def explained_plan(plan: Plan, last: EpochManifest | None = None) -> str:
 
 
 def _of_epoch(plan: Plan, last: EpochManifest) -> Iterator[str]:
-    """Yield what an epoch took of workers and executors, the operator that took most first."""
+    """Yield the CPU time and the executors of an epoch, the operator with the most CPU time
+    first.
+    """
     ran = {each.name: last.operators.get(each.name) for each in plan.operators}
     epochs = {name: epoch for name, epoch in ran.items() if epoch is not None}
     total_us = sum(epoch.cpu_us for epoch in epochs.values())
@@ -50,7 +52,7 @@ def _of_epoch(plan: Plan, last: EpochManifest) -> Iterator[str]:
 
 
 def _where(epoch: OperatorEpoch) -> str:
-    """Return where the shards of an operator ran, as text; nothing without a cluster."""
+    """Return the placement of an operator's shards as text; empty without a cluster."""
     placed = epoch.placed
     if not placed.shards:
         return ""
@@ -62,14 +64,13 @@ def _where(epoch: OperatorEpoch) -> str:
 
 
 def _transforms_alone(plan: Plan, chained: list[Chain]) -> Iterator[Transform]:
-    """Yield the transforms that run in no task of an operator."""
     inside = [name for each in chained for some in each.transforms for name in some]
     inside += [transform for each in chained for transform in each.after]
     yield from (transform for transform in plan.transforms if transform not in inside)
 
 
 def _after(plan: Plan, each: Pass, found: list[Pass]) -> str:
-    """Return after which passes one runs, as text: beside all others."""
+    """Return the passes that must end before a pass, as text; empty if there are none."""
     numbers = [str(found.index(before) + 1) for before in passes_before(plan, each, found)]
     return f", after pass {' and '.join(numbers)}" if numbers else ""
 
@@ -89,7 +90,7 @@ def _of_pass(plan: Plan, each: Pass) -> Iterator[str]:
 
 
 def _of_chain(each: Chain, beside: Operator | None) -> Iterator[str]:
-    """Yield what runs in the tasks of a chain.
+    """Yield the steps that run in the tasks of a chain.
 
     Parameters:
         beside: the first operator of the pass, if that is another one.
@@ -111,7 +112,7 @@ def _runs_in(transform: Transform, operator: Operator) -> str:
 
 
 def _reading(plan: Plan, each: Pass) -> Iterator[str]:
-    """Yield which columns leave the JVM."""
+    """Yield the columns that leave the JVM."""
     combiner = each.first.declared.traits.combiner
     for stream in each.streams:
         records = plan.record_of(stream)

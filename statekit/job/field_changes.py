@@ -17,8 +17,7 @@ from statekit.job.plan import Operator
 
 
 def check_same_fields(stored: OperatorRecord, declared: OperatorRecord, operator: Operator) -> None:
-    """Check that the key, the event time and the aggregates of an operator are of the stored
-    fields.
+    """Check that the key, the event time and the aggregates of an operator use the stored fields.
 
     Raises:
         StateSchemaError: one is of another field; the message shows both.
@@ -62,8 +61,8 @@ def _check_event_time(stored: OperatorRecord, declared: OperatorRecord, names: F
 
 
 def _check_selected_times(stored: OperatorRecord, operator: Operator) -> None:
-    """Check the fields that the event time of selected records is taken from. One that is no field
-    any more may have another name now.
+    """Check the fields that supply the event time of selected records. A field that is missing may
+    have been renamed.
     """
     for field in operator.times:
         before = stored.time_fields.get(field.input, field.name)
@@ -79,7 +78,9 @@ def _check_selected_times(stored: OperatorRecord, operator: Operator) -> None:
 
 
 def _check_definition(stored: OperatorRecord, declared: OperatorRecord, operator: Operator) -> None:
-    """Check that an operator is defined as it was. Aggregates may come and go with their states."""
+    """Check that the definition of an operator is unchanged. Aggregates may be added and removed
+    with their states.
+    """
     before, now = stored.definition or {}, declared.definition or {}
     definition = operator.declared.traits.definition
     if stored.definition is None or definition is None:
@@ -115,12 +116,12 @@ def _key_names(operator: OperatorRecord) -> tuple[str, ...]:
 
 
 def _is_same(before: Sequence[str], now: Sequence[str], names: FieldNames) -> bool:
-    """Return whether declared fields are the stored ones, perhaps under other names."""
+    """Return whether declared fields are the stored ones, possibly under other names."""
     return [*before] == [*now] or [names.present(name) for name in before] == [*now]
 
 
 def _why(before: Sequence[str], now: Sequence[str], names: FieldNames) -> str:
-    """Return why declared fields are not the stored ones."""
+    """Return the reason why declared fields are not the stored ones."""
     if sorted(before) == sorted(now):
         return "the same fields are in another order"
     differ = [name for name, new in zip(before, now, strict=True) if names.present(name) != new]
@@ -133,7 +134,7 @@ def _why(before: Sequence[str], now: Sequence[str], names: FieldNames) -> str:
 
 
 def _renaming(before: Sequence[str], now: Sequence[str], names: FieldNames) -> str:
-    """Return the advice to declare new names; empty if fields were not renamed."""
+    """Return advice to declare new names; empty if no field was renamed."""
     pairs = {
         name: new
         for name, new in zip(before, now, strict=True)

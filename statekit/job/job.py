@@ -1,4 +1,4 @@
-"""`Job`: sources, process functions and sinks, connected."""
+"""`Job`: a graph of sources, process functions and sinks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class JobPart(Protocol):
     """A part of a job that declares operators of its own."""
 
     def added_to(self, job: Job) -> None:
-        """Take the job that the part belongs to. Called by `Job.add`."""
+        """Set the job of this part. Called by `Job.add`."""
 
 
 P = TypeVar("P", bound=JobPart)
@@ -150,7 +150,7 @@ class Job(Plan):
         return part
 
     def explain(self, checkpoint: str | Path | None = None) -> str:
-        """Describe what Spark reads, shuffles, combines and calls, and why.
+        """Describe the reads, shuffles, combiners and calls of the job on Spark, with the reasons.
 
         Parameters:
             checkpoint: a directory or object store URL, to describe what its last epoch took, too:
@@ -383,7 +383,7 @@ class Job(Plan):
 
 
 def _runtime(module: str, name: str) -> Callable[..., Any]:
-    """Return a runtime, which is imported on its first use.
+    """Import a runtime on its first use and return it.
 
     A plan does not depend on its runtime, and `import statekit` must not need PySpark.
     """

@@ -46,13 +46,13 @@ class StartOptions(RunOptions):
 
     @property
     def spark_trigger(self) -> dict[str, Any]:
-        """The trigger as `DataStreamWriter.trigger` takes it."""
+        """The trigger as arguments of `DataStreamWriter.trigger`."""
         if isinstance(self.trigger, str):
             return {"processingTime": self.trigger}
         return dict(self.trigger or {})
 
     @property
     def ends_with_input(self) -> bool:
-        """Whether the stream ends by itself when it has read all input."""
+        """True if the stream ends by itself after all input was read."""
         trigger = self.spark_trigger
         return bool(trigger.get("availableNow") or trigger.get("once"))

@@ -28,7 +28,7 @@ RESERVED = "__statekit"
 
 @dataclass(frozen=True)
 class Source:
-    """An input of records, by name.
+    """A named input of records.
 
     Parameters:
         idle_after_us: after so much processing time without records, it does not hold back event
@@ -42,7 +42,7 @@ class Source:
 
 @dataclass(frozen=True)
 class TimeField:
-    """The field that the event time of selected records is taken from.
+    """The field that supplies the event time of selected records.
 
     Parameters:
         input: the name of the input with the selected records.
@@ -57,7 +57,7 @@ class TimeField:
 
 @dataclass(frozen=True)
 class Operator:
-    """A process function in a job: named, and fed by sources or other operators.
+    """A process function in a job, with a name and its input streams.
 
     Parameters:
         inputs: names of the keyed input streams.
@@ -73,16 +73,16 @@ class Operator:
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The names of all its input streams. The number of an input is its position in them."""
+        """Names of all input streams. The number of an input is its position in this tuple."""
         return self.inputs + self.broadcasts
 
     @property
     def late(self) -> str:
-        """The name of the stream of records that arrived too late."""
+        """Name of the stream of late records."""
         return late_name(self.name)
 
     def record(self) -> OperatorRecord:
-        """Return its part of the job file: key and states with their types.
+        """Return the operator's part of the job file: key, states and types.
 
         Raises:
             StateTypeError: a name or a type in it could not be read back.
@@ -126,7 +126,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class Transform:
-    """A stateless function in a job: named, and fed by one stream."""
+    """A stateless function in a job, with a name and one input stream."""
 
     name: str
     function: Stateless
@@ -135,14 +135,14 @@ class Transform:
 
 @dataclass(frozen=True)
 class Output:
-    """An output of the job, by name."""
+    """A named output of the job."""
 
     name: str
     stream: str
 
 
 class Plan:
-    """Sources, operators and sinks, and how they are connected.
+    """The plan of a job: sources, operators and sinks, and the connections between them.
 
     Attributes:
         name: of the job.
@@ -160,8 +160,8 @@ class Plan:
         self.sinks: list[Output] = []
 
     def free_name(self, kind: Literal["source", "operator", "stream"], name: str) -> str:
-        """Return the name of a new source, operator or transform after checking it, and for an
-        operator the name of its late stream.
+        """Check and return the name of a new source, operator or transform. For an operator, also
+        check the name of its late stream.
 
         Raises:
             StateTypeError: another stream has one of the names, or it is not a valid name.
@@ -195,7 +195,7 @@ class Plan:
         return name
 
     def put_operator(self, operator: Operator) -> None:
-        """Add an operator, or replace the one of its name.
+        """Add an operator, or replace the operator of the same name.
 
         Raises:
             StateTypeError: it would be fed by its own outputs, or they do not fit what reads those
@@ -215,7 +215,9 @@ class Plan:
             raise
 
     def _selecting_again(self, transform: Transform, operator: Operator) -> Transform:
-        """Return a transform of a replaced operator, which may have records of other types."""
+        """Return a transform of a replaced operator. A selection by class is built again for the
+        new record types.
+        """
         function, streams = transform.function, (operator.name, operator.late)
         records = self.record_of(transform.input) if transform.input in streams else None
         if records is None or function.kind != "of":
@@ -223,8 +225,8 @@ class Plan:
         return replace(transform, function=Stateless.selection(records, function.fn))
 
     def _check_readers(self, before: Operator, operator: Operator) -> None:
-        """Check that what reads the outputs and late records of a replaced operator can read those
-        of the new one: the same classes, and others that nobody selects.
+        """Check that the readers of a replaced operator can read the new outputs and late records.
+        Readers of all records need the same classes, selections by class need the earlier classes.
 
         Raises:
             StateTypeError: it cannot.
@@ -244,7 +246,8 @@ class Plan:
                 )
 
     def _in_order(self, operators: Iterable[Operator]) -> list[Operator]:
-        """Return operators, each behind those that feed it, and otherwise as they are.
+        """Sort operators so that each follows the operators that feed it. The order is otherwise
+        kept.
 
         Raises:
             StateTypeError: some feed each other.
@@ -265,7 +268,7 @@ class Plan:
         return ordered
 
     def record_of(self, stream: str) -> Records | None:
-        """Return the type, or types, of a stream's records; None if it has none."""
+        """Return the record type, or types, of a stream; None if it has no records."""
         for source in self.sources:
             if source.name == stream:
                 return source.record_type
@@ -276,20 +279,22 @@ class Plan:
         return output.record_type if output is not None else None
 
     def output_of(self, stream: str) -> AnyOutput | None:
-        """Return the type of what an operator or a transform emits; None if it emits nothing."""
+        """Return the output type of an operator or a transform; None if it emits nothing."""
         transform = self.transform(stream)
         if transform is not None:
             return transform.function.output_type
         return self.operator(stream).declared.output_type
 
     def idle_after_us(self, stream: str) -> int | None:
-        """Return when a stream is idle: when its source is. Others follow what feeds them."""
+        """Return the time after which the source of a stream counts as idle; None for all other
+        streams.
+        """
         origin = self.origin_of(stream)
         of_sources = (each.idle_after_us for each in self.sources if each.name == origin)
         return next(of_sources, None)
 
     def transform(self, name: str) -> Transform | None:
-        """Return the transform of that name; None if the stream is none."""
+        """Return the transform that emits a stream; None if no transform does."""
         return next((transform for transform in self.transforms if transform.name == name), None)
 
     def transforms_of(self, stream: str) -> list[Transform]:
@@ -297,15 +302,15 @@ class Plan:
         return [transform for transform in self.transforms if transform.input == stream]
 
     def origin_of(self, stream: str) -> str:
-        """Return the source, operator or late stream whose records the transforms got that lead to
-        a stream; the stream itself if it is none of a transform.
+        """Return the stream at the start of a chain of transforms; the stream itself if no
+        transform emits it.
         """
         while (transform := self.transform(stream)) is not None:
             stream = transform.input
         return stream
 
     def time_fields(self, event_time: str, streams: Iterable[str]) -> Iterator[TimeField]:
-        """Yield the fields that the event time of streams of selected records is taken from.
+        """Yield the source fields of the event time of streams with selected records.
 
         There is none for records that a function makes.
         """
@@ -318,8 +323,8 @@ class Plan:
                 yield TimeField(stream, name, others)
 
     def _selected_from(self, stream: str, field: str) -> tuple[str, str]:
-        """Return the stream and the field that a field of selected records is taken from; the
-        stream itself if its records are not selected, or are made by a function.
+        """Return the stream and field that a field of selected records is copied from; the stream
+        and field themselves if the records are not selected, or a function creates them.
         """
         origin, name = stream, field
         while (transform := self.transform(origin)) is not None:
@@ -331,7 +336,7 @@ class Plan:
         return origin, name
 
     def operators_before(self, streams: Iterable[str]) -> set[str]:
-        """Return the operators whose outputs are needed for some streams, without those before."""
+        """Return the operators that directly supply the records of some streams."""
         names = set()
         for origin in map(self.origin_of, streams):
             late_of = next((each for each in self.operators if each.late == origin), None)
@@ -342,7 +347,7 @@ class Plan:
         return names
 
     def reads_of(self, stream: str) -> int:
-        """Return how many operators, transforms and sinks read a stream."""
+        """Return the number of operators, transforms and sinks that read a stream."""
         operators = sum(operator.streams.count(stream) for operator in self.operators)
         return operators + len(self.transforms_of(stream)) + len(self.sinks_of(stream))
 
@@ -363,8 +368,8 @@ class Plan:
         return any(source.name == stream for source in self.sources)
 
     def has_given_rows(self, stream: str) -> bool:
-        """Return whether a stream has rows as a source got them, of which the constructor of their
-        class makes records. The job has made and written all others.
+        """Return whether a stream has the rows of a source, whose class creates records from them.
+        The job itself has created and written the rows of all other streams.
         """
         transform = self.transform(stream)
         if transform is not None:
@@ -381,11 +386,11 @@ class Plan:
         return any(operator.name == stream for operator in self.operators)
 
     def wants_late(self, operator: Operator) -> bool:
-        """Return whether anything consumes the late records of an operator."""
+        """Return whether the late records of an operator are consumed."""
         return self.reads_of(operator.late) > 0
 
     def check_names(self, inputs: Iterable[str], outputs: Iterable[str]) -> None:
-        """Check that there is an input for each source and an output for each sink.
+        """Check that there is one input per source and one output per sink.
 
         Raises:
             StateTypeError: one is missing, or is not in the job.
@@ -408,7 +413,7 @@ class Plan:
         return "\n".join([f"job {self.name}", *self._drawn(sources)])
 
     def _drawn(self, parts: Sequence[tuple[str, str | None]]) -> Iterator[str]:
-        """Yield the lines of parts, each with its title and the stream that is drawn below it."""
+        """Yield the lines of parts, each with its title and the stream to draw below it."""
         for position, (title, stream) in enumerate(parts):
             last = position == len(parts) - 1
             yield f"{'└' if last else '├'}── {title}"
@@ -416,7 +421,7 @@ class Plan:
                 yield f"{'    ' if last else '│   '}{line}"
 
     def _below(self, stream: str) -> Iterator[str]:
-        """Yield the lines of everything that a stream feeds, and of the states of its operator."""
+        """Yield the lines of all readers of a stream, and of the states of its operator."""
         of = next((each for each in self.operators if each.name == stream), None)
         states = () if of is None else of.declared.states
         parts: list[tuple[str, str | None]] = [
@@ -433,13 +438,12 @@ class Plan:
 
 
 def _classes(records: Any) -> set[Any]:
-    """Return the classes of records or of outputs; none for other outputs."""
     records = records if records is None or isinstance(records, Records) else records.record_type
     return set() if records is None else {member.cls for member in records.members}
 
 
 def _streams_of(operator: str) -> dict[str, str]:
-    """Return the streams of an operator by name, each with its description for errors."""
+    """Return the streams of an operator by name, with descriptions for errors."""
     late = late_name(operator)
     return {
         operator: f"operator {operator!r}",
@@ -492,8 +496,8 @@ def _transform_text(transform: Transform) -> str:
 
 
 def _drawn_under(operator: Operator, stream: str) -> Iterator[tuple[str, str | None]]:
-    """Yield the parts of an operator to draw under a stream that feeds it: all of it under the
-    first.
+    """Yield the parts of an operator to draw under a stream that feeds it: all parts under the
+    first stream, a reference under others.
     """
     for number, name in enumerate(operator.inputs):
         if name == stream and number == 0:

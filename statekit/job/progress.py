@@ -1,4 +1,4 @@
-"""What a job reports while it runs and after it has ended."""
+"""Progress, metrics and result of a job."""
 
 from __future__ import annotations
 
@@ -94,7 +94,6 @@ totals; use one of these names
         )
 
     def _sink_of(self, stream: Stream[Any]) -> str:
-        """Return the name of the first sink of a stream."""
         names = [sink.name for sink in self.sinks if sink.stream == stream.name]
         if not names:
             raise StateTypeError(
@@ -176,14 +175,16 @@ class RunningJob(Protocol):
 
     @property
     def is_active(self) -> bool:
-        """Whether it still runs."""
+        """True until the job has ended."""
 
     @property
     def metrics_address(self) -> str | None:
         """The URL that Prometheus reads; None without `metrics=`, and after the end."""
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until it ends, for at most `timeout_s` seconds. Return whether it has ended."""
+        """Wait for the end of the job, for at most `timeout_s` seconds. Return whether it has
+        ended.
+        """
 
     def savepoint(self, name: str) -> str:
         """Write all state after the last committed epoch to a savepoint. Return its URL."""

@@ -1,4 +1,4 @@
-"""How a stored state continues when its declaration changes.
+"""Succession: the next version of a stored state whose declaration changed.
 
 A declaration that reads all rows of the present generation continues it, and the previous one is
 kept in `past`: so a field that was removed and comes back with another type is detected. Otherwise
@@ -55,13 +55,13 @@ class Succession:
 
 
 class _RefusedError(Exception):
-    """Why a declaration is refused, in the words of the message."""
+    """A refused declaration. The text is the reason, as a part of the message."""
 
 
 def succession(
     operator: str, stored: StateRecord, declared: StateRecord, hooks: Sequence[Hook]
 ) -> Succession:
-    """Return how a stored state continues.
+    """Return the succession of a stored state.
 
     Parameters:
         declared: as in the code, in its first era and generation.
@@ -130,7 +130,7 @@ def _keeps_map_keys(stored: StateRecord, declared: StateRecord) -> bool:
 
 
 def former(declared: Sequence[T], now: T) -> tuple[T, ...]:
-    """Return each earlier declaration once, without the present one."""
+    """Return the distinct earlier declarations, without the present one."""
     distinct: list[T] = []
     for declaration in declared:
         if declaration not in (now, *distinct):
@@ -139,15 +139,17 @@ def former(declared: Sequence[T], now: T) -> tuple[T, ...]:
 
 
 def _why(stored: PastState, declared: StateRecord) -> str | None:
-    """Return why rows of an earlier declaration would be misread; None if they would not."""
+    """Return the reason why rows of an earlier declaration would be misread; None if they would
+    not.
+    """
     if stored.codec != declared.codec:
         return f"rows were written by the codec {stored.codec} and would be by {declared.codec}"
     return why_unreadable(value_schema(stored), value_schema(declared), declared.shape.value)
 
 
 def _is_converted(before: PastState, declared: StateRecord, hooks: Sequence[Hook]) -> bool:
-    """Return whether a hook is for the exact type that changed, though rows could be read without
-    it.
+    """Return whether a hook takes exactly the type that changed. It is then called even if the rows
+    could be read without it.
     """
     if is_same_type(value_schema(before), value_schema(declared)):
         return False
@@ -168,7 +170,9 @@ def _check_hooks(record: StateRecord, hooks: Sequence[Hook]) -> None:
 
 
 def _check_reducer(stored: StateRecord, record: StateRecord) -> None:
-    """Check that stored values were combined as new ones will be, unless a hook converts them."""
+    """Check that stored and new values are combined by the same reducer, unless a hook converts
+    them.
+    """
     before, now = stored.reducer, record.reducer
     if None in (before, now) or before == now or record.generation > stored.generation:
         return

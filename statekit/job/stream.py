@@ -1,4 +1,4 @@
-"""`Stream`: what a user can do with the records of a source or an operator."""
+"""`Stream`: the operations on the records of a source or an operator."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Stream(Generic[T]):
 
     @property
     def job(self) -> Plan:
-        """The job that it belongs to."""
+        """The job of this stream."""
         return self._job
 
     @property
     def record_class(self) -> type[T]:
-        """The class of its records.
+        """The class of the records.
 
         Raises:
             StateTypeError: it has records of several classes, or none.
@@ -55,7 +55,7 @@ class Stream(Generic[T]):
 
     @property
     def name(self) -> str:
-        """The name of its source or operator; all names for a union."""
+        """Name of the source or operator; for a union, all names."""
         return " | ".join(self._names)
 
     @overload
@@ -149,7 +149,7 @@ class Stream(Generic[T]):
         return OperatorStream(self._job, name)
 
     def of(self, cls: type[V], *, name: str | None = None) -> Stream[V]:
-        """Return the records of one class, of a stream that has several.
+        """Select the records of one class from a stream of several.
 
         A process function declared `-> Iterator[A | B]` emits records of both classes, in one
         stream. Each class is a stream of its own, too, with its own columns on Spark. The function
@@ -202,7 +202,9 @@ class Stream(Generic[T]):
         return Stream(self._job, *names)
 
     def _part(self, stream: str, cls: type, name: str | None) -> Iterator[str]:
-        """Yield the name of the stream with the records of one class of a stream, if it has any."""
+        """Yield the name of the stream with a stream's records of one class, if it has that
+        class.
+        """
         records = self._job.record_of(stream)
         if records is None or all(member.cls is not cls for member in records.members):
             return
@@ -220,7 +222,7 @@ class Stream(Generic[T]):
     def map(
         self, fn: Callable[[T], V], *, into: type[V] | None = None, name: str | None = None
     ) -> Stream[V]:
-        """Replace each record by what a function makes of it.
+        """Replace each record by the result of a function.
 
         The function sees no state, and runs in the same tasks as the operator that reads its
         outputs, where possible.
@@ -277,7 +279,7 @@ class Stream(Generic[T]):
         into: type[V] | None = None,
         name: str | None = None,
     ) -> Stream[V]:
-        """Replace each record by all those that a function yields for it.
+        """Replace each record by all records that a function yields for it.
 
         Parameters:
             fn: an ordinary function of one record, annotated `-> Iterator[V]`, where V may be
@@ -304,7 +306,7 @@ class Stream(Generic[T]):
         return self._transformed("flat_map", fn, into, name)
 
     def select(self, into: type[V], *, name: str | None = None, **fields: str) -> Stream[V]:
-        """Replace each record by one of another class that has fields of it.
+        """Replace each record by one of another class, with fields copied from it.
 
         No function is called: on Spark, columns are selected.
 
@@ -341,7 +343,7 @@ class Stream(Generic[T]):
         return Stream(self._job, new)
 
     def _transformed(self, kind: Any, fn: Any, into: Any, name: str | None) -> Stream[Any]:
-        """Add a transform of each of these streams."""
+        """Add the same transform to each of these streams."""
         chosen = name or name_of(fn)
         if chosen == "<lambda>":
             raise StateTypeError(
@@ -357,7 +359,7 @@ class Stream(Generic[T]):
         return Stream(self._job, *names)
 
     def _check_broadcast(self, declared: Process[Any, ..., U], streams: tuple[str, ...]) -> None:
-        """Check that broadcast streams have handlers, and handlers have streams."""
+        """Check that each broadcast stream has a handler, and each handler a stream."""
         handled = declared.handlers.record_type
         if handled is None and streams:
             raise StateTypeError(
@@ -375,7 +377,7 @@ class Stream(Generic[T]):
             self._check_fed(f"{declared.name}.on_broadcast", handled, streams)
 
     def _check_fed(self, who: str, expected: Records, streams: tuple[str, ...]) -> None:
-        """Check that streams have exactly the records that a function takes."""
+        """Check that the streams have exactly the record types of a function."""
         wanted = {member.cls: member.name for member in expected.members}
         fed = set()
         for stream in streams:
@@ -394,7 +396,6 @@ class Stream(Generic[T]):
             )
 
     def _type_name(self, stream: str) -> str:
-        """Return the name of the type of a stream's records."""
         records = self._job.record_of(stream)
         if records is not None:
             return records.name
@@ -402,7 +403,7 @@ class Stream(Generic[T]):
         return "no records" if output is None else output.name
 
     def _misfit(self, stream: str) -> str:
-        """Describe the records of a stream, for messages about another expected type."""
+        """Describe the record type of a stream, for messages that expect another type."""
         records, name = self._job.record_of(stream), self._type_name(stream)
         is_record = records is not None or name == "no records"
         return name if is_record else f"{name}, which is not one type of records"
@@ -501,7 +502,7 @@ class Stream(Generic[T]):
         return self.process(declared, name=name)
 
     def _records(self, stream: str, doing: str) -> Records:
-        """Return the type, or types, of the records of a stream.
+        """Return the record type, or types, of a stream.
 
         Parameters:
             doing: the method that needs records.
@@ -513,7 +514,7 @@ class Stream(Generic[T]):
         return records
 
     def _record_type(self, doing: str) -> RecordType:
-        """Return the one type of these records.
+        """Return the single type of these records.
 
         Parameters:
             doing: the method that needs it: `window`, or `aggregate`.
@@ -532,7 +533,7 @@ class Stream(Generic[T]):
 
     @property
     def declared(self) -> Process[Any, ..., T] | None:
-        """The process function that these records come from; None for a source or a union."""
+        """The process function that emits these records; None for a source or a union."""
         operator = next((op for op in self._job.operators if op.name == self.name), None)
         return None if operator is None else operator.declared
 
@@ -575,7 +576,7 @@ class Stream(Generic[T]):
 
 
 class OperatorStream(Stream[U], Generic[U, T]):
-    """The outputs of an operator, of type U, which takes records of type T.
+    """The outputs of an operator: records of type U, from inputs of type T.
 
     Created by `Stream.process`, `Stream.aggregate` and the methods of `Windowed`.
     """
@@ -606,7 +607,8 @@ def _names_of(job: Plan, what: str, streams: Iterable[Any]) -> tuple[str, ...]:
 
 
 class Windowed(Generic[T]):
-    """Records by key and window. Created by `Stream.window`; each method creates an operator.
+    """Records grouped by key and window. Created by `Stream.window`; each method creates an
+    operator.
 
     A result has the key fields, `start`, `end` and a field with the value. `into=` is a record
     class for the results, with fields of the same names; by default they are NamedTuples. `name=`

@@ -1,4 +1,4 @@
-"""Operations on a whole checkpoint while no job runs on it: migrate, rescale, rewrite.
+"""Operations on a complete checkpoint while no job runs on it: migrate, rescale, rewrite.
 
 `savepoint`, `diff` and `verify` have folders of their own. May import `query`, `job` and
 whatever those may import.

@@ -62,13 +62,15 @@ class StateReport:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether some of its rows may have an earlier type."""
+        """True if some rows of the state may have an earlier type."""
         return self.succession.verdict in ("compatible", "migrated")
 
 
 @dataclass
 class _Rewriting:
-    """One state in one shard: how its rows are read and written."""
+    """The rewriting of one state in one shard: reads rows of earlier types and writes rows of the
+    declared type.
+    """
 
     report: StateReport
     spec: StateSpec
@@ -80,7 +82,7 @@ class _Rewriting:
     def rows(
         self, backend: Backend, groups: tuple[int, int], *, dry: bool
     ) -> Iterator[tuple[str, bytes, bytes]]:
-        """Yield the rows of the state that have a new form: family, row key, row."""
+        """Yield the rows of the state in their new form, if it differs: family, row key, row."""
         report, scope, write = self.report, self.scope, self.spec.codec.encode
         for row_key, row in backend.scan(self.spec.name, *group_bounds(*groups)):
             report.rows += 1
@@ -101,7 +103,7 @@ class _Rewriting:
                 yield self.spec.name, row_key, now
 
     def _read(self, row: bytes) -> object:
-        """Return the value of a row as the declared type. Errors name the place."""
+        """Return the value of a row as the declared type. Errors contain the place of the row."""
         try:
             return self.codec.decode(row)
         except CorruptCheckpointError as error:
@@ -141,7 +143,7 @@ class Migration:
         self._is_dry = False
 
     def run(self, progress: Progress, *, dry: bool = False) -> EpochManifest | None:
-        """Rewrite rows and commit the new epoch. Return it, or None if no row had to change.
+        """Rewrite rows and commit the new epoch. Return the epoch; None if no row had to change.
 
         Parameters:
             progress: called with the progress.
@@ -176,7 +178,7 @@ class Migration:
         return [state for state in states if state.verdict == "refused"]
 
     def _following(self) -> JobFile:
-        """Return the job file after the migration, without earlier types."""
+        """Return the job file after the migration. It has no earlier types."""
         url = self.repository.url
         wanted = continued_job_file(self.stored, self.job, url, allow_dropped_state=False)
         wanted = continued_expiry(self.stored, wanted, self.last)
@@ -212,7 +214,7 @@ class Migration:
     def _shard(
         self, operator: Operator, number: int, shard: ShardState, reports: list[StateReport]
     ) -> ShardState | None:
-        """Rewrite the rows of a shard. Return the new shard, or None if nothing changed."""
+        """Rewrite the rows of a shard. Return the new shard; None if nothing changed."""
         scope = KeyScope(operator.name, self.epoch, Batch(), lambda: None)
         work = [_rewriting(operator, number, report, scope) for report in reports]
         unpacked = ShardRows(self.repository, operator.name, self.last)
@@ -236,7 +238,7 @@ class Migration:
     def _file(
         self, states: list[_Rewriting], backend: Backend, groups: tuple[int, int]
     ) -> FileRef | None:
-        """Rewrite the keyed states of a shard, or its operator state. Return the change file, None
+        """Rewrite the keyed states of a shard, or its operator state. Return the change file; None
         without changes.
         """
         rows = (row for state in states for row in state.rows(backend, groups, dry=self._is_dry))
@@ -248,7 +250,7 @@ class Migration:
         return self.repository.store_changes(operator, names, in_batches(rows), local=is_local)
 
     def _after(self, operator: str, changed: dict[int, ShardState]) -> OperatorEpoch:
-        """Return an operator in the new epoch: it processed nothing, and some shards changed."""
+        """Return an operator in the new epoch, with the changed shards and without records."""
         before = self.last.operators.get(operator)
         if before is None:  # new in the code
             blank = blank_shards(self.last.parallelism, self.last.key_groups)
@@ -259,7 +261,7 @@ class Migration:
 
 
 def _rewritten(state: StateRecord) -> StateRecord:
-    """Return the record of a state whose rows all have its type."""
+    """Return the record of a state after all rows were rewritten to its type."""
     return state.model_copy(update={"generation": 0, "past": ()})
 
 

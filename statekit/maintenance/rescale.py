@@ -55,7 +55,7 @@ def rescale_offline(
     job: Job | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Rescaled:
-    """Give a checkpoint another parallelism, as an epoch of its own.
+    """Give a checkpoint another parallelism, in a separate epoch.
 
     Parameters:
         parallelism: shards per operator.
@@ -95,7 +95,7 @@ def rescale_offline(
 def declared_states(
     repository: Repository, job: Job | None, stored: JobFile
 ) -> dict[str, tuple[StateSpec, ...]]:
-    """Return the declared states of each operator; nothing without code.
+    """Return the declared states of each operator; empty without code.
 
     Raises:
         RestoreError: the checkpoint belongs to another job.
@@ -123,7 +123,8 @@ def declared_states(
 def _verify(
     repository: Repository, done: Rescaled, local: dict[str, list[str]], progress: Progress
 ) -> None:
-    """Compare the new layout with the old one: every file intact, every mutation in one shard.
+    """Compare the new layout with the old one: every file is intact, and every mutation is in
+    exactly one shard.
 
     Parameters:
         local: per operator, its operator state, which was redistributed.
@@ -217,7 +218,7 @@ def _check_redistributed(
 
 
 def _origins(operator: OperatorEpoch) -> list[tuple[tuple[int, int], str] | None]:
-    """Return, for each key group, the shard that last changed it, and its attempt."""
+    """Return, for each key group, the shard that last changed it and the attempt of that shard."""
     origins: list[tuple[tuple[int, int], str] | None] = []
     for shard in operator.shards:
         unsliced = (shard.groups, shard.attempt) if shard.attempt and not shard.slices else None

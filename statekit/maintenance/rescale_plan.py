@@ -1,4 +1,4 @@
-"""Predict the effect of another parallelism."""
+"""Prediction of the effect of another parallelism."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from statekit.state.redistribution import NO_SPECS, Specs, rule_of
 
 @dataclass(frozen=True)
 class Load:
-    """One shard: its key groups and its size; None if it was not counted."""
+    """A shard: its key groups and its size. The size is None if it was not counted."""
 
     groups: tuple[int, int]
     size: StateSize | None
@@ -47,8 +47,8 @@ class Move:
 
 @dataclass(frozen=True)
 class Shared:
-    """One operator state: the total size in all shards, and its rule. Rows without a rule are a
-    reason to refuse a rescale.
+    """An operator state: its total size in all shards, and its rule. Rows without a rule prevent a
+    rescale.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class OperatorPlan:
-    """One operator, before and after.
+    """An operator before and after a rescale.
 
     Attributes:
         name: of the operator.
@@ -89,7 +89,7 @@ def plan_of_rescale(
     fast: bool = False,
     specs: Specs = NO_SPECS,
 ) -> list[OperatorPlan]:
-    """Return the effect of another parallelism per operator.
+    """Return the effect of another parallelism on each operator.
 
     Parameters:
         key_groups: the new number, for a rewrite of all state; None for no change.
@@ -132,7 +132,7 @@ def plan_of_rescale(
 
 
 def _rehashed(reader: CheckpointReader, record: OperatorRecord, key_groups: int) -> Groups:
-    """Return rows and bytes per key group, for another number of key groups."""
+    """Return rows and bytes per key group after a change of the number of key groups."""
     rows: Counter[int] = Counter()
     sizes: Counter[int] = Counter()
     keyed = KeyedRows(record, key_groups)

@@ -1,4 +1,4 @@
-"""Write the whole state of operators again: for other key groups, or from another source.
+"""Rewrite the state of operators completely, for other key groups or from another source.
 
 With other key groups, the rows of one old shard go to all new ones. They are gathered in a database
 on the local disk, sorted by their new row keys, up to a number of bytes. Then they are written in
@@ -37,13 +37,13 @@ from statekit.state.redistribution import NO_SPECS, Specs, moved_by_operator, pu
 from statekit.watermark import BEGINNING
 
 SCRATCH_BYTES = 32 << 30
-"""Bytes of rows that are gathered on the local disk before they are written."""
+"""The maximum bytes of rows that are gathered on the local disk before they are written."""
 
 Progress = Callable[[int, int], None]
-"""Called with the number of processed rows, and of all rows."""
+"""A callback with the number of processed rows, and of all rows."""
 
 Verified = Callable[[str, str, "RowChecksum"], None]
-"""Called with the operator, the state or index family, and the checksum of its rows."""
+"""A callback with the operator, the state or index family, and the checksum of its rows."""
 
 StoredRows = Iterable[tuple[str, RowKeyParts, bytes]]
 """Rows: family, parts of the row key, row."""
@@ -53,7 +53,7 @@ _REPORTED_ROWS = 10_000
 
 @dataclass
 class RowChecksum:
-    """The number and checksum of a state's rows, for any order, key groups and shards.
+    """The number and checksum of a state's rows. Independent of order, key groups and shards.
 
     Attributes:
         rows: number of rows.
@@ -135,7 +135,7 @@ class _NewShard:
 
 
 class _ShardsWriter:
-    """Writes rows of one operator, in any order, as the change files of new shards. A context
+    """Writes the rows of one operator, in any order, to change files of new shards. A context
     manager.
 
     Parameters:
@@ -178,7 +178,7 @@ class _ShardsWriter:
         self._closing.close()
 
     def put(self, family: str, parts: RowKeyParts, row: bytes) -> None:
-        """Add a row. Each row key is added once.
+        """Add a row. Each row key may be added once.
 
         Raises:
             CorruptCheckpointError: its key is not one of this operator.
@@ -249,7 +249,7 @@ class _ShardsWriter:
         shard.files += [] if file is None else [file]
 
     def check(self, shards: Sequence[ShardState], count: Callable[[], None]) -> None:
-        """Read new shards back and compare them with the rows that were written.
+        """Read new shards back, and compare them with the written rows.
 
         Raises:
             CorruptCheckpointError: they differ.
@@ -350,7 +350,7 @@ def rewrite_checkpoint(
     verified: Verified = lambda operator, family, checksum: None,
     specs: Specs = NO_SPECS,
 ) -> EpochManifest:
-    """Write all state of a checkpoint again, as one epoch. No job may run on it meanwhile.
+    """Rewrite the complete state of a checkpoint in a single epoch. No job may run on it meanwhile.
 
     Parameters:
         parallelism: shards per operator; None for no change.

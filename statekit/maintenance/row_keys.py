@@ -1,4 +1,4 @@
-"""Convert row keys to another number of key groups.
+"""Conversion of row keys to another number of key groups.
 
 The key group of a row is the first part of its row key and only a hash of its key. So another
 number of key groups changes these two bytes and nothing else. With G the key group:
@@ -40,18 +40,18 @@ class RowKeyParts(NamedTuple):
 
     @classmethod
     def of_subkey(cls, family: str, key: bytes, subkey: bytes) -> RowKeyParts:
-        """Return the inverse of `subkey`."""
+        """Parse a subkey. This is the inverse of the property `subkey`."""
         cut = _before_bytes(family)
         return cls(subkey[:cut], key, subkey[cut:])
 
     @property
     def subkey(self) -> bytes:
-        """All parts but the key."""
+        """All parts except the key."""
         return self.before + self.after
 
 
 class Entry(NamedTuple):
-    """The wake time that a row needs, and its index row.
+    """The wake time for a row, and its index row.
 
     Parameters:
         clock: the clock that counts.
@@ -67,7 +67,7 @@ class Entry(NamedTuple):
 
 
 class KeyedRows:
-    """The keyed rows of an operator, for a number of key groups.
+    """The keyed rows of an operator, with a number of key groups.
 
     Parameters:
         operator: the operator of the rows.

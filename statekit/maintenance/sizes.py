@@ -1,4 +1,4 @@
-"""The size of an operator's state: counted row by row, or as its manifest has it."""
+"""The size of an operator's state, counted row by row or taken from the manifest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from statekit.keygroup import group_of_row
 from statekit.query.reader import CheckpointReader
 
 Groups = dict[int, StateSize]
-"""Rows and bytes per key group, of all keyed states together."""
+"""Rows and bytes per key group, for all keyed states together."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def _by_group(rows: Rows) -> Groups:
 
 
 def stored_sizes(reader: CheckpointReader, operator: str) -> OperatorSizes:
-    """Return the sizes in the manifest. The shards that a rescale divided were not counted."""
+    """Return the sizes in the manifest. Shards that a rescale divided have no size there."""
     record, epoch = reader.operator(operator), reader.manifest.operators[operator]
     rows, size = epoch.rows, epoch.bytes
     states = {name: StateSize(rows.get(name, 0), size.get(name, 0)) for name in record.holds}
@@ -66,7 +66,7 @@ def stored_sizes(reader: CheckpointReader, operator: str) -> OperatorSizes:
 
 
 def size_of_shard(operator: OperatorRecord, shard: ShardState) -> StateSize | None:
-    """Return the size of a shard's keyed state in its manifest; None if it was not counted."""
+    """Return the size of a shard's keyed state in the manifest; None if it was not counted."""
     if shard.is_part:
         return None
     names = operator.holds_by_key

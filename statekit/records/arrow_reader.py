@@ -1,4 +1,4 @@
-"""Compile readers from Arrow columns to Python values and records."""
+"""Readers from Arrow columns to Python values and records."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from statekit.records.declaration import (
 from statekit.shown import shown, shown_text
 
 Read = Callable[[Any], list[Any]]
-"""A function from an Arrow array, by default one without nulls, to its values."""
+"""A function from an Arrow array to its values. By default the array has no nulls."""
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class ColumnMismatch(Exception):  # noqa: N818 - becomes a ProcessError
-    """An Arrow type cannot hold an annotation. The text says which one, and what to do."""
+    """An Arrow type cannot hold an annotation. The text contains the type and advice."""
 
 
 class _UnreadableType(ColumnMismatch):
-    """No column can be read as the annotation."""
+    """The annotation cannot be read from any column."""
 
 
 # --- records from columns ------------------------------------------------------------------------
@@ -48,7 +48,7 @@ class _UnreadableType(ColumnMismatch):
 def record_assembler(
     record: RecordDeclaration, columns: Sequence[Any], path: str, *, restores: bool = False
 ) -> Callable[[Sequence[Any], int], list[Any]]:
-    """(arrays of these columns, row count) -> records.
+    """Return a function from arrays of these columns and a row count to records.
 
     Here and below, `restores` says that the job wrote the rows. So records are restored field by
     field. Those of other rows are made by the constructor of their class, which may check them.
@@ -61,7 +61,9 @@ def record_assembler(
 def record_columns(
     record: RecordDeclaration, columns: Sequence[Any], path: str, *, restores: bool = False
 ) -> tuple[list[str], Callable[[Sequence[Any]], list[list[Any]]]]:
-    """Return the fields that these columns have, and (arrays) -> the values of each field."""
+    """Return the names of the fields in these columns, and a function from arrays to the values of
+    each field.
+    """
     fields = record.fields
     if fields is None:
         fields = {column.name: Field(column.name, Any, required=True) for column in columns}
@@ -93,7 +95,7 @@ def field_reader(
     *,
     restores: bool = False,
 ) -> Read:
-    """Return a reader of the column of a field, of a record or of none, nulls included."""
+    """Return a reader of a field's column, nulls included. The field may belong to no record."""
     if record is None or record.flavour != "pydantic" or restores:
         return column_reader(annotation, arrow, path, restores=restores)
     if len(peel(annotation)[0]) > 1 and not pa.types.is_null(arrow):
@@ -109,7 +111,7 @@ Build = Callable[[Sequence[list[Any]], int], list[Any]]
 
 
 def record_builder(record: RecordDeclaration, names: list[str], *, restores: bool = False) -> Build:
-    """(values of these fields, record count) -> records."""
+    """Return a function from the values of these fields and a record count to records."""
     build = _builder(record, names, restores)
     if restores or not _may_lack_set_fields(record, names):
         return build
@@ -117,8 +119,8 @@ def record_builder(record: RecordDeclaration, names: list[str], *, restores: boo
 
 
 def _may_lack_set_fields(record: RecordDeclaration, names: list[str]) -> bool:
-    """Return whether a constructor that is given these fields may make pydantic models of which
-    fields count as not set.
+    """Return whether a constructor with these fields may create pydantic models in which set fields
+    count as not set.
     """
     fields = record.fields or {}
     if record.flavour == "pydantic" and set(names) != set(fields):
@@ -155,7 +157,9 @@ def _rows(keys: list[str], columns: Sequence[list[Any]], count: int) -> list[dic
 
 
 def _with_later(record: RecordDeclaration, names: list[str], later: list[str]) -> Build:
-    """Return a builder that sets fields which the constructor does not take (`init=False`)."""
+    """Return a builder that sets the fields which the constructor does not accept
+    (`init=False`).
+    """
     taken = [place for place, name in enumerate(names) if name not in later]
     build = _builder(record, [names[place] for place in taken], restores=False)
     places = [(name, names.index(name)) for name in later]
@@ -171,7 +175,6 @@ def _with_later(record: RecordDeclaration, names: list[str], later: list[str]) -
 
 
 def _validator(cls: Any, names: list[str]) -> Build:
-    """Return a builder of pydantic models."""
     validate = pydantic.TypeAdapter(cls).validator.validate_python
     if issubclass(cls, pydantic.RootModel):
         return lambda columns, count: list(map(validate, *columns))
@@ -185,14 +188,14 @@ def _input_key(name: str, info: Any) -> str:
 
 
 def _takes_in_order(cls: Any, names: list[str]) -> bool:
-    """Return whether the constructor takes these fields by position."""
+    """Return whether the constructor accepts these fields by position."""
     first = list(inspect.signature(cls).parameters.values())[: len(names)]
     by_position = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in first)
     return by_position and [p.name for p in first] == names
 
 
 def _without_nulls(records: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:
-    """Remove keys of NotRequired fields whose null stands for an absent key."""
+    """Remove NotRequired keys with null, which represents an absent key."""
     for name in names:
         for record in records:
             if record[name] is None:
@@ -255,7 +258,7 @@ def _with_nulls(read: Read, nullable: bool, path: str) -> Read:
 
 
 def _member_reader(member: Any, arrow: Any, path: str, restores: bool) -> Read:
-    """Return a reader for one annotation that is no union."""
+    """Return a reader for an annotation that is no union."""
     origin, arguments = typing.get_origin(member) or member, typing.get_args(member)
     if member is Any:
         return _raw(arrow)
@@ -293,7 +296,9 @@ def _record_reader(member: Any, arrow: Any, path: str, restores: bool = False) -
 
 
 def _choice_reader(member: Any, arrow: Any, path: str) -> Read:
-    """Return a reader of an Enum or a Literal: values are looked up, else converted by the Enum."""
+    """Return a reader of an Enum or a Literal. Values are looked up, or else converted by the
+    Enum.
+    """
     cls: type[enum.Enum] | None = member if isinstance(member, type) else None
     values = typing.get_args(member) if cls is None else [each.value for each in cls]
     types_ = tuple(dict.fromkeys(map(type, values)))
@@ -444,7 +449,7 @@ _SCALARS: dict[type, Sequence[tuple[Callable[[Any], bool], Read]]] = {
     decimal.Decimal: [(pa.types.is_decimal, _plain), (pa.types.is_integer, _each(decimal.Decimal))],
     uuid.UUID: [(_is_text, _each(uuid.UUID))],
 }
-"""The reader of each scalar type, by a test of the Arrow type."""
+"""The reader of each scalar type, with a test of the Arrow type."""
 
 
 def _raw(arrow: Any) -> Read:

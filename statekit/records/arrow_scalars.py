@@ -1,4 +1,4 @@
-"""Check and write one output column of scalars, Enums or Literals."""
+"""Output columns of scalars, Enums or Literals: check and write their values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ UTC_TIME = pa.timestamp("us", "UTC")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OutputColumn:
-    """How values of one annotation are checked and written."""
+    """The check and the conversion of values of one annotation."""
 
     path: str
     declared: str
@@ -48,18 +48,18 @@ class OutputColumn:
     make_array: Callable[[list[Any]], Any] | None = None
     """A faster function than `pa.array`."""
     exact_types: frozenset[type] = frozenset()
-    """Values of exactly these types are read back as they are, unless `all_exact` denies it."""
+    """Values of exactly these types are read back unchanged, unless `all_exact` returns False."""
     all_exact: Callable[[list[Any]], bool] | None = None
-    """Whether all of some values of `exact_types` are read back as they are."""
+    """Returns whether all given values of `exact_types` are read back unchanged."""
 
     def is_stored(self, values: list[Any]) -> bool:
-        """Return whether a reader of the column certainly gets the same values."""
+        """Return whether a reader of the column certainly returns the same values."""
         if not self.exact_types.issuperset(map(type, values)):
             return False
         return self.all_exact is None or self.all_exact(values)
 
     def converted(self, values: list[Any]) -> list[Any]:
-        """Return checked values as objects that pyarrow stores."""
+        """Convert checked values to objects that pyarrow stores."""
         return values if self.to_arrow is None else self.to_arrow(values)
 
     def build(self, values: list[Any]) -> Any:
@@ -77,8 +77,8 @@ class OutputColumn:
 
 
 def anything(path: str, declared: str) -> Check:
-    """Return a check that accepts all values but those of NumPy and pandas, and what contains
-    them.
+    """Return a check that accepts every value except values of NumPy and pandas, and containers
+    with such values.
     """
 
     def check(values: list[Any]) -> None:
@@ -90,7 +90,7 @@ def anything(path: str, declared: str) -> Check:
 
 
 def unchecked(values: list[Any]) -> None:
-    """Accept every value, which another check has looked at."""
+    """Accept every value. Another check has already checked it."""
 
 
 def instances(
@@ -119,7 +119,9 @@ def _as_floats(values: list[Any]) -> list[Any]:
 
 
 def _packed(form: str, arrow: Any, to_arrow: Convert | None = None) -> Callable[[list[Any]], Any]:
-    """Return a function that makes arrays of numbers, which Arrow stores as `struct` packs them."""
+    """Return a function that creates arrays of numbers from bytes of `struct.pack`, the format of
+    Arrow.
+    """
 
     def array(values: list[Any]) -> Any:
         try:  # twice as fast as pa.array for ints, six times for floats
@@ -161,7 +163,7 @@ def _all_in_utc(values: list[Any]) -> bool:
 
 
 def _in_utc(value: dt.datetime) -> dt.datetime:
-    """Return the same instant in UTC; one outside of the years 1 to 9999 is an OverflowError."""
+    """Return the same instant in UTC. Raises OverflowError outside of the years 1 to 9999."""
     return value if value.tzinfo is dt.UTC else value.astimezone(dt.UTC)
 
 
@@ -212,7 +214,7 @@ def _decimal_type(metadata: tuple[Any, ...]) -> pa.DataType:
 
 
 class _Scalar(NamedTuple):
-    """How values of a scalar type are checked and written, as in `OutputColumn`."""
+    """The check and the conversion of values of a scalar type, as for `OutputColumn`."""
 
     arrow: Any
     accepted: tuple[type, ...]
@@ -264,7 +266,7 @@ def scalar(cls: type, path: str, declared: str, metadata: tuple[Any, ...] = ()) 
 def choices(
     values: tuple[Any, ...], cls: type[enum.Enum] | None, path: str, declared: str
 ) -> OutputColumn:
-    """Return an Enum, stored as its values, or a Literal."""
+    """Return the column of an Enum, stored as its values, or of a Literal."""
     kinds = tuple(dict.fromkeys(map(type, values)))
     stored = OutputColumn(
         path,

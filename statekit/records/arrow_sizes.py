@@ -1,4 +1,4 @@
-"""Compute the unpacked size of the batches of an Arrow file before they are read.
+"""The unpacked size of the batches of an Arrow file, computed before they are read.
 
 A compressed buffer states its unpacked size, and Arrow allocates that much before it unpacks.
 Zeros compress to a ten-thousandth, so a small file can ask for more memory than there is. Arrow has
@@ -19,14 +19,14 @@ from typing import IO, Any
 import pyarrow as pa
 
 UNPACKED_BYTES_MAX = (2 << 30) + (64 << 20)
-"""The largest batch: offsets of 32 bits allow 2 GiB of values, and some more for keys."""
+"""The largest batch. Offsets of 32 bits allow 2 GiB of values; keys need some more space."""
 
 _MAGIC = b"ARROW1"
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 
 
 def check_unpacked(file: IO[bytes] | pa.NativeFile) -> None:
-    """Check the unpacked size of each batch of an Arrow file; leaves the file at its start.
+    """Check the unpacked size of each batch of an Arrow file. The file is left at its start.
 
     Parameters:
         file: readable and seekable.
@@ -47,7 +47,7 @@ def check_unpacked(file: IO[bytes] | pa.NativeFile) -> None:
 
 
 class _Table:
-    """A table of a flatbuffer: its fields by their number."""
+    """A table of a flatbuffer. Fields are read by number."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data = data
@@ -95,7 +95,7 @@ def _root(data: bytes) -> _Table:
 
 
 def _blocks(file: IO[bytes] | pa.NativeFile) -> Iterator[tuple[int, int]]:
-    """Offset and length of the metadata of each dictionary and batch."""
+    """Return offset and length of the metadata of each dictionary and batch."""
     end = file.seek(0, os.SEEK_END)
     tail = 4 + len(_MAGIC)
     size, magic = struct.unpack(f"<i{len(_MAGIC)}s", _read(file, end - tail, tail))

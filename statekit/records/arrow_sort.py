@@ -1,4 +1,4 @@
-"""Sort rows by Arrow columns."""
+"""Sorting of rows by Arrow columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 
 def comparable(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column that sorts in the same order faster: integers, or bytes for text."""
+    """Return a column that sorts in the same order, but faster: integers, or bytes for text."""
     kind = column.type
     if pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
         column = column.cast(pa.int32() if kind.bit_width <= 32 else pa.int64())
@@ -19,13 +19,13 @@ def comparable(column: pa.ChunkedArray) -> pa.Array:
 
 
 def comparable_parts(column: pa.ChunkedArray) -> list[pa.Array]:
-    """Return columns that sort together as one does, faster."""
+    """Return columns that together sort in the order of the given one, but faster."""
     return list(map(comparable, column_parts(column)))
 
 
 def column_parts(column: pa.ChunkedArray) -> list[pa.ChunkedArray]:
-    """Return columns that sort and group together as one does: a struct is one column for whether
-    it is not null, and those of its fields.
+    """Return columns that together sort and group like the given one. A struct becomes a column
+    that is true where it is not null, and the columns of its fields.
 
     >>> structs = pa.chunked_array([[{"city": "oslo", "seat": 1}, None]])
     >>> [part.to_pylist() for part in column_parts(structs)]
@@ -38,7 +38,7 @@ def column_parts(column: pa.ChunkedArray) -> list[pa.ChunkedArray]:
 
 
 def column_of_parts(kind: pa.DataType, parts: Iterator[pa.ChunkedArray]) -> pa.ChunkedArray:
-    """Return the column that has these parts.
+    """Return the column with these parts: the inverse of `column_parts`.
 
     Parameters:
         kind: its type.
@@ -53,7 +53,7 @@ def column_of_parts(kind: pa.DataType, parts: Iterator[pa.ChunkedArray]) -> pa.C
 
 
 def row_numbers(count: int) -> pa.Array:
-    """Return the numbers of so many rows.
+    """Return row numbers from 0 on.
 
     >>> row_numbers(3).to_pylist()
     [0, 1, 2]
@@ -63,7 +63,7 @@ def row_numbers(count: int) -> pa.Array:
 
 
 def sort_keys(column: pa.Array) -> list[pa.Array]:
-    """Return columns without nulls that sort like this one, nulls first.
+    """Return columns without nulls that sort like the given one, nulls first.
 
     >>> [key.to_pylist() for key in sort_keys(pa.array([3, None, 1]))]
     [[1, 0, 1], [3, 3, 1]]
@@ -86,7 +86,7 @@ def order_by(keys: Sequence[pa.Array]) -> pa.Array:
 
 
 def _rank(key: pa.Array) -> pa.Array:
-    """Return integers with the same order. Equal values are compared once."""
+    """Return integers in the order of the values. Each distinct value is compared once."""
     if pa.types.is_integer(key.type):
         return key
     values = key.dictionary_encode()

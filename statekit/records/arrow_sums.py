@@ -1,4 +1,4 @@
-"""Exact sums, minima and maxima of Arrow columns, or an error."""
+"""Exact sums, minima and maxima of Arrow columns. A result that does not fit is an error."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 DIGITS = 38
-"""The digits of Spark's decimals, and of decimals of 128 bits."""
+"""The maximum digits of Spark's decimals, and of 128-bit decimals."""
 
 
 def aggregable(verb: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column that Arrow aggregates, exactly if it is a sum: Arrow's overflow silently."""
+    """Return a column that Arrow aggregates exactly. Arrow's own sums overflow silently."""
     if pa.types.is_duration(column.type):
         column = column.cast(pa.int64())
     if verb != "sum":
@@ -26,7 +26,7 @@ def aggregable(verb: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def stored_type(verb: str, input_type: pa.DataType) -> pa.DataType:
-    """Return the type of the results of an aggregate; a sum may need a wider type than its input.
+    """Return the type of the results of an aggregate. A sum may need a wider type than its input.
 
     >>> stored_type("sum", pa.int16()), stored_type("max", pa.float32())
     (DataType(int64), DataType(float))

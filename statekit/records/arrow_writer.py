@@ -1,4 +1,4 @@
-"""Check and write one output column of any annotation."""
+"""Output columns of any annotation: check and write their values."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ from statekit.shown import shown, shown_text
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OutputRows:
-    """How values become columns: a record and a fixed tuple have one for each part."""
+    """The conversion of values to columns. A record and a fixed tuple have one column per part."""
 
     names: tuple[str, ...]
     columns: tuple[OutputColumn, ...]
     split: Callable[[list[Any]], list[list[Any]]]
-    """Splits values into columns; raises ValueMismatch if a value has another type."""
+    """Splits values into columns. Raises ValueMismatch for a value of another type."""
     annotations: tuple[Any, ...]
     """The types of the parts."""
     cls: type
-    """The exact class of values that are stored as they are; object for values of one column."""
+    """The exact class of values that are stored unchanged; object for values of one column."""
 
     @property
     def problem(self) -> str:
-        """Why the first column without an Arrow type has none."""
+        """The reason why the first column without an Arrow type has none."""
         return next((column.problem for column in self.columns if column.problem), "")
 
     def fields(self) -> list[pa.Field]:
@@ -99,7 +99,7 @@ def tuple_rows(member: Any, path: str, stack: tuple[Any, ...]) -> OutputRows:
 
 
 def record_rows(record_type: RecordType, path: str, stack: tuple[Any, ...]) -> OutputRows:
-    """Return the parts of a record; `stack` holds the record types around it."""
+    """Return the columns of a record. `stack` contains the enclosing record types."""
     fields = record_type.fields or {}
     names, is_dict = tuple(fields), record_type.flavour == "typeddict"
     is_named_tuple = record_type.flavour == "namedtuple" and names == record_type.cls._fields
@@ -140,7 +140,7 @@ def record_rows(record_type: RecordType, path: str, stack: tuple[Any, ...]) -> O
 
 
 def _telling_absent(column: OutputColumn, field: Field) -> OutputColumn:
-    """Return the column of a key of a TypedDict. Null stands for an absent key, or for None."""
+    """Return the column of a TypedDict key. Null represents an absent key, or None."""
     if field.required or not peel(field.annotation)[1]:
         return column
     problem = (
@@ -151,7 +151,9 @@ def _telling_absent(column: OutputColumn, field: Field) -> OutputColumn:
 
 
 def _only_fields(cls: Any, path: str) -> Check:
-    """Return a check that records of a class, and of subclasses, hold its fields only."""
+    """Return a check that records of a class and its subclasses contain only the fields of the
+    class.
+    """
     all_kept = all_only_fields(cls)
 
     def check(values: list[Any]) -> None:
@@ -165,7 +167,7 @@ def _only_fields(cls: Any, path: str) -> Check:
 
 
 def single_column(annotation: Any) -> OutputRows:
-    """Return values without parts, in one column."""
+    """Return the rows of values without parts, in one column."""
     column = output_column(annotation, "the output", ())
     return OutputRows(("value",), (column,), lambda values: [values], (annotation,), object)
 
@@ -174,7 +176,7 @@ def single_column(annotation: Any) -> OutputRows:
 
 
 def output_column(annotation: Any, path: str, stack: tuple[Any, ...]) -> OutputColumn:
-    """Return the column of an annotation; `stack` holds the record types around it."""
+    """Return the column of an annotation. `stack` contains the enclosing record types."""
     members, nullable, metadata = peel(annotation)
     declared = show(annotation)
     if set(members) == {int, float}:
@@ -248,7 +250,7 @@ def _one_of(parts: list[OutputColumn], nullable: bool, path: str, declared: str)
 
 
 def _nullable(column: OutputColumn) -> OutputColumn:
-    """Return the same column with None allowed."""
+    """Return the same column, with None allowed."""
 
     def without_nulls(values: list[Any]) -> list[Any]:
         if types.NoneType not in set(map(type, values)):
@@ -297,7 +299,7 @@ def _struct(rows: OutputRows, path: str, declared: str) -> OutputColumn:
 
 
 def _with_gaps(made: pa.Array, values: list[Any]) -> pa.Array:
-    """Return the array of all values, made of that of those that are not None."""
+    """Return the array of all values, built from the array of the values other than None."""
     places = itertools.count()
     present = [None if value is None else next(places) for value in values]
     return made.take(pa.array(present, pa.int64()))
@@ -342,7 +344,7 @@ def _list(origin: Any, element: OutputColumn, path: str, declared: str) -> Outpu
 
 
 def _ordered(values: list[Any]) -> list[Any]:
-    """Return the elements of a set, sorted if they can be, so that a replay repeats their order."""
+    """Return the elements of a set, sorted if possible, so that a replay has the same order."""
     try:
         return sorted(values)
     except TypeError:

@@ -1,4 +1,4 @@
-"""Pickle functions and classes that are defined in a script or notebook by value.
+"""Pickling by value of functions and classes that are defined in a script or notebook.
 
 cloudpickle does so. Three kinds of class need help: msgspec Structs, which cannot be rebuilt from
 their finished attributes; classes on which msgspec keeps a private cache that cannot be pickled;
@@ -82,7 +82,9 @@ def _importable(cls: type) -> bool:
 
 
 def _resolve_annotations(cls: type) -> None:
-    """Replace names of types by the types: the names mean nothing in a worker's `__main__`."""
+    """Replace the names of types in annotations by the types. In a worker's `__main__` the names
+    are undefined.
+    """
     own = inspect.get_annotations(cls)
     if not own:
         return
@@ -93,7 +95,8 @@ def _resolve_annotations(cls: type) -> None:
 
 
 def _struct_recipe(cls: Any) -> tuple[Any, ...]:
-    """Return how to create a Struct class: its call, and what is set once the class exists.
+    """Return the recipe of a Struct class for pickle: its constructor call, and attributes that are
+    set afterwards.
 
     Annotations come second, since they may refer to the class itself. Each process has a class
     once: cloudpickle's register has it under the name that it got where it was defined.

@@ -44,7 +44,7 @@ class ValueMismatch(Exception):  # noqa: N818 - never leaves this package: it be
 
 
 class BesideFields(ValueMismatch):
-    """A record has attributes beside the fields of its class."""
+    """A record has attributes in addition to the fields of its class."""
 
 
 class ForeignValue(ValueMismatch):
@@ -52,7 +52,7 @@ class ForeignValue(ValueMismatch):
 
 
 def misfit(path: str, declared: str, value: object, actual: str) -> ValueMismatch:
-    """Return the error for a value that is not of the declared type.
+    """Return the error for a value that does not have its declared type.
 
     Parameters:
         path: to the value.
@@ -66,7 +66,7 @@ def misfit(path: str, declared: str, value: object, actual: str) -> ValueMismatc
 
 
 def foreign_part(value: Any, around: frozenset[int] = frozenset()) -> Any:
-    """Return a value of NumPy or pandas that a value is or contains, in containers and records;
+    """Return the NumPy or pandas value that a value is or contains, also in containers and records;
     None if there is none.
 
     Parameters:
@@ -95,7 +95,7 @@ def foreign_part(value: Any, around: frozenset[int] = frozenset()) -> Any:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecordDeclaration:
-    """A type whose instances are records, as it is declared. `fields` is None for a plain dict.
+    """A declared type whose instances are records. `fields` is None for a plain dict.
 
     >>> class Flight(typing.NamedTuple):
     ...     tail: str
@@ -146,15 +146,13 @@ class RecordDeclaration:
         return tuple(self.fields or ())
 
     def column_annotation(self, field: Field) -> Any:
-        """Return the type of a column of this field: null stands for an absent key of a
-        TypedDict.
-        """
+        """Return the type of this field's column. Null represents an absent key of a TypedDict."""
         absent = self.flavour == "typeddict" and not field.required
         return typing.Optional[field.annotation] if absent else field.annotation  # noqa: UP045
 
 
 def flavour_of(annotation: Any) -> Flavour | None:
-    """Return which kind of record a bare annotation is, or None."""
+    """Return the kind of record of a bare annotation; None if it is no record."""
     is_dict = annotation is dict or (
         typing.get_origin(annotation) is dict and typing.get_args(annotation) == (str, Any)
     )

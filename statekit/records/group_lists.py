@@ -1,4 +1,4 @@
-"""Lists of what is kept of groups of rows: all values, or first records (in `record_order`)."""
+"""Lists of kept values per group of rows: all values, or first records (in `record_order`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 
 class GroupLists(ABC):
-    """What is kept of each group of rows, as a list."""
+    """Strategy that keeps a list of values for each group of rows."""
 
     @abstractmethod
     def of_groups(self, rows: pa.ListArray, column: pa.ChunkedArray) -> pa.ListArray:
@@ -22,7 +22,7 @@ class GroupLists(ABC):
 
 
 class AllValues(GroupLists):
-    """All values of each group, in the order of the rows, which have lists.
+    """Keeps all values of each group, in row order. The column contains lists of values.
 
     >>> lists = pa.chunked_array([[["a"], [], ["b", "c"], ["d"]]])
     >>> AllValues().of_groups(pa.array([[0, 3], [1], [2]]), lists).to_pylist()

@@ -13,7 +13,7 @@ from statekit.errors import StateTypeError
 
 
 class KeyedBatch(NamedTuple):
-    """Some records of one shard, as parallel sequences sorted by key group, key and arrival.
+    """Records of one shard, as parallel sequences sorted by key group, key and arrival.
 
     Parameters:
         tokens: equal for neighbouring records of one key, different for different keys; often the
@@ -38,11 +38,11 @@ class KeyedBatch(NamedTuple):
         return KeyedBatch(*(column[count:] for column in self))
 
     def in_columns(self) -> KeyedBatch:
-        """Return the batch with the columns of its records, which are tuples."""
+        """Return the batch with its records, which are tuples, as columns."""
         return self._replace(records=tuple(zip(*self.records, strict=True)))
 
     def chosen(self, chosen: Sequence[bool], *, of_columns: bool) -> KeyedBatch:
-        """Return the batch with some of its records.
+        """Return the batch with a selection of its records.
 
         Parameters:
             of_columns: whether the records are columns.
@@ -55,7 +55,7 @@ class KeyedBatch(NamedTuple):
 
 
 BroadcastRecords = tuple[int, Sequence[Any]]
-"""The number of a broadcast input, and some of its records."""
+"""The number of a broadcast input, with some of its records."""
 
 
 _NO_TOKEN: Any = object()
@@ -102,7 +102,7 @@ class KeyRuns(NamedTuple):
 
 
 class KeyColumns(NamedTuple):
-    """Some keys of a batch with one row per key, and the columns of their rows.
+    """Keys of a batch with one row per key, and the columns of these rows.
 
     Parameters:
         prefixes: key group and encoded key of each, the start of its row keys.
@@ -116,17 +116,19 @@ class KeyColumns(NamedTuple):
 
     @classmethod
     def of(cls, batch: KeyedBatch, codec: KeyCodec[Any]) -> KeyColumns:
-        """Return the keys of a batch; `prefixes` ends before the first that cannot be encoded."""
+        """Return the keys of a batch. `prefixes` ends before the first key that cannot be
+        encoded.
+        """
         return cls(_prefixes(batch.groups, batch.keys, codec), batch.keys, batch.records)
 
     def part(self, start: int, end: int) -> KeyColumns:
-        """Return the keys from `start` up to `end`."""
+        """Return the keys from `start` on and before `end`."""
         columns = [column[start:end] for column in self.columns]
         return KeyColumns(self.prefixes[start:end], self.keys[start:end], columns)
 
 
 def _prefixes(groups: Iterable[int], keys: Sequence[Any], codec: KeyCodec[Any]) -> list[bytes]:
-    """Return the start of the row keys of each key, up to the first key that cannot be encoded."""
+    """Return the row-key prefixes of keys, up to the first key that cannot be encoded."""
     return list(map(add, big_endian(groups, len(keys)), _encoded(keys, codec)))
 
 

@@ -1,4 +1,4 @@
-"""Copies of outputs. A function may change a record after it has emitted it, and emit it again.
+"""Copies of outputs. A function may change a record after emitting it, and emit it again.
 
 `copy.deepcopy` looks at each part of each value. The type says which parts can change, so only
 these are copied here. A value that does not have the declared type is left to `deepcopy`: it is
@@ -49,7 +49,7 @@ def copier(annotation: Any) -> Copy | None:
 
 
 class _Copiers:
-    """Makes the copier of one type; remembers the classes around a part.
+    """Compiles the copier of a type. Remembers the enclosing classes.
 
     Attributes:
         is_recursive: whether a class contains itself.
@@ -60,7 +60,7 @@ class _Copiers:
         self._open: dict[Any, list[Copy]] = {}  # the copier, once it is made
 
     def of(self, annotation: Any) -> Copy | None:
-        """Return the copier of a part."""
+        """Return the copier of a part's type."""
         if is_immutable(annotation):
             return None
         members, nullable, _ = peel(annotation)
@@ -85,7 +85,7 @@ class _Copiers:
         return copied
 
     def _of_member(self, member: Any) -> Copy:
-        """Return the copier of values of one type that can change."""
+        """Return the copier of values of one type that is mutable."""
         if struct_flavour(member) is not None:
             return self._of_class(member)
         origin, arguments = typing.get_origin(member), typing.get_args(member)
@@ -105,7 +105,6 @@ class _Copiers:
         return copy.deepcopy
 
     def _of_class(self, cls: Any) -> Copy:
-        """Return the copier of records of a class."""
         own_copy = getattr(cls, "__deepcopy__", None)
         has_own_copy = own_copy not in (None, pydantic.BaseModel.__deepcopy__)
         if has_own_copy:
@@ -206,8 +205,8 @@ def _copier_of_object(
 
 
 def _shallow_copier(cls: Any) -> Copy:
-    """Return a function that copies an object with all its attributes, those beside its fields
-    too: they are refused later.
+    """Return a function that copies an object with all its attributes. Attributes other than fields
+    are refused later.
     """
     make: Callable[[], Any] | None
     if struct_flavour(cls) == "dataclass" and not hasattr(cls, "__copy__"):

@@ -1,4 +1,4 @@
-"""Output types: check what a function emits, and write it as Arrow record batches."""
+"""Output types: check the outputs of a function, and write them as Arrow record batches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HINT = (
 
 
 class OutputType:
-    """The type that a function emits, compiled from the T of its `Iterator[T]`.
+    """The output type of a function, compiled from the T of its `Iterator[T]`.
 
     A type without an Arrow type is accepted; only `arrow_schema` and `to_batch` refuse it.
 
@@ -105,11 +105,11 @@ class OutputType:
 
     @functools.cached_property
     def copy(self) -> Copy | None:
-        """Copies one output when it is emitted; None if outputs cannot change."""
+        """A function that copies one output when it is emitted; None if outputs are immutable."""
         return copier(self.annotation)
 
     def stored(self, records: list[Any]) -> list[Any]:
-        """Return the outputs as a reader of their columns gets them, after checking each of them.
+        """Check outputs, and return them in the form in which a reader of their columns gets them.
 
         An int in a float field becomes a float, for example. Returns `records` itself if no value
         has to change.
@@ -133,7 +133,7 @@ class OutputType:
     def _with_stored_values(
         self, records: list[Any], values: Columns, arrays: Sequence[Any]
     ) -> list[Any]:
-        """Checked records with the values that are read back from their arrays.
+        """Return checked records with the values that are read back from their arrays.
 
         No code of the class changes them. Values without an Arrow type stay as they are, but all
         fields of their models count as set.
@@ -153,7 +153,7 @@ class OutputType:
         return records
 
     def _are_restored(self, records: list[Any]) -> bool:
-        """Return whether records differ from those that columns are read as in values only."""
+        """Return whether records differ only in values from records that are read from columns."""
         if not set(map(type, records)) <= {self._rows.cls}:
             return False
         is_restored = self._is_restored
@@ -161,17 +161,17 @@ class OutputType:
 
     @functools.cached_property
     def _is_restored(self) -> Callable[[Any], bool] | None:
-        """Whether a record is as one that was read from columns; None if each is."""
+        """The test whether a record equals its restored form; None if every record does."""
         return None if self.record_type is None else is_restored(self.record_type.cls)
 
     @functools.cached_property
     def _readers(self) -> tuple[Read | None, ...]:
-        """A reader for each column; None for a column without an Arrow type."""
+        """The reader of each column; None for a column without an Arrow type."""
         return tuple(map(self._reader, self._rows.columns, self._rows.annotations))
 
     @functools.cached_property
     def _hold_models(self) -> tuple[bool, ...]:
-        """Whether values of each column can be, or contain, pydantic models."""
+        """True for each column whose values can be, or contain, pydantic models."""
         return tuple(map(holds_models, self._rows.annotations))
 
     def _reader(self, column: OutputColumn, annotation: Any) -> Read | None:
@@ -185,7 +185,7 @@ class OutputType:
 
     @functools.cached_property
     def _build(self) -> Callable[[Columns, int], list[Any]]:
-        """A function from columns, and the number of records, to records."""
+        """A function from columns and the number of records to records."""
         record_type, names = self.record_type, self._rows.names
         if self._rows.cls is object:
             return lambda columns, count: columns[0]
@@ -194,12 +194,14 @@ class OutputType:
         return record_builder(record_type, list(names), restores=True)
 
     def _arrays(self, values: Columns) -> list[Any]:
-        """Return the array of each column after checking its values; None without an Arrow type."""
+        """Check the values of each column, and return the arrays; None for a column without an
+        Arrow type.
+        """
         return list(map(_array, self._rows.columns, values))
 
     def _explained(self, records: list[Any], error: BaseException) -> ProcessError:
-        """Return the error about the first output that does not fit, found by checking one by
-        one.
+        """Return the error about the first output that does not fit. Outputs are checked one by one
+        to find it.
         """
         subject, cause = "a batch of outputs", error
         for index, record in enumerate(records):
@@ -214,6 +216,6 @@ class OutputType:
 
 
 def _array(column: OutputColumn, values: list[Any]) -> Any:
-    """Return the array of values after checking them; None if the column has no Arrow type."""
+    """Check values, and return their array; None if the column has no Arrow type."""
     column.check(values)
     return None if column.arrow is None else column.build(values)

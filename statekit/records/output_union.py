@@ -1,4 +1,4 @@
-"""Outputs of several record types: what a function declared `-> Iterator[A | B]` emits.
+"""Outputs of several record types, of a function declared `-> Iterator[A | B]`.
 
 A stream of several types is one frame on Spark: a struct column per type, with the name of the
 class, of which one in each row is not null.
@@ -24,7 +24,7 @@ F = TypeVar("F")
 
 
 class OutputUnion:
-    """The record types that a function emits, compiled from the `A | B` of its `Iterator[A | B]`.
+    """The output record types of a function, compiled from the `A | B` of its `Iterator[A | B]`.
 
     It has the operations of `OutputType`, which apply to each output the type of its class.
 
@@ -73,7 +73,7 @@ class OutputUnion:
 
     @functools.cached_property
     def copy(self) -> Copy | None:
-        """Copies one output when it is emitted; None if outputs cannot change."""
+        """A function that copies one output when it is emitted; None if outputs are immutable."""
         copies = {cls: member.copy for cls, member in self._by_class.items()}
         if not any(copies.values()):
             return None
@@ -111,7 +111,8 @@ class OutputUnion:
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
 
     def stored(self, records: list[Any]) -> list[Any]:
-        """Return the outputs as a reader of their columns gets them; see `OutputType.stored`.
+        """Return the outputs in the form in which a reader of their columns gets them; see
+        `OutputType.stored`.
 
         Raises:
             ProcessError: an output is of none of the types, or does not fit its type.
@@ -133,7 +134,6 @@ class OutputUnion:
         return places_of_classes(records, self._by_class)
 
     def _check_classes(self, records: list[Any]) -> None:
-        """Check that each output is of one of the types."""
         if set(map(type, records)) <= self._by_class.keys():
             return
         place, foreign = next(
@@ -148,7 +148,7 @@ class OutputUnion:
 
 
 def _spread(structs: pa.StructArray, places: list[int], records: list[Any]) -> pa.Array:
-    """Return a column with structs at some places, and null at all others."""
+    """Return a column with structs at some positions, and null at all others."""
     sources: list[int | None] = [None] * len(records)
     for source, place in enumerate(places):
         sources[place] = source
@@ -156,7 +156,7 @@ def _spread(structs: pa.StructArray, places: list[int], records: list[Any]) -> p
 
 
 def places_of_classes(records: Iterable[Any], classes: Iterable[Any]) -> dict[Any, list[int]]:
-    """Return the places of the records of each class; all records are of these classes."""
+    """Return the positions of the records of each class. Every record has one of these classes."""
     places: dict[Any, list[int]] = {cls: [] for cls in classes}
     for place, record in enumerate(records):
         places[type(record)].append(place)
@@ -166,7 +166,7 @@ def places_of_classes(records: Iterable[Any], classes: Iterable[Any]) -> dict[An
 def of_each_class(
     records: list[Any], forms: Mapping[Any, F], convert: Callable[[F, list[Any]], list[Any]]
 ) -> list[Any]:
-    """Apply a function to the records of each class, and keep the order of all records.
+    """Apply a function to the records of each class, in groups, and keep the order of all records.
 
     Parameters:
         forms: what the function gets beside the records of a class.
@@ -183,11 +183,11 @@ def of_each_class(
 
 
 AnyOutput = OutputType | OutputUnion
-"""The one or several types that a function emits."""
+"""The one or several output types of a function."""
 
 
 def output_type_of(annotation: Any, where: str, noun: str = "output") -> AnyOutput:
-    """Return the type of outputs: a union if it is declared as several record classes.
+    """Return the output type of an annotation: a union for several record classes.
 
     Parameters:
         annotation: the declared type.

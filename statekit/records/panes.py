@@ -24,7 +24,7 @@ LATE = -1
 
 @dataclass(frozen=True)
 class SlidingPanes:
-    """The panes of tumbling and sliding windows, as numbers, alike for all keys.
+    """The panes of tumbling and sliding windows. They are numbers, and equal for all keys.
 
     Parameters:
         event_time: the field with the event time.
@@ -45,8 +45,8 @@ class SlidingPanes:
 
     @property
     def first_us(self) -> int:
-        """A start of a window before the year 1, from which panes are counted: Arrow and Spark
-        round towards zero.
+        """The start of a window before the year 1. Panes are counted from it, because Arrow and
+        Spark round towards zero.
         """
         return MIN_MICROS - (MIN_MICROS - self.origin_us) % self.every_us
 
@@ -71,7 +71,8 @@ class SlidingPanes:
 
 @dataclass(frozen=True)
 class SessionPanes:
-    """Panes of records of a key that follow each other within a gap. Late records fill no gap.
+    """Panes of a key: runs of records whose event times differ by less than a gap. Late records
+    fill no gap.
 
     The number of a pane is its first event time. Panes of other batches may touch it: the session
     merges them.

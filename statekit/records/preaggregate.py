@@ -1,4 +1,4 @@
-"""Combine records per key in Arrow, before any Python function is called.
+"""Preaggregation: combine records per key in Arrow, before any Python function is called.
 
 A combined row has the key, the number of its records, and a value per aggregate. Arrow's hash
 aggregation runs in one thread, so the same batch always gives the same rows, nearly in the order in
@@ -57,11 +57,13 @@ class PartialAggregate(NamedTuple):
 
     @property
     def takes_records(self) -> bool:
-        """Whether it keeps records, and so reads all of their fields."""
+        """True if it keeps complete records, and so reads all of their fields."""
         return self.field is None and self.verb != "count"
 
     def merge(self, record: RecordType) -> str | GroupLists:
-        """Return what merges its results: a function of Arrow, or lists."""
+        """Return the merger of partial results: the name of an Arrow function, or a
+        `GroupLists`.
+        """
         if self.verb == "list":
             return AllValues()
         if self.verb == "first":
@@ -75,7 +77,7 @@ _MERGE_VERBS: dict[str, str] = {"count": "sum", "sum": "sum", "min": "min", "max
 
 _Groups = dict[str, pa.ChunkedArray]
 _Aggregates = list[tuple[str | GroupLists, pa.ChunkedArray | None]]
-"""Functions, or lists, each with its column; None to count rows."""
+"""Functions or `GroupLists`, each with its column; None to count rows."""
 
 # Each aggregation builds a hash table of the keys, so it gets many records.
 _RECORDS_AT_ONCE = 500_000
@@ -85,7 +87,7 @@ _BYTES_AT_ONCE = 64 * 1024 * 1024
 _FIRST = "__statekit_first"  # the number of the first row of a key
 
 _WIDER = {float: pa.float64(), decimal.Decimal: pa.decimal128(DIGITS, 0)}
-"""The Arrow type of these fields if their column has integers."""
+"""The Arrow type for fields of these types whose column has integers."""
 
 
 @dataclass(eq=False, repr=False)
@@ -167,29 +169,29 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
 
     @property
     def reduces(self) -> bool:
-        """Whether its rows are smaller than the records, and not lists of all of them."""
+        """True if combined rows are smaller than the records, and are not lists of all records."""
         return all(part.verb != "list" for part in self.parts)
 
     @property
     def has_spellings(self) -> bool:
-        """Whether columns of a source may have one key in several forms."""
+        """True if columns of a source may contain one key in several forms."""
         return self._spelled is not None
 
     @property
     def merges(self) -> bool:
-        """Whether the rows of a key are merged although each was made of many records: lists of
-        windows only grow.
+        """True if several combined rows of a key are merged into one. Merging lists of windows
+        would only make them longer.
         """
         return self.reduces or self.panes is None
 
     @property
     def description(self) -> list[str]:
-        """The aggregates of a key, in words."""
+        """The aggregates of a key, as text."""
         parts = dict.fromkeys(self.parts) or (PartialAggregate("count", None),)
         return [_in_words(part) for part in parts]
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
-        """Return the schema of the rows of tables with a schema."""
+        """Return the schema of the combined rows of tables with the given schema."""
         return self.rows(schema.empty_table()).schema
 
     def annotation(self, field: str) -> Any:
@@ -197,8 +199,8 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         return _annotation(self.record, field)
 
     def read(self, columns: Collection[str] | None = None) -> RecordType:
-        """Return the record type to read from a source: only the fields needed, or all to make
-        records.
+        """Return the record type to read from a source: only the needed fields, or all fields if
+        records must be created.
 
         Parameters:
             columns: of the source; None if it has a column for each field.
@@ -206,8 +208,8 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         return self.record if self.makes_records(columns) else self._projected
 
     def makes_records(self, columns: Collection[str] | None = None) -> bool:
-        """Return whether records of the source must be made before they are combined: their class
-        computes fields.
+        """Return whether records must be created from a source before they are combined, because
+        their class computes fields.
 
         Parameters:
             columns: of the source; None if it has a column for each field.
@@ -217,7 +219,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         return columns is not None and not set(columns).issuperset(self._projected.field_names)
 
     def records(self, records: Sequence[Any], late_us: int = BEGINNING) -> list[Any]:
-        """Return the combined rows of records, as records.
+        """Combine records, and return the rows as records.
 
         Parameters:
             late_us: the watermark that makes a record late.
@@ -245,7 +247,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
     def combined_sorted(
         self, batches: Iterable[pa.RecordBatch], late_us: int, *, restores: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the combined rows of each of some batches sorted by key, in the same order.
+        """Yield the combined rows of each batch. Batches are sorted by key, and so are the rows.
 
         Parameters:
             batches: with the columns of `read` between two others, which keep the values of the
@@ -266,15 +268,16 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
                 yield from rows.select([first, *names, last]).combine_chunks().to_batches()
 
     def _checked(self, table: pa.Table, restores: bool) -> pa.Table:
-        """Return the columns that are aggregated, after checking them."""
+        """Check a table, and return the columns to aggregate."""
         if self.makes_records(table.column_names):
             return self._columns(_read(self.record, table, restores=restores))
         if any(table.column(name).null_count for name in self.required):
             _read(self._projected, table)  # raises an error that names the record
+        # Rows that the job wrote have each key in one form already.
         return table if restores else self._in_one_form(table)
 
     def _in_one_form(self, table: pa.Table) -> pa.Table:
-        """Return a table of a source in which keys that are equal are equal in their columns."""
+        """Return a table of a source in which equal keys have equal column values."""
         if self._spelled is None:
             return table
         form = OutputType(self._spelled.cls, self.record.where, noun="record")
@@ -303,7 +306,8 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
                 yield self._grouped(self._groups(rows), self._merging(rows))
 
     def merged(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-        """Merge rows of batches sorted by key: one row per key and pane, in order.
+        """Merge the rows of batches that are sorted by key. The result has one row per key and
+        pane, in order.
 
         Columns before the key have the values of the first row.
         """
@@ -321,7 +325,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             yield pending
 
     def _in_order(self, outer: pa.Table, groups: _Groups, aggregates: _Aggregates) -> pa.Table:
-        """Group as `_grouped` does, in the order of first occurrence.
+        """Group like `_grouped`, and sort the groups by first occurrence.
 
         Parameters:
             outer: columns to put in front; a group has the values of its first row.
@@ -342,14 +346,12 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         return number + [(verb, rows.column(name)) for name, verb in self._merges.items()]
 
     def time_of(self, row: Any) -> int:
-        """Return the largest event time of the records of a row, in microseconds."""
+        """Return the largest event time of the combined records of a row, in microseconds."""
         time: int = row[-1]
         return time
 
     def _aggregated(self, table: pa.Table, late_us: int) -> tuple[_Groups, _Aggregates]:
-        """Return the columns that records are grouped by, by name, and the aggregates of each
-        group.
-        """
+        """Return the grouping columns by name, and the aggregates of each group."""
         times = None if self.panes is None else self._times(table, self.panes.event_time)
         aggregates: _Aggregates = [("count_all", None)]
         for part, merge in zip(self.parts, self._merges.values(), strict=False):
@@ -372,7 +374,6 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         return groups, aggregates
 
     def _structs(self, table: pa.Table) -> pa.ChunkedArray:
-        """Return the records as structs."""
         records = table.select(list(self.record.fields or ()))
         columns = [column.combine_chunks() for column in records.columns]
         return pa.chunked_array([pa.StructArray.from_arrays(columns, fields=list(records.schema))])
@@ -401,7 +402,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
     def _grouped(
         self, groups: _Groups, aggregates: _Aggregates, extra: Sequence[str] = ()
     ) -> pa.Table:
-        """Return a row per group: a column for each key of the group, then one for each aggregate.
+        """Return one row per group, with a column per grouping column and a column per aggregate.
 
         Parameters:
             groups: the columns that rows are grouped by, by name.
@@ -437,7 +438,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         column: pa.ChunkedArray,
         keys: dict[str, pa.ChunkedArray],
     ) -> pa.ChunkedArray:
-        """Return the results of an aggregate, as the type that combined rows have.
+        """Return the results of an aggregate, in the type of combined rows.
 
         Parameters:
             column: that was aggregated.
@@ -460,7 +461,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             ) from error
 
     def _columns(self, records: Sequence[Any]) -> pa.Table:
-        """Return the aggregated fields of records, as columns."""
+        """Return the aggregated fields of records as a table."""
         batch = self._outputs.to_batch(list(map(self._project, records)))
         return pa.Table.from_batches([batch])
 
@@ -489,7 +490,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
 
 @contextlib.contextmanager
 def with_operator_name(operator: str) -> Iterator[None]:
-    """Put the name of an operator in front of errors about its records."""
+    """Prepend the name of an operator to errors about its records."""
     try:
         yield
     except ProcessError as error:
@@ -502,7 +503,7 @@ def _read(record: RecordType, table: pa.Table, *, restores: bool = False) -> lis
 
 
 def has_columns(record: RecordType, fields: Iterable[str]) -> bool:
-    """Return whether fields can be combined: columns contain their values, and rows can have
+    """Return whether fields can be combined: columns represent their values, and rows can contain
     them.
     """
     if record.may_change_fields:
@@ -517,15 +518,17 @@ def has_columns(record: RecordType, fields: Iterable[str]) -> bool:
 
 
 def _has_spellings(annotation: Any) -> bool:
-    """Return whether a column may have one key in several forms: a UUID in several spellings, a
-    struct with other fields beside those of its class.
+    """Return whether a column may contain one key in several forms: a UUID in several spellings, or
+    a struct with more fields than its class.
     """
     members = peel(annotation)[0]
     return any(member is uuid.UUID or struct_flavour(member) is not None for member in members)
 
 
 def absent_or_none(record: RecordType) -> str | None:
-    """Return a key of a TypedDict that may be absent or None, which columns cannot tell apart."""
+    """Return a TypedDict key that may be absent or None; None if there is none. Columns cannot
+    distinguish the two cases.
+    """
     if record.flavour != "typeddict":
         return None
     fields = (record.fields or {}).values()
@@ -539,7 +542,7 @@ def _annotation(record: RecordType, name: str) -> Any:
 
 
 def _with_fields(name: str, types: dict[str, Any], where: str) -> RecordType:
-    """Return a class with these fields: a NamedTuple, or a Struct if a name begins with an
+    """Return a record type with these fields: a NamedTuple, or a Struct if a name begins with an
     underscore, which a NamedTuple refuses.
     """
     of, fields = cast("Any", NamedTuple), list(types.items())
@@ -549,7 +552,7 @@ def _with_fields(name: str, types: dict[str, Any], where: str) -> RecordType:
 
 
 def _free_names(key: tuple[str, ...], parts: int) -> list[str]:
-    """Return column names that no key field has."""
+    """Return column names that differ from all key fields."""
     names = ["pane", "number", *(f"part_{n + 1}" for n in range(parts)), "time"]
     while not set(key).isdisjoint(names):
         names = [f"{name}_" for name in names]
@@ -557,7 +560,9 @@ def _free_names(key: tuple[str, ...], parts: int) -> list[str]:
 
 
 def _without_late(aggregates: _Aggregates, panes: pa.ChunkedArray) -> _Aggregates:
-    """Return the same aggregates without the values of late records, which are only counted."""
+    """Return the same aggregates without the values of late records. Late records are only
+    counted.
+    """
     late = pc.equal(panes, LATE)
     if not pc.any(late).as_py():
         return aggregates
@@ -570,13 +575,15 @@ def _without_late(aggregates: _Aggregates, panes: pa.ChunkedArray) -> _Aggregate
 
 
 def without_none(annotation: Any) -> Any:
-    """Return the annotation of the values other than None, if they have one type."""
+    """Return an annotation without None, if exactly one type remains."""
     members, is_optional, _ = peel(annotation)
     return members[0] if is_optional and len(members) == 1 else annotation
 
 
 def _listed(values: pa.ChunkedArray, times: pa.ChunkedArray | None) -> pa.ChunkedArray:
-    """Return each value other than null in a list of its own, with its time if there is one."""
+    """Return each value other than null as a list of one element, with its time if there are
+    times.
+    """
     elements = values.combine_chunks()
     is_valid = elements.is_valid()
     if times is not None:

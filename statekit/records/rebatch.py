@@ -1,4 +1,4 @@
-"""Combine small batches of a stream of rows into larger ones."""
+"""Rebatching: combine small batches of a stream of rows into larger ones."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""An order of records by some of their fields, the same in Python and in Arrow, and the first
-records of groups in that order.
+"""The order of records by some of their fields, equal in Python and in Arrow, and the first records
+of groups in that order.
 
 Fields that are not named break ties, in the order of their declaration, as far as their types have
 an order. So the first records do not depend on how records arrive.
@@ -28,12 +28,12 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _Key = Callable[[Any], Any]
 
 _ALWAYS_ORDERED = (int, bool, str, bytes, dt.date, dt.datetime, dt.timedelta)
-"""Types without a value such as NaN, which is neither smaller nor larger than others."""
+"""Types whose values are all comparable: they have no NaN."""
 
 
 @dataclass(frozen=True)
 class RecordOrder:
-    """An order of records. None comes last, and NaN before it, whatever the direction.
+    """An order of records. None sorts last, NaN before it, in both directions.
 
     Parameters:
         fields: that are compared one after the other; "-price" from the largest to the smallest.
@@ -51,7 +51,7 @@ class RecordOrder:
         return tuple(field.removeprefix("-") for field in self.fields)
 
     def completed(self, record: RecordType) -> CompleteOrder:
-        """Return the order of records of a type, with the fields that break ties.
+        """Return the order for records of a type, extended by fields that break ties.
 
         >>> from typing import NamedTuple
         >>> class Bid(NamedTuple):
@@ -97,7 +97,7 @@ class CompleteOrder(GroupLists):
         return lambda record: tuple([part(record) for part in parts])
 
     def _part(self, name: str, falls: bool) -> _Key:
-        """Return a function from a record to the part of its sort key for a field."""
+        """Return a function from a record to one part of its sort key."""
         get, field = self.record.getter((name,)), (self.record.fields or {})[name]
         if self.record.flavour == "typeddict":
             get = operator.methodcaller("get", name)  # a key may be absent
@@ -108,7 +108,7 @@ class CompleteOrder(GroupLists):
         return (lambda record: _negated(get(record))) if falls else get
 
     def first(self, records: Iterable[Any]) -> tuple[Any, ...]:
-        """Return the first records, in order."""
+        """Return the first records in sorted order."""
         ordered = sorted(records, key=self.key)
         end = self.count
         if self.ties is not None and len(ordered) > end:
@@ -118,8 +118,8 @@ class CompleteOrder(GroupLists):
         return tuple(ordered[:end])
 
     def merged(self, held: tuple[Any, ...], more: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the first of two sequences of first records. It is the first sequence itself if
-        none of the second is among them.
+        """Merge two sequences of first records. Return the first sequence itself if the second adds
+        none.
 
         Parameters:
             held, more: each as `first` returns it.
@@ -170,8 +170,8 @@ class CompleteOrder(GroupLists):
 
 
 def _differs_from_before(values: pa.Array) -> pa.Array:
-    """Return whether each value differs from the one before it. The first one does. None is equal
-    to None, NaN to NaN, and -0.0 to 0.0.
+    """Return whether each value differs from the previous one. True for the first value. None
+    equals None, NaN equals NaN, and -0.0 equals 0.0.
     """
     if pa.types.is_floating(values.type):
         values = pc.add(values, 0.0)
@@ -193,7 +193,7 @@ def _falling(value: Any) -> tuple[Any, ...]:
 
 
 def _negated(value: Any) -> Any:
-    """Return what sorts the other way round."""
+    """Return a value that sorts in the opposite order."""
     if isinstance(value, decimal.Decimal):
         return value.copy_negate()
     if isinstance(value, int | float | dt.timedelta):
@@ -207,7 +207,7 @@ def _negated(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Negated:
-    """A text or bytes that sorts the other way round."""
+    """A text or bytes that sorts in the opposite order."""
 
     value: Any
 

@@ -1,4 +1,4 @@
-"""Record types: Arrow batches as lists of records."""
+"""Record types: read Arrow batches as lists of records."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ class RecordType(RecordDeclaration):
 
     @property
     def members(self) -> tuple[RecordType, ...]:
-        """The types of records: this one. A `RecordUnion` has several."""
+        """The record types: only this one. A `RecordUnion` has several."""
         return (self,)
 
     @property
     def may_change_fields(self) -> bool:
-        """Whether the class may change values when a record is made from columns."""
+        """True if the class may change values when a record is created from columns."""
         return self.flavour != "dict" and not only_stores(self.cls)
 
     def reader(self, schema: Any, *, first_column: int = 0, restores: bool = False) -> RecordReader:
-        """Return a reader of batches with this Arrow schema, which is checked here, once.
+        """Check an Arrow schema, and return a reader of batches with this schema.
 
         Parameters:
             first_column: the first column of the record. Columns that are no field are ignored.
@@ -74,7 +74,7 @@ class RecordType(RecordDeclaration):
         return RecordReader(self, schema, first_column, restores=restores)
 
     def coerce(self, value: Any) -> Any:
-        """Return a record as it is, or convert a mapping to the record type.
+        """Return a record unchanged, or convert a mapping to the record type.
 
         Raises:
             ProcessError: it is something else, or the mapping does not fit the type.
@@ -156,7 +156,7 @@ class RecordType(RecordDeclaration):
         return operator.attrgetter(*fields)
 
     def missing(self, error: KeyError, record: Any) -> ProcessError:
-        """Return the ProcessError for a KeyError that a `getter` raised on this record.
+        """Return the ProcessError for a KeyError that a `getter` raised for this record.
 
         >>> plain = RecordType.of(dict, where="count, parameter 'row'")
         >>> try:
@@ -171,7 +171,7 @@ class RecordType(RecordDeclaration):
 
 
 class RecordReader:
-    """Reads record batches of one checked schema. Made by `RecordType.reader`."""
+    """Reads record batches of a checked schema. Created by `RecordType.reader`."""
 
     def __init__(
         self, record_type: RecordType, schema: Any, first_column: int, *, restores: bool = False
@@ -199,7 +199,7 @@ class RecordReader:
             raise self._explained(batch, error) from error
 
     def columns(self, batch: Any) -> list[list[Any]]:
-        """Return the values of each field, of all rows, without making records.
+        """Return the values of each field of all rows, without creating records.
 
         Raises:
             ProcessError: a row does not fit, as for `read`.
@@ -213,8 +213,8 @@ class RecordReader:
         return self._build(self._values(batch.columns[self._first :]), batch.num_rows)
 
     def _explained(self, batch: Any, error: BaseException) -> ProcessError:
-        """Return the error about the first row that does not fit, found by reading them one by
-        one.
+        """Return the error about the first row that does not fit. Rows are read one by one to find
+        it.
         """
         record_type = self.record_type
         subject, cause = "a batch", error
@@ -232,7 +232,7 @@ class RecordReader:
 
 
 def _converter(annotation: Any) -> Callable[[Any], Any]:
-    """Return a function that converts a value in a mapping to the type of a field."""
+    """Return a function that converts a value of a mapping to the type of a field."""
     try:
         return _cached_converter(annotation)
     except TypeError:  # some metadata has no hash
@@ -252,7 +252,9 @@ _cached_converter = functools.cache(_new_converter)
 
 
 def _record_converter(member: Any) -> Callable[[Any], Any] | None:
-    """Return the converter of a class with fields, or of a container of some; None for others."""
+    """Return the converter of a class with fields, or of a container of such a class; None for
+    other types.
+    """
     if flavour_of(member) not in (None, "dict"):
         of_class = RecordType.of(member, where=show(member))
         return lambda value: (
@@ -287,13 +289,15 @@ def _plain(value: Any, annotation: Any) -> Any:
 
 @functools.cache
 def _has_plain_keys(cls: Any) -> bool:
-    """Return whether mappings for a Struct, and inside of it, have the names of fields only."""
+    """Return whether mappings for a Struct, including nested ones, use only names of fields as
+    keys.
+    """
     names = cls.__struct_fields__ == cls.__struct_encode_fields__
     return names and not any(_has_records(field.annotation) for field in struct_fields(cls))
 
 
 def _keys_of_struct(cls: Any, value: Mapping[str, Any]) -> dict[str, str]:
-    """Return the key of each field of a Struct in a mapping: its own name, or that of `rename`.
+    """Return the mapping key of each field of a Struct: its name, or the result of `rename`.
 
     Raises:
         ValueError: the tag of the mapping is another one, or the class forbids one of the keys.
@@ -310,7 +314,7 @@ def _keys_of_struct(cls: Any, value: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _check_foreign(value: Any, path: str) -> None:
-    """Refuse values of NumPy and pandas in what a record is made from.
+    """Refuse values of NumPy and pandas in the input of a record.
 
     Raises:
         ForeignValue: there is one.
@@ -343,7 +347,7 @@ def _for_msgspec(annotation: Any) -> Any:
 
 
 def _foreign(cls: Any, value: Any) -> Any:
-    """msgspec's hook: pydantic validates the types that msgspec does not know."""
+    """Convert a type that msgspec does not know, with pydantic. Called by msgspec."""
     return pydantic.TypeAdapter(cls).validate_python(value, by_alias=True, by_name=True)
 
 

@@ -1,4 +1,4 @@
-"""Records that statekit emits itself: a key and its aggregates, by name."""
+"""Result records: records that statekit itself emits, with a key and its aggregates by name."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ORDERED = (*_SUMMED, bool, str, bytes, dt.date, dt.datetime)
 """Types whose values have an order."""
 
 Make = Callable[..., Any]
-"""Makes a record of the values of its fields, in order."""
+"""Creates a record from the values of its fields, in order."""
 
 
 class ResultRecords:
-    """The types of results, derived from the type of the input records.
+    """The result types, derived from the type of the input records.
 
     Parameters:
         record: the type of the input records.
@@ -53,7 +53,7 @@ class ResultRecords:
         return self.record.column_annotation(fields[field])
 
     def check_combines(self, verb: str, field: str) -> Any:
-        """Return the type of a field without None, after checking that it can be aggregated.
+        """Check that a field can be aggregated, and return its type without None.
 
         Raises:
             StateTypeError: the aggregate function does not take values of that type.
@@ -76,7 +76,7 @@ class ResultRecords:
         return self.record.getter((field,))
 
     def result_class(self, name: str, types: dict[str, Any], into: Any) -> tuple[Any, Make]:
-        """Return the class of the results, and a function that makes one from the values of all
+        """Return the result class, and a function that creates a result from the values of all
         fields.
 
         Parameters:
@@ -132,7 +132,7 @@ def _holds(declared: Any, annotation: Any) -> bool:
 
 
 def made_of_columns(make: Make, *columns: Sequence[Any]) -> list[Any]:
-    """Create a result from each row of columns."""
+    """Create a result from each row of some columns."""
     if isinstance(make, type) and issubclass(make, tuple):  # a NamedTuple's own takes twice as long
         return list(map(tuple.__new__, repeat(make), zip(*columns, strict=True)))
     return list(map(make, *columns))

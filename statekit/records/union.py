@@ -1,4 +1,4 @@
-"""Streams with several record types: what a first parameter `A | B` takes."""
+"""Streams with several record types, for a first parameter `A | B`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from statekit.shown import shown, type_name
 
 
 class RecordUnion:
-    """Several record types of one stream. A record belongs to the type of its class.
+    """Several record types of one stream. The class of a record determines its type.
 
     >>> from typing import NamedTuple
     >>> class Order(NamedTuple):
@@ -40,7 +40,7 @@ class RecordUnion:
 
     @property
     def may_change_fields(self) -> bool:
-        """Whether a class may change values when a record is made from columns."""
+        """True if a class may change values when a record is created from columns."""
         return any(member.may_change_fields for member in self.members)
 
     def coerce(self, value: Any) -> Any:
@@ -66,7 +66,7 @@ class RecordUnion:
         return lambda record: getters[type(record)](record)
 
     def missing(self, _: KeyError, record: Any) -> ProcessError:
-        """Return the ProcessError for a KeyError that a `getter` raised on this record."""
+        """Return the ProcessError for a KeyError that a `getter` raised for this record."""
         return self._foreign(record)
 
     def _foreign(self, value: Any) -> ProcessError:
@@ -81,7 +81,7 @@ Records = RecordType | RecordUnion
 
 
 def records_of(*annotations: Any, where: str) -> Records:
-    """Return the record type or types of annotations; `where` names the declaration in errors.
+    """Return the record type, or types, of annotations. `where` names the declaration in errors.
 
     Raises:
         StateTypeError: it is not a record type, or a union whose members are not distinct classes.

@@ -1,4 +1,4 @@
-"""The order of records by their values, which breaks ties between records of the same time.
+"""The order of records by their values. It breaks ties between records of the same time.
 
 The order depends on values only, and not on how they are stored: `Decimal("1.5")` and
 `Decimal("1.50")` are equal. So it is the same in every runtime.
@@ -68,14 +68,14 @@ def _is_nan(value: Any) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _fields_of(cls: type) -> tuple[str, ...] | None:
-    """Return the names of the fields of a class of records; None for any other."""
+    """Return the field names of a record class; None for any other class."""
     if struct_flavour(cls) is None:
         return None
     return tuple(field.name for field in struct_fields(cls))
 
 
 def _order_of_parts(value: Any) -> tuple[Any, ...]:
-    """Return the key of a value that consists of others."""
+    """Return the sort key of a value with parts."""
     cls: Any = type(value)
     names = _fields_of(cls)
     if names is not None:

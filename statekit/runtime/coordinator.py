@@ -1,4 +1,6 @@
-"""The driver's side of the epoch protocol: plan and commit one epoch after the other."""
+"""The coordinator: the driver's side of the epoch protocol. It plans and commits epochs in
+order.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ from statekit.watermark import BEGINNING, END, advanced
 
 @dataclass(frozen=True)
 class StartPoint:
-    """Where a run starts.
+    """The start of a run.
 
     Parameters:
         last: the manifest of the epoch that the run follows; None for a new checkpoint.
@@ -96,11 +98,11 @@ class Coordinator:
         self.last = start.last
         self.job_file, self._reference = start.job_file, start.reference
         self._before = start.job_file
-        """The job file before the next epoch, in which eras of expiry may begin."""
+        """The job file before the next epoch. New eras of expiry may begin in that epoch."""
         self.key_groups = start.job_file.key_groups
         self.parallelism = start.parallelism
         self.layout = start.layout
-        """The shards that the next epoch starts from."""
+        """The layout of shards from which the next epoch starts."""
         self.note: EpochNote | None = None
         """The note of an earlier attempt at the next epoch; None if there is none."""
         self._has_run = False  # whether an epoch of this run took its time from the clock
@@ -110,7 +112,9 @@ class Coordinator:
         self.notes_beginnings = may_be_idle or any(
             operator.declared.reads_clocks for operator in job.operators
         )
-        """Whether an epoch is noted before it runs, so that a replay sees the same instant."""
+        """True if each epoch is noted before it runs, so that a replay has the same processing
+        time.
+        """
         self._now_us = now_us if options.clock is None else partial(_instant_of, options.clock)
         self.recorder = options.record
         self._recordings = None if options.record is None else KeptRecordings(options.record)
@@ -124,12 +128,13 @@ class Coordinator:
         self.metrics = RunMetrics(job.name, sources, start.last, self._now_us, self._leases)
 
     def _leases(self) -> Sequence[LeaseHeadroom]:
-        """Return the leases that the last garbage collection has read."""
+        """Return the leases that were read by the last garbage collection."""
         return () if self._collection is None else self._collection.leases
 
     @classmethod
     def open(cls, job: Job, repository: Repository, options: RunOptions | None = None) -> Self:
-        """Prepare a checkpoint for a job, as `open_checkpoint` does, and return its coordinator.
+        """Check and prepare a checkpoint for a job, as `open_checkpoint` does, and return its
+        coordinator.
 
         Parameters:
             options: of the run; None keeps all epochs and uses the checkpoint's parallelism, or 1.
@@ -156,7 +161,7 @@ class Coordinator:
 
     @property
     def epoch(self) -> int:
-        """The number of the next epoch."""
+        """Number of the next epoch."""
         return 0 if self.last is None else self.last.epoch + 1
 
     def begin(
@@ -191,7 +196,7 @@ class Coordinator:
         self._begin_expiry(has_downtime=at_us is None)
 
     def _begin_expiry(self, *, has_downtime: bool) -> None:
-        """Note the eras of expiry that begin in the next epoch, and the downtime before it."""
+        """Record the eras of expiry that begin in the next epoch, and the downtime before it."""
         new_run = not self._has_run if self.note is None else self.note.begins_run
         new_run = new_run and has_downtime
         job_file = begun_expiry(self._before, self.last, self._times, new_run=new_run)
@@ -199,7 +204,7 @@ class Coordinator:
             self.job_file, self._reference = self.repository.ensure_job_file(job_file)
 
     def _times(self, operator: str) -> dict[Clock, int]:
-        """Return the times of the next epoch by which rows of an operator expire."""
+        """Return the times of the next epoch that determine the expiry of an operator's rows."""
         watermark_us = self.watermarks_us.get(operator, BEGINNING)
         if watermark_us == END:
             before_us = self._watermark(operator)
@@ -207,12 +212,14 @@ class Coordinator:
         return {"event": watermark_us, "processing": self.processing_time_us}
 
     def _not_before(self, processing_time_us: int) -> int:
-        """Return a processing time that is not before the last one: the clock may be set back."""
+        """Return a processing time that is not before the last one, because the clock may be set
+        back.
+        """
         before = BEGINNING if self.last is None else self.last.processing_time_us
         return max(processing_time_us, before)
 
     def _instant(self, what: str) -> int:
-        """Return the time of the wall clock; in a replay, the time of the first attempt."""
+        """Return the wall clock time; in a replay, the time of the first attempt."""
         if not self.notes_beginnings:
             return self._now_us()
         if self.note is None:
@@ -251,7 +258,7 @@ class Coordinator:
         return watermarks
 
     def _is_idle(self, stream: str, before: OperatorEpoch | None, processing_time_us: int) -> bool:
-        """Return whether an input has had no records for so long that it is idle."""
+        """Return whether an input is idle, because it had no records for the declared time."""
         idle_after_us = self.job.idle_after_us(stream)
         active_us = None if before is None else before.active_us.get(stream)
         if idle_after_us is None or active_us is None:
@@ -261,7 +268,7 @@ class Coordinator:
     def _active_us(
         self, operator: Operator, before: OperatorEpoch | None, read: Mapping[str, int]
     ) -> dict[str, int]:
-        """Return when each input that may be idle had records last.
+        """Return the processing time of the last records of each input that may be idle.
 
         Parameters:
             before: the operator before the epoch.
@@ -276,7 +283,7 @@ class Coordinator:
         return active_us
 
     def _event_time_of(self, stream: str, read: int | None, *, drain: bool) -> int:
-        """Return how far event time has advanced on an input of an operator.
+        """Return the event time up to which an input of an operator has advanced.
 
         An operator without event time passes on the event time of its inputs, of several the
         smallest.
@@ -313,13 +320,13 @@ class Coordinator:
 
     @property
     def was_draining(self) -> bool:
-        """Whether a drain was begun, which must be completed before anything else."""
+        """True if a drain has begun. It must be completed before anything else."""
         drained = self.last is not None and self.last.drained
         return drained or (self.note is not None and self.note.what == "drain")
 
     @property
     def would_advance(self) -> bool:
-        """Whether an epoch without records would have a later watermark than the last one."""
+        """True if an epoch without records would have a later watermark than the last epoch."""
         now_us = self._not_before(self._now_us())
         watermarks = self._watermarks(drain=False, to={}, processing_time_us=now_us)
         before = {name: self._watermark(name) for name in watermarks}
@@ -331,7 +338,7 @@ class Coordinator:
 
     @property
     def is_drained(self) -> bool:
-        """Whether event time has ended in all operators, and nothing is left to do."""
+        """True if event time has ended in all operators, and nothing is due any more."""
         timed = [op.name for op in self.job.operators if op.declared.event_time is not None]
         epochs = [self._operator_epoch(name) for name in timed]
         return all(
@@ -342,8 +349,8 @@ class Coordinator:
         )
 
     def keeps_copies(self, asked: bool | None) -> bool:
-        """Return whether to keep working copies when this run ends. `asked` is the user's choice,
-        if any.
+        """Return whether to keep working copies at the end of this run. `asked` is the user's
+        choice; None if there is none.
         """
         if asked is not None:
             return asked
@@ -351,7 +358,7 @@ class Coordinator:
 
     @property
     def without_outputs(self) -> tuple[tuple[int, int], ...]:
-        """Epochs without outputs, as ranges of numbers, first and last.
+        """Ranges of epochs without outputs: first and last numbers.
 
         These are epochs that were rolled back, and epochs that no run made: a run that stopped
         before its commit may have written outputs under such a number.
@@ -387,20 +394,19 @@ class Coordinator:
         return ShardPlans.of(common, bases)
 
     def _bases(self, operator: str) -> Sequence[ShardState]:
-        """Return the shards of an operator before the next epoch."""
         laid_out = None if self.layout is None else self.layout.operators.get(operator)
         if laid_out is not None:
             return laid_out.shards
         return blank_shards(self.parallelism, self.key_groups)
 
     def _record(self, operator: str) -> OperatorRecord:
-        """Return an operator's part of the job file."""
         record = self.job_file.operator(operator)
         assert record is not None, "the job file names all operators of the job"
         return record
 
     def check_owner(self) -> None:
-        """Check that no other run has committed the next epoch, and that the last one still exists.
+        """Check that no other run has committed the next epoch, and that the last epoch still
+        exists.
 
         Raises:
             FencedError: another run has committed the next epoch.
@@ -414,8 +420,8 @@ class Coordinator:
         self._check_not_lost()
 
     def _check_not_lost(self) -> None:
-        """Check that the epoch before this one exists. Otherwise the new epoch would reference
-        missing files.
+        """Check that the previous epoch exists. Otherwise the new epoch would reference missing
+        files.
         """
         if self.last is None or self.repository.is_committed(self.last.epoch):
             return
@@ -483,7 +489,7 @@ class Coordinator:
         return manifest
 
     def close(self, *, at_once: bool = False) -> None:
-        """End background work, as `BackgroundCollection.close`."""
+        """End background work, as `BackgroundCollection.close` does."""
         if self._collection is not None:
             self._collection.close(at_once=at_once)
 
@@ -494,7 +500,6 @@ class Coordinator:
         return {op.name: self._combined(op, by_operator[op.name]) for op in self.job.operators}
 
     def _combined(self, operator: Operator, reports: list[Report]) -> OperatorEpoch:
-        """Combine the reports of all shards of an operator."""
         before = None if self.layout is None else self.layout.operators.get(operator.name)
         checked = OperatorReports(operator, self.epoch, self._bases(operator.name), reports)
         watermark_us = self.watermarks_us.get(operator.name)
@@ -547,7 +552,9 @@ def open_checkpoint(job: Job, repository: Repository, options: RunOptions) -> St
 def _job_file(
     job: Job, repository: Repository, last: EpochManifest | None, allow_dropped_state: bool
 ) -> tuple[JobFile, FileRef]:
-    """Compare the job file with the code; write one if there is none or the code changed."""
+    """Compare the job file with the code. Write a new one if there is none, or if the code has
+    changed.
+    """
     if last is None:
         stored_job = repository.newest_job_file()
     else:
@@ -577,7 +584,7 @@ def _job_file(
 
 
 def _instant_of(clock: Callable[[], int]) -> int:
-    """Return the time of a clock that was given.
+    """Return the time of a user's clock.
 
     Raises:
         ProcessError: it failed.

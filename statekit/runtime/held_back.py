@@ -1,4 +1,4 @@
-"""Inputs that time waits for: which input holds an operator back, and for how long.
+"""Inputs that hold operators back, and the duration of each wait.
 
 The watermark of an operator follows its slowest input. An input without records, or one whose
 records are older than those of the others, holds back the timers, the windows and the buffered
@@ -19,13 +19,15 @@ from statekit.stored_types import held_back_text
 from statekit.watermark import BEGINNING, END
 
 WARNED_AFTER_US = 5 * 60 * 1_000_000
-"""Processing time that an operator waits for an input without progress before a warning."""
+"""The processing time for which an operator waits for an input without progress before a
+warning.
+"""
 
 _logger = logging.getLogger("statekit.watermark")
 
 
 class _Reached(NamedTuple):
-    """How far event time is on an input.
+    """The event time that an input has reached.
 
     Parameters:
         time_us: the event time.
@@ -60,7 +62,7 @@ class HeldBackOperators:
         before: EpochManifest | None,
         processing_time_us: int,
     ) -> dict[str, OperatorEpoch]:
-        """Return operators after an epoch, with what each of them waits for.
+        """Return operators after an epoch, with the input that each of them waits for.
 
         Parameters:
             before: the epoch before.
@@ -79,7 +81,7 @@ class HeldBackOperators:
         return noted
 
     def warn(self, manifest: EpochManifest) -> None:
-        """Log a warning for each operator that has waited for some minutes, once per wait."""
+        """Log a warning for each operator that has waited for several minutes, once per wait."""
         for name, operator in manifest.operators.items():
             held = operator.held_back
             if held is None or (name, held) in self._warned:
@@ -100,7 +102,7 @@ class HeldBackOperators:
 
 
 class _Epoch:
-    """What the inputs of all operators have reached after an epoch."""
+    """The progress of the inputs of all operators after an epoch."""
 
     def __init__(
         self,
@@ -134,7 +136,6 @@ class _Epoch:
         )
 
     def _reached_by(self, name: str) -> Iterator[_Reached]:
-        """Yield how far each input of an operator is."""
         for stream in self._by_name[name].inputs:
             yield self._reached(name, stream)
 

@@ -35,7 +35,7 @@ _NEXT_KEYS_MAX = 64
 _NOTHING: Any = object()
 
 Handled = tuple[Literal["record", "record taken last", "first record", "key"], Any]
-"""The object that a function was called with last, after the word for it in messages."""
+"""The last argument of a function call, with its description for messages."""
 
 
 class KeyIteration:
@@ -71,7 +71,7 @@ class KeyIteration:
         scope.next_keys = self._next_keys
 
     def records(self, batch: KeyedBatch, records: Iterator[Any]) -> Iterator[Any]:
-        """Yield the records of a batch, each after the key scope entered its key.
+        """Yield the records of a batch. The key scope enters the key of each record first.
 
         Parameters:
             records: of the batch, from its first record on.
@@ -93,7 +93,7 @@ class KeyIteration:
     def at_times(
         self, records: Iterator[Any], times: Sequence[int], then_us: int | None = None
     ) -> Iterator[Any]:
-        """Yield records, with the event clock at the time of each.
+        """Yield records. The event clock is set to the time of each record first.
 
         Parameters:
             then_us: the event time after the last record.
@@ -104,13 +104,13 @@ class KeyIteration:
         clocks.event_us = then_us
 
     def of_inputs(self, records: Iterator[Any], inputs: Iterable[int]) -> Iterator[Any]:
-        """Yield records, with the name of the input of each in the key scope."""
+        """Yield records. The input of each record is set in the key scope first."""
         scope = self._scope
         for record, scope.input in zip(records, map(self.inputs.__getitem__, inputs), strict=True):
             yield record
 
     def runs(self, batches: Iterator[KeyedBatch]) -> Iterator[Iterator[Any]]:
-        """Yield the records of each key, after the key scope entered it.
+        """Yield the records of each key. The key scope enters the key first.
 
         The records of a key may continue in the following batches.
 
@@ -147,7 +147,7 @@ class KeyIteration:
             self._ended(batch, runs)
 
     def _noting_errors(self, batches: Iterator[KeyedBatch]) -> Iterator[KeyedBatch]:
-        """Yield batches; keep the error if one cannot be read."""
+        """Yield batches. If a batch cannot be read, keep the error."""
         try:
             yield from batches
         except GeneratorExit:
@@ -159,7 +159,7 @@ class KeyIteration:
     def _records_of_key(
         self, batch: KeyedBatch, start: int, end: int, before_us: int | None = None
     ) -> Iterator[Any]:
-        """Return records of the current key that set the event clock when they are taken.
+        """Return records of the current key. Each record sets the event clock when it is taken.
 
         Parameters:
             before_us: the latest event time of earlier records of the key; None if there are none.
@@ -176,7 +176,7 @@ class KeyIteration:
         return self.at_times(following, times, max(before_us, *times))
 
     def handled(self) -> Handled:
-        """Return the record of the key that was taken last; before any was, the first one."""
+        """Return the last record of the key that was taken; the first record if none was taken."""
         position = len(self._some) - length_hint(self._following)
         if position:
             return "record taken last", self._some[position - 1]
@@ -185,7 +185,7 @@ class KeyIteration:
     def columns(
         self, batches: Iterator[KeyedBatch], *, together: bool = False
     ) -> Iterator[KeyColumns]:
-        """Yield many keys at a time, of batches that have one row per key.
+        """Yield many keys at a time, from batches with one row per key.
 
         The changes of the keys are in the batch, or in the backend, before the next keys are taken.
 
@@ -224,13 +224,13 @@ class KeyIteration:
                         scope.spill()
 
     def one_by_one(self, keys: KeyColumns) -> Iterator[KeyColumns]:
-        """Yield each of the keys alone, after the key scope entered it."""
+        """Yield the keys one by one. The key scope enters each key first."""
         for at, (prefix, key) in enumerate(zip(keys.prefixes, keys.keys, strict=True)):
             self._scope.enter(prefix, key)
             yield keys.part(at, at + 1)
 
     def _begun(self, batch: KeyedBatch) -> KeyRuns:
-        """Return the runs of a batch whose keys are still to be entered."""
+        """Return the runs of a batch whose keys were not entered yet."""
         runs = KeyRuns.of(batch, self._codec, after=self._token)
         self._prefixes = [*self._prefixes[-KEYS_MAX:], *runs.prefixes]
         return runs
@@ -263,7 +263,9 @@ class KeyIteration:
         scope.enter(prefix, key)
 
     def apply_changes(self) -> None:
-        """Leave the key and apply all changes to the backend. Any key may be entered next."""
+        """Leave the key and apply all changes to the backend. Keys can then be entered in any
+        order.
+        """
         self._flush()
         self._scope.spill()
         self._scope.prefix = b""
@@ -275,7 +277,7 @@ class KeyIteration:
         self._token = _NOTHING
 
     def prefix(self, group: int, key: Any, record: Any) -> bytes:
-        """Return the start of every row of a key.
+        """Return the first bytes of every row key of a key.
 
         Parameters:
             record: of the key, for the message.
@@ -289,7 +291,7 @@ class KeyIteration:
             raise not_a_key(self._scope.operator, self._fields, key, record, error) from error
 
     def _leave_key(self) -> None:
-        """Flush the states of the current key; flush all states after enough keys."""
+        """Flush the states of the current key. After a number of keys, flush all states."""
         if self._left < 0:
             self._flush()
             return
@@ -301,7 +303,6 @@ class KeyIteration:
             scope.spill()
 
     def _flush(self) -> None:
-        """Leave the current key and flush all states."""
         scope, batch = self._scope, self._scope.batch
         before = batch.size_bytes
         self.is_between = True
@@ -313,13 +314,13 @@ class KeyIteration:
             scope.spill()
 
     def _resize(self, flushed_bytes: int, keys_max: int) -> None:
-        """Flush after more keys next time; after fewer if their rows are large."""
+        """Adapt the number of keys per flush: more next time, or fewer if their rows are large."""
         keys = self._at_once
         too_large = flushed_bytes > _BYTES_MAX
         self._at_once = max(1, keys // 4) if too_large else min(2 * keys, keys_max)
 
     def _next_keys(self, prefix: bytes) -> Sequence[bytes]:
-        """Return the prefixes of the keys that are processed next, as far as the batch has them."""
+        """Return the prefixes of the keys that follow in the batch."""
         prefixes = self._prefixes
         at = bisect_right(prefixes, prefix)
         return prefixes[at : at + _NEXT_KEYS_MAX]
@@ -328,7 +329,7 @@ class KeyIteration:
 def not_a_key(
     operator: str, fields: Sequence[str], key: Any, record: Any, cause: StateTypeError
 ) -> ProcessError:
-    """Return the error for a record whose key cannot be one."""
+    """Return the error for a record with an invalid key."""
     return ProcessError(
         f"operator {operator!r}: key ({', '.join(fields)}) = {shown(key)} of record "
         f"{shown(record)} "

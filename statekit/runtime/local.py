@@ -1,4 +1,4 @@
-"""Run a job in this process over iterables, without Spark.
+"""Local runs: run a job in this process over iterables, without Spark.
 
 Each consumer of a stream gets records of its own.
 """
@@ -48,7 +48,7 @@ from statekit.working_copy.uploader import uploader
 
 
 class SourceForm:
-    """The form of records that a caller passes for a source.
+    """The form in which a caller passes the records of a source.
 
     The caller's class has computed derived fields already; they are not computed again.
     """
@@ -63,7 +63,7 @@ class SourceForm:
         }
 
     def taken(self, given: Iterable[Any]) -> list[Any]:
-        """Return the records of the caller in their stored form, as objects of their own.
+        """Return the records of the caller in their stored form, as new objects.
 
         An instance whose fields do not fit their types is passed on unchanged: its class accepted
         it, and an error is raised where the value is used.
@@ -81,7 +81,7 @@ class SourceForm:
     def _each(
         self, records: list[Any], convert: Callable[[OutputType, list[Any]], list[Any]]
     ) -> list[Any]:
-        """Apply a function to the records of each class, and keep their order."""
+        """Apply a function to the records of each class, and keep the order of all records."""
         return of_each_class(records, self._by_class, convert) if self._by_class else records
 
 
@@ -99,7 +99,7 @@ def _stored(form: OutputType, records: list[Any]) -> list[Any]:
 
 
 RecordForm = SourceForm | AnyOutput
-"""The type of a stream's records."""
+"""The record type of a stream."""
 
 
 class RecordStreams:
@@ -136,18 +136,22 @@ class RecordStreams:
         return not any(records for records, _ in self._parts_of(stream))
 
     def of(self, stream: str) -> list[Any]:
-        """Return the records of a stream for one operator, one shard of a broadcast, or a sink."""
+        """Return the records of a stream for one consumer: an operator, a shard of a broadcast, or
+        a sink.
+        """
         return [record for own, _ in self._own(stream) for record in own]
 
     def _own(self, stream: str) -> list[tuple[list[Any], RecordForm]]:
-        """Return the records of a stream for one consumer: copies if there are others."""
+        """Return the records of a stream for one consumer. If there are other consumers, return
+        copies.
+        """
         parts = self._parts_of(stream)
         if not self._is_shared(stream):
             return parts
         return [(form.copies(records), form) for records, form in parts]
 
     def _parts_of(self, stream: str) -> list[tuple[list[Any], RecordForm]]:
-        """Return the records of a stream. A transform runs when its outputs are read first."""
+        """Return the records of a stream. A transform runs when its outputs are first read."""
         if stream not in self._parts and (transform := self._plan.transform(stream)) is not None:
             function, given = transform.function, self._own(transform.input)
             if function.keeps_records:
@@ -273,7 +277,7 @@ class LocalRunner:
 def _routed(
     operator: Operator, incoming: Sequence[Sequence[Any]], shards: int, groups: int
 ) -> dict[int, KeyedBatch]:
-    """Return the records of each shard that has any, sorted by row prefix and arrival.
+    """Return the records of each shard with records, sorted by row prefix and arrival.
 
     Without a key they are distributed round robin, each with the first key group of its shard.
 
@@ -305,7 +309,7 @@ def _routed(
 
 
 def _selected(process: Process[Any, Any, Any], batch: KeyedBatch, places: list[int]) -> KeyedBatch:
-    """Return some records of a batch, as columns if the process takes these."""
+    """Return a selection of the records of a batch, as columns if the process takes columns."""
     columns = (tuple(map(column.__getitem__, places)) if column else () for column in batch)
     selected = KeyedBatch(*columns)
     return selected.in_columns() if process.traits.takes_columns else selected
@@ -367,7 +371,7 @@ def _opened_copies(
     options: RunOptions,
     closing: contextlib.ExitStack,
 ) -> WorkingCopies:
-    """Return the working copies of a run. `closing` removes a temporary directory of theirs."""
+    """Return the working copies of a run. `closing` removes their temporary directory."""
     if backend == "memory":
         return MemoryCopies()
     if backend != "rocksdb":
@@ -408,7 +412,7 @@ def _epochs(
 
 @contextlib.contextmanager
 def _input_failures(name: str, coordinator: Coordinator) -> Iterator[None]:
-    """Name an input that fails, and the epoch that it fails in."""
+    """Add the name of a failing input and the epoch to its error."""
     try:
         yield
     except CALL_FAILURES as error:
@@ -422,7 +426,7 @@ def _input_failures(name: str, coordinator: Coordinator) -> Iterator[None]:
 
 
 def _behind(name: str, records: Iterable[Any], count: int) -> Iterator[Any]:
-    """Skip the records of an input that are in the state already."""
+    """Skip the records of an input that the state already contains."""
     remaining = iter(records)
     skipped = sum(1 for _ in islice(remaining, count))
     if skipped < count:

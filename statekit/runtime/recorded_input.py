@@ -1,4 +1,6 @@
-"""The records of a shard, kept right before the function gets them."""
+"""Recorded input: the records of a shard, recorded immediately before the function receives
+them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from statekit.runtime.shard_input import ShardInput
 
 
 class RecordedInput(ShardInput):
-    """The input of a shard, which is recorded as it is read.
+    """The input of a shard. It is recorded while it is read.
 
     Parameters:
         given: the input.
@@ -50,7 +52,7 @@ def recorded_input(
     shards: int,
     given: ShardInput,
 ) -> ShardInput:
-    """Return the input of a shard, recorded if the recorder keeps it.
+    """Return the input of a shard; recorded, if the recorder keeps this shard.
 
     Parameters:
         shards: how many there are.

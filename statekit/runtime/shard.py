@@ -1,4 +1,4 @@
-"""Run one epoch of one shard: from a working copy to a change file and a report.
+"""A shard in one epoch: from a working copy to a change file and a report.
 
 Order of effects: mutations go to the change file; the change file becomes durable; the copy is
 closed at the new attempt; the report goes to the coordinator. Epochs that exceed memory spill: a
@@ -33,7 +33,7 @@ from statekit.state.timers import DUE
 from statekit.working_copy.copies import WorkingCopies, WorkingCopy
 
 INDEXES = frozenset({DUE, EXPIRY})
-"""Families whose rows are derived from others. They are not counted."""
+"""Families whose rows are derived from other rows. They are not counted."""
 
 # Thresholds of Python's three generations while a shard runs; see `_rare_collection`.
 RARE_COLLECTION = (50_000, 20, 100)
@@ -46,7 +46,7 @@ def run_shard(
     repository: Repository,
     copies: WorkingCopies,
 ) -> Generator[list[Any], None, ShardReport | None]:
-    """Run one shard for one epoch: yield lists of outputs, return the report.
+    """Run one shard for one epoch. Yield lists of outputs, and return the report.
 
     A shard without records opens its copy only if a timer is due. Otherwise it has nothing to do,
     and the report is None. If the generator is closed early or fails, a copy that was written is
@@ -72,13 +72,13 @@ def run_shard(
 def reporting(
     running: Generator[list[Any], None, ShardReport | None], reports: list[ShardReport | None]
 ) -> Generator[list[Any], None, None]:
-    """Yield the outputs of a shard, then add its report to others."""
+    """Yield the outputs of a shard, then append its report to a list."""
     reports.append((yield from running))
 
 
 @contextlib.contextmanager
 def _rare_collection() -> Iterator[None]:
-    """Make Python search for cyclic garbage less often while a shard runs.
+    """Reduce the frequency of cyclic garbage collection while a shard runs.
 
     A shard creates a few objects per event, nearly none of them cyclic. At the usual threshold of
     700 the search for cycles took a third of the time of a running count.
@@ -97,7 +97,9 @@ def _rare_collection() -> Iterator[None]:
 def obtained(
     plan: ShardPlan, families: Sequence[str], repository: Repository, copies: WorkingCopies
 ) -> WorkingCopy:
-    """Return the copy at the start of an epoch: at the base, with redistributed operator state."""
+    """Return the copy of a shard at its base, with redistributed operator state, before an
+    epoch.
+    """
     copy = copies.obtain(plan, families, repository)
     try:
         bounds = group_bounds(*plan.base.groups)
@@ -112,7 +114,7 @@ def obtained(
 
 @dataclass(frozen=True)
 class _OpenShard:
-    """A shard whose working copy is open.
+    """A shard with an open working copy.
 
     Parameters:
         declared: the process function.
@@ -129,7 +131,7 @@ class _OpenShard:
     changes: tuple[Changes, Changes]
 
     def run(self, records: ShardInput) -> Generator[list[Any], None, ShardReport]:
-        """Run the epoch: yield lists of outputs, return the report."""
+        """Run the epoch. Yield lists of outputs, and return the report."""
         try:
             spills = (partial(self._spill, to) for to in self.changes)
             task = ShardTask(self.declared, self.plan, self.copy.backend, *spills)
@@ -205,7 +207,7 @@ class _OpenShard:
 def _counts(
     base: ShardState, added: dict[str, StateSize], copy: WorkingCopy
 ) -> tuple[dict[str, object], dict[str, object]]:
-    """Return the new size of the shard: the old size and the changes, or a complete count.
+    """Return the new size of the shard: the old size plus the changes, or a complete count.
 
     Returns:
         Fields of the shard's state, and fields of its report with its size as a part at the start.
@@ -229,7 +231,7 @@ def _counts(
 
 
 def _by_name(sizes: Mapping[str, StateSize], rows: str, size: str) -> dict[str, object]:
-    """Return rows and bytes per state, as two fields."""
+    """Return rows and bytes per state as two fields."""
     return {
         rows: {name: size_of.rows for name, size_of in sizes.items()},
         size: {name: size_of.bytes for name, size_of in sizes.items()},
@@ -237,7 +239,7 @@ def _by_name(sizes: Mapping[str, StateSize], rows: str, size: str) -> dict[str, 
 
 
 def _owned(plan: ShardPlan, batches: Iterator[KeyedBatch]) -> Iterator[KeyedBatch]:
-    """Yield batches after checking that they belong to this shard.
+    """Check that batches belong to this shard, and yield them.
 
     Records are sorted by key group, so checking the ends of a batch is enough.
     """

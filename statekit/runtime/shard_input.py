@@ -1,4 +1,4 @@
-"""The records of one shard in one epoch: keyed batches, and how they are built."""
+"""The input of a shard in one epoch: keyed batches, and their construction."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ShardInput:
         self._is_exhausted = False
 
     def has_records(self) -> bool:
-        """Return whether there are any records. Reads the first ones."""
+        """Return whether there are any records. This reads the first ones."""
         first = next(self._broadcast, None)
         if first is not None:
             self._broadcast = chain((first,), self._broadcast)
@@ -50,12 +50,12 @@ class ShardInput:
         self._is_exhausted = True
 
     def batches(self) -> Iterator[KeyedBatch]:
-        """Return the keyed batches, after all broadcast records were read."""
+        """Return the keyed batches. Call it after all broadcast records were read."""
         assert self._is_exhausted, "broadcast records come before keyed batches"
         return self._batches
 
     def close(self) -> None:
-        """Called when the shard has run, or has failed."""
+        """Release the input. Called when the shard has run, or has failed."""
 
 
 class KeyedBatchBuilder:
@@ -106,7 +106,7 @@ class KeyedBatchBuilder:
     def key_runs(
         self, keys: Sequence[Any], records: Sequence[Any]
     ) -> Iterator[tuple[Any, int, int]]:
-        """Yield each run of equal keys: the key, its key group and how many records it has."""
+        """Yield each run of equal keys: the key, its key group, and the number of its records."""
         start = 0
         for key, run in groupby(keys):
             group = self.key_group(key, records[start])
@@ -121,7 +121,7 @@ class KeyedBatchBuilder:
         records: Sequence[Any],
         inputs: Sequence[int] = (),
     ) -> KeyedBatch:
-        """Return a batch of records whose keys and key groups are known.
+        """Return a batch of records with known keys and key groups.
 
         Parameters:
             inputs: the number of the input of each record, if there are several.

@@ -1,4 +1,4 @@
-"""Check the reports of an operator's shards, and combine them."""
+"""Reports of an operator's shards: checked and combined."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class OperatorReports:
         self._idle_cpu_us = sum(report.cpu_us for report in idle_reports)
 
     def _number(self, reported: ShardState) -> int | None:
-        """Return the number of a shard; None if it is none of this run."""
+        """Return the number of a shard; None if no shard of this run has these key groups."""
         shard = bisect_left(self.bases, reported.first_group, key=_first_group)
         is_known = shard < len(self.bases) and self.bases[shard].groups == reported.groups
         return shard if is_known else None
@@ -149,15 +149,15 @@ class OperatorReports:
         )
 
     def _shards(self) -> tuple[ShardState, ...]:
-        """Return all shards after the epoch. Those without a report are the same objects."""
+        """Return all shards after the epoch. Shards without a report stay the same objects."""
         shards = [*self.bases]
         for shard, report in self._by_shard.items():
             shards[shard] = report.shard
         return tuple(shards)
 
     def _read(self, number: int) -> int:
-        """Return the number of records of a stream. Every shard gets all records of a broadcast
-        stream.
+        """Return the number of records of a stream. A broadcast stream counts once, because every
+        shard receives all of its records.
         """
         counts = [report.records_by_input.get(number, 0) for report in self._by_shard.values()]
         if number < len(self.operator.inputs):
@@ -176,7 +176,6 @@ class OperatorReports:
 
 
 def _placed(reports: Sequence[ShardReport]) -> Placed:
-    """Return where shards ran."""
     executors = Counter(report.executor for report in reports if report.executor)
     return Placed(
         shards=dict(sorted(executors.items())),
@@ -187,12 +186,12 @@ def _placed(reports: Sequence[ShardReport]) -> Placed:
 
 
 def unchanged(operator: str, shard: ShardState) -> ShardReport:
-    """Return the report of a shard that changed nothing."""
+    """Return the report of an unchanged shard."""
     return ShardReport(operator=operator, shard=shard)
 
 
 def _are_one(reports: list[ShardReport], base: ShardState) -> bool:
-    """Return whether attempts at a shard are equivalent, so that any of them may be committed.
+    """Return whether attempts at a shard are equivalent, so that any of them can be committed.
 
     If an executor dies with its output, a shard runs again in the same action. Both attempts are
     then reported, and a reader of the output may have seen either. That makes no difference if they
@@ -204,7 +203,7 @@ def _are_one(reports: list[ShardReport], base: ShardState) -> bool:
 
 
 def _effect(report: ShardReport) -> tuple[object, ...]:
-    """Return the effect of an attempt, whatever its files and its base are."""
+    """Return the effect of an attempt, independent of its files and its base."""
     shard = report.shard
     first = len(shard.files) - report.files_written
     changes = [file.checksum for file in shard.files[first:]]

@@ -1,4 +1,4 @@
-"""The task: calls the user's function for the records of one shard and collects its changes."""
+"""The task: calls the user's function for the records of one shard, and collects the changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from statekit.watermark import BEGINNING, END, is_late
 
 
 class ShardTask:
-    """One shard of one operator in one epoch.
+    """The execution of one shard of one operator in one epoch.
 
     Parameters:
         process: the process function.
@@ -169,7 +169,7 @@ class ShardTask:
         yield from self._called(runs, self._keys.handled)
 
     def _called(self, inputs: Iterator[Any], current: Callable[[], Handled]) -> Iterator[list[Any]]:
-        """Call the user's function with each input and yield lists of outputs.
+        """Call the user's function with each input, and yield lists of outputs.
 
         Parameters:
             inputs: enters the key of an input when the input is taken.
@@ -236,7 +236,7 @@ class ShardTask:
         raise self._failed(failed, handled) from failed
 
     def _counted(self, batch: KeyedBatch) -> KeyedBatch:
-        """Return a batch without late records, and count both."""
+        """Return a batch without late records. Count all records and the late ones."""
         self.records_by_input.update(batch.inputs or {0: self._process.count_of(batch.records)})
         return batch if self._process.event_time is None else self._without_late(batch)
 
@@ -260,7 +260,7 @@ class ShardTask:
             self._sweep()
 
     def _fire(self, timers: Timers, clocks: Sequence[Clock]) -> Iterator[Any]:
-        """Fire the timers that are due by some clocks and yield the outputs."""
+        """Fire the timers that are due by some clocks, and yield the outputs."""
         plan = self._plan
         if due := [c for c in clocks if c in plan.due_clocks or c in timers.set_due]:
             self._keys.apply_changes()
@@ -286,7 +286,7 @@ class ShardTask:
             yield outputs
 
     def _fired(self, fired: Iterator[list[Any]]) -> list[Any] | None:
-        """Return the next outputs of what is due; None if there are no more."""
+        """Return the next outputs of a function that fires many keys; None if there are no more."""
         try:
             return next(fired, None)
         except BaseException as error:
@@ -295,7 +295,7 @@ class ShardTask:
             raise
 
     def _sweep(self) -> None:
-        """Remove some expired rows."""
+        """Remove expired rows, a bounded number of them."""
         self._keys.apply_changes()
         self.scope.clocks.end_timers(self._plan.watermark_us)
         groups = self._plan.base.groups
@@ -307,7 +307,7 @@ class ShardTask:
                 state.sweep(groups)
 
     def _wakes_at(self, clock: Clock, at_us: int) -> None:
-        """Note that the shard has something to do at that time, even without records."""
+        """Record a time at which the shard has something to do, even without records."""
         self.wake_us[clock] = min(at_us, self.wake_us.get(clock, at_us))
 
     def _call_back(self, timers: DueTimers, until_us: int) -> Iterator[Any]:
@@ -322,7 +322,7 @@ class ShardTask:
             yield from self._handle("timer", timer, self._callbacks(timer.name))
 
     def _handle(self, kind: str, handled: Any, bound: Bound) -> Iterator[Any]:
-        """Call a function of the user once and yield its outputs. `_called` does the same for many
+        """Call a function of the user once, and yield its outputs. `_called` does the same for many
         records.
         """
         call, arguments = bound
@@ -362,7 +362,7 @@ class ShardTask:
                 ) from error
 
     def _handle_buffered(self, buffer: EventTimeBuffer) -> Iterator[Any]:
-        """Handle buffered records up to the watermark, and the timers between them, and yield the
+        """Handle buffered records up to the watermark, with the timers between them, and yield the
         outputs.
         """
         if self._plan.due_clocks:
@@ -374,8 +374,8 @@ class ShardTask:
                     yield from self._in_order_of_time(records, due.until_us)
 
     def _in_order_of_time(self, records: list[BufferedRecord], until_us: int) -> Iterator[Any]:
-        """Handle records of the current key and the timers between them, in order of time, and
-        yield the outputs.
+        """Handle records of the current key and the timers between them in order of time, and yield
+        the outputs.
 
         Timers come before records of the same time.
         """
@@ -412,7 +412,7 @@ class ShardTask:
         return batch
 
     def _note_times(self, batch: KeyedBatch) -> None:
-        """Note the largest event time of each input."""
+        """Record the largest event time of each input."""
         largest = self.largest_by_input
         if batch.inputs:
             times = zip(batch.inputs, batch.times, strict=True)
@@ -443,14 +443,14 @@ class ShardTask:
         return added
 
     def _note(self, error: BaseException, handled: str) -> None:
-        """Note at an error that is raised as it is what was handled."""
+        """Add a note about the handled input to an error that is raised unchanged."""
         note = f"while operator {self.scope.operator!r} handled {handled}"
         if not issubclass(type(error), StatekitError):  # as its own message has no place
             note += f", {self._scope_of_call().place} in epoch {self.scope.epoch}"
         error.add_note(note)
 
     def _scope_of_call(self) -> KeyScope:
-        """Return the scope of the function that is called: that of a key, or of the shard."""
+        """Return the scope of the called function: the scope of a key, or of the shard."""
         at_key = self._process.key and not self.shard_scope.broadcasting
         return self.scope if at_key else self.shard_scope
 
@@ -465,7 +465,7 @@ class ShardTask:
 
 
 def _spill(batch: Batch, apply: Callable[[Batch], None]) -> None:
-    """Apply a batch that is not empty, and clear it."""
+    """Apply a batch and clear it, unless it is empty."""
     if len(batch):
         apply(batch)
         batch.clear()
@@ -474,7 +474,7 @@ def _spill(batch: Batch, apply: Callable[[Batch], None]) -> None:
 def _calls(
     call: Callable[..., Any], arguments: tuple[Any, ...], inputs: Iterator[Any]
 ) -> Iterator[Iterable[Any]]:
-    """Yield what the function returns for each input, except None."""
+    """Yield the result of the function for each input, except None."""
     if inspect.isgeneratorfunction(call):  # never returns None, and fails only when it is iterated
         return map(call, inputs, *map(repeat, arguments))
     # A generator, as `map` would end silently if the function raised StopIteration.

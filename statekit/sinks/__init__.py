@@ -1,4 +1,4 @@
-"""Sinks: where the outputs of a job on Spark are written.
+"""Sinks: the destinations of a job's outputs on Spark.
 
 A sink is a `Sink`: its attributes say how Spark may run an epoch, and `write` writes it. May import
 only top-level modules.

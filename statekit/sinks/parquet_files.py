@@ -1,4 +1,4 @@
-"""`sinks.parquet`: Parquet files, each epoch exactly once."""
+"""`sinks.parquet`: Parquet files, with each epoch exactly once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PUBLISHED = re.compile(r"epoch-(\d{20})-")
 
 @dataclass(frozen=True)
 class Parquet(Sink):
-    """Parquet files under `path`, each epoch exactly once. See `parquet`."""
+    """Parquet files under `path`, with each epoch exactly once. See `parquet`."""
 
     path: str
 
@@ -36,7 +36,7 @@ class Parquet(Sink):
 
 
 def parquet(path: object) -> Parquet:
-    """Return a sink that writes Parquet files, each epoch exactly once.
+    """Return a sink that writes Parquet files, with each epoch exactly once.
 
     An epoch's files are staged, then moved to `epoch-<number>-<part>.parquet`. Files that an
     earlier attempt at the same epoch left are replaced. Files of epochs that were rolled back are
@@ -52,7 +52,7 @@ def parquet(path: object) -> Parquet:
 
 
 class _ParquetEpoch:
-    """One epoch in a Parquet directory: staged, then moved into place by number."""
+    """One epoch in a Parquet directory. Its files are staged, then moved into place by number."""
 
     def __init__(self, spark: Any, path: str, attempt: Attempt) -> None:
         jvm = spark._jvm
@@ -78,7 +78,7 @@ class _ParquetEpoch:
         self._publish(self._staged_files())
 
     def _check_no_later_epoch(self) -> None:
-        """Make sure that the directory holds no output of another checkpoint."""
+        """Check that the directory contains no output of another checkpoint."""
         if not self._files.exists(self._directory):
             return
         names = [status.getPath().getName() for status in self._files.listStatus(self._directory)]
@@ -91,8 +91,8 @@ class _ParquetEpoch:
             )
 
     def _is_obsolete(self, name: str) -> bool:
-        """Return whether a file is of an earlier attempt at this epoch, or of one that was rolled
-        back.
+        """Return whether a file belongs to an earlier attempt at this epoch, or to an epoch that
+        was rolled back.
         """
         match = _PUBLISHED.match(name)
         if match is None:
@@ -102,7 +102,7 @@ class _ParquetEpoch:
         return any(first <= epoch <= last for first, last in obsolete)
 
     def _remove(self, directory: Any, wanted: Callable[[str], bool]) -> None:
-        """Remove files that killed runs left in a directory."""
+        """Remove the files of killed runs in a directory."""
         if self._files.exists(directory):
             for status in self._files.listStatus(directory):
                 if wanted(status.getPath().getName()):
@@ -130,7 +130,7 @@ class _ParquetEpoch:
 
 
 class _Microseconds:
-    """Writes timestamps in microseconds, unless the user chose another type.
+    """Writes timestamps in microseconds, unless the user has chosen another type.
 
     Spark's default, INT96, has no time zone: pyarrow and other tools read it as local time. It is a
     setting of the session, and several sinks may write at the same time.
@@ -145,7 +145,7 @@ class _Microseconds:
 
     @contextlib.contextmanager
     def of(self, spark: Any) -> Iterator[None]:
-        """Change the setting of a session, until the last writer of the session is done."""
+        """Change the setting of a session until the last writer of the session has finished."""
         session = str(spark._jsparkSession.sessionUUID())
         with self._lock:
             if self._writers[session] or spark.conf.get(self._NAME) == self._DEFAULT:
@@ -167,7 +167,7 @@ _microseconds = _Microseconds()
 
 
 def _sync(targets: list[Any]) -> None:
-    """Make files on a local disk survive a power loss, before the epoch is committed."""
+    """Make files on a local disk durable before the epoch is committed."""
     for target in targets:
         uri = target.toUri()
         if uri.getScheme() not in (None, "file"):

@@ -1,4 +1,6 @@
-"""The base class of sinks, with the attributes that the epoch runner reads; two simple sinks."""
+"""The base class of sinks, with the attributes that the epoch runner reads, and two simple
+sinks.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from statekit.shown import shown_error
 
 @dataclass(frozen=True)
 class Attempt:
-    """One run's attempt to write an epoch.
+    """An attempt of a run to write an epoch.
 
     Parameters:
         epoch: its number, the same when it is replayed.
@@ -33,10 +35,10 @@ class Attempt:
 
 
 class Sink(ABC):
-    """Where the outputs of a stream are written, one epoch after the other."""
+    """The destination of a stream's outputs, written epoch by epoch."""
 
     reads_once: ClassVar[bool] = True
-    """Whether `write` computes its frame exactly once and completely.
+    """True if `write` computes its frame exactly once and completely.
 
     The epoch then runs in the sink's own action. Otherwise the frame is computed and persisted
     before `write` is called.
@@ -44,17 +46,19 @@ class Sink(ABC):
 
     @property
     def may_duplicate(self) -> bool:
-        """Whether outputs of a failed attempt may stay beside those of the next one."""
+        """True if outputs of a failed attempt may remain in addition to those of the next
+        attempt.
+        """
         return False
 
     @property
     def is_concurrent(self) -> bool:
-        """Whether `write` may run while other sinks of the job write."""
+        """True if `write` may run concurrently with other sinks of the job."""
         return False
 
     @property
     def directory(self) -> str | None:
-        """The directory that only this sink may write to; None for none."""
+        """The directory that only this sink may write to; None if there is no such directory."""
         return None
 
     @abstractmethod
@@ -70,7 +74,7 @@ class Sink(ABC):
 
 @dataclass(frozen=True)
 class Writer(Sink):
-    """Any DataFrame writer format. See `writer`."""
+    """A sink for any DataFrame writer format. See `writer`."""
 
     format: str
     mode: str = "append"
@@ -102,7 +106,7 @@ def writer(format: str, *, mode: str = "append", **options: object) -> Writer:
 
 @dataclass(frozen=True)
 class Callback(Sink):
-    """A user's function. See `callback`."""
+    """A sink that calls a function of the user. See `callback`."""
 
     fn: Callable[[Any, int], object]
     concurrent: bool = False
@@ -117,7 +121,7 @@ class Callback(Sink):
 
 
 def callback(fn: Callable[[Any, int], object], *, concurrent: bool = False) -> Callback:
-    """Return a function `(df, epoch)`, called once per epoch before the commit.
+    """Return a sink that calls a function `(df, epoch)` once per epoch before the commit.
 
     The frame may be read any number of times, in part or not at all. After a crash the function is
     called again with the same epoch number: make its effect depend on the number.
@@ -137,7 +141,7 @@ def callback(fn: Callable[[Any, int], object], *, concurrent: bool = False) -> C
 def sink_failures(
     name: str, epoch: int, passes: Callable[[BaseException], bool] = lambda error: False
 ) -> Iterator[None]:
-    """Write the outputs of an epoch to a sink.
+    """Convert errors of a sink to ProcessError, while the outputs of an epoch are written.
 
     Parameters:
         passes: whether an error is not about the sink, and raised as it is.

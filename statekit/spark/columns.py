@@ -1,4 +1,4 @@
-"""Columns of frames: names in SQL, and the ones that a record type reads."""
+"""Columns of frames: their names in SQL, and the columns that a record type reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statekit.spark.worker_rows import ColumnRecords
 
 
 def projected_to(record_type: RecordType, df: DataFrame) -> DataFrame:
-    """Return only the columns that the record type reads; all of them for a plain dict."""
+    """Select the columns that the record type reads; all columns for a plain dict."""
     if record_type.fields is None:
         return df
     present, expressions = set(df.columns), {}
@@ -20,7 +20,7 @@ def projected_to(record_type: RecordType, df: DataFrame) -> DataFrame:
 
 
 def with_derived(record_type: RecordType, df: DataFrame) -> DataFrame:
-    """Add the columns that a record type derives from others."""
+    """Add the derived columns of a record type."""
     if isinstance(record_type, ColumnRecords) and record_type.derived:
         return projected_to(record_type, df)
     return df

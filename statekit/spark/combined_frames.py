@@ -33,7 +33,7 @@ from statekit.timestamp import MAX_MICROS, MIN_MICROS
 _logger = logging.getLogger("statekit.combining")
 
 Combines = Literal["jvm", "python"] | None
-"""Where records are combined before a shuffle; None for nowhere."""
+"""The place where records are combined before a shuffle; None for no combination."""
 
 _ERROR = "statekit.errors.ProcessError: "  # what `failures.translated` makes a typed error of
 _PANE, _TIME = "pane", "time"  # columns, as key_1, value_1 and so on
@@ -101,7 +101,7 @@ class CombinedFrames:
 
 
 class AggregatesInJvm:
-    """Lets Spark combine records: the same rows as those of a combiner.
+    """Combines records with Spark's aggregates. The rows are those of a combiner.
 
     Parameters:
         combiner: for which `gives_the_same`.
@@ -136,13 +136,15 @@ class AggregatesInJvm:
 
     @staticmethod
     def gives_the_same(combiner: Combiner, read: DataFrame) -> bool:
-        """Return whether Spark's rows are those of the combiner, whatever the values are.
+        """Return whether Spark's rows equal the rows of the combiner for all values.
 
         Parameters:
             read: a frame with the columns that it reads.
         """
+        # Both need Python: classes that compute fields, and keys in several forms.
         if combiner.makes_records(read.columns) or combiner.has_spellings:
             return False
+        # The pane of a session depends on other records of the key, not on one record alone.
         if not isinstance(combiner.panes, SlidingPanes | None):
             return False
         types = {field.name: field.dataType for field in read.schema}
@@ -169,11 +171,13 @@ class AggregatesInJvm:
         return found.toDF(*self._found).select(*self._outputs)
 
     def _place(self, aggregate: str) -> str:
-        """Return the column of one of Spark's aggregates."""
+        """Return the column of a Spark aggregate, which is added on its first use."""
         return self._places.setdefault(aggregate, f"found_{len(self._places)}")
 
     def _output(self, part: PartialAggregate, schema: spark_types.StructType) -> Column:
-        """Return the value of a part, from Spark's aggregates. Late records are only counted."""
+        """Return the value of a part, computed from Spark's aggregates. Late records are only
+        counted.
+        """
         if part.field is None:
             return F.col(self._place("count(1)"))
         value, type_ = self._values[part.field], schema[part.field].dataType
@@ -195,7 +199,9 @@ class AggregatesInJvm:
         return F.when(F.col(_PANE) == LATE, other).otherwise(found)
 
     def _sum(self, value: str, type_: str) -> Column:
-        """Return a sum of 64-bit integers. Their halves are added, which cannot overflow."""
+        """Return a sum of 64-bit integers. The high and low halves are added separately, so nothing
+        overflows.
+        """
         high = self._place(f"sum(shiftright({value}, 32))")
         low = self._place(f"sum({value} & 4294967295L)")
         upper = f"({high} + shiftright({low}, 32))"
@@ -210,7 +216,9 @@ class AggregatesInJvm:
         return F.when(fits, total).otherwise(error)
 
     def _checked(self, name: str) -> Column:
-        """Return the column of a field. A null in a field that cannot be None is an error."""
+        """Return the column of a field. It raises an error for a null in a field that cannot be
+        None.
+        """
         column, record = F.col(quoted(name)), self._combiner.record.name
         if name not in self._combiner.required:
             return column
@@ -222,7 +230,9 @@ class AggregatesInJvm:
         return F.when(column.isNotNull(), column).otherwise(error)
 
     def _time(self, name: str) -> Column:
-        """Return the event time in microseconds. One that Python cannot hold is an error."""
+        """Return the event time in microseconds. It raises an error for a time outside of Python's
+        range.
+        """
         column = F.col(quoted(name))
         error = self._error(
             f"event time {name!r} of ",
@@ -233,7 +243,7 @@ class AggregatesInJvm:
         return F.when(column.between(first, last), F.unix_micros(column)).otherwise(error)
 
     def _error(self, before: str, what: Column, after: str) -> Column:
-        """Return what raises a ProcessError about a record or key of a row."""
+        """Return a column that raises a ProcessError about a record or key."""
         return F.raise_error(F.concat(F.lit(self._where + before), what, F.lit(after)))
 
 
@@ -254,7 +264,7 @@ def _is_the_same(
 
 
 def _pane(panes: SlidingPanes, late_us: int) -> Column:
-    """Return the pane of a record, as `SlidingPanes.of` does, from its event time.
+    """Return the pane of a record from its event time, as `SlidingPanes.of` does.
 
     The watermark is in a struct: Spark compiles numbers into its code, which would be compiled anew
     in each epoch.
@@ -268,7 +278,8 @@ def _pane(panes: SlidingPanes, late_us: int) -> Column:
 
 
 def first_step(aggregated: DataFrame) -> DataFrame | None:
-    """Return the rows of Spark's aggregation before its shuffle: one for each group and partition.
+    """Return the rows of the part of Spark's aggregation before its shuffle: one per group and
+    partition.
 
     The groups come first, then a column for each aggregate; an aggregate that Spark keeps in
     several columns has several.

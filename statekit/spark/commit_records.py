@@ -23,7 +23,7 @@ _Records = list[tuple[str, str]]
 
 
 class _Appended(AccumulatorParam[_Records]):
-    """Appends the records of one task to those of others."""
+    """Accumulator parameter that appends the records of a task to those of other tasks."""
 
     def zero(self, value: _Records) -> _Records:
         return []
@@ -47,7 +47,7 @@ class Reporter:
     run: str
 
     def report(self, report: Report) -> None:
-        """Send a report with the end of the task."""
+        """Send a report. It arrives when the task ends."""
         self.records.add([(self.run, report.model_dump_json())])
 
 
@@ -62,11 +62,11 @@ class Reports:
         self._records = context.accumulator([], _Appended())
 
     def begin(self) -> Reporter:
-        """Expect the reports of a run, and forget those of others."""
+        """Expect the reports of a run, and forget those of earlier runs."""
         self._records.value = []
         return Reporter(self._records, unique_id())
 
     def of(self, reporter: Reporter) -> list[Report]:
-        """Return the reports of a run: of all tasks whose actions have returned."""
+        """Return the reports of a run, from all tasks whose actions have returned."""
         records = [text for run, text in self._records.value if run == reporter.run]
         return [_REPORT.validate_json(text) for text in records]

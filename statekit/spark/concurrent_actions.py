@@ -1,4 +1,4 @@
-"""Actions of Spark that run beside each other, each after those that it needs."""
+"""Concurrent actions of Spark. Each action runs after the actions that it depends on."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from queue import SimpleQueue
 from pyspark import InheritableThread
 
 AT_ONCE = 8
-"""How many actions run at a time. Their tasks share the cores: more actions only keep cores busy
-while others are planned, or end.
+"""The maximum number of concurrent actions. Their tasks share the cores: more actions only keep
+cores busy while others are planned, or end.
 """
 
 

@@ -156,7 +156,7 @@ class EpochRunner:
         self._coordinator.commit(reports, batch=batch)
 
     def _adapts_to(self, error: BaseException) -> bool:
-        """Drop the assumption that made an epoch fail. Return whether to run the epoch again.
+        """Drop the assumption that made an epoch fail. Return whether the epoch can run again.
 
         Operators with different keys run without a chain. Rows that are out of order, and too many
         for their worker to sort, are sorted by Spark.
@@ -174,7 +174,7 @@ class EpochRunner:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether Spark's context was stopped."""
+        """True if Spark's context was stopped."""
         java_context = self._context._jsc
         return java_context is None or bool(java_context.sc().isStopped())
 
@@ -260,20 +260,22 @@ class EpochRunner:
         return Branch(tuple(stages), self._transforms.pickled(chain.after))
 
     def _plans(self, operator: str) -> ShardPlans:
-        """Return the plans of an operator's shards as a task gets them."""
+        """Return the plans of an operator's shards, in the form for a task."""
         plans = self._coordinator.plans(operator)
         bases = PickledBases(plans.bases, self._pickled_bases.get(operator))
         self._pickled_bases[operator] = bases
         return replace(plans, bases=bases)
 
     def _by_number(self, operator: str) -> bool:
-        """Return whether Spark sorts the rows of an operator by one number only."""
+        """Return whether Spark sorts the rows of an operator by a single number."""
         return self._can_try and operator not in self._unsorted
 
     def _shared_rows(
         self, operator: Operator, frames: UnionFrames, streams: EpochStreams
     ) -> list[DataFrame]:
-        """Return the rows of an operator, read once from each frame that they are columns of."""
+        """Return the rows of an operator. Each frame is read once for all streams that select
+        columns of it.
+        """
         job, inputs = self._coordinator.job, self._inputs
         of_streams = zip(operator.streams, frames.selected, strict=True)
         selected = [StreamColumns.of(job, stream, columns) for stream, columns in of_streams]
@@ -288,7 +290,6 @@ class EpochRunner:
         return rows
 
     def _route(self, each: Pass) -> Route:
-        """Return how the rows of a pass are distributed."""
         if self._placement is None:
             return Route(self._tasks(each.first))
         wanted = self._context.defaultParallelism * TASKS_PER_CORE
@@ -310,13 +311,16 @@ class EpochRunner:
         return min(self._coordinator.parallelism, cores)
 
     def _records_before(self, operator: Operator) -> int | None:
-        """Return the number of records of an operator in the epoch before."""
+        """Return the number of records of an operator in the last epoch; None if the operator is
+        new.
+        """
         last = self._coordinator.last
         before = None if last is None else last.operators.get(operator.name)
         return None if before is None else sum(before.records_by_input.values())
 
     def _combines(self, operator: Operator, tasks: int | None) -> Combines:
-        """Return where records are combined before the shuffle; None if only in their shards.
+        """Return the place where records are combined before the shuffle; None if shards combine
+        them.
 
         Without a shuffle this is slower, except if the key of a record is known only after the
         record was created.
@@ -344,7 +348,9 @@ class EpochRunner:
         self._written.add(name)
 
     def _late(self, operator: Operator, streams: EpochStreams) -> DataFrame:
-        """Return the late records of all inputs of an operator, in the columns of its types."""
+        """Return the late records of all inputs of an operator, with the columns of its record
+        types.
+        """
         function, job = self._functions[operator.name], self._coordinator.job
         watermark_us = operator.declared.late_us(self._coordinator.plans(operator.name).common)
         late = []
@@ -368,7 +374,7 @@ class EpochRunner:
         return everything.select(*(quoted(member.name) for member in members))
 
     def _at_once(self, inputs: Mapping[str, DataFrame]) -> list[Report]:
-        """Compute everything in the action of the one sink."""
+        """Compute all passes in the action of the only sink."""
         (sink,) = self._coordinator.job.sinks
         with EpochStreams(
             inputs, self._transforms, self._coordinator.epoch, persists=False
@@ -387,7 +393,7 @@ class EpochRunner:
         return reports
 
     def _persisted(self, inputs: Mapping[str, DataFrame]) -> list[Report]:
-        """Compute each pass in an action of its own, then write the sinks.
+        """Compute each pass in its own action, then write the sinks.
 
         Passes that do not need each other run beside each other, and so do sinks.
         """
@@ -422,7 +428,9 @@ class EpochRunner:
                 yield frame
 
     def _actions(self, streams: EpochStreams) -> Iterator[Action]:
-        """Yield an action for each pass, and add its outputs to the streams of the epoch."""
+        """Yield the action of each pass, and add the outputs of the pass to the streams of the
+        epoch.
+        """
         job = self._coordinator.job
         for each in self._passes:
             frame = self._frame(each, streams)
@@ -438,24 +446,24 @@ class EpochRunner:
 
 
 def _frames_of(inputs: Mapping[str, DataFrame]) -> list[tuple[DataFrame, set[str]]]:
-    """Return the frames that are read, each with the names of its inputs. Merged ones have one."""
+    """Return the frames to read, each with its input names. Merged inputs share one frame."""
     if isinstance(inputs, MergedInputs):
         return [(inputs.whole, {*inputs})]
     return [(frame, {name}) for name, frame in inputs.items()]
 
 
 def compute(frame: DataFrame) -> None:
-    """Make Spark compute all rows of a frame without reading their columns."""
+    """Make Spark compute all rows of a frame. Their columns are not read."""
     frame.selectExpr("true as computed").write.format("noop").mode("append").save()
 
 
 def runs_here(context: SparkContext) -> bool:
-    """Return whether Spark's workers are processes of this host only."""
+    """Return whether all of Spark's workers run on this host."""
     return _LOCAL_MASTER.match(str(context.master)) is not None
 
 
 def directory_for_copies(context: SparkContext, given: str | Path | None) -> str | None:
-    """Return the directory of working copies; None for each executor's own."""
+    """Return the directory of working copies; None if each executor uses its default."""
     if given is not None:
         return str(given)
     return default_working_directory() if runs_here(context) else None
@@ -473,7 +481,7 @@ def _is_small(frames: Sequence[DataFrame]) -> bool:
 
 
 def _is_single_read(job: Job, outputs: Mapping[str, Sink]) -> bool:
-    """Return whether every stream is read once, and all lead to one sink that reads once."""
+    """Return whether every stream is read once, and the only sink reads its stream once."""
     if len(job.sinks) != 1 or not outputs[job.sinks[0].name].reads_once:
         return False
     streams = [source.name for source in job.sources] + [op.name for op in job.operators]

@@ -43,9 +43,9 @@ _CHECK_WATERMARK_S = 0.5
 _LONGEST_WAIT_S = 0.5
 _CHECK_SESSION_S = 1
 RUNNING: weakref.WeakValueDictionary[str, EpochLoop] = weakref.WeakValueDictionary()
-"""Loops over streams of this process, by checkpoint URL."""
+"""Epoch loops of running streams in this process, by checkpoint URL."""
 _BY_RUN: weakref.WeakValueDictionary[str, EpochLoop] = weakref.WeakValueDictionary()
-"""The same by the id of the run of Spark's query."""
+"""The same loops by the run id of Spark's query."""
 
 
 @dataclass(eq=False, repr=False)
@@ -80,7 +80,7 @@ class EpochLoop:
 
     @property
     def is_active(self) -> bool:
-        """Whether more epochs may follow."""
+        """True if more epochs may follow."""
         is_idle_active = self._idle is not None and self._idle.is_alive()
         return is_idle_active or (self._stream is not None and self._stream.isActive)
 
@@ -141,7 +141,7 @@ class EpochLoop:
             threading.Thread(target=end, name="statekit metrics end", daemon=True).start()
 
     def _close_at_end(self, stream: StreamingQuery, endpoint: Endpoint) -> None:
-        """Close the endpoint when the job ends, in whatever way.
+        """Close the endpoint when the job ends or fails.
 
         A stream without new input does not notice that its session was stopped.
         """
@@ -237,7 +237,7 @@ class EpochLoop:
         return has_ended
 
     def stop(self) -> None:
-        """Stop the stream, after the running micro-batch was abandoned."""
+        """Stop the stream. The running micro-batch is abandoned."""
         self._stopped.set()  # so that this does not count as the end of the input
         if self._stream is None:
             return  # a bounded run has ended
@@ -248,7 +248,7 @@ class EpochLoop:
         self.close_endpoint()
 
     def failure(self) -> BaseException | None:
-        """Return the first error of an epoch: later errors come from ending the query."""
+        """Return the first error of an epoch. Later errors are consequences of ending the query."""
         return None if self._first_error is None else translated(self._first_error)
 
     def _fail(self, error: BaseException) -> None:
@@ -280,7 +280,7 @@ class EpochLoop:
         self._epoch(split(df, self.coordinator.job), f"batch {batch}", batch)
 
     def _beat(self, interval_s: float, may_run: Callable[[], bool]) -> float:
-        """Run an epoch if the last one is `interval_s` ago.
+        """Run an epoch if the last one was at least `interval_s` ago.
 
         Returns:
             Seconds until the next one is due.
@@ -307,12 +307,12 @@ class EpochLoop:
         return self._stream.isActive and (note is None or note.what == "idle")
 
     def _needs_final_epochs(self) -> bool:
-        """Return whether the watermark has advanced, and Spark has no more records."""
+        """Return whether the watermark would advance while Spark has no more records."""
         waits = self._stream is not None and not self._stream.status["isDataAvailable"]
         return self._is_free() and waits and self.coordinator.would_advance
 
     def settle(self) -> None:
-        """Run the epochs without input that are due once all input was read."""
+        """Run all due epochs without input, after all input was read."""
         with self._lock:
             self._finish_idle()
             while self.coordinator.would_advance and not self._stopped.is_set():
@@ -323,13 +323,13 @@ class EpochLoop:
         self._runner.remove_copies(self._options.keep_copies)
 
     def _drain(self) -> None:
-        """Advance event time to its end: an epoch per operator of the longest chain."""
+        """Advance event time to its end. This takes one epoch per operator of the longest chain."""
         self._finish_idle()
         while not (self.coordinator.is_drained or self._stopped.is_set()):
             self._epoch(self._no_input, "drain")
 
     def _finish_idle(self) -> None:
-        """Complete an idle epoch that was begun before a crash."""
+        """Complete an idle epoch that began before a crash."""
         note = self.coordinator.note
         if note is not None and note.what == "idle":
             self._epoch(self._no_input, "idle")
@@ -347,7 +347,7 @@ class EpochLoop:
 
 
 class WholeQuery(StreamingQuery):
-    """A query of Spark that includes the epochs without rows that follow its last batch.
+    """A query of Spark, including the epochs without rows that follow its last batch.
 
     Spark runs such batches within the query, so waiting for the query includes them.
 
@@ -382,7 +382,7 @@ class WholeQuery(StreamingQuery):
 
 
 class Query:
-    """A running job."""
+    """The handle of a running job."""
 
     def __init__(self, loop: EpochLoop) -> None:
         self._loop = loop
@@ -413,7 +413,7 @@ class Query:
 
     @property
     def is_active(self) -> bool:
-        """Whether there may be more epochs."""
+        """True if more epochs may follow."""
         return self._loop.is_active
 
     @property
@@ -453,7 +453,7 @@ class Query:
 
 
 def progress_of(event: QueryProgressEvent) -> Progress | None:
-    """Return the metrics of the epoch that a listener of Spark gets an event of.
+    """Return the metrics of an epoch, given the event of a Spark listener.
 
     The event of a micro-batch follows its commit, so the values are exact. Epochs without input
     have no event; `Query.progress` has them, and counters of later epochs include them.

@@ -18,7 +18,7 @@ from statekit.spark.worker import PickledTransform, TransformStep, output_schema
 
 
 class Transforms:
-    """The transforms of a job, pickled once, and the columns of their frames.
+    """The transforms of a job, pickled once, with the columns of their frames.
 
     Parameters:
         job: the job.
@@ -33,11 +33,11 @@ class Transforms:
         self._schemas: dict[str, StructType] = {}
 
     def pickled(self, transforms: tuple[Transform, ...]) -> tuple[PickledTransform, ...]:
-        """Return transforms for the workers."""
+        """Return the transforms in pickled form."""
         return tuple(self._pickled[each.name] for each in transforms)
 
     def frame(self, transforms: tuple[Transform, ...], df: DataFrame, epoch: int) -> DataFrame:
-        """Return the outputs of transforms, each of the one before, over a frame of an epoch."""
+        """Apply a chain of transforms to a frame of an epoch."""
         last = transforms[-1]
         if last.function.selects_columns:
             return selected(last, df)
@@ -90,7 +90,7 @@ class EpochStreams(Closing):
         return self._frames[name]
 
     def _reads(self, stream: str) -> int:
-        """Return how often a stream is read. Each reader of selected columns reads it, too."""
+        """Return the number of reads of a stream, including reads of columns selected from it."""
         job = self._transforms.job
         late = [op for op in job.consumers_of(stream) if job.wants_late(op)]
         selections = [of for of in job.transforms_of(stream) if of.function.selects_columns]
@@ -101,13 +101,15 @@ class EpochStreams(Closing):
         self._frames[name] = frame
 
     def persist(self, frame: DataFrame) -> DataFrame:
-        """Return a frame that is computed once, until the end of the with block."""
+        """Persist a frame until the end of the with block, and return it."""
         frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
         self._persisted.append(frame)
         return frame
 
     def _transformed(self, last: Transform) -> DataFrame:
-        """Return the frame of a transform, with those before it that nothing else reads."""
+        """Return the frame of a transform. Earlier transforms without other readers run in the same
+        step.
+        """
         job, transforms = self._transforms.job, [last]
         while not last.function.selects_columns:
             before = job.transform(transforms[0].input)
@@ -122,6 +124,6 @@ class EpochStreams(Closing):
         return self._transforms.frame(tuple(transforms), self[transforms[0].input], self._epoch)
 
     def close(self) -> None:
-        """Give up the frames that were persisted."""
+        """Release the persisted frames."""
         while self._persisted:
             self._persisted.pop().unpersist()

@@ -1,4 +1,4 @@
-"""Turn errors that Spark returns back into the typed errors that workers raised.
+"""Conversion of Spark's errors into the typed errors that workers raised.
 
 The driver gets the error of a worker as text: its traceback. A worker marks the lines of a message
 so that no text of a user's record or exception can be taken for another error.
@@ -44,7 +44,7 @@ _WORKER_ENDED = re.compile(r"Python worker (?:exited unexpectedly|process termin
 
 
 def translated(error: BaseException) -> BaseException:
-    """Return an error of a worker as the class it had there; any other error as it is."""
+    """Return a worker's error as its original class; any other error unchanged."""
     if isinstance(error, StatekitError):
         return error
     text = str(error)
@@ -65,13 +65,13 @@ def translated(error: BaseException) -> BaseException:
 
 
 def is_of_spark(error: BaseException) -> bool:
-    """Return whether an error comes from Spark while it runs, and not from how it is called."""
+    """Return whether an error was raised by Spark at run time, not by a wrong call of Spark."""
     is_spark = isinstance(error, PySparkException | Py4JError)
     return is_spark and not isinstance(error, AnalysisException)
 
 
 def of_ended_worker(error: BaseException, coordinator: Coordinator) -> ProcessError | None:
-    """Return the error for a Python worker that ended in an epoch; None if none did."""
+    """Return the error for a Python worker that ended during an epoch; None if none did."""
     if isinstance(error, StatekitError) or not _WORKER_ENDED.search(str(error)):
         return None
     operators = ", ".join(repr(operator.name) for operator in coordinator.job.operators)

@@ -1,4 +1,4 @@
-"""Working copies that executors have from an earlier run, so that shards return to them."""
+"""Working copies on executors from an earlier run. Shards return to these executors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLUMNS = "executor string, operator string, first int, last int"
 
 
 Shard = tuple[str, tuple[int, int]]
-"""An operator, and the key groups of one of its shards."""
+"""An operator and the key groups of one shard."""
 
 
 class ExecutorCopy(NamedTuple):
@@ -64,7 +64,7 @@ class _ListCopies:
 def found_copies(
     frames: PlacedFrames, places: Sequence[str], directory: str, checkpoint_id: str
 ) -> list[ExecutorCopy]:
-    """Return the copies that executors have, as far as their tasks ran where they should.
+    """Return the working copies on executors. An executor is missing if its task ran elsewhere.
 
     Parameters:
         frames: builds the frame that has a task per executor.
@@ -78,7 +78,7 @@ def found_copies(
 
 
 def owners(copies: Iterable[ExecutorCopy]) -> dict[Shard, str]:
-    """Return one executor for each shard: of several, the one with the fewest shards.
+    """Return one executor per shard: if several have a copy, the one with the fewest shards.
 
     Executors of one host share its copies.
 

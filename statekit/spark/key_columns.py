@@ -1,4 +1,4 @@
-"""The key fields of an operator as columns of a frame, as Spark hashes and sorts them."""
+"""The key fields of an operator as columns of a frame, in the form that Spark hashes and sorts."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _unoptional(schema: Schema) -> Schema:
 def _hashed(
     schema: Schema, found: spark_types.DataType, expression: str, where: str
 ) -> Iterator[str]:
-    """Yield the expressions whose chained hash is that of a field.
+    """Yield the expressions whose chained hash is the hash of a field.
 
     Parameters:
         schema: of the field.

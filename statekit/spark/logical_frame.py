@@ -1,4 +1,4 @@
-"""Frames of Spark's own rows, which are no longer only a plan.
+"""Frames over an RDD of Spark's internal rows.
 
 PySpark has no call for this. `LogicalRDD` is the plan of rows that exist as an RDD; Spark uses it
 for its own checkpoints of frames.

@@ -1,4 +1,4 @@
-"""Merge several streaming inputs into the one frame of a streaming query, and split it again.
+"""Merge several streaming inputs into one frame of a streaming query, and split it again.
 
 A row of the merged frame has the name of its source, and a struct for each source, which is null
 for all others. To read one source out of it means to read all of them. So an operator of several
@@ -20,7 +20,7 @@ SOURCE = "__statekit_source"
 
 
 def merged(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Return all inputs as one frame; a single input is returned as it is."""
+    """Return all inputs as one frame; a single input unchanged."""
     frames = list(inputs.items())
     if len(frames) == 1:
         return frames[0][1]
@@ -35,7 +35,7 @@ def merged(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def split(df: DataFrame, job: Job) -> Mapping[str, DataFrame]:
-    """Return the inverse of `merged`, for one micro-batch."""
+    """Split a micro-batch into the inputs that `merged` combined."""
     names = [source.name for source in job.sources]
     return {names[0]: df} if len(names) == 1 else MergedInputs(df, names)
 

@@ -1,4 +1,4 @@
-"""Which micro-batches Spark's log in a checkpoint contains."""
+"""Check of the micro-batches in Spark's log within a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def sparks_part(repository: Repository) -> str:
 
 
 def check_spark_reaches(spark: SparkSession, repository: Repository) -> None:
-    """Check before the start that Spark has the library for the store of the checkpoint.
+    """Check that Spark has the library for the store of the checkpoint. Called before the start.
 
     statekit uses obstore, which needs no JVM. Spark uses Hadoop, which needs a library for each
     kind of object store.
@@ -44,7 +44,7 @@ def check_spark_reaches(spark: SparkSession, repository: Repository) -> None:
 
 
 def check_sparks_part(coordinator: Coordinator) -> None:
-    """Compare Spark's offsets with the state, so that no input is read again or left out.
+    """Compare Spark's offsets with the state. Otherwise input could be read twice or skipped.
 
     After a rollback Spark may be ahead by any number: then it is set back, which a kill prevented.
     """

@@ -1,4 +1,4 @@
-"""Pickle functions of users, and the shards that they run on, for Spark's workers."""
+"""Pickling of user functions and of shards for Spark's workers."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ from statekit.shown import shown_error, type_name
 T = TypeVar("T")
 
 _SEARCHED_MAX = 10_000
-"""How many objects are searched for one that cannot be pickled."""
+"""The maximum number of objects that are searched for one that cannot be pickled."""
 
 _CHUNK_SHARDS = 64
-"""Shards that are unpickled together. With more of them, a task of few shards unpickles others."""
+"""The number of shards that are unpickled together. Larger chunks make a task with few shards
+unpickle more of others.
+"""
 
 
 class Pickled(NamedTuple, Generic[T]):
-    """A pickled process function or stateless function, unpickled once per worker process.
+    """A pickled process function or stateless function. Each worker process unpickles it once.
 
     Parameters:
         name: what it is, for messages.
@@ -93,7 +95,7 @@ def check_sendable(job: Job) -> None:
 
 
 def _unpicklable(function: object) -> str:
-    """Return which object of a function cannot be pickled, for a message; empty if it is not
+    """Return the object of a function that cannot be pickled, for a message; empty if it is not
     found.
     """
     for fn in _functions_of(function):
@@ -107,7 +109,6 @@ def _unpicklable(function: object) -> str:
 
 
 def _functions_of(given: object) -> Iterator[types.FunctionType]:
-    """Yield the functions that an object refers to, directly or not."""
     seen: set[int] = set()
     waiting = [given]
     while waiting and len(seen) < _SEARCHED_MAX:
@@ -123,7 +124,9 @@ def _functions_of(given: object) -> Iterator[types.FunctionType]:
 
 
 def _used(fn: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
-    """Yield what a function uses from outside: how, under which name, and the object."""
+    """Yield the outside objects that a function uses: the kind of reference, the name and the
+    object.
+    """
     code = fn.__code__
     for name, cell in zip(code.co_freevars, fn.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # it is not assigned yet
@@ -138,7 +141,7 @@ def _used(fn: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
 
 
 def unpickled(function: Pickled[T]) -> T:
-    """Return the function; the same object for the same data."""
+    """Return the unpickled function; the same object for the same data."""
     return _unpickled(function)  # type: ignore[no-any-return]
 
 
@@ -158,7 +161,8 @@ def _unpickled(function: Pickled[Any]) -> Any:
 
 
 class PickledBases(Sequence[ShardState]):
-    """The shards before an epoch. Each task gets all of them, and unpickles those that it needs.
+    """The shards before an epoch, pickled in chunks. Every task receives all chunks and unpickles
+    the ones that it needs.
 
     They are in compressed chunks. A chunk without a changed shard is taken from the epoch before,
     so the work of the driver follows the number of shards that have changed.
@@ -201,7 +205,7 @@ class _Chunk:
         self._data: bytes = pa.compress(content, codec="zstd", asbytes=True)
 
     def is_of(self, shards: Sequence[ShardState]) -> bool:
-        """Return whether it was made of the same objects. In a task it is not known."""
+        """Return whether the chunk was made of the same objects. In a task it is not known."""
         source = self._source
         return source is not None and len(source) == len(shards) and all(map(is_, source, shards))
 

@@ -1,4 +1,4 @@
-"""Placed frames: a row per task, whose partitions prefer the executors that the driver chose.
+"""Placed frames: one row per task. Each partition prefers the executor that the driver chose.
 
 Rows that are routed to tasks are joined with such a frame. Both have the same partitioning, so
 Spark neither shuffles nor sorts for the join, and each task prefers the location of its row. A
@@ -25,7 +25,7 @@ _ROW = "org.apache.spark.sql.catalyst.InternalRow"
 
 
 class PlacedFrames:
-    """Builds placed frames. What they share is made once: each call into the JVM takes time.
+    """Builds placed frames. Shared parts are built once, because each call into the JVM takes time.
 
     Parameters:
         session: whose frames.

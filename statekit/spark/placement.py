@@ -1,4 +1,4 @@
-"""Placement: on which executor of a cluster the shards of an operator run.
+"""Placement: the choice of executors for the shards of an operator on a cluster.
 
 A shard runs where its working copy is, epoch after epoch. The driver chooses an executor for each
 task, and Spark prefers it (`placed_frame`). No correctness depends on it: a task that runs
@@ -27,10 +27,10 @@ from statekit.spark.placed_frame import PlacedFrames
 _logger = logging.getLogger("statekit.placement")
 
 _UNEVEN = 1.25
-"""Tasks move between executors that are up once one has so many times its share."""
+"""Tasks move between running executors if one has more than this many times its share."""
 
 _TASK_ROWS = 10_000
-"""A task without rows counts as much as so many rows."""
+"""The weight of a task without rows, in rows."""
 
 
 class Executor(NamedTuple):
@@ -48,7 +48,7 @@ class Executor(NamedTuple):
 
     @property
     def location(self) -> str:
-        """Its name among the preferred locations of a task."""
+        """The name of the executor as a preferred location of a task."""
         return f"executor_{self.host}_{self.id}"
 
 
@@ -94,7 +94,7 @@ def assigned(
 def _even_out(
     chosen: list[str], weights: Sequence[int], load: dict[str, int], cores: Mapping[str, int]
 ) -> None:
-    """Move tasks from executors with much more than their share to those with the least."""
+    """Move tasks from executors with far more than their share to those with the least."""
     share = sum(weights) / sum(cores.values())
     for _ in chosen:
         fullest = max(cores, key=lambda id: (load[id] / cores[id], id))
@@ -212,7 +212,7 @@ class Placement:
         return tasks.placed[1]
 
     def _look_for_copies(self, frames: PlacedFrames, executors: Sequence[Executor]) -> None:
-        """Find the copies that executors have from an earlier run."""
+        """Find the working copies on executors from an earlier run."""
         self._has_looked_for_copies = True
         if self._directory is not None:
             places = [executor.location for executor in executors]
@@ -230,7 +230,9 @@ class Placement:
     def _shards_by_task(
         self, operator: str, tasks: int, last: EpochManifest
     ) -> Iterator[tuple[int, ShardState]]:
-        """Yield the shards of an operator, each with its task; none before the operator has run."""
+        """Yield the shards of an operator with their tasks; nothing before the first epoch of the
+        operator.
+        """
         epoch = last.operators.get(operator)
         if epoch is not None and len(epoch.shards) == self._parallelism:
             for number, shard in enumerate(epoch.shards):
@@ -246,7 +248,9 @@ class Placement:
         return weights
 
     def noted(self, reports: Sequence[Report]) -> list[Report]:
-        """Return the reports of an epoch, with which shards have moved, and note where they ran."""
+        """Return the reports of an epoch, marked if their shard has moved. Record the executor of
+        each shard.
+        """
         noted: list[Report] = []
         for report in reports:
             if isinstance(report, IdleShards) or not report.executor:
@@ -260,7 +264,7 @@ class Placement:
         return noted
 
     def _alive(self) -> tuple[Executor, ...]:
-        """Return the executors that are up. Spark is asked for details only when they change."""
+        """Return the running executors. Spark is asked for details only when they change."""
         spark = self._context._jsc.sc()
         ids = spark.getExecutorIds().mkString(",")
         if ids != self._ids:
@@ -270,7 +274,7 @@ class Placement:
 
 
 def _executors(spark: Any, ids: set[str]) -> tuple[Executor, ...]:
-    """Return the executors that have these ids, as far as Spark's status store knows them."""
+    """Return the executors with these ids that Spark's status store knows."""
     found = spark.statusStore().executorList(True)
     every = (found.apply(number) for number in range(found.size()))
     known = [

@@ -1,4 +1,4 @@
-"""Build the DataFrames of operators."""
+"""DataFrames of operators: their construction and the checks of their columns."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def check_input(df: DataFrame, source: Source, job: Job) -> None:
 
 
 def _check_case(record_type: RecordType, df: DataFrame, source: str) -> None:
-    """Check that no column that is read differs from another one, or from its field, in case only.
+    """Check that no two columns that are read differ in case only, and that no column differs from
+    its field in case only.
 
     Raises:
         ProcessError: one does.
@@ -91,7 +92,8 @@ def _check_case(record_type: RecordType, df: DataFrame, source: str) -> None:
 
 
 def _check_consumers(df: DataFrame, stream: str, job: Job) -> None:
-    """Check the columns of a stream against all consumers of its records, late ones too.
+    """Check the columns of a stream against all consumers of its records, including consumers of
+    late records.
 
     A function may emit other records; those have the columns of their type.
     """
@@ -133,7 +135,7 @@ class PassOptions:
 
 @dataclass(frozen=True)
 class FirstInput:
-    """Rows that an operator processes in its first epoch, before all others.
+    """Rows that an operator processes in its first epoch, before all other records.
 
     Parameters:
         frame: the rows.
@@ -161,7 +163,7 @@ class Slot:
     column: str | None = None
 
     def own(self, df: DataFrame) -> DataFrame:
-        """Return the columns of its records, of a frame of the stream."""
+        """Return the columns of the slot's records, from a frame of the stream."""
         own = df if self.column is None else df.select(f"{quoted(self.column)}.*")
         return projected_to(self.type, own)
 
@@ -179,7 +181,7 @@ def slots_of(operator: Operator, job: Job) -> list[Slot]:
 
 
 def reader_of(operator: Operator, job: Job) -> UnionReader | None:
-    """Return the reader of the rows of an operator; None if it has one stream of one type."""
+    """Return the reader of an operator's rows; None if the operator has one stream of one type."""
     slots = slots_of(operator, job)
     if len(slots) == 1:
         return None
@@ -191,7 +193,7 @@ def reader_of(operator: Operator, job: Job) -> UnionReader | None:
 
 @dataclass(frozen=True)
 class Route:
-    """How rows are distributed over tasks.
+    """The distribution of rows over tasks.
 
     Parameters:
         tasks: the number of Spark tasks, at most the number of shards. None for one task without a
@@ -204,7 +206,7 @@ class Route:
 
 
 class ShardFrames:
-    """Runs the shards of a pass over rows that have a key group, epoch after epoch.
+    """Runs the shards of a pass over rows with key groups, epoch after epoch.
 
     Everything that is the same in each epoch is built once and kept: every call into the JVM takes
     a millisecond, and an epoch of a hundred records takes only some tens of them.
@@ -361,11 +363,11 @@ class UnionFrames(ShardFrames):
         self._copies = F.sequence(F.lit(FIRST_MARK - options.shards + 1), F.lit(FIRST_MARK))
 
     def _is_plain(self, number: int) -> bool:
-        """Return whether a stream has one type, and its frame the columns of that."""
+        """Return whether a stream has a single type whose fields are the columns of its frame."""
         return self._slots[number][0][1].column is None
 
     def _prepared(self, number: int, df: DataFrame) -> DataFrame:
-        """Return a stream's frame with the columns that its rows are selected from.
+        """Return a stream's frame, prepared for the selection of the columns of its rows.
 
         A stream of several types gets a column for each key field, whatever type a row has.
         """
@@ -380,14 +382,12 @@ class UnionFrames(ShardFrames):
         return df.select(*columns)
 
     def _slot_of_row(self, number: int) -> Column:
-        """Return the number of a row's slot."""
         slots = self._slots[number]
         if self._is_plain(number):
             return F.lit(slots[0][0])
         return F.coalesce(*(F.when(F.col(row_of(n)).isNotNull(), F.lit(n)) for n, _ in slots))
 
     def _own(self, place: int, slot: Slot, prepared: DataFrame) -> Column:
-        """Return the struct of a row's record."""
         if slot.column is not None:
             return F.col(row_of(place))
         return F.struct(*(F.col(quoted(name)) for name in prepared.columns)).alias(row_of(place))
@@ -401,7 +401,7 @@ class UnionFrames(ShardFrames):
         return self.run([*keyed, *copied], step, route)
 
     def frame_of_rows(self, rows: Sequence[DataFrame], step: ShardStep, route: Route) -> DataFrame:
-        """Return the outputs over the rows of all streams.
+        """Return the outputs over the combined rows of all streams.
 
         Parameters:
             rows: frames with the columns `selected`, each with the rows of one or several streams.
@@ -413,14 +413,14 @@ class UnionFrames(ShardFrames):
 
 
 def _group_and_key(df: DataFrame, options: PassOptions) -> list[Column]:
-    """Return the columns by which the records of an input are routed and sorted."""
+    """Return the columns that route and sort the records of an input."""
     group = F.expr(group_expression(df, options)).cast("int").alias(GROUP)
     keys = key_columns(df, options.operator)
     return [group, *(F.expr(key.expression).alias(key.name) for key in keys)]
 
 
 def outputs_of_branch(number: int, df: DataFrame) -> DataFrame:
-    """Return what one of several chains emits, of the outputs of their pass."""
+    """Return the outputs of one chain, from the outputs of a pass with several chains."""
     own = branch_column(number)
     return df.where(F.col(own).isNotNull()).select(f"{own}.*")
 
@@ -434,7 +434,7 @@ def late_records(
     *,
     restores: bool,
 ) -> DataFrame:
-    """Return the late records of one of an operator's inputs, as they arrived.
+    """Return the late records of one input of an operator, as they arrived.
 
     This is `watermark.is_late` in SQL, unless a record may have another event time than its column.
     Then records are created as for the operator, since only they have the event time.
@@ -469,19 +469,23 @@ def late_records(
 
 
 def marks(like: DataFrame, shards: int) -> DataFrame:
-    """Return a row per shard with a number below all key groups in place of a key group."""
+    """Return one mark per shard: a row with a number below all key groups in place of a key
+    group.
+    """
     mark = (F.lit(FIRST_MARK) - F.col("id")).cast("int").alias(GROUP)
     nothing = [nothing_as(field) for field in like.schema.fields[1:]]
     return like.sparkSession.range(0, shards, 1, 1).select(mark, *nothing)
 
 
 def nothing_as(field: spark_types.StructField) -> Column:
-    """Return a null column of that name and type."""
+    """Return a null column with this name and type."""
     return F.lit(None).cast(field.dataType).alias(field.name)
 
 
 def _shard_of_row(shards: int, groups: int) -> str:
-    """Return the shard of a row: that of its key group, or of its mark."""
+    """Return the SQL expression of the shard of a row. A mark contains its shard, other rows their
+    key group.
+    """
     return f"if({GROUP} < 0, {FIRST_MARK} - {GROUP}, ({GROUP} * {shards}) div {groups})"
 
 
@@ -518,7 +522,7 @@ def selected(transform: Transform, df: DataFrame) -> DataFrame:
 
 
 def selected_columns(transform: Transform, df: DataFrame) -> list[Column]:
-    """Return the columns that a `select` makes of those of a frame.
+    """Return the columns of a `select` over a frame.
 
     Raises:
         ProcessError: a column is missing.
@@ -539,7 +543,9 @@ def selected_columns(transform: Transform, df: DataFrame) -> list[Column]:
 
 
 def group_expression(df: DataFrame, options: PassOptions) -> str:
-    """Return the key group of a record; without a key, records are distributed round robin."""
+    """Return the SQL expression of a record's key group. Without a key, records are distributed
+    round robin.
+    """
     operator, shards, groups = options.operator, options.shards, options.groups
     keys = key_columns(df, operator)
     if keys:
@@ -618,7 +624,9 @@ def _sorted_first(
 
 
 def _origin(inputs: int, bits: int) -> str:
-    """Return the origin of a row as a number of so many bits: its input and its partition there."""
+    """Return the SQL expression of the origin of a row, its input and its partition there, in so
+    many bits.
+    """
     partition_bits = bits - (inputs - 1).bit_length()
     if partition_bits < 0:
         return "0L"

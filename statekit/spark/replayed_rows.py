@@ -1,4 +1,4 @@
-"""Replayed rows: the rows of a shard for several operators, one after the other."""
+"""Replayed rows: the rows of a shard, which several operators read in turn."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ReplayedRows(Closing):
         self._writer.write_batch(batch)
 
     def _filed(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of the file, which is complete by now."""
+        """Yield the batches of the spill file. Called after the file is complete."""
         assert self._file is not None
         assert self._writer is not None
         self._writer.close()
@@ -68,7 +68,7 @@ class ReplayedRows(Closing):
             yield from reader
 
     def close(self) -> None:
-        """Free memory and disk."""
+        """Release memory and disk."""
         self._held = []
         if self._file is not None:
             self._file.close()

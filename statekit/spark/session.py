@@ -1,4 +1,4 @@
-"""Sessions with the settings that jobs on a cluster need, and the check of other sessions."""
+"""Sessions with the settings for jobs on a cluster, and the check of other sessions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 _logger = logging.getLogger("statekit.placement")
 
 SETTINGS = {"spark.shuffle.reduceLocality.enabled": "false"}
-"""Spark prefers the host of a task's input to the executor of its working copies otherwise."""
+"""By default, Spark prefers the host of a task's input to the executor with its working copies."""
 
 _WAIT = "spark.locality.wait"
 _LOCAL_WAITS = (_WAIT, f"{_WAIT}.process")
@@ -51,7 +51,7 @@ def warn_of_settings(context: SparkContext) -> None:
 
 
 def _is_zero(duration: str | None) -> bool:
-    """Return whether a duration of Spark's is none.
+    """Return whether a Spark duration is zero.
 
     >>> _is_zero("0s"), _is_zero("0"), _is_zero("3s"), _is_zero(None)
     (True, True, False, False)

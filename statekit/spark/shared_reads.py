@@ -37,7 +37,9 @@ class StreamColumns:
 
     @classmethod
     def of(cls, plan: Plan, stream: str, columns: Sequence[Column]) -> StreamColumns:
-        """Return the columns of a stream over the last stream before it that is computed."""
+        """Return the columns of a stream, relative to the nearest earlier stream that is
+        computed.
+        """
         selections: list[Transform] = []
         while (transform := plan.transform(stream)) is not None:
             function = transform.function
@@ -49,7 +51,7 @@ class StreamColumns:
 
 
 def grouped(streams: Sequence[StreamColumns]) -> Iterator[list[StreamColumns]]:
-    """Yield the streams that have one base, together."""
+    """Yield groups of streams with the same base."""
     for base in dict.fromkeys(stream.base for stream in streams):
         yield [stream for stream in streams if stream.base == base]
 
@@ -57,7 +59,7 @@ def grouped(streams: Sequence[StreamColumns]) -> Iterator[list[StreamColumns]]:
 def shared_rows(
     frame: DataFrame, streams: Sequence[StreamColumns], *, is_merged: bool
 ) -> DataFrame:
-    """Return the rows of some streams in one frame, which is read once.
+    """Return the rows of several streams as one frame, which is read once.
 
     Parameters:
         frame: of their base; the merged inputs if they have several.

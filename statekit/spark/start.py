@@ -1,4 +1,4 @@
-"""Start a job on Spark: check everything before anything runs."""
+"""The start of a job on Spark. Everything is checked before anything runs."""
 
 from __future__ import annotations
 
@@ -103,7 +103,9 @@ def _opened(
     *,
     is_streaming: bool,
 ) -> Coordinator:
-    """Return the coordinator of a checkpoint, after it was made from a savepoint if it is to be."""
+    """Return the coordinator of a checkpoint. The checkpoint is first imported from a savepoint if
+    the options say so.
+    """
     _check_not_running(repository)
     if is_streaming:
         check_spark_reaches(spark, repository)
@@ -114,7 +116,7 @@ def _opened(
 
 
 def _check_end(options: StartOptions, *, is_streaming: bool) -> None:
-    """Check the options that depend on whether and how the input ends."""
+    """Check the options that depend on the end of the input."""
     if options.heartbeat is not None and not is_streaming:
         raise StateTypeError("heartbeat= needs a stream that continues: these frames are static")
     if options.drain and is_streaming and not options.spark_trigger.get("availableNow"):
@@ -178,7 +180,7 @@ def _check_outputs(job: Job, sinks: Mapping[str, Sink]) -> None:
 
 
 def _check_not_running(repository: Repository) -> None:
-    """Refuse a second stream on one checkpoint. Spark would stop the first one without an error."""
+    """Refuse a second stream on a checkpoint. Spark would stop the first one without an error."""
     running = RUNNING.get(repository.url)
     if running is not None and running.is_active:
         raise FencedError(
@@ -188,8 +190,8 @@ def _check_not_running(repository: Repository) -> None:
 
 
 def default_parallelism(spark: SparkSession, job: Job, repository: Repository) -> int | None:
-    """Return the parallelism of the checkpoint, or a shard per core up to the number of key
-    groups.
+    """Return the parallelism of a new checkpoint: the number of cores, at most the number of key
+    groups. None for a checkpoint with epochs, which has a parallelism already.
     """
     if repository.latest_epoch() is not None:
         return None
@@ -197,7 +199,7 @@ def default_parallelism(spark: SparkSession, job: Job, repository: Repository) -
 
 
 def use_this_python(spark: SparkSession) -> None:
-    """Use this interpreter for local workers. Spark starts the first `python3` of PATH.
+    """Use this interpreter for local workers. By default, Spark starts the first `python3` in PATH.
 
     The user's configuration has precedence. Only spark-submit reads `spark.pyspark.python`; this
     function applies it to a session that a script created, too.

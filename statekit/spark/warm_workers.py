@@ -1,4 +1,4 @@
-"""Warm workers: local Python workers that import what shards need before the first epoch."""
+"""Warm workers: local Python workers with all imports done before the first epoch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _unchanged(batches: Iterator[object]) -> Iterator[object]:
 
 
 def _finds_statekit(python: str | None) -> bool:
-    """Return whether a new process of the workers' interpreter can import statekit."""
+    """Return whether the workers' interpreter can import statekit in a new process."""
     if not python or os.path.abspath(python) != os.path.abspath(sys.executable):
         return False
     root = Path(__file__).resolve().parents[2]

@@ -1,4 +1,4 @@
-"""Run shards in a Spark Python worker: Arrow batches in, Arrow batches and commit records out."""
+"""Shards in a Spark Python worker: Arrow batches in, Arrow batches and commit records out."""
 
 from __future__ import annotations
 
@@ -61,18 +61,20 @@ _BATCH_BYTES = 1024 * 1024
 
 
 def output_schema(output_type: AnyOutput | None) -> pa.Schema:
-    """Return the columns of a step: those of the outputs, all nullable."""
+    """Return the schema of a step's outputs. All columns are nullable."""
     fields = [_NOTHING] if output_type is None else list(output_type.arrow_schema)
     return pa.schema([field.with_nullable(True) for field in fields])
 
 
 def branch_column(number: int) -> str:
-    """Return the column with the outputs of a chain, if a pass has several."""
+    """Return the name of the column with the outputs of a chain, for a pass with several chains."""
     return f"__statekit_branch_{number}"
 
 
 def pass_schema(output_types: Sequence[AnyOutput | None]) -> pa.Schema:
-    """Return the columns of the step of a pass: those of its one chain, or a column for each."""
+    """Return the schema of a pass: the columns of its only chain, or one struct column per
+    chain.
+    """
     schemas = list(map(output_schema, output_types))
     if len(schemas) == 1:
         return schemas[0]
@@ -109,7 +111,7 @@ class PickledTransform:
         return unpickled(self.function).record_type
 
     def apply(self, records: list[Any], epoch: int) -> list[Any]:
-        """Return what the function emits, as the next function receives it.
+        """Return the outputs of the function, in the stored form that the next function receives.
 
         Parameters:
             epoch: of the records, for messages.
@@ -123,14 +125,14 @@ class PickledTransform:
 
 
 def _stored(outputs: list[Any], output_type: AnyOutput | None) -> list[Any]:
-    """Return outputs as the next function receives them."""
+    """Return outputs in the stored form that the next function receives."""
     # Without a type, no function reads them.
     return outputs if output_type is None else output_type.stored(outputs)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """An operator in a chain.
+    """An operator of a chain.
 
     Parameters:
         function: the process function.
@@ -176,17 +178,17 @@ class _Idle:
         self._cpu_us = Counter[str]()
 
     def add(self, shard: int) -> None:
-        """Add a shard of all operators."""
+        """Add a shard for all operators."""
         for shards in self._shards.values():
             shards.append(shard)
 
     def add_to(self, operator: str, shard: int, cpu_us: int) -> None:
-        """Add a shard of one operator, which took some time to find that out."""
+        """Add a shard for one operator, with the CPU time that was spent to find nothing to do."""
         self._shards[operator].append(shard)
         self._cpu_us[operator] += cpu_us
 
     def reports(self) -> Iterator[IdleShards]:
-        """Yield the reports of operators with such shards."""
+        """Yield the reports of all operators with such shards."""
         for operator, shards in self._shards.items():
             if shards:
                 yield IdleShards.of(operator, shards, self._cpu_us[operator])
@@ -194,7 +196,7 @@ class _Idle:
 
 @dataclass(frozen=True)
 class ShardStep:
-    """The function for each partition of a pass's frame, which has some of its shards.
+    """The function for the partitions of a pass's frame. Each partition contains some shards.
 
     Parameters:
         branches: the chains. Each gets all rows.
@@ -244,7 +246,6 @@ class ShardStep:
             self.reporter.report(report)
 
     def _sorted(self, batches: Batches) -> Batches:
-        """Return the rows of a shard in order."""
         first = self.branches[0].stages[0]
         key = unpickled(first.function).key
         by = key if self.reader is None else (*key, INPUT)
@@ -253,7 +254,7 @@ class ShardStep:
     def _shard(
         self, shard: int, rows: Batches, copies: DiskCopies, directory: str, idle: _Idle
     ) -> Batches:
-        """Run a shard of each chain, one chain after the other."""
+        """Run a shard of every chain, one chain after the other."""
         if len(self.branches) == 1:
             yield from self._branch(self.branches[0], shard, rows, copies, idle)
             return
@@ -266,7 +267,6 @@ class ShardStep:
     def _branch(
         self, branch: Branch, shard: int, batches: Batches, copies: DiskCopies, idle: _Idle
     ) -> Batches:
-        """Run a shard of one chain."""
         repository = _repository(self.url)
         processes = [unpickled(stage.function) for stage in branch.stages]
         reports: list[ShardReport | None] = []
@@ -275,6 +275,8 @@ class ShardStep:
         try:
             for process, stage in zip(processes, branch.stages, strict=True):
                 plan = stage.plans[shard]
+                # The first operator reads the rows of the shard, each further one the outputs of
+                # the operator before it.
                 if not running:
                     shard_input = self._input(stage, process, plan, batches)
                 else:
@@ -311,7 +313,7 @@ class ShardStep:
     def _input(
         self, stage: Stage, declared: AnyProcess, plan: ShardPlan, batches: Batches
     ) -> ShardInput:
-        """Return the records of a shard of the first operator of a chain."""
+        """Return the input of a shard of the first operator of a chain."""
         if self.reader is not None:
             return self.reader(declared, batches, self.key_groups).shard_input()
         if transforms := stage.transforms:
@@ -333,7 +335,8 @@ class ShardStep:
         process: AnyProcess,
         plan: ShardPlan,
     ) -> Iterator[KeyedBatch]:
-        """Yield the records of an operator's shard that functions of the same task emit.
+        """Yield records that functions of the same task emit, as keyed batches of an operator's
+        shard.
 
         Parameters:
             received: records, before the transforms of the operator, list by list, with key groups
@@ -368,7 +371,7 @@ def _transformed(
     transforms: Sequence[PickledTransform],
     epoch: int,
 ) -> Iterator[list[Any]]:
-    """Yield the outputs of the last operator of a chain, after the transforms of them."""
+    """Yield the outputs of the last operator of a chain, after the transforms that follow it."""
     if not transforms:
         yield from emitted
         return
@@ -383,7 +386,7 @@ def _transformed(
 def _timed(
     outputs: Generator[list[Any], None, None], spent_us: list[int], place: int
 ) -> Generator[list[Any], None, None]:
-    """Yield outputs, and add the CPU time that they take to that of a place."""
+    """Yield outputs, and add the CPU time of computing them to `spent_us[place]`."""
     with contextlib.closing(outputs):
         while True:
             began_us = cpu_us()
@@ -397,7 +400,8 @@ def _timed(
 def _read_with_groups(
     records: Records, reader: StreamReader, process: AnyProcess, batches: Batches
 ) -> Iterator[tuple[list[Any], dict[Any, int]]]:
-    """Yield the records of rows, and the key group of each key, which was computed for the rows.
+    """Yield the records of rows, with the key group of each key. Key groups were computed with the
+    rows.
 
     There are no key groups if keys of these records could not be compared with those of the records
     that transforms make of them.
@@ -446,7 +450,7 @@ def _groups_in_shard(
 
 @dataclass(frozen=True)
 class CombineStep:
-    """Combines the records of a partition: a row for each key, or each key and pane.
+    """Combines the records of a partition into one row per key, or per key and pane.
 
     Parameters:
         function: the process function, which has a combiner.
@@ -473,7 +477,7 @@ class CombineStep:
 
 @dataclass(frozen=True)
 class TransformStep:
-    """Runs transforms, each of the outputs of the one before, on the rows of a stream.
+    """Applies a chain of transforms to the rows of a stream.
 
     Parameters:
         transforms: if all of them keep records, rows keep their columns; else the last one does not
@@ -509,7 +513,7 @@ class TransformStep:
             yield _output_batch(last.output_type, schema, outputs[start : start + _BATCH_ROWS])
 
     def _kept(self, batch: pa.RecordBatch, records: list[Any]) -> pa.RecordBatch:
-        """Return the rows whose records all transforms keep."""
+        """Return the rows whose records pass all transforms."""
         for transform in self.transforms:
             is_last = transform is self.transforms[-1]
             function = unpickled(transform.function)
@@ -521,7 +525,7 @@ class TransformStep:
 
 @dataclass(frozen=True)
 class LateStep:
-    """Filters the rows of an operator's input whose records are late.
+    """Keeps the rows of an operator's input whose records are late.
 
     Parameters:
         function: the process function.
@@ -548,7 +552,6 @@ class LateStep:
 
 
 def _combined(process: AnyProcess, batches: Batches, plan: ShardPlan, restores: bool) -> Batches:
-    """Yield the combined rows of the batches of a shard."""
     combiner = process.traits.combiner
     assert combiner is not None
     with with_operator_name(plan.operator):
@@ -557,7 +560,7 @@ def _combined(process: AnyProcess, batches: Batches, plan: ShardPlan, restores: 
 
 @cache
 def _collect_rarely() -> None:
-    """Search for cyclic garbage rarely, until this process ends.
+    """Reduce the frequency of cyclic garbage collection until this process ends.
 
     After each task Spark runs a full collection. Objects from before the first shard, most of them
     modules, are excluded from now on.
@@ -567,7 +570,8 @@ def _collect_rarely() -> None:
 
 
 def _acknowledge_at_once() -> None:
-    """Disable delayed acknowledgements, which wait for Nagle's algorithm and it for them.
+    """Disable delayed acknowledgements. They wait for Nagle's algorithm, which in turn waits for
+    them.
 
     Spark sends a task to a worker in several small writes over TCP. The second one waits until the
     first is acknowledged, which Linux delays by 40 ms: most of the time of a small epoch in a
@@ -587,8 +591,8 @@ def _acknowledge_at_once() -> None:
 
 
 def _is_from_here(connection: socket.socket) -> bool:
-    """Return whether a connection is between two processes of this host, as Spark and its worker
-    are.
+    """Return whether a connection is between two processes of this host, like Spark and its
+    worker.
     """
     is_internet = connection.family in (socket.AF_INET, socket.AF_INET6)
     return is_internet and connection.getpeername()[0] in ("127.0.0.1", "::1")
@@ -596,7 +600,7 @@ def _is_from_here(connection: socket.socket) -> bool:
 
 @cache
 def executor_id() -> str:
-    """Return the id of the executor that has started this worker; empty if it is not known.
+    """Return the id of the executor that started this worker; empty if it is unknown.
 
     Kubernetes passes it in the environment. Elsewhere it is in the command of the executor, which
     is the parent of the process that forks workers.

@@ -1,4 +1,4 @@
-"""The process that local Python workers are forked from, with what shards need imported once.
+"""The process that forks local Python workers. It imports everything that shards need once.
 
 Spark's own one imports nothing, so that each worker imports everything in the first epoch.
 """

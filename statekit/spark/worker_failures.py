@@ -1,4 +1,4 @@
-"""Send the errors of a Spark worker to the driver, which gets them as text."""
+"""Errors of a Spark worker on their way to the driver, which receives them as text."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from statekit.shown import shown_error, shown_text
 T = TypeVar("T")
 
 LINE = "\n│ "
-"""Between the lines of a message, so that no text of a user can be taken for another error."""
+"""The separator of a message's lines. It keeps texts of users from being parsed as another
+error.
+"""
 
 _CAUSE_MAX = 10_000
-"""How many characters of the text of a user's exception a worker sends to the driver."""
+"""The maximum number of characters of a user's exception that a worker sends to the driver."""
 
 _CAUSES_MAX = 20
 
@@ -23,7 +25,7 @@ _CAUSES_MAX = 20
 def readable_errors(
     step: Callable[[Any, Iterator[T]], Iterator[T]],
 ) -> Callable[[Any, Iterator[T]], Iterator[T]]:
-    """Return a step whose errors reach the driver, whatever the code of users raises.
+    """Return a step whose errors reach the driver, regardless of the user's exceptions.
 
     Spark sends an error as text in UTF-8. An exception that cannot be written so would break the
     connection, and one of a hundred megabytes the driver.
@@ -45,7 +47,7 @@ def readable_errors(
 
 
 def _sendable(error: BaseException) -> BaseException:
-    """Return an error of a worker in the form in which it is sent."""
+    """Return an error of a worker in the form for sending."""
     cls: type[StatekitError] = type(error) if isinstance(error, StatekitError) else ProcessError
     text = shown_text(error, _CAUSE_MAX) if isinstance(error, StatekitError) else shown_error(error)
     notes = [str(note) for note in getattr(error, "__notes__", ())]
@@ -71,11 +73,11 @@ def _cause(error: BaseException | None, depth: int = 0) -> BaseException | None:
 
 
 class _SentError(Exception):
-    """Stands for an exception of a user whose text cannot be sent."""
+    """The substitute for a user's exception whose text cannot be sent."""
 
 
 def _can_be_sent(error: BaseException) -> bool:
-    """Return whether the text of an exception, and of those in its group, can be sent."""
+    """Return whether the text of an exception can be sent, and the texts of those in its group."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(_can_be_sent, error.exceptions))
     notes = getattr(error, "__notes__", ())

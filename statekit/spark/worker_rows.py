@@ -38,7 +38,9 @@ INPUT = "__statekit_input"
 SLOT = "__statekit_slot"
 
 FIRST_MARK = -1
-"""The mark of shard 0 in the column of the key group, before all records; that of shard 1 is -2."""
+"""The mark of shard 0 in the column of the key group, which sorts before all records. The mark of
+shard 1 is -2.
+"""
 
 
 # A piece ends with the key group in which it gets so large, or within one that is far larger.
@@ -54,12 +56,12 @@ AnyProcess = Process[Any, Any, Any]
 
 
 def row_of(number: int) -> str:
-    """Return the column with the records of a slot."""
+    """Return the name of the column with the records of a slot."""
     return f"__statekit_row_{number}"
 
 
 def shards_in_turn(batches: Batches) -> Iterator[tuple[int, Batches]]:
-    """Yield the number of each shard of a Spark partition, and an iterator over its batches.
+    """Yield the number of each shard of a Spark partition, with an iterator over its batches.
 
     Read the batches of one shard before the next shard; unread ones are skipped.
     """
@@ -68,7 +70,7 @@ def shards_in_turn(batches: Batches) -> Iterator[tuple[int, Batches]]:
 
 
 def _cut_at_marks(batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Cut batches at marks: yield pieces without marks, each with the number of its shard."""
+    """Cut batches at marks, and yield pieces without marks, each with the number of its shard."""
     shard: int | None = None
     for batch in batches:
         groups = batch.column(GROUP)
@@ -93,7 +95,7 @@ def _cut_at_marks(batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
 
 
 def in_order(batches: Batches, key: Sequence[str], operator: str) -> Batches:
-    """Yield the rows of a shard by key group, key and arrival.
+    """Yield the rows of a shard sorted by key group, key and arrival.
 
     Parameters:
         batches: by key group, which is their first column; the arrival is their last.
@@ -108,6 +110,7 @@ def in_order(batches: Batches, key: Sequence[str], operator: str) -> Batches:
     for piece, largest in _pieces(batches):
         rows = _in_order(piece, key, largest)
         del piece  # it is large, and may have been copied
+        # Each piece is sorted here. Between pieces, the order must be right already.
         if rows is None or rows.first <= last:
             raise UnsortedError(
                 "the rows of a shard are not in the order of their keys and arrival. Nothing of "
@@ -121,7 +124,7 @@ def in_order(batches: Batches, key: Sequence[str], operator: str) -> Batches:
 
 
 class _Rows(NamedTuple):
-    """Rows in order, and the sort keys of the first and the last of them."""
+    """Sorted rows, with the sort keys of the first and the last row."""
 
     batches: list[pa.RecordBatch]
     first: tuple[Any, ...]
@@ -129,19 +132,19 @@ class _Rows(NamedTuple):
 
 
 class _Largest(NamedTuple):
-    """The largest number of rows and of bytes of a batch."""
+    """The largest number of rows and of bytes in a batch."""
 
     rows: int
     size: int
 
     def cut(self, table: pa.Table) -> list[pa.RecordBatch]:
-        """Return a table in batches with at most as many rows, and about as many bytes."""
+        """Cut a table into batches with at most that many rows, and about that many bytes."""
         rows = min(self.rows, len(table) * 2 * self.size // table.nbytes)
         return list(table.to_batches(max(1, rows)))
 
 
 def _pieces(batches: Batches) -> Iterator[tuple[pa.Table, _Largest]]:
-    """Yield whole key groups, or as much of one as fits into memory, with the largest batch
+    """Yield complete key groups, or as much of one as fits into memory, with the largest batch
     size.
     """
     batches_held: list[pa.RecordBatch] = []
@@ -170,7 +173,7 @@ def _pieces(batches: Batches) -> Iterator[tuple[pa.Table, _Largest]]:
 
 
 def _in_order(piece: pa.Table, key: Sequence[str], largest: _Largest) -> _Rows | None:
-    """Return the rows of a piece in order; None if a row arrived twice."""
+    """Return the rows of a piece in sorted order; None if a row arrived twice."""
     sorted_by = map(piece.column, (0, *key, piece.num_columns - 1))
     columns = [part for column in sorted_by for part in comparable_parts(column)]
     keys = [each for column in columns for each in sort_keys(column)]
@@ -184,7 +187,7 @@ def _in_order(piece: pa.Table, key: Sequence[str], largest: _Largest) -> _Rows |
 
 
 def _ascends(keys: Sequence[pa.Array]) -> bool:
-    """Return whether each row is greater than the one before."""
+    """Return whether each row is greater than the previous one."""
     *others, last = keys
     above = pc.greater(last.slice(1), last.slice(0, len(last) - 1))
     for column in reversed(others):
@@ -194,7 +197,7 @@ def _ascends(keys: Sequence[pa.Array]) -> bool:
 
 
 def _place(columns: Sequence[pa.Array], at: int) -> tuple[Any, ...]:
-    """Return the sort key of a row; null comes first."""
+    """Return the sort key of a row. Null sorts first."""
     values = [column[at].as_py() for column in columns]
     return tuple((value is not None, value) for value in values)
 
@@ -204,7 +207,7 @@ def _place(columns: Sequence[pa.Array], at: int) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ColumnRecords(RecordType):
-    """Records whose keys and times are read from their columns, without a conversion.
+    """Records whose keys and times are read directly from columns, without a conversion.
 
     Parameters:
         derived: SQL expressions of the key columns that a record does not contain, by column name.
@@ -227,7 +230,7 @@ class RowBatchBuilder(KeyedBatchBuilder):
         times: Sequence[int],
         inputs: Sequence[int] = (),
     ) -> KeyedBatch:
-        """Return a batch of records and the rows they were read from."""
+        """Return a keyed batch of records, given the rows that they were read from."""
         groups, keys = rows.column(GROUP).to_pylist(), self._row_keys(rows, records)
         if self._process.key and self._process.record_type.may_change_fields:
             self._check_keys(keys, groups, records)
@@ -235,7 +238,9 @@ class RowBatchBuilder(KeyedBatchBuilder):
 
     @cached_property
     def _has_plain_key(self) -> bool:
-        """Whether a key is the value of its column, if this is no time."""
+        """True if the key is the unchanged value of a single column. Times are checked
+        separately.
+        """
         schema = self._process.key_codec.schema
         kind = schema.items[0].kind if schema.kind == "optional" else schema.kind
         return len(self._process.key) == 1 and kind in _PLAIN_KINDS
@@ -254,7 +259,7 @@ class RowBatchBuilder(KeyedBatchBuilder):
         return self.keys(records)
 
     def row_times(self, rows: pa.RecordBatch, records: list[Any]) -> Sequence[int]:
-        """Return the event time of each row in microseconds; nothing without event time."""
+        """Return the event time of each row in microseconds; empty without event time."""
         process = self._process
         if process.event_time is None:
             return ()
@@ -286,7 +291,9 @@ class RowBatchBuilder(KeyedBatchBuilder):
             place += size
 
     def batch_of_columns(self, columns: list[list[Any]], groups: list[int]) -> KeyedBatch:
-        """Return a batch of rows of the combiner: the key's columns first, the time last."""
+        """Return a keyed batch of combined rows: the columns of the key come first, the time
+        last.
+        """
         combiner = self._process.traits.combiner
         assert combiner is not None
         size = combiner.key_size
@@ -301,7 +308,8 @@ class RowBatchBuilder(KeyedBatchBuilder):
 def batches_of_rows(
     process: AnyProcess, rows: Batches, key_groups: int, *, restores: bool = False
 ) -> Iterator[KeyedBatch]:
-    """Yield keyed batches of the rows of one stream: of one each, unless a combiner merges them.
+    """Yield the keyed batches of the rows of a stream: one per batch of rows, unless a combiner
+    merges them.
 
     Parameters:
         restores: whether the job wrote the rows, as for `RecordType.reader`.
@@ -328,7 +336,7 @@ def batches_of_rows(
 
 
 def input_types(process: AnyProcess) -> list[RecordType]:
-    """Return the types of the records that a process function takes, and those of its handlers."""
+    """Return the record types of a process function and of its broadcast handlers."""
     handled = process.handlers.record_type
     return [*process.record_type.members, *(() if handled is None else handled.members)]
 
@@ -360,7 +368,7 @@ class UnionRows:
         self._readers: dict[int, RecordReader] = {}
 
     def shard_input(self) -> ShardInput:
-        """Return the records of the shard, which are read while they are taken."""
+        """Return the input of the shard. Records are read on demand."""
         return ShardInput(self._broadcast(), self._keyed())
 
     def _broadcast(self) -> Iterator[BroadcastRecords]:
@@ -386,7 +394,7 @@ class UnionRows:
     def _records(
         self, rows: pa.RecordBatch, *, has_time: bool = False
     ) -> tuple[list[Any], list[int]]:
-        """Return the records of rows of any slots, and their event times if they have any."""
+        """Return the records of rows of any slots, and their event times if there are any."""
         column = rows.column(SLOT if SLOT in rows.schema.names else INPUT)
         slots = column.to_pylist()
         of_slots, times_of_slots = {}, {}
@@ -401,7 +409,7 @@ class UnionRows:
         return self._builder.row_times(rows, records)
 
     def _rows(self, batch: pa.RecordBatch, slot: int, slots: pa.Array) -> pa.RecordBatch:
-        """Return the rows of one slot: the number, so that rows without columns count, and its
+        """Return the rows of one slot: their number, because rows may have no columns, and their
         columns.
         """
         mine = pc.equal(slots, slot)
@@ -419,7 +427,7 @@ class UnionRows:
 
 
 def in_turn(numbers: Iterable[int], items: Mapping[int, Iterable[Any]]) -> list[Any]:
-    """Return the next item of each number: the inverse of sorting them by number."""
+    """Return the next item of each number. This is the inverse of sorting items by number."""
     following = {number: iter(of).__next__ for number, of in items.items()}
     return [following[number]() for number in numbers]
 

@@ -76,7 +76,7 @@ _HERE: Any = object()
 
 @dataclass(frozen=True)
 class StateSpec:
-    """A declared state: its name, its kind, its codecs and its options. Pure data.
+    """A declared state: its name, kind, codecs and options, as pure data.
 
     Parameters:
         operator, name: the operator that declares it, and its name.
@@ -108,7 +108,7 @@ class StateSpec:
 
     @property
     def kind(self) -> StateKind:
-        """The kind of the state, as in checkpoints."""
+        """The kind of the state, as it is named in checkpoints."""
         return self.state_class.kind
 
     def bind(self, scope: KeyScope, backend: Backend) -> State:
@@ -120,7 +120,7 @@ class StateSpec:
 
 
 class State:
-    """The common part of all states. Users never create one: the task binds it."""
+    """The common part of all states. The task creates states, users never do."""
 
     __slots__ = (
         "_backend",
@@ -144,10 +144,10 @@ class State:
     options: ClassVar[tuple[type, ...]] = (PickleCodec, TTL)
     """The classes of the options that its annotation may have."""
     required_option: ClassVar[str] = ""
-    """An example of the option that its annotation must have; empty if there is none."""
+    """An example of the option that the annotation must have; empty if there is none."""
 
     def __new__(cls, *given: object) -> Self:
-        """Refuse to create a state by hand. The task passes the scope that it belongs to.
+        """Create a state. Without the scope that the task passes, refuse to create one.
 
         Raises:
             StateTypeError: it is called without arguments, as in `ValueState[int]()`.
@@ -184,13 +184,15 @@ class State:
 
     @property
     def complete_since(self) -> dt.datetime | None:
-        """Since when rows were written that are there until they expire; None if always."""
+        """The write time from which on all unexpired rows exist; None if all unexpired rows
+        exist.
+        """
         since_us = None if self.expiry is None else self.expiry.complete_since_us
         return None if since_us is None else instant(since_us)
 
     @property
     def handle(self) -> Any:
-        """The object that the user's function gets."""
+        """The object that is passed to the user's function."""
         return self
 
     def _flush(self) -> None:
@@ -203,14 +205,14 @@ class State:
             self.expiry.tick()
 
     def begin_scan(self, groups: tuple[int, int]) -> None:
-        """Have the rows of these key groups, of before the present era of expiry, scanned when they
-        have expired.
+        """Schedule a scan of these key groups. It removes the rows of before the present era of
+        expiry once they have expired.
         """
         assert self.expiry is not None
         self.expiry.begin_scan(self._backend, groups)
 
     def sweep(self, groups: tuple[int, int]) -> None:
-        """Remove expired rows of these key groups, at most the number that is due in one epoch."""
+        """Remove expired rows of these key groups, up to the limit of one epoch."""
         assert self.expiry is not None
         at_end = self._scope.clocks.expiry_us == END
         most = (SWEPT_AT_END if at_end else SWEPT_MIN) + 2 * self.expiry.indexed
@@ -218,7 +220,7 @@ class State:
             self._resized(row_key, size, None)
 
     def _resized(self, row_key: bytes, before: int, row: bytes | None) -> None:
-        """Count that a row of `before` bytes (0: none) is replaced by `row` (None: removed)."""
+        """Count the replacement of a row of `before` bytes (0: no row) by `row` (None: removed)."""
         after = 0 if row is None else len(row_key) + len(row)
         self.rows_added += (after > 0) - (before > 0)
         self.bytes_added += after - before
@@ -242,7 +244,7 @@ class State:
         return CorruptCheckpointError(f"{self._where()}: {shown_text(error)}")
 
     def _row(self, value: Any, codec: ValueCodec[Any] | None = None) -> bytes:
-        """Encode a value, or raise an error if the type does not allow it.
+        """Encode a value. Raise an error if the type does not allow it.
 
         Parameters:
             codec: of the type; by default that of the state.
@@ -261,7 +263,7 @@ class State:
             raise self._unstorable(value, error) from None
 
     def _stored_form(self, value: Any) -> Any:
-        """Return the stored form of a value, or raise an error if the declared type does not allow
+        """Return the stored form of a value. Raise an error if the declared type does not allow
         it.
         """
         return self._decode(self._row(value))
@@ -273,7 +275,7 @@ class State:
 
 
 class ManyRowState(State):
-    """A state with many rows per key, some in the backend and some pending."""
+    """A state with many rows per key. Some are in the backend, others are pending."""
 
     __slots__ = ()  # so that a class may have another base beside this one
 
@@ -282,7 +284,9 @@ class ManyRowState(State):
         self._scan = backend.reader(spec.name).scan
 
     def clear(self) -> None:
-        """Remove all rows of this key. Stored rows are counted, and removed as one range."""
+        """Remove all rows of this key. Stored rows are counted one by one, and removed as one
+        range.
+        """
         self._drop_pending()
         prefix, has_rows = self._scope.prefix, False
         for row_key, row in self._stored_rows():
@@ -295,11 +299,11 @@ class ManyRowState(State):
             self._cleared = prefix
 
     def _counted(self, row_key: bytes, row: bytes) -> int:
-        """Return the size in bytes that is counted for a row of this key that the backend has."""
+        """Return the size in bytes that was counted for a stored row of this key."""
         return len(row_key) + len(row)
 
     def _stored_rows(self, *, reverse: bool = False) -> Rows:
-        """Yield the rows of this key that the backend has and that were not cleared since."""
+        """Yield the rows of this key in the backend, except rows that were cleared since."""
         prefix = self._scope.prefix
         if self._cleared is prefix:
             return iter(())
@@ -308,7 +312,7 @@ class ManyRowState(State):
         return iter(self._scan(prefix, prefix_end(prefix)))
 
     def _make_room(self, rows: int, size: int) -> None:
-        """Write pending rows to the backend if so many, or so many bytes, are too many."""
+        """Write pending rows to the backend if there are too many, or too many bytes."""
         if rows >= PENDING_ROWS_MAX or size >= PENDING_BYTES_MAX:
             self._spill()
 

@@ -1,4 +1,4 @@
-"""Records that are buffered until the watermark passes them: `@process(ordered=True)`.
+"""The event-time buffer: records that wait for the watermark, with `@process(ordered=True)`.
 
 A buffered record is one row without a value:
 
@@ -37,7 +37,9 @@ from statekit.timestamp import micros_of_sortable, sortable_micros
 DUE_MAX = 20_000
 
 INPUTS_MAX = 255
-"""The largest number of inputs that an operator may have had while it buffered records."""
+"""The maximum number of inputs of an operator while records are buffered, including former
+inputs.
+"""
 
 
 def record_of_row(row_end: bytes) -> bytes:
@@ -82,7 +84,7 @@ class DueGroup(NamedTuple):
 
 
 class _Due(NamedTuple):
-    """A due row. Sorts by time."""
+    """A due row. Instances sort by time."""
 
     time: int
     prefix: bytes
@@ -150,11 +152,11 @@ class EventTimeBuffer:
 
     @property
     def added(self) -> StateSize:
-        """The rows and bytes that the buffer grew by in this epoch."""
+        """The growth of the buffer in this epoch, in rows and bytes."""
         return StateSize(self._rows_added, self._bytes_added)
 
     def due_groups(self, apply_changes: Callable[[], None]) -> Iterator[DueGroup]:
-        """Yield due records, one key group after the other, each in order of time.
+        """Yield due records, one key group after the other, sorted by time within a group.
 
         Parameters:
             apply_changes: applies all changes to the backend. It is called between two parts of a
@@ -170,7 +172,9 @@ class EventTimeBuffer:
                 apply_changes()
 
     def _some_due(self, group: int) -> list[_Due]:
-        """Return the next due records and timers of a key group, with all ties of the last."""
+        """Return the next due records and timers of a key group. All ties of the last one are
+        included.
+        """
         following = self._due_in(group)
         due = list(islice(following, DUE_MAX))
         if len(due) == DUE_MAX and due[-1].row:
@@ -197,7 +201,7 @@ class EventTimeBuffer:
         return DueGroup(group, until, [keys[prefix] for prefix in sorted(keys)])
 
     def _due_groups(self) -> Iterator[int]:
-        """Yield key groups with due records or timers. Other key groups are skipped."""
+        """Yield key groups with due records or timers. Seeks skip all other key groups."""
         group, last = self.plan.base.groups
         while group <= last:
             soonest: dict[int, int] = defaultdict(lambda: self._now + 1)

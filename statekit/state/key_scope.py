@@ -1,4 +1,6 @@
-"""Key scope: the current key of a shard, and what all states of an operator share at that key."""
+"""Key scope: the current key of a shard, and the data that all states of an operator share at this
+key.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ from statekit.shown import shown
 from statekit.watermark import BEGINNING, END
 
 Spill = Callable[[], None]
-"""Applies the batch of a scope now, which makes its rows readable and frees the memory."""
+"""Applies the batch of a scope immediately. This makes its rows readable and frees the memory."""
 
 
 @dataclass(slots=True)
 class Clocks:
-    """The times that states and functions of one shard read.
+    """The times for the states and functions of one shard.
 
     Parameters:
         watermark_us, processing_time_us: what `Context` shows.
@@ -41,7 +43,7 @@ class Clocks:
 
     @classmethod
     def of(cls, plan: ShardPlan) -> Clocks:
-        """Return the clocks of a shard at the start of an epoch."""
+        """Return the clocks of a shard at the beginning of an epoch."""
         watermark = plan.watermark_us
         expiry = plan.reached_us if watermark == END else watermark
         return cls(watermark, plan.processing_time_us, expiry)
@@ -68,21 +70,21 @@ class Clocks:
             drop_expired()
 
     def start_key(self, expiry_us: int) -> None:
-        """Set the expiry time back for the first record or timer of another key."""
+        """Reset the expiry time for the first record or timer of another key."""
         self.expiry_us = expiry_us
 
     def end_records(self, watermark_us: int) -> None:
-        """Show the watermark of the epoch again, after records in event-time order."""
+        """Restore the watermark of the epoch, after records in event-time order."""
         self.watermark_us = watermark_us
 
     def end_timers(self, watermark_us: int) -> None:
-        """Let rows expire by the watermark of the epoch, after all timers have fired."""
+        """Use the watermark of the epoch for expiry, after all timers have fired."""
         self.expiry_us, self.event_us = watermark_us, None
 
 
 @dataclass(slots=True)
 class KeyScope:
-    """The current key of a shard, and the batch that takes its changes.
+    """The current key of a shard, and the batch for its changes.
 
     Only the key iteration moves the scope, by `enter` and `flush`. States read `prefix` and `key`
     and register in `touched` or `gathered` when they hold changes.
@@ -123,7 +125,7 @@ class KeyScope:
 
     @classmethod
     def of_keys(cls, plan: ShardPlan, batch: Batch, spill: Spill) -> KeyScope:
-        """Return the scope of keyed state, before the first key."""
+        """Return the scope of keyed state before the first key."""
         return cls(
             plan.operator,
             plan.epoch,
@@ -149,26 +151,26 @@ class KeyScope:
         )
 
     def at_key(self, prefix: bytes, key: Any) -> None:
-        """Note the key that an error is about."""
+        """Set the key for an error message."""
         self.prefix, self.key = prefix, key
 
     @property
     def place(self) -> str:
-        """The current key or shard, for messages."""
+        """The current key or shard, as text for messages."""
         return self.place_of(self.key)
 
     def place_of(self, key: Any) -> str:
-        """Return a key, or the shard, for messages."""
+        """Return a key, or the shard, as text for messages."""
         return f"at key {shown(key)}" if self.shard is None else f"in shard {self.shard}"
 
     def enter(self, prefix: bytes, key: Any) -> None:
-        """Make another key the current one. States of the key before must have been flushed."""
+        """Change the current key. The states of the previous key must have been flushed."""
         self.prefix = prefix
         self.key = key
 
     @contextmanager
     def broadcast(self) -> Iterator[None]:
-        """Allow changes of broadcast state."""
+        """Allow changes of broadcast state in the context."""
         self.broadcasting = True
         try:
             yield
@@ -183,7 +185,7 @@ class KeyScope:
         self.gathered.clear()
 
     def flush_key(self) -> None:
-        """Write the changes of states that hold rows of the current key only to the batch."""
+        """Write the changes of states that only hold rows of the current key to the batch."""
         for flush in self.touched:
             flush()
         self.touched.clear()

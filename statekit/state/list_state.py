@@ -24,7 +24,7 @@ _ADDED_MAX = 64
 
 
 class ListState(ManyRowState, Sequence[T]):
-    """An ordered list per key, one row per element.
+    """An ordered list per key, with one row per element.
 
     Appending reads nothing. Reading streams, so a list of any length can be iterated. An iterator
     sees the list as it was when the iteration began. An empty list and no list are equal. None
@@ -91,7 +91,7 @@ class ListState(ManyRowState, Sequence[T]):
         self._at, self._first = self._scope.prefix, len(self._pending)
 
     def extend(self, values: Iterable[T]) -> None:
-        """Add elements at the end, in order. An element that does not fit stops it; those before it
+        """Add elements at the end, in order. If an element does not fit, the elements before it
         stay.
 
         Raises:
@@ -101,7 +101,7 @@ class ListState(ManyRowState, Sequence[T]):
             self.append(value)
 
     def update(self, values: Iterable[T]) -> None:
-        """Replace the whole list, or leave it unchanged if an element does not fit.
+        """Replace the whole list. If an element does not fit, the list is unchanged.
 
         Raises:
             StateTypeError: the declared type does not allow an element.
@@ -190,7 +190,7 @@ class ListState(ManyRowState, Sequence[T]):
     def _refresh(
         self, row_key: bytes, row: bytes, value: bytes, before: int, expiry: Expiry
     ) -> None:
-        """Restart the TTL of an element that was read, unless it was removed meanwhile."""
+        """Restart the TTL of an element that was read, unless it was removed in the meantime."""
         written = expiry.stamp(before)
         scope = self._scope
         if written == before or self._cleared is scope.prefix:
@@ -209,8 +209,8 @@ class ListState(ManyRowState, Sequence[T]):
             self._spill()
 
     def _restarted(self, rows: Rows, expiry: Expiry) -> Iterator[bytes]:
-        """Yield the encoded elements of stored rows, and restart the TTL of each one as it is read,
-        at any key.
+        """Yield the encoded elements of stored rows. Restart the TTL of each when it is read, also
+        at another key.
         """
         for row_key, row in rows:
             value, before = expiry.split(row)
@@ -228,7 +228,7 @@ class ListState(ManyRowState, Sequence[T]):
         return len(row_key) + len(row) + grown
 
     def _pending_rows(self) -> list[bytes]:
-        """Return the encoded elements that are pending."""
+        """Return the pending elements in encoded form."""
         if self._at is not self._scope.prefix:
             return []
         expiry, rows = self.expiry, self._pending[self._first :]
@@ -271,7 +271,7 @@ class ListState(ManyRowState, Sequence[T]):
         self.bytes_added += self._scope.batch.put_all(self._name, row_keys, rows)
 
     def _add_all(self, prefixes: Sequence[bytes], lists: Sequence[Sequence[T]]) -> list[list[T]]:
-        """Append to the lists of many keys, and return the whole list of each.
+        """Append to the lists of many keys, and return the complete list of each key.
 
         Nothing is cached: stored elements are read, and the new ones are added to the batch at
         once.
@@ -313,7 +313,7 @@ class ListState(ManyRowState, Sequence[T]):
 def _refreshed(
     rows: list[bytes], times: list[int], places: range, expiry: Expiry
 ) -> Iterator[bytes]:
-    """Yield elements at some positions, and restart the TTL of each one as it is read."""
+    """Yield elements at some positions. Restart the TTL of each when it is read."""
     for place in places:
         if not expiry.is_over(times[place]):
             times[place] = expiry.stamp(times[place])

@@ -34,11 +34,13 @@ V = TypeVar("V")
 D = TypeVar("D")
 
 _Entry = tuple[bytes, Any, bool]
-"""The row key of an entry, with its cached value, or with its row and True if it is stored."""
+"""The row key of a map entry, a value and a flag. With True, the value is the stored row, otherwise
+the cached value.
+"""
 
 
 class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
-    """A map per key, one row per entry.
+    """A map per key, with one row per entry.
 
     An access to one entry reads and writes that entry only. `items()`, `keys()`, `values()` and
     `scan` stream in key order (the order of the type: numbers by value, text by code point) and see
@@ -75,7 +77,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
     @overload
     def get(self, key: K, default: D, /) -> V | D: ...
     def get(self, key: K, default: Any = None, /) -> Any:
-        """Return the value at `key`, or `default`."""
+        """Return the value at `key`; `default` if it is absent."""
         # Here and in `__setitem__`, helpers are written out: a call costs as much as its work.
         row_key = self._row_key(key)
         value = self._known.get(row_key, UNKNOWN)  # what `_look` does
@@ -174,7 +176,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         return self._pairs(lo, hi, reverse=reverse)
 
     def floor(self, key: K) -> tuple[K, V] | None:
-        """Return the entry with the greatest key that is at or below `key`; None without one.
+        """Return the entry with the greatest key at or below `key`; None if there is none.
 
         Only that row is read, however many the map has.
 
@@ -231,11 +233,11 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         self._replace_all(places, held, sizes, ())
 
     def _stored_between(self, start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]:
-        """Return the stored rows between two row keys of a key, in order."""
+        """Return the stored rows of a key between two row keys, in order."""
         return self._scan(start, end)
 
     def _rows_of_groups(self, groups: tuple[int, int]) -> Rows:
-        """Yield all stored rows of these key groups in order, with one scan of each."""
+        """Yield all stored rows of these key groups in order. Each group is one scan."""
         first, last = groups
         for group in range(first, last + 1):
             yield from self._backend.scan(self._name, pack_group(group), pack_group(group + 1))
@@ -243,7 +245,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
     # ---------------------------------------------------------------------------------- row by row
 
     def _row_key(self, key: K) -> bytes:
-        """Return the row key of an entry, and remember it in `_last`."""
+        """Return the row key of an entry, and cache it in `_last`."""
         prefix = self._scope.prefix
         last, at, row_key = self._last
         if last is key and at is prefix:
@@ -326,7 +328,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         return _merged(stored, pending, cached, gt if reverse else lt)
 
     def _read_on(self, row_key: bytes) -> None:
-        """Restart the TTL of an entry that an iterator read, if it still exists."""
+        """Restart the TTL of an entry that an iterator has read, if it still exists."""
         self._make_room(len(self._known), self._known_bytes)
         if self._look(row_key) is not ABSENT:
             self._note_read(row_key)
@@ -342,7 +344,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
                 part.pop(row_key, None)
 
     def _own(self, part: dict[bytes, Any]) -> list[bytes]:
-        """Return the row keys of the current key, which are the last ones."""
+        """Return the row keys of the current key. They are the last ones."""
         prefix = self._scope.prefix
         return list(takewhile(lambda row_key: row_key.startswith(prefix), reversed(part)))
 

@@ -60,7 +60,7 @@ class OperatorListState(ListState[T]):
 
 
 class BroadcastState(MapState[K, V]):
-    """One map per shard, equal in all shards: written from a broadcast input, read by all keys.
+    """One map per shard, equal in all shards. A broadcast input writes it, and all keys read it.
 
     Only a function decorated with `@….on_broadcast` may change it.
     """
@@ -99,7 +99,7 @@ class BroadcastState(MapState[K, V]):
 
 
 class Checkpointed(Protocol[S]):
-    """A plain object as state of a shard. A parameter annotated with such a class declares it.
+    """A plain object as state of a shard. A parameter annotated with the class declares it.
 
     The class is called without arguments, once per shard and epoch; the function is given the
     object. What `snapshot_state` returns is stored at the end of the epoch, if it differs from what
@@ -152,7 +152,7 @@ def is_checkpointed(cls: object) -> bool:
 
 
 class ObjectState(State):
-    """A `Checkpointed` object: one row with the object's snapshot."""
+    """A `Checkpointed` object, with one row for its snapshot."""
 
     __slots__ = ("_object", "_stored")
 
@@ -168,7 +168,7 @@ class ObjectState(State):
 
     @property
     def handle(self) -> Any:
-        """The object."""
+        """The object of the user's class."""
         return self._object
 
     def get(self) -> Any:

@@ -1,4 +1,4 @@
-"""Options of a state, as a user declares them inside `Annotated`."""
+"""Options of a state, declared by the user inside `Annotated`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Default:
 
 @dataclass(frozen=True)
 class TTL:
-    """How long state is kept: `Annotated[ValueState[int], TTL("30 days")]`.
+    """The lifetime of state: `Annotated[ValueState[int], TTL("30 days")]`.
 
     A value, each list element and each map entry expires on its own, once the clock reaches
     `written + duration`. An expired value is never read again, and is removed in small steps, epoch
@@ -77,7 +77,7 @@ class TTL:
 
     @property
     def record(self) -> TtlRecord:
-        """The TTL as stored in the job file."""
+        """The TTL in the form of the job file."""
         micros = duration_to_micros(self.duration, "TTL(duration)")
         return TtlRecord(
             duration_us=micros, clock=self.clock, refresh=self.refresh, downtime=self.downtime
@@ -98,7 +98,7 @@ _OF_PYTHON = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, 
 
 
 def _function_name(fn: object) -> str | None:
-    """Return the name of a function of Python's own, such as `operator.mul`; None for another one.
+    """Return the name of a function of Python, such as `operator.mul`; None for any other function.
 
     A function of the user is not compared with a former one: its body may change under its name.
     """
@@ -115,7 +115,7 @@ def _function_name(fn: object) -> str | None:
 
 @dataclass(frozen=True)
 class Reduce:
-    """How a `ReducingState` combines its value with a new one.
+    """The combination of a `ReducingState` value with an added one.
 
     Parameters:
         fn: `fn(current, added) -> combined`; or one of the built-in reducers `sum`, `min`, `max`
@@ -129,7 +129,7 @@ class Reduce:
 
     @property
     def known(self) -> str | None:
-        """`sum`, `min`, `max` or `count` for a built-in reducer, else None."""
+        """`sum`, `min`, `max` or `count` for a built-in reducer; otherwise None."""
         known = (name for name, (fn, _) in _REDUCERS.items() if self.fn is fn or self.fn == name)
         return next(known, None)
 
@@ -142,7 +142,7 @@ class Reduce:
 
     @property
     def combine(self) -> Callable[[Any, Any], Any]:
-        """The function of two arguments to call."""
+        """The function of two arguments."""
         if self.known is not None:
             return _REDUCERS[self.known][1]
         if not callable(self.fn):
@@ -155,7 +155,7 @@ class Reduce:
 
 @dataclass(frozen=True)
 class Aggregate(Generic[In, Acc, Out]):
-    """How an `AggregatingState` works.
+    """The functions of an `AggregatingState`.
 
     Parameters:
         create: returns an empty accumulator.
@@ -187,12 +187,12 @@ class Aggregate(Generic[In, Acc, Out]):
 
 
 Rule = Literal["even", "union", "broadcast", "hooks"]
-"""How operator state is redistributed; "hooks" means functions of the user."""
+"""The redistribution of operator state. "hooks" stands for functions of the user."""
 
 
 @dataclass(frozen=True)
 class Redistribute:
-    """How operator state is redistributed to another number of shards.
+    """The redistribution of operator state to another number of shards.
 
     Parameters:
         rule: "even" gives each shard an equal part of all elements, "union" gives every shard all

@@ -1,4 +1,4 @@
-"""Redistribute operator state when the parallelism changes.
+"""Redistribution of operator state when the parallelism changes.
 
 Old shards are taken in order, 0 to p-1, and each contributes exactly once:
 
@@ -44,10 +44,10 @@ from statekit.state.options import Rule
 from statekit.state.row_versions import generation_codec, value_schema
 
 Specs = Mapping[str, Sequence[StateSpec]]
-"""Per operator, its states as the code declares them."""
+"""The states of each operator, as declared in the code."""
 
 NO_SPECS: Specs = MappingProxyType({})
-"""Without code there are no functions that redistribute operator state."""
+"""No declared states. Without code there are no functions that redistribute operator state."""
 
 
 def redistributed(
@@ -57,7 +57,7 @@ def redistributed(
     operators: Sequence[OperatorRecord],
     specs: Mapping[str, Sequence[StateSpec]],
 ) -> EpochManifest:
-    """Return the layout with the operator state of its shards.
+    """Return the layout with the redistributed operator state of its shards.
 
     The operator state is stored in change files that only the returned layout references.
 
@@ -107,7 +107,7 @@ class _Moved:
     states: Mapping[str, list[Rows]]
 
     def stored(self, repository: Repository, epoch: OperatorEpoch) -> OperatorEpoch:
-        """Return the operator with a change file for each new shard that gets some state."""
+        """Return the operator with a change file for each new shard that receives state."""
         with ThreadPoolExecutor(TRANSFERS) as threads:
             numbers = range(len(epoch.shards))
             shards = tuple(threads.map(partial(self._begun, repository), numbers, epoch.shards))
@@ -138,7 +138,7 @@ class _Moved:
 def _emptied(
     repository: Repository, old: Sequence[ShardState], rows_of: Mapping[str, list[Rows]]
 ) -> dict[str, list[int]]:
-    """Return, per state, the key groups that may have rows of it, in order.
+    """Return the key groups that may have rows, per state, in order.
 
     These are the first group of each old shard with rows, and those that an earlier redistribution
     was to delete, if the shard has not run since.
@@ -157,7 +157,7 @@ def _emptied(
 
 
 def put_local(batch: Batch, first_group: int, rows_of: Mapping[str, Rows]) -> dict[str, StateSize]:
-    """Add the operator state of a shard to a batch. Return its size per state.
+    """Add the operator state of a shard to a batch. Return the size of each state.
 
     Parameters:
         first_group: the first key group of the shard.
@@ -177,8 +177,8 @@ def moved_by_operator(
     shards: int,
     epoch: int,
 ) -> dict[str, dict[str, list[Rows]]]:
-    """Return the rows of each operator's states for each of `shards` new shards; see
-    `moved_rows`.
+    """Return the rows of each operator's states for each of `shards` new shards, as `moved_rows`
+    does.
     """
     moved: dict[str, dict[str, list[Rows]]] = {}
     for operator in operators:
@@ -256,7 +256,7 @@ def moved_rows(
 
 
 def check_type(operator: str, state: StateRecord, spec: StateSpec) -> None:
-    """Check that results of hooks are stored as the type that the checkpoint has for the rows.
+    """Check that results of hooks have the stored type of the rows.
 
     Raises:
         RescaleError: the code declares another type, which the state does not have yet.
@@ -272,14 +272,16 @@ def check_type(operator: str, state: StateRecord, spec: StateSpec) -> None:
 
 
 def rule_of(state: StateRecord, spec: StateSpec | None) -> Rule | None:
-    """Return the rule of a state: of the code, or of the last run if there is no code."""
+    """Return the redistribution rule of a state: from the code, or from the last run if there is no
+    code.
+    """
     if spec is None:
         return state.redistribute
     return None if spec.redistribute is None else spec.redistribute.known
 
 
 def _even(elements: list[bytes], shards: int) -> list[list[bytes]]:
-    """Cut a list into pieces of equal length. The first ones get one more element.
+    """Cut a list into pieces of equal length. The first pieces may have one more element.
 
     >>> _even([b"1", b"2", b"3", b"4", b"5"], 3)
     [[b'1', b'2'], [b'3', b'4'], [b'5']]
@@ -290,13 +292,13 @@ def _even(elements: list[bytes], shards: int) -> list[list[bytes]]:
 
 
 def _positioned(elements: list[bytes], epoch: int) -> Rows:
-    """Return list elements with positions like those that are appended in an epoch."""
+    """Return list elements with positions like those of elements that are appended in an epoch."""
     start = epoch.to_bytes(6, "big")
     return [(start + number.to_bytes(6, "big"), row) for number, row in enumerate(elements)]
 
 
 def _by_hooks(hooks: _Hooks, old_rows: list[Rows], shards: int) -> list[list[bytes]]:
-    """Return the rows for each new shard from the user's functions, without their keys."""
+    """Return the rows for each new shard, without their keys, from the user's functions."""
     rows = [[row for _, row in shard] for shard in old_rows]
     moved: list[list[bytes]] = []
     before, after = len(old_rows), shards
@@ -318,7 +320,7 @@ def _by_hooks(hooks: _Hooks, old_rows: list[Rows], shards: int) -> list[list[byt
 
 @dataclass(frozen=True)
 class _Hooks:
-    """The user's functions for one state, over rows.
+    """The user's functions for one state, applied to rows.
 
     Parameters:
         where: the state, for messages.
@@ -358,9 +360,7 @@ class _Hooks:
             raise self._refused(message) from error
 
     def _plain(self, rows: list[bytes]) -> Any:
-        """Decode the argument of a function. No other code uses it, so the function may change
-        it.
-        """
+        """Decode the argument of a function. It is not shared, so the function may change it."""
         values = [self.codec.decode(row) for row in rows]
         return values if self.is_list else values[0]
 

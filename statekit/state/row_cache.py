@@ -1,4 +1,4 @@
-"""The rows of a state that were read or changed since the last flush.
+"""The row cache: rows of a state that were read or changed since the last flush.
 
 A row is read on its first use. It stays in the cache until the next flush, which follows after some
 hundred keys. The flush encodes and counts all changed rows together, which takes a fraction of the
@@ -28,7 +28,7 @@ _REPLACED_BYTES_MAX = 256 * 1024
 
 
 class RowCache(State):
-    """A state that caches its rows by their row keys."""
+    """A state that caches rows by row key."""
 
     # `_known` maps row keys to what is known of the row: for an immutable type the value itself,
     # for a mutable type its row, or ABSENT. `_changed` has the row keys to write, with the keys
@@ -73,11 +73,10 @@ class RowCache(State):
     # ----------------------------------------------------------------------------------- reading
 
     def _reader(self, backend: Backend) -> RowReads:
-        """Return the reads of the rows."""
         raise NotImplementedError
 
     def _look(self, row_key: bytes) -> Any:
-        """Return the cached value of a row, ABSENT if it does not exist."""
+        """Return the cached value of a row; ABSENT if the row does not exist."""
         value = self._known.get(row_key, UNKNOWN)
         return self._load(row_key) if value is UNKNOWN else value
 
@@ -103,20 +102,20 @@ class RowCache(State):
         return value
 
     def _unexpired(self, row_key: bytes, row: bytes, expiry: Expiry) -> Any:
-        """Return the value of a row that may have a stamp, ABSENT if it has expired."""
+        """Return the value of a row, which may have a stamp; ABSENT if it has expired."""
         value, written = expiry.read(row)
         self._indexed[row_key] = self._written[row_key] = written
         return ABSENT if value is None else self._from_row(value)
 
     def _has_aged(self, row_key: bytes, expiry: Expiry) -> bool:
-        """Return whether a row has expired since it was read or written at this key."""
+        """Return whether a row has expired since it was read or written in this key scope."""
         written = self._written.get(row_key)
         return written is not None and expiry.is_over(written)
 
     # ----------------------------------------------------------------------------------- writing
 
     def _set(self, row_key: bytes, value: Any) -> None:
-        """Mark a row to be written, and restart its TTL."""
+        """Mark a row for writing, and restart its TTL."""
         if not self._known:
             self._scope.gathered.append(self._flush)
         self._known[row_key] = value
@@ -125,7 +124,7 @@ class RowCache(State):
             self._written[row_key] = self.expiry.stamp(self._written.get(row_key, UNWRITTEN))
 
     def _drop(self, row_key: bytes) -> None:
-        """Mark a row to be removed."""
+        """Mark a row for removal."""
         if not self._known:
             self._scope.gathered.append(self._flush)
         self._known[row_key] = ABSENT
@@ -206,7 +205,7 @@ class RowCache(State):
         ]
 
     def _read_replaced(self, row_keys: list[bytes]) -> None:
-        """Look up the rows in the backend that are to be replaced."""
+        """Look up the rows in the backend that will be replaced."""
         row_keys.sort()
         start, count = 0, 1
         while some := row_keys[start : start + count]:
@@ -264,19 +263,19 @@ class RowCache(State):
         self._put_all(row_keys, stored, sizes, (), ())
 
     def _stored_rows_of(self, row_keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-        """Return the rows that are stored of row keys in order, with their keys."""
+        """Return the stored rows of sorted row keys, with these keys."""
         rows = zip(row_keys, self._read_all(row_keys), strict=True)
         return [(row_key, row) for row_key, row in rows if row is not None]
 
     def _values(self, rows: Sequence[bytes | None]) -> list[Any]:
-        """Return the values of rows; None of one that is absent."""
+        """Return the values of rows; None for an absent row."""
         try:
             return [None if row is None else self._decode(row) for row in rows]
         except CorruptCheckpointError as error:
             raise self._unreadable(error) from error
 
     def _remove_all(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
-        """Remove stored rows, and apply the batch if it is large."""
+        """Remove stored rows. Apply the batch if it is large."""
         self._replace_all([], [], [], [(key, len(key) + len(row)) for key, row in rows])
         if self._scope.batch.full:
             self._scope.spill()

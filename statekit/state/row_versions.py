@@ -1,4 +1,4 @@
-"""Rows that were written before the type of their state changed.
+"""Row versions: rows that were written before the type of their state changed.
 
 Each change to a type that cannot read the stored rows begins a generation. A row of generation 0 is
 a value and nothing else, so a state whose type never changed in this way has no overhead. Every
@@ -40,7 +40,7 @@ Decode = Callable[[bytes], Any]
 
 
 def marked(generation: int) -> bytes:
-    """Return the mark that rows of a generation begin with.
+    """Return the mark at the start of all rows of a generation.
 
     >>> marked(0), marked(2).hex(" ")
     (b'', 'c1 00 02')
@@ -49,7 +49,7 @@ def marked(generation: int) -> bytes:
 
 
 def generation_of(row: bytes) -> tuple[int, bytes]:
-    """Return the generation of a row, without a stamp, and its value.
+    """Return the generation and the value of a row without a stamp.
 
     Raises:
         CorruptCheckpointError: the mark is cut short.
@@ -68,7 +68,7 @@ def generation_of(row: bytes) -> tuple[int, bytes]:
 
 
 def value_schema(state: StateRecord | PastState) -> Schema:
-    """Return the type of a state's values, elements, entries or accumulators."""
+    """Return the type of a state's values, elements, entry values or accumulators."""
     return Schema.from_json(state.types["value"])
 
 
@@ -92,7 +92,8 @@ class Hook:
         return self.fn.__name__
 
     def takes(self, rows: Sequence[PastState]) -> bool:
-        """Return whether it accepts rows of one generation, given its declarations, oldest first.
+        """Return whether the hook accepts rows of a generation, given its declarations, oldest
+        first.
 
         The annotated type must read the rows of all declarations. It may lack fields that a later
         declaration of the generation removed. It must have those of the last one, so that a hook
@@ -108,7 +109,7 @@ class Hook:
         )
 
     def is_meant_for(self, state: PastState) -> bool:
-        """Return whether its annotation is exactly the type of a declaration."""
+        """Return whether the hook's annotation is exactly the type of a declaration."""
         codec = self.codec
         return (
             codec is not None
@@ -125,7 +126,7 @@ class Hook:
 
 @dataclass(frozen=True)
 class RenamedFields(Hook):
-    """Reads values with records whose fields have other names now. No function is called.
+    """Reads values with records whose fields were renamed. It calls no function.
 
     Parameters:
         declared: the codec of the declared type.
@@ -193,7 +194,7 @@ def hook_for(hooks: Sequence[Hook], rows: Sequence[PastState]) -> Hook | None:
 def generation_codec(
     codec: ValueCodec[Any], state: StateRecord, hooks: Sequence[Hook], scope: KeyScope
 ) -> ValueCodec[Any]:
-    """Return a codec that writes rows of a state's generation and reads rows of all generations.
+    """Return a codec that writes rows of the state's generation and reads rows of all generations.
 
     Parameters:
         codec: of the declared type.
@@ -216,7 +217,7 @@ def generation_codec(
 
 
 def _by_generation(state: str, decoders: Mapping[int, Decode]) -> Decode:
-    """Return a decoder of marked rows from decoders of the values of each generation."""
+    """Return a decoder of marked rows, from decoders of the values of each generation."""
 
     def decode(row: bytes) -> Any:
         generation, value = generation_of(row)
@@ -270,7 +271,7 @@ def _converter(
 
 
 def row_decoder(state: StateRecord, allow_pickle: bool = False) -> Decode:
-    """Return a decoder of a state's rows, without stamps, that needs none of the user's classes.
+    """Return a decoder of a state's rows without stamps. It does not need the user's classes.
 
     Rows of each generation are shown as the last type of their time.
 

@@ -24,7 +24,7 @@ Out = TypeVar("Out")
 
 
 class SingleRowState(RowCache):
-    """A state with one row per key, whose row key is the prefix of the key."""
+    """A state with one row per key. The row key is the prefix of the key."""
 
     __slots__ = ()
 
@@ -114,7 +114,7 @@ class ValueState(SingleRowState, Generic[T]):
 
 
 class _Accumulating(SingleRowState):
-    """A single row whose decoded value is owned by the state and changed by `add`."""
+    """A state whose decoded value is owned by the state and changed by `add`."""
 
     __slots__ = ("_spoiled",)
 
@@ -180,8 +180,8 @@ class _Accumulating(SingleRowState):
     def _times(
         self, expiry: Expiry, changed: list[bool], current: list[Any], before: list[int]
     ) -> list[int]:
-        """Return the write time of each row, now or earlier. Reads that restart the TTL are
-        included.
+        """Return the present or earlier write time of each row. Reads that restart the TTL count as
+        writes.
         """
         written = [
             expiry.stamp(time) if is_new else time
@@ -195,7 +195,7 @@ class _Accumulating(SingleRowState):
         return written
 
     def _combined(self, current: list[Any], values: Sequence[Any]) -> list[Any]:
-        """Return the new value of each key, None for no value."""
+        """Return the new value of each key; None for no value."""
         raise NotImplementedError
 
     def _results(self, values: list[Any]) -> list[Any]:
@@ -203,7 +203,7 @@ class _Accumulating(SingleRowState):
         return values
 
     def _got(self) -> Any:
-        """Return a copy of the value of this key, ABSENT for no value."""
+        """Return a copy of the value of this key; ABSENT for no value."""
         prefix = self._scope.prefix
         value = self._look(prefix)
         if value is ABSENT:
@@ -243,7 +243,7 @@ class _Accumulating(SingleRowState):
 
 
 class ReducingState(_Accumulating, Generic[T]):
-    """One value per key that combines everything added: `Annotated[…, Reduce(max)]`."""
+    """One value per key that combines all added values: `Annotated[…, Reduce(max)]`."""
 
     __slots__ = ("_combine", "_counts")
 

@@ -1,4 +1,4 @@
-"""Timers: how they are stored, and which are due.
+"""Timers: their storage, and the search for due timers.
 
 A key has a set of timers per clock and name. Setting a timer twice has the effect of setting it
 once, and deleting an absent timer does nothing. A timer is two rows in the same batch as all other
@@ -40,7 +40,7 @@ from statekit.timestamp import (
 )
 
 DUE = f"{TIMERS}.due"
-"""Name of the rows that are sorted by time, from which due timers are read."""
+"""The name of the rows that are sorted by time. Due timers are read from them."""
 
 # So many due timers are read at a time; their keys are then processed in order of keys.
 _DUE_MAX = 50_000
@@ -78,7 +78,9 @@ _TAG, _AT, _NAMED = slice(1), slice(1, 9), 9
 
 
 def _firing_order(row: _Row) -> tuple[bytes, _Row]:
-    """Return the sort key of timers of several clocks. Timers of one clock sort by their bytes."""
+    """Return the sort key of timers of several clocks. Timers of the same clock sort by their
+    bytes.
+    """
     return row[_AT], row
 
 
@@ -169,7 +171,7 @@ class Timers:
         self._set(self._row(at, name, clock))
 
     def delete(self, at: dt.datetime, name: str = "default", clock: Clock = "event") -> None:
-        """Delete a timer; do nothing if it is not set.
+        """Delete a timer, if it is set.
 
         Raises:
             StateTypeError: as for `set`.
@@ -179,7 +181,7 @@ class Timers:
             self._change(row, False)
 
     def replace(self, at: dt.datetime, name: str = "default", clock: Clock = "event") -> None:
-        """Set a timer, and delete all others of that name and clock.
+        """Set a timer, and delete all other timers of the same name and clock.
 
         This reads all timers of the key and the clock. If a key has hundreds of timers, delete the
         old timer and set the new one instead.
@@ -194,7 +196,7 @@ class Timers:
         self._set(row)
 
     def list(self, name: str | None = None, clock: Clock | None = None) -> Sequence[Timer]:
-        """Return the timers of this key in order of time; of one name, of one clock, or all."""
+        """Return the timers of this key in order of time: all, or those of one name or clock."""
         tags = CLOCK_TAGS.values() if clock is None else (self._tag(clock),)
         rows = merge(*map(self._rows, tags), key=_firing_order)
         wanted = None if name is None else name.encode()
@@ -203,7 +205,7 @@ class Timers:
     # --------------------------------------------------------------------------------- firing
 
     def due_timers(self, clocks: Sequence[Clock], due: Sequence[Clock]) -> DueTimers:
-        """Return the due timers of this key, to be taken one by one.
+        """Return the due timers of this key, which are taken one by one.
 
         Parameters:
             clocks: whose timers are taken.
@@ -217,12 +219,12 @@ class Timers:
 
     @property
     def added(self) -> StateSize:
-        """The rows and bytes that the timers of the shard grew by in this epoch."""
+        """The growth of the timers of the shard in this epoch, in rows and bytes."""
         return StateSize(self._rows_added, self._bytes_added)
 
     @property
     def wake_us(self) -> dict[Clock, int]:
-        """Per clock, the soonest timer that was set in this epoch and is not due."""
+        """The earliest timer per clock that was set in this epoch and is not due."""
         return {
             clock: micros_of_sortable(self._wake[tag])
             for clock, tag in CLOCK_TAGS.items()
@@ -230,7 +232,7 @@ class Timers:
         }
 
     def _wakes_at(self, at_us: int) -> None:
-        """Note that something without a timer is due at an event time."""
+        """Record the event time of something that is due without a timer."""
         at = sortable_micros(at_us)
         if at < self._wake.get(EVENT_TAG, b"\xff"):
             self._wake[EVENT_TAG] = at
@@ -314,7 +316,7 @@ class Timers:
         return stored
 
     def _change(self, row: _Row, is_set: bool) -> None:
-        """Set a timer that is not set, or delete one that is."""
+        """Set a timer that is not set, or delete a timer that is set."""
         self._enter()
         size = len(self._scope.prefix) + len(row)
         self._rows_added += 1 if is_set else -1
@@ -376,7 +378,7 @@ class Timers:
 
 
 class DueTimers:
-    """The due timers of one key in order of time, with those that callbacks set meanwhile.
+    """The due timers of a key in order of time, including timers that callbacks set meanwhile.
 
     Parameters:
         timers: of the key.
@@ -402,14 +404,16 @@ class DueTimers:
         self._reached = b""
 
     def add(self, row: _Row) -> bool:
-        """Add a due timer that was set meanwhile. Return whether its clock is one of these."""
+        """Add a due timer that was set meanwhile. Return whether its clock is one of the fired
+        clocks.
+        """
         if row[_TAG] not in self._tags:
             return False
         heappush(self._joined, _firing_order(row))
         return True
 
     def take(self, until_us: int = MAX_MICROS) -> Timer | None:
-        """Delete the soonest due timer up to a time and return it; None if there is none.
+        """Delete the earliest due timer up to a time, and return it; None if there is none.
 
         Raises:
             ProcessError: a timer is set again whenever it fires, so that this never ends.
@@ -440,7 +444,7 @@ class DueTimers:
         return stored
 
     def _count(self, row: _Row) -> None:
-        """Count how often a timer fires that joined."""
+        """Count the firings of a timer that joined."""
         if row[_AT] > self._reached:
             self._reached = row[_AT]
             self._fired.clear()
@@ -463,7 +467,7 @@ class DueTimers:
 
 
 WakesAt = Callable[[Clock, int], None]
-"""Notes that a shard has something to do at a time of a clock, even without records."""
+"""Records that a shard has something to do at a time of a clock, even without records."""
 
 
 def due_keys(
@@ -473,8 +477,7 @@ def due_keys(
     clocks: Sequence[Clock],
     wakes_at: WakesAt,
 ) -> Iterator[Sequence[tuple[int, object]]]:
-    """Yield keys with due timers and their key groups, in lists of bounded size, each in order of
-    keys.
+    """Yield due keys with their key groups, in lists of bounded size, each sorted by key.
 
     Parameters:
         backend: has the rows.
@@ -495,7 +498,7 @@ def due_keys(
 def _due_rows(
     backend: Backend, plan: ShardPlan, clock: Clock, wakes_at: WakesAt
 ) -> Iterator[bytes]:
-    """Yield the due rows of one clock. Key groups without due timers are skipped."""
+    """Yield the due rows of one clock. Seeks skip key groups without due timers."""
     now = plan.now_us[clock]
     find = partial(first_of_groups, backend, DUE, CLOCK_TAGS[clock])
     (group, last), later = plan.base.groups, b""
@@ -511,5 +514,5 @@ def _due_rows(
 
 
 def _misfit(given: object) -> str:
-    """Return a value of a wrong type for a message."""
+    """Return a value of a wrong type as text for a message."""
     return f"{shown(given)} of type {type_name(given)}{foreign_hint(given)}"

@@ -1,4 +1,4 @@
-"""State with a TTL: stamped rows, and an index of when they expire.
+"""State with a TTL: stamped rows, and an index of their expiry.
 
 A row of a state with a TTL has a stamp before its value. No value starts with its first byte, so
 rows with and without a stamp are distinguished:
@@ -57,7 +57,7 @@ _SCANNED_BYTES_MAX = 16 * 1024 * 1024  # of rows that a scan of a key group read
 
 
 def unstamped(row: bytes, era: Era) -> tuple[bytes, int]:
-    """Return the value of a row, and its write time.
+    """Return the value and the write time of a row.
 
     Raises:
         CorruptCheckpointError: the stamp is cut short.
@@ -82,7 +82,7 @@ def unstamped(row: bytes, era: Era) -> tuple[bytes, int]:
 
 
 def without_stamp(row: bytes) -> bytes:
-    """Return the value of a row, whatever its stamp is.
+    """Return the value of a row, ignoring its stamp.
 
     Raises:
         CorruptCheckpointError: the stamp is cut short.
@@ -91,7 +91,7 @@ def without_stamp(row: bytes) -> bytes:
 
 
 def stamp_of(row: bytes) -> bytes:
-    """Return the stamp of a row, of any era; empty if it has none.
+    """Return the stamp of a row, of any era; empty if the row has none.
 
     >>> stamp_of(b"value"), len(stamp_of(bytes.fromhex("c1018000000000000000") + b"value"))
     (b'', 10)
@@ -100,7 +100,7 @@ def stamp_of(row: bytes) -> bytes:
 
 
 def expired_until(ttl: TtlRecord | None, era: Era, now: int) -> int:
-    """Return the last write time of rows that have expired at a time of the clock of the TTL.
+    """Return the latest write time of rows that have expired at a time of the TTL's clock.
 
     Without a TTL, only rows that expired in an earlier era have.
 
@@ -136,8 +136,8 @@ def ttl_text(ttl: TtlRecord) -> str:
 def index_entry(
     state: str, ttl: TtlRecord, era: Era, row_key: bytes, row: bytes
 ) -> tuple[bytes, int] | None:
-    """Return the index row of a row, and when it is due by the clock of the TTL; None if the row
-    does not expire.
+    """Return the index row of a row, and its due time by the clock of the TTL; None if the row does
+    not expire.
     """
     _, written = unstamped(row, era)
     if written == UNWRITTEN:  # it had expired in an earlier era
@@ -167,7 +167,7 @@ def _entry(row_key: bytes, tag: bytes, mark: int) -> bytes:
 
 
 class Expiry:
-    """When the rows of one state expire, in one shard.
+    """The expiry of the rows of one state in one shard.
 
     Parameters:
         state: its name.
@@ -195,7 +195,7 @@ class Expiry:
         names = [_tag(state, clock) for clock in CLOCK_TAGS]
         self._tag, self._other_tag = names if self._by_event else reversed(names)
         self.indexed = 0
-        """How many rows this epoch added to the index."""
+        """The number of rows that were added to the index in this epoch."""
         self.refreshes = ttl is not None and ttl.refresh == "read"
         self.wake_us: int | None = None
         instant = scope.clocks.processing_time_us - self._paused
@@ -213,11 +213,11 @@ class Expiry:
         self._now = now = clocks.expiry_us if self._by_event else clocks.processing_time_us
         until = UNWRITTEN if self._ttl is None else now - self._age
         self._expired_until = max(until, self._era.floor_us)
-        """What was written then, or before, has expired."""
+        """The write time up to which rows have expired."""
 
     @property
     def complete_since_us(self) -> int | None:
-        """Since when rows were written that are there until they expire; None if always.
+        """The write time from which on all unexpired rows exist; None if all unexpired rows exist.
 
         Rows that were written earlier may not exist, because the state did not, or because they
         expired by a shorter TTL.
@@ -240,11 +240,11 @@ class Expiry:
         return now if before == PERMANENT or now > before else before
 
     def is_over(self, written: int) -> bool:
-        """Return whether a row with that write time has expired."""
+        """Return whether a row with this write time has expired."""
         return written <= self._expired_until
 
     def read(self, row: bytes) -> tuple[bytes | None, int]:
-        """Return the value of a row, None if it has expired, and its write time."""
+        """Return the value of a row (None if it has expired) and its write time."""
         value, written = self.split(row)
         return (None if written <= self._expired_until else value), written
 
@@ -315,7 +315,7 @@ class Expiry:
     # ---------------------------------------------------------------------------------- removal
 
     def begin_scan(self, backend: Backend, groups: tuple[int, int]) -> None:
-        """Add an index row for each key group with rows: they were there when the era began.
+        """Add an index row for each key group with rows. These rows existed before the era began.
 
         All changes must have been applied to the backend.
 
@@ -364,8 +364,8 @@ class Expiry:
     def _due_entries(
         self, backend: Backend, groups: tuple[int, int], tag: bytes, until: int
     ) -> Iterator[tuple[list[bytes], int]]:
-        """Yield adjacent index rows of one clock up to a mark, and where the rest of the row key
-        begins in them.
+        """Yield adjacent index rows of one clock up to a mark, with the offset of the rest of the
+        row key.
         """
         find = partial(first_of_groups, backend, EXPIRY, tag)
         mark_at = 2 + len(tag)
@@ -384,7 +384,7 @@ class Expiry:
     def _remove(
         self, backend: Backend, entries: list[bytes], rest_at: int, removed_keys: set[bytes]
     ) -> Iterator[tuple[bytes, int]]:
-        """Delete adjacent index rows, and the rows that they stand for if those have expired.
+        """Delete adjacent index rows, and the rows that they refer to if these have expired.
 
         Yields the key and the size in bytes of each deleted row.
         """
@@ -416,8 +416,8 @@ class Expiry:
     def _scan(
         self, backend: Backend, entry: bytes, removed_keys: set[bytes]
     ) -> Iterator[tuple[bytes, int]]:
-        """Delete expired rows of a key group, from where its last scan ended. If rows are left, the
-        index row stays.
+        """Delete expired rows of a key group, starting where the last scan ended. If rows are left,
+        the index row stays.
 
         Yields the key and the size in bytes of each deleted row.
         """

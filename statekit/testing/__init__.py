@@ -1,10 +1,10 @@
 """Test process functions and jobs without a cluster.
 
 `Harness` runs one operator with real epochs, `JobHarness` a whole job. `check` searches for
-histories for which results are other ones than they should be, and `check_…` for values that break
-a law; `check_sink` for kills after which a sink has an epoch twice. `models` are states in plain
-Python. `strategies`, `histories` and `machines` are for Hypothesis, and `processors` for processors
-of Spark. `faults` fails on purpose.
+histories with wrong results, `check_…` for values that break a law, and `check_sink` for kills
+after which a sink has an epoch twice. `models` are states in plain Python. `strategies`,
+`histories` and `machines` are for Hypothesis, and `processors` for processors of Spark. `faults`
+fails on purpose.
 
 May import `runtime`, `spark/tws` and whatever those may import.
 """

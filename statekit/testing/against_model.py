@@ -1,4 +1,4 @@
-"""A history of a job over plain Python, compared with a run over states."""
+"""Comparison of a run over states with a run over plain Python, for the same history."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def is_modelled(job: Job) -> bool:
 
 
 def differs_from_model(subject: Subject, history: History) -> tuple[str, Observed, Observed] | None:
-    """Return what differs, and what both come to; None if nothing does, or if the run fails.
+    """Return the difference between a run and the model, and the results of both; None if they are
+    the same, or if the run fails.
 
     If functions have timers, the end of event time is left out: it fires everything, whatever was
     kept before.
@@ -58,8 +59,8 @@ def differs_from_model(subject: Subject, history: History) -> tuple[str, Observe
 
 
 def forgets_changes(subject: Subject, history: History) -> tuple[str, Observed, Observed] | None:
-    """Return what a function would emit otherwise if changes of values that it read were written
-    where it writes nothing, and what both come to; None if it emits the same.
+    """Return the records that differ if changes of read values are written although the function
+    does not write them, and the results of both runs; None if the records are the same.
     """
     job = _with_all_streams(subject.job)
     subject.memory.restore()
@@ -102,7 +103,7 @@ def _with_all_streams(job: Job) -> Job:
 
 
 def _watermarks(job: Job, step: Step, harness: JobHarness) -> Mapping[str, int]:
-    """Return the watermarks that operators reach at least in an epoch."""
+    """Return the least watermarks of operators in an epoch, in microseconds."""
     if step.what != "watermark":
         return {}
     return dict.fromkeys(timed_readers(job), datetime_to_micros(step.reached(harness)))
@@ -127,11 +128,11 @@ def _in_epoch(
     emitted: Mapping[str, list[Any]],
     theirs: dict[str, list[Any]],
 ) -> str | None:
-    """Return what differs in the last epoch.
+    """Return the first difference in the last epoch; None if there is none.
 
     Parameters:
         emitted: the records of each stream, as readers receive them.
-        theirs: those of the model; gets what transforms return.
+        theirs: the records of the model, to which those of the transforms are added.
     """
     number, contents = len(ours.epochs) - 1, ours.contents[-1]
     for transform in job.transforms:
@@ -156,7 +157,7 @@ def _in_epoch(
 
 
 def _transformed(transform: Transform, emitted: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    """Return what a transform makes of its records."""
+    """Return the records that a transform emits, by the name of its stream."""
     fn, given = transform.function.fn, copy.deepcopy(emitted[transform.input])
     match transform.function.kind:
         case "of":
@@ -174,7 +175,7 @@ def _transformed(transform: Transform, emitted: Mapping[str, list[Any]]) -> dict
 
 
 def _in_states(operator: Operator, model: ProcessModel, contents: EpochContents) -> str | None:
-    """Return which state of a key differs."""
+    """Return the first state of a key that differs; None if all are the same."""
     for spec in operator.declared.states:
         values = contents.states.get((operator.name, spec.name))
         if values is None or not model.has_state(spec.name):
@@ -191,7 +192,7 @@ def _in_states(operator: Operator, model: ProcessModel, contents: EpochContents)
 
 
 def _in_timers(operator: Operator, model: ProcessModel, contents: EpochContents) -> str | None:
-    """Return the timers of which key differ."""
+    """Return the first key whose timers differ; None if all are the same."""
     if not operator.declared.handles_timers:
         return None
     for key in dict.fromkeys([*contents.timers[operator.name], *model.keys]):

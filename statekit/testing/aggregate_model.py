@@ -1,4 +1,4 @@
-"""Aggregates over plain Python: what comes of a list of records, and an operator of aggregates."""
+"""Aggregates over plain Python: the results for lists of records, and an operator of aggregates."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from statekit.records.result_type import ORDERED
 from statekit.shown import shown
 
 Result = Callable[[Sequence[Any]], Any]
-"""Returns what comes of the records of a key or of a window, in order."""
+"""A function that returns the result for the records of a key or window, in order."""
 
 _DIGITS, _PLACES = 200, 18
 
 
 def result_of(aggregate: Any, record: RecordType) -> Result:
-    """Return a function from records to the result of an aggregate of them.
+    """Return a function that returns the result of an aggregate for records.
 
     Parameters:
         aggregate: of fields or records, or one of the user's.
@@ -86,7 +86,9 @@ _FOLDS: dict[type, Callable[[Sequence[Any]], Any]] = {
 
 
 def _first(aggregate: Top | Last, record: RecordType, get: Callable[[Any], Any]) -> Result:
-    """Return a function to the first records in an order, or to the last record or a field."""
+    """Return a function that returns the first records in an order, or the last record or a field
+    of it.
+    """
     if isinstance(aggregate, Last):
         in_order = _comparison((f"-{aggregate.by}",), record)
         return lambda some: get(min(some, key=functools.cmp_to_key(in_order)))
@@ -130,7 +132,7 @@ def _comparison(
 
 
 def _compared(one: Any, other: Any, *, falls: bool) -> int:
-    """Compare two values. None comes last, and NaN before it."""
+    """Compare two values. None is last, and NaN right before it."""
     rank, behind = _rank(one), _rank(other)
     if rank or behind:
         return rank - behind
@@ -149,7 +151,7 @@ def _rank(value: Any) -> int:
 
 
 class AggregateModel:
-    """Runs an operator of aggregates without windows.
+    """Model of an operator of aggregates without windows.
 
     Parameters:
         process: the operator.
@@ -203,7 +205,7 @@ class AggregateModel:
 def _unexpired(
     kept: list[tuple[Any, int]], ttl: TtlRecord | None, now_us: int
 ) -> list[tuple[Any, int]]:
-    """Return the records that an aggregate still has: lists expire element by element."""
+    """Return the records that have not expired: lists expire element by element."""
     if ttl is None:
         return kept
     return [(record, at) for record, at in kept if now_us - at < ttl.duration_us]

@@ -1,4 +1,4 @@
-"""`check`: search for a history for which something does not hold that holds for every function."""
+"""`check`: search for a history for which a property of correct functions does not hold."""
 
 from __future__ import annotations
 
@@ -45,34 +45,36 @@ def check(
     invariant: Callable[[Any, Any], Any] | None = None,
     model: Callable[[Any], Any] | None = None,
 ) -> Report:
-    """Check that the results of a function, or of a job, survive what happens to jobs.
+    """Check that the results of a function, or of a job, survive crashes, errors of the store,
+    other parallelism and other cuts of the input.
 
-    Histories of records are made of the record types: few keys, equal times, records out of order
-    and too late. Each is run, and then run again in another way: after crashes, with errors of the
-    store, with other shards, on disk, cut into other epochs. Records and states have to be the
-    same. The smallest history for which they are not is shown, with a test that runs it again.
+    The check generates histories from the record types: few keys, equal times, records out of order
+    and too late. Each history runs once, and then again in another way: after crashes, with errors
+    of the store, with other shards, on disk, cut into other epochs. Records and states must be the
+    same. If they are not, the check shows the smallest such history, with a test that runs it
+    again.
 
     Parameters:
         given: a process function, the stream of an operator, or a job.
         events: a Hypothesis strategy of records, or examples of records; by the names of the
             sources if there are several. None makes them of the record types.
-        holds: the names of the properties to check; None for all that apply. A mapping gives the
-            way in which a run is disturbed, as a failed check prints it.
+        holds: the names of the properties to check; None for all that apply. A mapping also gives
+            the disturbance of a run, as a failed check prints it.
         excused: properties that are not checked, each with the reason.
-        depth: how many histories are tried: "quick", "normal" or "deep"; None for the depth that
-            pytest was given with `--statekit-depth`, or "normal".
+        depth: the number of histories: "quick", "normal" or "deep"; None for the depth that pytest
+            was given with `--statekit-depth`, or "normal".
         history: check this history only: records by epoch, or by epoch and source.
-        examples: how many histories are tried for each property, instead of those of the depth.
-        seed: which histories are tried; None for the one that pytest was given, or 0.
-        seconds: how long is searched, in seconds; None for as long as it takes.
-        invariant: takes the records of a history, and what is emitted for them; it raises an
-            AssertionError, or returns False, if that is wrong. Both are lists; dicts of lists with
-            several sources, or sinks.
-        model: returns what is emitted for the records of a history, in any order.
+        examples: the number of histories for each property, instead of that of the depth.
+        seed: selects the histories; None for the seed that pytest was given, or 0.
+        seconds: the time limit of the search, in seconds; None for no limit.
+        invariant: takes the records of a history, and the records that are emitted for them. It
+            raises an AssertionError, or returns False, if they are wrong. Both are lists; with
+            several sources or sinks, dicts of lists.
+        model: returns the records to emit for the records of a history, in any order.
 
     Returns:
-        What was checked: a property in each line, with the number of its histories, or the reason
-        why it was left out.
+        The report: one line per property, with the number of its histories, or the reason why it
+        was left out.
 
     Raises:
         AssertionError: a property does not hold.
@@ -129,7 +131,7 @@ def _tried(
     effort: Effort,
     is_printed: bool,
 ) -> Iterator[Checked]:
-    """Try properties on histories, and yield how often each was tried.
+    """Try properties on histories, and yield the numbers of histories and records of each.
 
     Parameters:
         is_printed: whether there is one history, disturbed in one way, as in a test that a check
@@ -166,7 +168,9 @@ def _disturbed_as(argument: Any, wanted: Property) -> Property:
 
 
 def _name_of(given: object, frame: types.FrameType | None) -> str | None:
-    """Return what the caller of a function calls an object; None if it has no name there."""
+    """Return the name by which the caller of a function knows an object; None if it has no name
+    there.
+    """
     caller = None if frame is None else frame.f_back
     if caller is None:
         return None
@@ -177,7 +181,7 @@ def _name_of(given: object, frame: types.FrameType | None) -> str | None:
 
 
 def _check_arguments(subject: Subject, holds: object, excused: object, history: Any) -> None:
-    """Check the forms of what `check` is given.
+    """Check the forms of the arguments of `check`.
 
     Raises:
         StateTypeError: one is wrong.
@@ -211,7 +215,7 @@ def _check_arguments(subject: Subject, holds: object, excused: object, history: 
 
 
 def _check_disturbances(holds: Mapping[Any, Any]) -> None:
-    """Check how runs are disturbed.
+    """Check the disturbances in `holds`.
 
     Raises:
         StateTypeError: a run cannot be disturbed in such a way.
@@ -242,7 +246,7 @@ def _left_out(
     holds: Collection[str] | None,
     excused: Mapping[str, str],
 ) -> dict[str, str | None]:
-    """Return why properties are not checked, by name; None for those that are.
+    """Return the reasons why properties are not checked, by name; None for those that are.
 
     Raises:
         StateTypeError: there is no such property, or one is excused without a reason.
@@ -273,14 +277,14 @@ def _left_out(
 def _histories(
     subject: Subject, events: Events, history: Sequence[Any] | None
 ) -> SearchStrategy[History]:
-    """Return a strategy of histories: of those of events, or of the one that is given."""
+    """Return a strategy of histories: generated ones, or the given one alone."""
     from hypothesis import strategies as st
 
     return subject.histories(events) if history is None else st.just(_by_source(subject, history))
 
 
 def _check_that_most_run(subject: Subject, checked: Sequence[Property]) -> None:
-    """Check that most runs end: a failed one is compared with nothing.
+    """Check that most runs succeed: a failed run is compared with nothing.
 
     Raises:
         StateTypeError: most fail.

@@ -1,4 +1,4 @@
-"""What a check has tried."""
+"""The report of a check: its properties, and the histories on which each was tried."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Checked:
-    """A property in a check.
+    """One property in the report of a check.
 
     Parameters:
         name: of the property.
-        histories: how many were run.
-        records: how many records they had together.
-        left_out: why none was run, or fewer than were wanted; None if there is no such reason.
-        only_here: what differs in a history that fails in this process and not in new ones; None
+        histories: the number of histories that were run.
+        records: the number of records in them.
+        left_out: the reason why no history was run, or fewer than were wanted; None if there is no
+            such reason.
+        only_here: the difference in a history that fails in this process and not in new ones; None
             if there is no such history.
     """
 
@@ -41,11 +42,11 @@ class Checked:
 
 @dataclass(frozen=True)
 class Report:
-    """What a check has tried, if nothing was wrong.
+    """The report of a check that has found nothing wrong.
 
     Parameters:
         subject: the name of the function or job.
-        seed: with which the same histories are tried again.
+        seed: the seed, which selects the same histories again.
         properties: in the order in which they were checked.
 
     >>> checked = Checked("errors", 30, 412), Checked("epochs", left_out="has timers")
@@ -71,14 +72,14 @@ _open: list[list[Report]] = []
 
 
 def add_report(report: Report) -> None:
-    """Add a report to those that are collected."""
+    """Add a report to the collections that are open."""
     for each in _open:
         each.append(report)
 
 
 @contextlib.contextmanager
 def reports() -> Iterator[list[Report]]:
-    """Collect the reports of all checks within."""
+    """Collect the reports of all checks in a block."""
     made: list[Report] = []
     _open.append(made)
     try:

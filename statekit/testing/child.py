@@ -20,7 +20,8 @@ from statekit.records import by_value
 
 
 class Child:
-    """A copy of this process, which has an object. It is killed when it is dropped, at the latest.
+    """A copy of this process, with an object in it. It is killed when it is garbage-collected, at
+    the latest.
 
     This process must have no threads of its own that hold locks.
 
@@ -28,7 +29,7 @@ class Child:
         make: returns the object.
 
     Raises:
-        StatekitError: the process ends by itself; or what `make` raises.
+        StatekitError: the process ends by itself. Errors of `make` are raised, too.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -46,10 +47,10 @@ class Child:
         self._received()
 
     def call(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """Return an attribute of the object, or what a method of it returns.
+        """Return an attribute of the object, or call a method and return its result.
 
         Raises:
-            StatekitError: the process has ended by itself; or what the method raises.
+            StatekitError: the process has ended by itself. Errors of the method are raised, too.
         """
         self._connection.send_bytes(by_value.dumps((name, arguments, options), keeps_files=True))
         return self._received()
@@ -92,7 +93,7 @@ def _of(held: list[Any], name: str, arguments: Any, options: Any) -> Any:
 
 
 def _answer(call: Callable[[], Any]) -> bytes:
-    """Return what a call returns or raises, for `Child`."""
+    """Return the pickled result or error of a call, for `Child`."""
     try:
         return by_value.dumps((True, call()), keeps_files=True)
     except Exception as error:  # noqa: BLE001 - raised where it was called from

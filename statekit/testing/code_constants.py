@@ -1,4 +1,6 @@
-"""Numbers, texts and durations in the code of functions: what they compare fields with."""
+"""Constants in the code of functions: the numbers, texts and durations that they compare fields
+with.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ from itertools import chain
 from typing import Any
 
 _CONSTANTS_MAX = 64
-"""So many constants are returned, and so many elements of a container are looked at."""
+"""Maximum number of constants that are returned. Larger containers are ignored."""
 
 _TEXT_MAX = 40
-"""Longer texts are no constants: they are documentation or messages."""
+"""Maximum length of a constant text, in characters: longer texts are documentation or messages."""
 
 
 def constants_of(functions: Iterable[types.FunctionType]) -> list[Any]:
@@ -31,7 +33,7 @@ def constants_of(functions: Iterable[types.FunctionType]) -> list[Any]:
 
 
 def _used_by(function: types.FunctionType) -> Iterator[Any]:
-    """Yield what a function uses."""
+    """Yield the constants, globals, defaults and closure values that a function uses."""
     code, names = function.__code__, function.__globals__
     yield from _in_code(code)
     for name in _names_in(code):
@@ -69,10 +71,10 @@ def _flat(value: Any) -> Iterable[Any]:
 
 
 def contents_of(cell: types.CellType, empty: Any = None) -> Any:
-    """Return what a cell of a closure has.
+    """Return the contents of a closure cell.
 
     Parameters:
-        empty: is returned if it has nothing yet.
+        empty: returned if the cell is still empty.
     """
     try:
         return cell.cell_contents

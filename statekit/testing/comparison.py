@@ -1,4 +1,4 @@
-"""Compare what two runs come to."""
+"""Comparison of the results of two runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from statekit.testing.subject import Observed
 _FLOAT = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?|-?\d+e[+-]?\d+")
 
 Compare = Callable[[Observed, Observed], str | None]
-"""Returns what differs; None if nothing does."""
+"""A function that returns the first difference between two runs; None if there is none."""
 
 
 def exactly(one: Observed, other: Observed) -> str | None:
@@ -33,7 +33,7 @@ def in_any_order(one: Observed, other: Observed) -> str | None:
 
 
 def emitted_in_any_order(one: Observed, other: Observed) -> str | None:
-    """Compare the records of each epoch in any order, and nothing that is stored."""
+    """Compare the records of each epoch in any order, and no stored contents."""
     return _by_epoch(one, other, have_the_same)
 
 
@@ -43,11 +43,12 @@ def _by_epoch(
     agree: Callable[[list[Any], list[Any]], bool],
     *stored: Callable[[Observed, Observed, int], str | None],
 ) -> str | None:
-    """Compare the records of each sink, and what is stored, epoch by epoch.
+    """Compare the records of each sink and the stored contents, epoch by epoch. Return the first
+    difference.
 
     Parameters:
         agree: compares the records of a sink.
-        stored: compare what is stored after an epoch.
+        stored: compare the stored contents after an epoch.
     """
     if len(one.epochs) != len(other.epochs):
         return f"the number of epochs: {len(one.epochs)} and {len(other.epochs)}"
@@ -73,7 +74,7 @@ def in_total(one: Observed, other: Observed) -> str | None:
 
 
 def _in_contents(one: Observed, other: Observed, number: int) -> str | None:
-    """Return which state or timers of a key differ after an epoch."""
+    """Return the first difference in states and timers after an epoch; None if there is none."""
     first, second = one.contents[number], other.contents[number]
     after = "at the end" if number < 0 else f"after epoch {number}"
     for (operator, name), values in first.states.items():
@@ -90,7 +91,7 @@ def _in_contents(one: Observed, other: Observed, number: int) -> str | None:
 
 
 def _in_operator_states(one: Observed, other: Observed, number: int) -> str | None:
-    """Return which operator state differs after an epoch."""
+    """Return the first operator state that differs after an epoch; None if all are the same."""
     first, second = (each.contents[number].operator_states for each in (one, other))
     for (operator, name), values in first.items():
         if not is_same(values, second[operator, name]):
@@ -99,7 +100,7 @@ def _in_operator_states(one: Observed, other: Observed, number: int) -> str | No
 
 
 def _in_late(one: Observed, other: Observed, number: int) -> str | None:
-    """Return how many records were late, if that differs."""
+    """Return the numbers of late records if they differ; otherwise None."""
     first, second = one.contents[number].late, other.contents[number].late
     return None if first == second else f"late records up to epoch {number}: {first} and {second}"
 
@@ -136,8 +137,8 @@ def missing(records: Sequence[Any], other: Sequence[Any]) -> list[Any]:
 
 
 def agree(records: Sequence[Any], again: Sequence[Any]) -> bool:
-    """Return whether two lists have the same records, in any order, but for the last digits of
-    floats: the order in which they were added.
+    """Return whether two lists have the same records, in any order. The last digits of floats may
+    differ: they depend on the order of additions.
     """
     if have_the_same(records, again):
         return True

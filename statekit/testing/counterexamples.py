@@ -1,4 +1,4 @@
-"""Search for the smallest input for which something does not hold."""
+"""Search for a counterexample: the smallest input that fails."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Depth = Literal["quick", "normal", "deep"]
-"""How many inputs are tried: some fifteen, some hundred, or some thousand."""
+"""Number of inputs to try: some fifteen, some hundred, or some thousand."""
 
 INPUTS: dict[Depth, int] = {"quick": 15, "normal": 100, "deep": 2_000}
-"""How many inputs are tried."""
+"""Number of inputs to try at each depth."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is tried.
+    """Effort of a search: the number of inputs, their seed, and a time limit.
 
     Parameters:
-        depth: how many inputs; None for the depth that was set, at first "normal".
-        examples: so many inputs instead; None for those of the depth.
-        seed: which inputs. The same seed tries the same ones; None for the seed that was set, at
-            first 0.
-        seconds: how long a check may search, in seconds; None for as long as it takes.
+        depth: gives the number of inputs; None for the depth that was set, at first "normal".
+        examples: the number of inputs, instead of that of the depth; None for that of the depth.
+        seed: selects the inputs. The same seed tries the same ones; None for the seed that was set,
+            at first 0.
+        seconds: the time limit of a check, in seconds; None for no limit.
 
     Raises:
         StateTypeError: one is not possible.
@@ -60,8 +60,8 @@ class Effort:
             raise StateTypeError(f"seconds={shown(self.seconds)}{fault}")
 
     def filled(self) -> Effort:
-        """Return the same, with what was set in the place of None. A depth that is given goes
-        before a number of examples that was set.
+        """Return the effort with the defaults in place of None. A given depth overrides a default
+        number of examples.
         """
         examples = self.examples
         if examples is None and self.depth is None:
@@ -71,10 +71,10 @@ class Effort:
         return Effort(self.depth or _default.depth or "normal", examples, seed or 0, seconds)
 
     def inputs(self, of: Mapping[Depth, int] = INPUTS) -> int:
-        """Return how many inputs are tried.
+        """Return the number of inputs to try.
 
         Parameters:
-            of: how many at each depth.
+            of: the number at each depth.
         """
         filled = self.filled()
         assert filled.depth is not None
@@ -85,7 +85,7 @@ _default = Effort()
 
 
 def set_default_effort(effort: Effort) -> None:
-    """Set how much is tried where it is not said."""
+    """Set the effort for all values that a check leaves out."""
     global _default
     _default = effort
 
@@ -100,17 +100,17 @@ def counterexample(
     shrinks_max: int | None = None,
     is_over: Callable[[], bool] = lambda: False,
 ) -> tuple[T] | None:
-    """Return the smallest input that fails, in a tuple; None if none of those tried does.
+    """Return the smallest input that fails, in a tuple; None if no input that is tried fails.
 
     The same inputs are tried again as long as the code is the same: Hypothesis also tries constants
     that it finds in it.
 
     Parameters:
         fails: whether an input fails; called with each input, also while a failure is made smaller.
-        effort: how much is tried.
+        effort: the effort of the search.
         share: of the usual number of inputs.
         is_shrunk: whether an input that fails is made smaller.
-        shrinks_max: so many inputs are tried at most to make one smaller; None for all that may be.
+        shrinks_max: the maximum number of inputs to try to make one smaller; None for no limit.
         is_over: whether no more inputs are tried; at least one is, and all that make one smaller.
 
     >>> from hypothesis import strategies as st
@@ -162,11 +162,11 @@ def counterexample(
 
 
 class _FailedError(Exception):
-    """An input failed."""
+    """The error of an input that fails."""
 
 
 class _SearchIsOver(BaseException):
-    """No more inputs are tried. Hypothesis takes an Exception for a failure."""
+    """The end of a search. It is no Exception, which Hypothesis would take for a failure."""
 
 
 def strategy_of(given: SearchStrategy[T] | Any) -> SearchStrategy[T]:

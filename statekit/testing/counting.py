@@ -11,7 +11,7 @@ from statekit.testing.wrapped import WrappedBackend
 
 
 class CountingBackend(WrappedBackend):
-    """Counts rows read and written per state, and calls another backend.
+    """A backend that counts the rows read and written per state, and calls another backend.
 
     Attributes:
         read: rows asked for by key or returned by a scan, per state.

@@ -1,4 +1,4 @@
-"""How a difference between two runs is shown: what it means, both runs side by side, and a test."""
+"""Message about a difference between two runs: its meaning, both runs side by side, and a test."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def explained_difference(
     """Return the message about a property that does not hold.
 
     Parameters:
-        history, argument: the smallest history, and how its run was disturbed.
-        difference: what differs; None if it did not when it was run once more.
+        history, argument: the smallest history, and the disturbance of its run.
+        difference: the difference; None if it did not occur again.
     """
     lines = [f"{subject.name}: {checked.name!r} does not hold. {checked.means}.", ""]
     if difference is None:
@@ -71,7 +71,6 @@ def _epochs(one: Observed, other: Observed | None) -> list[tuple[Any, ...]]:
 
 
 def _row(title: str, cells: Any) -> Iterator[str]:
-    """Yield the lines of a row of the table."""
     columns = [wrap(cell, _WIDTH) or [""] for cell in cells]
     for number, parts in enumerate(zip_longest(*columns, fillvalue="")):
         label = title if not number else ""
@@ -79,7 +78,7 @@ def _row(title: str, cells: Any) -> Iterator[str]:
 
 
 def _text(epoch: dict[str, list[Any]]) -> str:
-    """Return the records of an epoch, of each sink that has some."""
+    """Return the text of the records of an epoch, by sink."""
     texts = [f"{sink}: {shown(of, _TEXT_MAX)}" for sink, of in epoch.items() if of]
     if list(epoch) in (["outputs"], ["outputs", "late"]) and not epoch.get("late"):
         return shown(epoch["outputs"], _TEXT_MAX)

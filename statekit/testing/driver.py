@@ -1,6 +1,4 @@
-"""What drives a job in a test: real epochs and commits, crashes, other parallelism, and states that
-are read back.
-"""
+"""Base of the harnesses: real epochs and commits, crashes, other parallelism, reads of states."""
 
 from __future__ import annotations
 
@@ -48,14 +46,14 @@ _END = b"\xff" * 16  # behind all keys of rows
 
 @dataclass(frozen=True)
 class EpochContents:
-    """What is stored after an epoch, as plain Python.
+    """Stored contents after an epoch, as plain Python.
 
     Parameters:
         states: the values of each operator's keyed states, by operator, state and key.
         timers: the timers, by operator and key.
         operator_states: per shard, by operator and state.
-        rows: how many rows there are of each keyed state, by operator and state.
-        late: how many records were late so far.
+        rows: the number of rows of each keyed state, by operator and state.
+        late: the number of late records so far.
     """
 
     states: dict[tuple[str, str], dict[Any, Any]]
@@ -82,7 +80,7 @@ def _remove_copies(directory: str) -> None:
 
 
 class JobDriver:
-    """Runs epochs of a job. Base of the harnesses.
+    """Base of the harnesses: it runs epochs of a job.
 
     Parameters:
         job: the job.
@@ -90,7 +88,8 @@ class JobDriver:
         backend: where rows are kept between epochs; or working copies, which stay after a crash.
         checkpoint: to commit to, and to continue from; None keeps everything in memory.
         allow_dropped_state: continue although the code no longer declares a stored state.
-        memory: what functions keep outside of states, as a new process has it; None takes it now.
+        memory: the memory of the functions outside of states, as a new process has it; None takes
+            it now.
     """
 
     def __init__(
@@ -138,17 +137,17 @@ class JobDriver:
 
     @property
     def parallelism(self) -> int:
-        """How many shards there are."""
+        """Number of shards per operator."""
         return self._runner.coordinator.parallelism
 
     @property
     def key_groups(self) -> int:
-        """How many key groups the checkpoint has."""
+        """Number of key groups of the checkpoint."""
         return self._runner.coordinator.key_groups
 
     @property
     def coordinator(self) -> Coordinator:
-        """What plans and commits the epochs."""
+        """The coordinator, which plans and commits the epochs."""
         return self._runner.coordinator
 
     @property
@@ -158,21 +157,21 @@ class JobDriver:
 
     @property
     def epoch(self) -> int | None:
-        """The number of the last committed epoch."""
+        """The number of the last committed epoch; None before the first commit."""
         last = self._runner.coordinator.last
         return None if last is None else last.epoch
 
     def crash(self) -> None:
         """Drop all uncommitted changes and reopen at the last committed epoch.
 
-        What the functions keep outside of states is lost, as in a new process: globals, attributes
-        of classes, closures and caches are as they were when the harness was made.
+        All values that functions keep outside of states are lost, as in a new process: globals,
+        attributes of classes, closures and caches are as they were when the harness was made.
         """
         self.rescale(self.parallelism)
 
     def rescale(self, parallelism: int) -> None:
-        """Restart at the last committed epoch with so many shards, in a process as new as after a
-        crash.
+        """Restart at the last committed epoch with so many shards. The memory of the process is
+        lost, as in a crash.
 
         Raises:
             RescaleError: the number is not possible.
@@ -221,7 +220,7 @@ class JobDriver:
         """Run an epoch without records whose watermark is `to`.
 
         Parameters:
-            operators: whose watermark this is.
+            operators: the operators whose watermark this is.
             options: as for `LocalRunner.epoch`.
         """
         coordinator, micros = self._runner.coordinator, datetime_to_micros(to)
@@ -275,7 +274,6 @@ class JobDriver:
             return [] if timers is None else timers.list()
 
     def _contents(self) -> EpochContents:
-        """Return everything that is stored after the last epoch."""
         last = self._runner.coordinator.last
         late = 0 if last is None else sum(each.late_so_far for each in last.operators.values())
         found = EpochContents({}, {}, {}, {}, late)
@@ -320,7 +318,6 @@ class JobDriver:
                     found.timers[operator.name][key] = pending
 
     def _shard_of(self, operator: Operator, key: Any) -> int:
-        """Return the shard that owns a key."""
         if not operator.declared.key:
             raise QueryError(f"{operator.name} has no key: its records are distributed round robin")
         # A key of another type would hash to some shard too.
@@ -332,7 +329,7 @@ class JobDriver:
         """Return the keyed states of a key at the start of an epoch, as plain Python.
 
         Parameters:
-            plan: of its shard, or of a part of that with the key.
+            plan: the plan of its shard, or of a part of the shard with the key.
         """
         prefix = row_key_prefix(operator.declared, key, self.key_groups)
         with self._opened(operator, plan) as backend:
@@ -382,7 +379,7 @@ class JobDriver:
 
 
 def memory_of(job: Job) -> ProcessMemory:
-    """Return what the functions of a job keep outside of states now."""
+    """Return the memory of the functions of a job outside of states, as it is now."""
     return ProcessMemory(job, [operator.declared.fn for operator in job.operators])
 
 
@@ -395,8 +392,8 @@ def stored_epochs(
     """Return a checkpoint in memory with the epochs of a directory, which does not change.
 
     Parameters:
-        path: of `JobDriver.checkpoint`, or a savepoint.
-        parallelism, key_groups: of a checkpoint that is made of a savepoint.
+        path: a directory that `JobDriver.checkpoint` has written, or a savepoint.
+        parallelism, key_groups: of the checkpoint that is made from a savepoint.
         operators: the process functions that read its states.
     """
     repository = Repository.in_memory()
@@ -434,7 +431,6 @@ def row_key_prefix(process: Process[Any, Any, Any], key: Any, key_groups: int) -
 
 
 def _spec(operator: Operator, name: str, *, local: bool) -> StateSpec:
-    """Return the keyed or operator state of that name."""
     specs = [spec for spec in operator.declared.states if spec.kind.is_local == local]
     for spec in specs:
         if spec.name == name:

@@ -50,7 +50,7 @@ What = Literal["fail before", "fail after", "delay", "tear", "flip"]
 Operation = Literal["get", "put", "create", "list", "delete", "read", "scan", "write"]
 
 _EARLY = 8
-"""Half of all planned faults are that early: of some operations there are few."""
+"""Half of all planned faults are at or before this operation: some operations are rare."""
 
 _NOTICED_IF_TORN: Sequence[Operation] = ("get", "put", "create", "list", "delete", "write")
 
@@ -91,10 +91,10 @@ class Faults:
     operations.
 
     Parameters:
-        planned: each happens once.
+        planned: the planned faults; each happens once.
         rate: the share of all other operations that fail.
-        seed: decides which ones, and how.
-        effects: possible effects of these.
+        seed: selects these operations, and their effects.
+        effects: the possible effects of these faults.
         lasting: raise errors that retries do not repair. Else a retry succeeds, as after a network
             failure.
         delay_s: duration of a delay.
@@ -172,11 +172,11 @@ class Faults:
 def faulty(repository: Repository, faults: Faults, options: StoreOptions = _NO_PAUSE) -> Repository:
     """Return the same checkpoint on a store with faults.
 
-    Pass it as `checkpoint=` to `Job.run` or `Harness`. The code above it is that of a good store:
-    retries, verification, finding out who created a file.
+    Pass it as `checkpoint=` to `Job.run` or `Harness`. The code above the store is the same as with
+    a good store: retries, verification, finding out who created a file.
 
     Parameters:
-        options: for how long failed requests are retried.
+        options: the time for which failed requests are retried.
     """
     return repository.through(lambda objects: _FaultyObjects(objects, faults), options)
 

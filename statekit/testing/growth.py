@@ -1,5 +1,5 @@
-"""Does what a key has grow without end? A history comes again and again, weeks apart, and then
-time goes on to its end: what is left has to stop growing.
+"""Search for states that grow without end. A history is repeated, weeks apart, and then time
+advances to its end: the elements that are left must stop growing.
 """
 
 from __future__ import annotations
@@ -19,38 +19,42 @@ if TYPE_CHECKING:
     from statekit.testing.varied_records import VariedRecords
 
 _APART = dt.timedelta(days=45)
-"""Time from one repetition to the next, by event time and by processing time: longer than most
-values are needed, and so short that a value for each year does not count as growth.
+"""Time between two repetitions, by event time and by processing time. It is longer than most values
+are needed, and short enough that one value per year does not count as growth.
 """
 
 _TIMES = (15, 30, 70)
-"""So often a history comes again, each time in an epoch. A list of the last 64 has its end."""
+"""Numbers of repetitions of a history, each in an epoch. A list of the last 64 elements reaches its
+end within them.
+"""
 
 _LARGE = 2_100
-"""So many records come at last: a list of the last 1,000 has its end, too."""
+"""Number of records in the last run: a list of the last 1,000 elements reaches its end, too."""
 
 _RECORDS_MAX = 6
-"""So many records of each source come again."""
+"""Maximum number of records of each source that are repeated."""
 
 _STEPS_MIN = 3
-"""Elements that are added from the first run to the second one, if it grows. Fewer are chance."""
+"""Minimum number of elements that growth adds from the first run to the second one. Fewer are
+chance.
+"""
 
 _LINEAR = 0.75
-"""It grows without end if it grows by this part of what is expected, or more."""
+"""Share of the expected growth from which on a state grows without end."""
 
 _TEXT = 16
-"""So many characters or bytes count as one element, so that longer texts count as growth."""
+"""Number of characters or bytes that count as one element, so that longer texts count as growth."""
 
 Where = tuple[str, str, str]
 """An operator, a state, and the text of a key."""
 
 
 class Growth(NamedTuple):
-    """What grows without end.
+    """State of a key, or timers, that grow without end.
 
     Parameters:
         where: the operator, the state and the key.
-        elements: how many there are, by the number of repetitions.
+        elements: the number of elements, by the number of repetitions.
     """
 
     where: Where
@@ -68,10 +72,10 @@ class Growth(NamedTuple):
 
 
 def grows_without_end(subject: Subject, history: History) -> Growth | None:
-    """Return what grows with each repetition of a history; None if nothing does.
+    """Return the state that grows with each repetition of a history; None if no state does.
 
-    A history without records of each source and type is not tried: what waits for another record
-    would grow.
+    A history is not tried if it lacks records of a source or type: state that is kept until such a
+    record arrives would grow.
     """
     from statekit.testing.varied_records import VariedRecords  # needs Hypothesis
 
@@ -93,7 +97,6 @@ def grows_without_end(subject: Subject, history: History) -> Growth | None:
 
 
 def _first_records(history: History, source: str) -> list[object]:
-    """Return some records of a source."""
     records = chain.from_iterable(epoch.get(source, ()) for epoch in history)
     return list(islice(records, _RECORDS_MAX))
 
@@ -107,8 +110,8 @@ class _Repeated:
     """Runs with repetitions of a history.
 
     Parameters:
-        varied: makes the records of each source.
-        records: that come again, by source.
+        varied: makes varied records of each source.
+        records: the records that are repeated, by source.
     """
 
     def __init__(
@@ -122,7 +125,7 @@ class _Repeated:
         self._records = records
 
     def growth(self) -> Growth | None:
-        """Return what grows; None if nothing does."""
+        """Return the state that grows; None if no state does."""
         few, some, many = _TIMES
         observed = self._run(few)
         if observed.is_endless:
@@ -143,7 +146,7 @@ class _Repeated:
         return None
 
     def _goes_on(self, where: Where, sizes: dict[int, int]) -> bool:
-        """Return whether it also grows with many records, and add how large it is then."""
+        """Return whether the state also grows with many records. If so, add its size to `sizes`."""
         _, some, many = _TIMES
         each = max(2, _LARGE // (many * sum(map(len, self._records.values()))))
         elements = _elements(self._run(many, each).contents[-1])[where]
@@ -156,10 +159,10 @@ class _Repeated:
         return True
 
     def _run(self, epochs: int, each: int = 1) -> Observed:
-        """Return what comes of a run.
+        """Run the repetitions, and return the result.
 
         Parameters:
-            each: how many repetitions there are in each epoch.
+            each: the number of repetitions in each epoch.
         """
         history = [
             {
@@ -176,14 +179,14 @@ class _Repeated:
 
 
 def _is_linear(sizes: Mapping[int, int]) -> bool:
-    """Return whether it grows as fast from the second number of repetitions on as before."""
+    """Return whether the state grows as fast after the second number of repetitions as before."""
     (few, first), (some, second), (many, third) = sizes.items()
     expected = (second - first) * (many - some) / (some - few)
     return third - second >= _LINEAR * expected
 
 
 def _elements(contents: EpochContents) -> Counter[Where]:
-    """Return how many elements each key has of each state, and how many timers."""
+    """Return the number of elements in each state of each key, and the number of its timers."""
     found: Counter[Where] = Counter()
     for (operator, state), values in contents.states.items():
         for key, value in values.items():
@@ -195,7 +198,7 @@ def _elements(contents: EpochContents) -> Counter[Where]:
 
 
 def _size(value: object) -> int:
-    """Return how many elements a value has, also in what it contains. A record has those of its
+    """Return the number of elements in a value, including nested ones. A record counts as its
     largest field.
     """
     if isinstance(value, str | bytes):

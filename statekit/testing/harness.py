@@ -29,7 +29,7 @@ U = TypeVar("U", default=Any)
 
 
 class Harness(JobDriver, Generic[U]):
-    """Drives one operator through the real task, repository and commit protocol.
+    """Test driver of one operator: it runs the real task, repository and commit protocol.
 
     Parameters:
         process: the decorated function; or the output stream of an operator, such as
@@ -101,7 +101,7 @@ class Harness(JobDriver, Generic[U]):
         """Run one epoch with broadcast records only, and return its outputs.
 
         Raises:
-            StateTypeError: there is no function for them.
+            StateTypeError: no function handles broadcast records.
         """
         return self.send(broadcast=records)
 
@@ -219,7 +219,7 @@ def process_of(given: Process[Any, Any, Any] | Stream[Any], who: str) -> Process
     """Return the process function of an operator.
 
     Parameters:
-        who: asks for it, for messages.
+        who: the begin of the error message, such as "a Harness drives".
     """
     declared = given.declared if isinstance(given, Stream) else given
     if not isinstance(declared, Process):

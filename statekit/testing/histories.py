@@ -1,7 +1,7 @@
 """Hypothesis strategies of histories: the records of some epochs, as streams have them.
 
-A few keys come often and many seldom. Records have the same instant, are out of order, and come too
-late.
+A few keys are frequent and many are rare. Records have the same instant, are out of order, or
+arrive too late.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ T = TypeVar("T")
 Key = tuple[Any, ...]
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
-"""When histories begin in event time."""
+"""Event time at which most histories begin."""
 
 _EPOCH = micros_to_datetime(0)
 
@@ -50,11 +50,11 @@ _SECOND = dt.timedelta(seconds=1)
 
 
 class Edges(NamedTuple):
-    """Where windows begin, or where they end: at equal distances.
+    """Begins or ends of windows, at equal distances.
 
     Parameters:
-        every: from one edge to the next.
-        offset: the edges are at 1970-01-01 00:00 UTC plus this.
+        every: the time from one edge to the next.
+        offset: the offset of the edges from 1970-01-01 00:00 UTC.
 
     >>> Edges(dt.timedelta(hours=1), dt.timedelta(minutes=5)).last_before(NOON).hour
     11
@@ -70,18 +70,18 @@ class Edges(NamedTuple):
 
 @dataclass(frozen=True)
 class Generated:
-    """Records of a class, made of its types.
+    """Records of a class, generated from its types.
 
     Parameters:
         cls: the class.
         key: the fields of the key.
-        event_time: the field with the event time; None without.
+        event_time: the field with the event time; None if there is none.
         lateness: as for `@process`.
         fields: strategies of other fields, instead of those of their types.
-        distances: some records are exactly so far behind the one before, or an instant more or
+        distances: some records are exactly so long after the one before, or an instant more or
             less.
-        edges: where windows begin and end: some records are exactly there, or an instant before or
-            after.
+        edges: the begins and ends of windows: some records are exactly there, or an instant before
+            or after.
         constants: numbers and texts that occur in fields, as for `values`.
 
     Raises:
@@ -106,12 +106,12 @@ class Generated:
 
     @property
     def key_types(self) -> tuple[Any, ...]:
-        """The annotations of the key. Sources with the same ones have the same keys."""
+        """The annotations of the key. Sources with the same annotations have the same keys."""
         fields = record_type_with(self.cls, self.key).fields or {}
         return tuple(fields[name].annotation for name in self.key)
 
     def drawn(self) -> st.SearchStrategy[Any]:
-        """Return a strategy of what `made` takes."""
+        """Return a strategy of the first argument of `made`."""
         apart = dict.fromkeys([*self.key, *self._times]) | dict(self.fields)
         others = fields_of(self.cls, apart, self.constants)
         exact = [st.sampled_from(of) for of in (self.distances, self.edges) if of]
@@ -134,8 +134,8 @@ class Generated:
         """Return the event time of a record.
 
         Parameters:
-            reached: before its epoch, whose begin is known.
-            unit: of event times.
+            reached: the event time before the epoch of the record.
+            unit: the unit of event times.
             before: the time of the record before it; None if it is the first.
         """
         units: int
@@ -158,9 +158,9 @@ class Generated:
         """Return a record; None if the class refuses its fields.
 
         Parameters:
-            keys: the key is one of these.
+            keys: the keys to choose from.
             at: the event time.
-            large: the value of its fields with ints; None for what was drawn.
+            large: the value of its int fields; None for the drawn values.
         """
         place, own, _ = drawn
         if large is not None:
@@ -171,7 +171,7 @@ class Generated:
 
 @dataclass(frozen=True)
 class Given:
-    """Records of a strategy."""
+    """Records of a strategy that the user gave."""
 
     records: st.SearchStrategy[Any]
     key_types: tuple[Any, ...] = ()
@@ -182,7 +182,7 @@ class Given:
         return self.records
 
     def time_of(self, drawn: Any, reached: Reached, *_: object) -> dt.datetime:
-        """Return when its epoch begins: the record has a time of its own, if any."""
+        """Return the begin of the epoch: the time of the record, if it has one, is not known."""
         return reached.begin
 
     def made(self, drawn: Any, *_: object) -> Any:
@@ -207,9 +207,9 @@ def histories(
         key: the fields of the key: a few keys occur, the first ones most often.
         event_time: the field with the event time: times rise from epoch to epoch, many are equal,
             some are out of order, and a few are so late that they are dropped.
-        keys: how many keys there are at most; or the keys, tuples if there are several fields.
+        keys: the maximum number of keys; or the keys, as tuples if there are several fields.
         lateness: as for `@process`.
-        epochs, size: how many epochs, and records in each, there are at most.
+        epochs, size: the maximum numbers of epochs, and of records in each.
         fields: strategies of other fields, instead of those of their types.
 
     Raises:
@@ -242,9 +242,9 @@ def histories_of(
     """Return a strategy of the records of several sources in some epochs, by name.
 
     Parameters:
-        sources: of each source the records of its types.
+        sources: the records of each type, by source.
         keys, epochs, size: as for `histories`.
-        epochs_min: how many epochs there are at least.
+        epochs_min: the minimum number of epochs.
 
     Raises:
         StateTypeError: an option is not valid.
@@ -266,13 +266,13 @@ def histories_of(
 
 
 class Scene(NamedTuple):
-    """What all epochs of a history share.
+    """Values that all epochs of a history share.
 
     Parameters:
-        unit: what times are multiples of.
+        unit: the unit of times.
         keys: the keys that occur, by the types of their fields.
-        begin: when the history begins in event time.
-        large: the place of a record, and the ints that it has; None for those that are drawn.
+        begin: the event time at which the history begins.
+        large: the place of a record, and the value of its ints; None if all ints are drawn.
     """
 
     unit: dt.timedelta
@@ -281,8 +281,8 @@ class Scene(NamedTuple):
     large: tuple[int, int] | None = None
 
     def large_at(self, place: int) -> int | None:
-        """Return the ints of a record; None for those that are drawn. Beside the largest int there
-        are zeros alone, so that a sum fits a state.
+        """Return the ints of a record; None for drawn ones. If one record has the largest int, all
+        others have zeros, so that a sum fits a state.
         """
         if self.large is None:
             return None
@@ -293,12 +293,12 @@ class Scene(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """How far event time has come in a history.
+    """Event time that a history has reached.
 
     Parameters:
-        begin: of the last epoch.
-        latest: the latest time of all records; None if there are none.
-        records: how many there are.
+        begin: the begin of the last epoch.
+        latest: the latest event time of all records; None if there are none.
+        records: the number of records.
     """
 
     begin: dt.datetime = NOON
@@ -313,8 +313,8 @@ class Epochs:
         sources, keys, size: as for `histories_of`.
 
     Attributes:
-        scenes: a strategy of what all epochs share.
-        drawn: a strategy of an epoch, for `assembled`.
+        scenes: a strategy of the scene of all epochs.
+        drawn: a strategy of an epoch, as the argument of `assembled`.
     """
 
     def __init__(
@@ -344,10 +344,10 @@ class Epochs:
     def assembled(
         self, scene: Scene, reached: Reached, drawn: Any
     ) -> tuple[Reached, dict[str, list[Any]]]:
-        """Return how far event time is after an epoch, and the records of each source.
+        """Return the event time that an epoch reaches, and the records of each source.
 
         Parameters:
-            reached: before it.
+            reached: the event time before the epoch.
         """
         steps, epoch = drawn
         reached = reached._replace(begin=reached.begin + steps * scene.unit)
@@ -388,7 +388,7 @@ def _keys(
 
 
 _PLACES = st.just(0) | st.just(0) | st.integers(0, 11)
-"""The keys of records, as places: two of three are the first one."""
+"""Places of the keys of records: two of three are the first one."""
 
 
 _INSTANT = dt.timedelta(microseconds=1)
@@ -398,7 +398,7 @@ _CHANGES = [
     dt.datetime(2025, 12, 31, 23, 59, 50, tzinfo=dt.UTC),
     *(at.replace(tzinfo=dt.UTC) - 10 * _SECOND for at in CLOCK_CHANGES),
 ]
-"""Before 29 February, the end of a year, and clock changes."""
+"""Ten seconds before 29 February, before the end of a year, and before clock changes."""
 
 _BEGINS = st.just(NOON) | st.just(NOON) | st.sampled_from(_CHANGES)
 
@@ -410,10 +410,10 @@ _LARGE = st.one_of(
         st.sampled_from([0, 2**31 - 1, 2**31, 2**53, 2**53 + 1, -(2**31), -(2**53) - 1, _LARGEST]),
     ),
 )
-"""One record of a history has them: what a float, or 32 bits, do not hold."""
+"""Large ints for one record of a history: a float, or 32 bits, cannot hold most of them."""
 
 _UNITS = st.sampled_from([_SECOND, _SECOND, 60 * _SECOND, 3_600 * _SECOND])
-"""What times are multiples of in a history: jobs wait for seconds, or for hours."""
+"""Units of the times of a history: some jobs have timeouts of seconds, others of hours."""
 
 _AT_THE_WATERMARK = 9
 
@@ -421,6 +421,6 @@ _OFFSETS = st.tuples(
     st.sampled_from([0, 1, 5, 12, 30]) | st.integers(-10, 40),
     st.just(0) | st.just(0) | st.just(_AT_THE_WATERMARK + 1) | st.integers(0, _AT_THE_WATERMARK),
 )
-"""The event time of a record from the begin of its epoch on: in units, and how far behind, in
-quarters of the lateness; or exactly at the watermark, or an instant later.
+"""Event time of a record, relative to the begin of its epoch: a number of units, and the distance
+behind it, in quarters of the lateness; or exactly at the watermark, or an instant later.
 """

@@ -28,7 +28,7 @@ class _Ended(StatekitError):  # noqa: N818 - it is no error
 
 
 class JobHarness(JobDriver):
-    """Drives a job of any number of operators, sources and sinks: a call is an epoch.
+    """Test driver of a job with any number of operators, sources and sinks: a call is an epoch.
 
     Parameters:
         job: the job, with a sink for each stream whose records you want to see.
@@ -38,7 +38,8 @@ class JobHarness(JobDriver):
         checkpoint: a directory or an open repository to commit to, and to continue from if it has
             epochs; None keeps everything in memory.
         allow_dropped_state: continue although the code no longer declares a stored state.
-        memory: what functions keep outside of states, as a new process has it; None takes it now.
+        memory: the memory of the functions outside of states, as a new process has it; None takes
+            it now.
 
     Attributes:
         outputs: the records of each sink so far.
@@ -90,7 +91,8 @@ class JobHarness(JobDriver):
         )
 
     def send(self, **records: Iterable[Any]) -> dict[str, list[Any]]:
-        """Run one epoch over the records of some sources, commit it, and return those of each sink.
+        """Run one epoch over the records of some sources, commit it, and return the records of each
+        sink.
 
         An error restores the last committed epoch.
 
@@ -118,8 +120,8 @@ class JobHarness(JobDriver):
 
         Parameters:
             records: as for `send`; None lets event time end, as `drain_once` does.
-            published: is given the records of each sink, also if the commit then fails.
-            watermark: of this epoch, as for `advance_watermark`.
+            published: gets the records of each sink, also if the commit then fails.
+            watermark: the watermark of this epoch, as for `advance_watermark`.
         """
         outputs = self._callbacks(published)
         if watermark is not None:
@@ -145,8 +147,8 @@ class JobHarness(JobDriver):
         return published
 
     def drain(self) -> dict[str, list[Any]]:
-        """Let event time end, as at the end of a bounded run: all windows and timers of event time
-        fire, in one operator of a chain after the other. Return what each sink gets of it.
+        """Let event time end, as at the end of a bounded run: all windows and event-time timers
+        fire, one operator of a chain after the other. Return the records of each sink.
         """
         found: dict[str, list[Any]] = {sink.name: [] for sink in self.job.sinks}
         while (emitted := self.drain_once()) is not None:
@@ -234,13 +236,13 @@ class JobHarness(JobDriver):
 
     @property
     def has_watermark(self) -> bool:
-        """Whether an operator that reads a source has event time."""
+        """True if an operator that reads a source has event time."""
         return bool(timed_readers(self.job))
 
     @property
     def watermark(self) -> dt.datetime | None:
-        """The largest watermark that an operator which reads a source has after the last epoch;
-        None before event time begins.
+        """The largest watermark, after the last epoch, of the operators that read sources; None
+        before event time begins.
         """
         coordinator = self._runner.coordinator
         coordinator.begin(at_us=self._now_us)  # records of the last epoch advance the next one's
@@ -250,7 +252,7 @@ class JobHarness(JobDriver):
 
     @property
     def is_drained(self) -> bool:
-        """Whether event time has ended, and nothing is left to do; also before the first epoch."""
+        """True if event time has ended and nothing is left to do; also before the first epoch."""
         return self.epoch is None or self._runner.coordinator.is_drained
 
     @classmethod

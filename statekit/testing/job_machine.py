@@ -26,14 +26,14 @@ from statekit.testing.subject import Subject
 __all__ = ["JobMachine", "JobModel"]
 
 Epoch = tuple[Reached, dict[str, list[Any]]]
-"""How far event time is after an epoch, and the records of each source."""
+"""Event time after an epoch, and the records of each source."""
 
 
 _SHARDS = st.integers(1, 5)
 _STEPS = st.integers(1, 30)
 
 _SHOWN_MAX = 10_000
-"""How many characters of records and states a message has: a machine has no other report."""
+"""Maximum number of characters of records and states in a message, the only report of a machine."""
 
 
 @st.composite
@@ -47,7 +47,7 @@ _SCENES = st.runner().flatmap(lambda machine: machine.epochs.scenes)
 
 
 class JobModel(Protocol):
-    """What a job is compared with: the part of `JobHarness` that emits records."""
+    """Interface of the model of a job: the methods of `JobHarness` that emit records."""
 
     def send(self, **records: Iterable[Any]) -> dict[str, list[Any]]:
         """Return the records of each sink for those of the sources."""
@@ -60,7 +60,7 @@ class JobModel(Protocol):
 
 
 class JobMachine(RuleBasedStateMachine):
-    """Sends records to a job, advances time, crashes, rescales and restarts.
+    """State machine that sends records to a job, advances time, crashes, rescales and restarts.
 
     After each epoch the records of each sink are compared with those of a model. By default that is
     the same job in one shard in memory, which never crashes. A subclass may have rules and
@@ -71,14 +71,14 @@ class JobMachine(RuleBasedStateMachine):
         backend: where rows are kept between epochs: "memory" or "rocksdb".
         events: the records of the sources, as for `check`.
         epochs: instead of them, `Epochs` of the sources.
-        unit: what time advances by multiples of; None draws seconds, minutes or hours.
+        unit: the unit of the steps of time; None draws seconds, minutes or hours.
 
     Attributes:
         harness: the job that crashes.
-        model: what it is compared with.
+        model: the model with which the job is compared.
         outputs: the records of each sink so far.
         now: the processing time.
-        reached: how far event time has come in the records.
+        reached: the event time that the records have reached.
         scene: the keys and the unit of time of all epochs.
 
     >>> from collections.abc import Iterator
@@ -132,8 +132,8 @@ class JobMachine(RuleBasedStateMachine):
         """Compare the records of each sink in an epoch. By default their order does not matter.
 
         Parameters:
-            emitted: by the job.
-            expected: by the model, which may leave out sinks.
+            emitted: the records that the job emits.
+            expected: the records that the model emits, which may leave out sinks.
         """
         for sink, records in expected.items():
             lost, added = missing(records, emitted[sink]), missing(emitted[sink], records)
@@ -141,7 +141,7 @@ class JobMachine(RuleBasedStateMachine):
             assert not added, _differ(sink, lost, added)
 
     def check_contents(self) -> None:
-        """Compare states, timers and the number of late records, if the model is a job, too."""
+        """Compare states, timers and the number of late records, if the model is a job harness."""
         if isinstance(self.model, JobHarness):
             found, expected = self.harness.contents(), self.model.contents()
             for what in ("states", "timers", "late"):
@@ -158,7 +158,7 @@ class JobMachine(RuleBasedStateMachine):
         """Start the job.
 
         Parameters:
-            scene: what all epochs share.
+            scene: the values that all epochs share.
         """
         self.scene = scene if self.unit is None else scene._replace(unit=self.unit)
         self.reached = Reached()

@@ -26,11 +26,11 @@ OperatorModel = ProcessModel | WindowModel | AggregateModel
 def model_of_operator(
     process: Process[Any, Any, Any], of_key: type[KeyModel] = KeyModel
 ) -> OperatorModel | None:
-    """Return a model of an operator; None if there is none: it has no key, or operator state, or is
+    """Return a model of an operator; None if the operator has no key, or has operator state, or is
     a processor of Spark by event time, whose records are late by the watermark of the epoch before.
 
     Parameters:
-        of_key: what a key of a function of the user is.
+        of_key: the class of the keys of a function of the user.
     """
     match process.traits.made_of:
         case WindowedResult():
@@ -55,18 +55,18 @@ class Marks(NamedTuple):
 
 
 class OperatorModels:
-    """Runs each operator of a job over plain Python. It knows which records are late.
+    """Models of the operators of a job. They decide which records are late.
 
-    The records of an operator are given, also those that another operator emits: each operator is
-    compared on its own, and a fault is found where it is.
+    The caller gives the records of an operator, also those that another operator emits. So each
+    operator is compared on its own, and a fault is found in the operator that has it.
 
     Parameters:
         job: the job.
-        of_key: what a key of a function of the user is.
+        of_key: the class of the keys of a function of the user.
 
     Attributes:
         of: the models of the operators, by name, of those that have one.
-        late: how many records were late.
+        late: the number of late records.
     """
 
     def __init__(self, job: Job, of_key: type[KeyModel] = KeyModel) -> None:
@@ -91,7 +91,7 @@ class OperatorModels:
             given: the records of each stream that an operator reads.
             now: the processing time.
             drains: whether event time ends.
-            to: watermarks that operators reach at least, in microseconds.
+            to: the least watermarks of operators, in microseconds.
         """
         now_us = datetime_to_micros(now)
         watermarks = self._watermarks.begin(now_us, drains=drains, to=to)
@@ -122,7 +122,7 @@ class OperatorModels:
 def _emitted(
     model: OperatorModel, records: Sequence[tuple[Any, int]], watermark: int, now: dt.datetime
 ) -> list[Any]:
-    """Run an epoch of a model, and return what it emits."""
+    """Run an epoch of a model, and return the emitted records."""
     match model:
         case WindowModel():
             return model.run(records, watermark)

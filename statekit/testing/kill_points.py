@@ -1,4 +1,6 @@
-"""Where a process can be killed while a sink writes: each line of Python, and around the commit."""
+"""Moments at which a process can be killed while a sink writes: each line of Python, and around the
+commit.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ class KillPoint(NamedTuple):
     """A moment at which a process can be killed.
 
     Parameters:
-        epoch: that is written.
-        file, line: the line that is next.
+        epoch: the epoch that is written.
+        file, line: the line that runs next.
     """
 
     epoch: int
@@ -38,11 +40,11 @@ class KillPoint(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """An error.
+    """An error, with its place in the user's code.
 
     Parameters:
         text: its class and message.
-        file, line: of the user's code that raised it; empty if none did.
+        file, line: the line of the user's code that raised it; empty if none did.
     """
 
     text: str
@@ -51,12 +53,12 @@ class Failure(NamedTuple):
 
 
 class JobStart(NamedTuple):
-    """How a start of a job ended.
+    """Result of one start of a job.
 
     Parameters:
-        reached: the moments that it reached, in order.
+        reached: the moments that the start reached, in order.
         killed: whether it was killed at the last of them.
-        error: what it failed with; None if it did not.
+        error: the error with which it failed; None if it did not fail.
     """
 
     reached: list[KillPoint]
@@ -89,8 +91,8 @@ class UsersCode:
         return not file.startswith("<") and not any(map(Path(file).is_relative_to, _INSTALLED))
 
     def failure(self, error: BaseException) -> Failure:
-        """Return an error with the innermost line of the user's that it came through. One that says
-        in which epoch the user's failed is replaced by the user's.
+        """Return an error with the innermost line of the user's code in its traceback. An error
+        that names the epoch in which the user's code failed is replaced by the error of that code.
         """
         while isinstance(error, ProcessError) and error.__cause__ is not None:
             error = error.__cause__
@@ -100,12 +102,12 @@ class UsersCode:
 
 
 class KillPoints:
-    """Counts the moments that a start reaches, and kills its process group at one of them.
+    """Counter of the moments that a start reaches. It kills its process group at one of them.
 
     Parameters:
-        code: whose lines are moments.
+        code: the code whose lines are moments.
         kill_at: the number of the moment, from 1; None for none.
-        answer: where the `JobStart` is written to, right before.
+        answer: the file to which the `JobStart` is written, right before the kill or at the end.
     """
 
     def __init__(self, code: UsersCode, kill_at: int | None, answer: IO[bytes]) -> None:
@@ -115,14 +117,14 @@ class KillPoints:
         self._is_traced = code.has
 
     def reach(self, point: KillPoint) -> None:
-        """Count a moment, and kill the process if it is the one."""
+        """Count a moment, and kill the process if the moment is `kill_at`."""
         self.reached.append(point)
         if len(self.reached) == self._kill_at:
             self.end(JobStart(self.reached, killed=True))
             os.killpg(0, signal.SIGKILL)
 
     def end(self, start: JobStart) -> None:
-        """Say how the start ends."""
+        """Write the result of the start."""
         pickle.dump(start, self._answer)
         self._answer.flush()
 
@@ -151,7 +153,7 @@ class KillPoints:
 
 
 def function_of(sink: Any) -> Any:
-    """Return the function that a sink is, or its method that writes."""
+    """Return the function of a sink, or its method that writes."""
     if isinstance(sink, Callback):
         return function_of(sink.fn)
     if isinstance(sink, Sink):

@@ -1,7 +1,7 @@
 """A harness in a process of its own, which a crash kills.
 
-`ProcessMemory` sets back what Python can look into. Here nothing has to be set back: each process
-is a copy of one that has never called a function of the user.
+`ProcessMemory` restores the memory that Python can look into. Here nothing has to be restored: each
+process is a copy of one that has never called a function of the user.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from statekit.testing.driver import Backend
 from statekit.testing.job_harness import JobHarness
 
 _PROPERTIES = ("epoch", "is_drained", "parallelism", "watermark")
-"""Those of `JobHarness` that runs ask for."""
+"""The properties of `JobHarness` that runs use."""
 
 _MEMORY_DISK = Path("/dev/shm")
 
@@ -37,7 +37,7 @@ def killed_harness(
 
 
 class _KilledHarness:
-    """Has the attributes of a `JobHarness` that runs use."""
+    """A harness with the attributes of a `JobHarness` that runs use."""
 
     def __init__(self, job: Job, parallelism: int | None, backend: Backend) -> None:
         self._job, self._backend = job, backend
@@ -55,7 +55,7 @@ class _KilledHarness:
         return Child(partial(JobHarness, self._job, parallelism, self._backend, self._home.name))
 
     def set_clock(self, to: Any) -> None:
-        """Set the processing time, also of the processes that follow."""
+        """Set the processing time, also for later processes."""
         self._clock = to
         self._child.call("set_clock", to)
 
@@ -66,11 +66,11 @@ class _KilledHarness:
         return published
 
     def crash(self) -> None:
-        """Kill the process, and go on in another one."""
+        """Kill the process, and continue in a new one."""
         self.rescale(self._child.call("parallelism"))
 
     def rescale(self, parallelism: int) -> None:
-        """Kill the process, and go on in another one with so many shards."""
+        """Kill the process, and continue in a new one with so many shards."""
         self._child.kill()
         self._child = self._started(parallelism)
         if self._clock is not None:

@@ -1,4 +1,4 @@
-"""Laws that functions of a state have to keep, whatever the values are."""
+"""Laws that the functions of a state must keep for all values."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class _Broken(NamedTuple):
     """A law that does not hold for some values.
 
     Parameters:
-        what: how it shows, with the values.
-        means: what comes of it in a job.
-        error: that the function raised, if it did.
+        what: the evidence, with the values.
+        means: the consequence in a job.
+        error: the error that the function raised, if any.
     """
 
     what: str
@@ -38,12 +38,12 @@ class _Broken(NamedTuple):
 
 
 _VALUES, _LISTS = 3, 20
-"""So many values are drawn at once, and so many lists are made of them."""
+"""Numbers of values that are drawn at once, and of lists that are made from them."""
 
 _NUMBERS = (int, float, decimal.Decimal, dt.timedelta)
 
 Law = Callable[[list[Any]], _Broken | None]
-"""Returns how a law is broken for some values, if it is."""
+"""A function that returns the evidence if some values break a law; None if they do not."""
 
 
 def check_reducer(
@@ -54,18 +54,19 @@ def check_reducer(
     equal: Equal = operator.eq,
     depth: Depth | None = None,
 ) -> None:
-    """Check the function of a `ReducingState`: values can be combined in parts, and stay unchanged.
+    """Check the function of a `ReducingState`: values can be combined in parts, and added values
+    stay unchanged.
 
     Parameters:
         reducer: as in `Annotated[ReducingState[int], Reduce(...)]`.
         values: the type of the values, or a Hypothesis strategy of them.
         commutative: also check that the order of the values does not matter.
         equal: whether two values count as equal, such as `math.isclose`.
-        depth: how many inputs are tried: some 600, 2,000 or 40,000.
+        depth: the number of inputs: some 600, 2,000 or 40,000.
 
     Raises:
         AssertionError: a law does not hold. The message has the smallest values that show it, and
-            says what comes of it.
+            the consequence.
         StateTypeError: this is no reducer, or there are no values of that type.
 
     >>> check_reducer(lambda current, added: current - added, int)
@@ -136,8 +137,8 @@ def check_aggregate(
     equal: Equal = operator.eq,
     depth: Depth | None = None,
 ) -> None:
-    """Check an `Aggregate`: accumulators are apart, results can be read twice, and parts can be
-    merged.
+    """Check an `Aggregate`: accumulators are independent, results can be read twice, and parts can
+    be merged.
 
     Parameters:
         values: the type of the values that are added, or a Hypothesis strategy of them.
@@ -145,7 +146,7 @@ def check_aggregate(
 
     Raises:
         AssertionError: a law does not hold. The message has the smallest values that show it, and
-            says what comes of it.
+            the consequence.
         StateTypeError: this is no aggregate, or there are no values of that type.
 
     >>> largest = Aggregate(create=lambda: 0, add=max, result=int, merge=int.__add__)
@@ -182,12 +183,12 @@ def check_migration(
     Parameters:
         old, new: the types of the state before and now.
         migrate: the function, which takes a value of the old type.
-        values: a Hypothesis strategy of old values; None makes them of the type.
+        values: a Hypothesis strategy of old values; None generates them from the type.
         depth: as for `check_reducer`.
 
     Raises:
-        AssertionError: it fails for a value, or returns what the new type does not allow. The
-            message has the smallest such value.
+        AssertionError: the function fails for a value, or returns a value that the new type does
+            not allow. The message has the smallest such value.
         StateTypeError: a type is not supported.
 
     >>> check_migration(str, int, lambda text: len(text) or None)
@@ -298,8 +299,8 @@ def _check(
     """Raise an AssertionError for the first law that is broken for some values.
 
     Parameters:
-        name: what the functions are called, if one raises an error.
-        size: how many values there are at least and at most.
+        name: the name of the functions, for the message if one raises an error.
+        size: the minimum and maximum number of values.
     """
     __tracebackhide__ = True
     from hypothesis import strategies as st
@@ -351,7 +352,7 @@ def _check(
 def _lists(
     pool: list[Any], most: int | None, *, sizes: range, negated: bool
 ) -> Iterator[list[Any]]:
-    """Yield lists of some values, short ones first, also with equal ones and with negative ones.
+    """Yield lists of some values, short ones first, also with equal and with negative values.
 
     Parameters:
         most: of each size, evenly spread; None for all.
@@ -374,7 +375,7 @@ def _negative(value: Any) -> Any:
 
 
 def _can_be_negated(values: Any) -> bool:
-    """Return whether negative values are of the same type, which has no limits."""
+    """Return whether negative values are of the same type: it is a number type without limits."""
     if values in _NUMBERS:
         return True
     hints = getattr(values, "__annotations__", None)

@@ -1,7 +1,7 @@
 """Plain-Python models of states and timers, to compare the real ones with.
 
-A model is what a state is at one key, with the methods of that state: no rows, no epochs, no
-shards. A process function can be called with models in place of its states.
+A model has the contents of a state at one key, and the methods of that state: no rows, no epochs,
+no shards. A process function can be called with models in place of its states.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ Acc = TypeVar("Acc")
 Out = TypeVar("Out")
 
 Stored = Callable[[Any], Any]
-"""Returns the stored form of a value, which is a copy."""
+"""A function that returns the stored form of a value, which is a copy."""
 
 _ABSENT: Any = object()
 
 
 @dataclass
 class ModelClocks:
-    """The times that models with a TTL read. Whoever drives the models sets them.
+    """Times that models with a TTL read. The caller of the models sets them.
 
     Parameters:
         processing_time: of the epoch.
@@ -80,7 +80,7 @@ class ModelClocks:
         return self.processing_time if clock == "processing" else self.watermark
 
     def writes_at(self, clock: Clock) -> dt.datetime | None:
-        """Return the write time of what is written now; None before event time begins."""
+        """Return the write time of a value that is written now; None before event time begins."""
         if clock == "processing":
             return self.processing_time
         return self.watermark if self.event_time is None else self.event_time
@@ -88,9 +88,7 @@ class ModelClocks:
 
 @dataclass
 class _Cell:
-    """A value, a list element or a map entry, and when it was written: None for one that never
-    expires.
-    """
+    """A value, a list element or a map entry, with its write time: None if it never expires."""
 
     value: Any
     written: dt.datetime | None
@@ -102,8 +100,8 @@ class StateModel:
     Values are copied when they are written and when they are read.
 
     Parameters:
-        ttl: when cells expire; None if they do not.
-        clocks: the times for that.
+        ttl: the TTL of cells; None if they do not expire.
+        clocks: the clocks of the TTL.
         stored: returns the stored form of a value; a deep copy by default.
     """
 
@@ -121,7 +119,7 @@ class StateModel:
         self._lent: list[tuple[_Cell, Any]] | None = None
 
     def lend(self) -> None:
-        """Remember from now on which values readers get, for `write_changes`."""
+        """Record the values that are read from now on, for `write_changes`."""
         self._lent = []
 
     def write_changes(self) -> None:
@@ -131,7 +129,7 @@ class StateModel:
         self._lent = None
 
     def clear(self) -> None:
-        """Remove everything."""
+        """Remove all cells."""
         self._lent = None
         self._cells.clear()
 
@@ -143,7 +141,7 @@ class StateModel:
 
     @property
     def complete_since(self) -> dt.datetime | None:
-        """Since when it has all that was written and has not expired: always."""
+        """Time from which on the state is complete; None, since it always is."""
         return None
 
     @property
@@ -186,7 +184,6 @@ class StateModel:
 
 
 def _is_over(cell: _Cell, ttl: TTL, now: dt.datetime | None) -> bool:
-    """Return whether a cell has expired."""
     if cell.written is None or now is None:
         return False
     duration = dt.timedelta(microseconds=duration_to_micros(ttl.duration, "TTL(duration)"))
@@ -361,8 +358,8 @@ class AggregatingModel(_OneCellModel, Generic[In, Acc, Out]):
 class ListModel(StateModel, Sequence[T]):
     """The model of a `ListState`, and of an `OperatorListState` in one shard.
 
-    An iterator sees the list as it was when the iteration began. Whoever reads an element from the
-    front has read those before it, too; from the back, those behind it.
+    An iterator sees the list as it was when the iteration began. A read of an element also reads
+    the elements before it; with a negative index, those behind it.
 
     Parameters:
         ttl, clocks, stored: as for `StateModel`.
@@ -645,7 +642,6 @@ def models_of(process: Process[Any, Any, Any], clocks: ModelClocks | None = None
 
 
 def _model(spec: StateSpec, clocks: ModelClocks) -> StateModel:
-    """Return the model of a declared state."""
     if spec.made is not None:
         raise StateTypeError(
             f"parameter {spec.name!r} is a {spec.made.__name__}, which is plain Python already: "
@@ -672,7 +668,7 @@ def _model(spec: StateSpec, clocks: ModelClocks) -> StateModel:
 
 
 def _stored_form(name: str, codec: ValueCodec[Any]) -> Stored:
-    """Return a function to the stored form of values of a type, which refuses all others."""
+    """Return a function that returns the stored form of a value of a type, and refuses others."""
 
     def stored(value: Any) -> Any:
         if not codec.accepts(value):

@@ -1,9 +1,9 @@
 """Runs in new processes, as after a crash: copies of a process that has never run the job.
 
-There are two of those, which are started by the first call, each with its own hashes of texts, the
-same ones in each run of a test. Of two places that are compared, each has another of them, another
-time zone and another time: that of the histories, where a record may be of today or of tomorrow,
-and more than a year ahead.
+There are two such processes. The first call of each starts it. Each has its own hash seed, which is
+the same in every run of a test. Two places are compared: each has its own process, time zone and
+time. One time is that of the histories, where a record may be of today or of tomorrow; the other
+one is more than a year ahead.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from statekit.testing.subject import History, Observed, Subject
 _AHEAD = dt.timedelta(days=400, hours=7)
 
 _SEEDS = ("1", "4242")
-"""Of the hashes of texts in the processes."""
+"""Hash seeds of the processes."""
 
 
 class _Place(NamedTuple):
-    """Where histories run.
+    """A place in which histories run: a process, a time zone and a time.
 
     Parameters:
-        title: by which a message calls it.
-        number: of its process.
+        title: its name in messages.
+        number: the number of its process.
         zone: the time zone.
-        at: returns what time it is there, or how much later than here.
+        at: returns the time there, or its distance ahead of the time here.
     """
 
     title: str
@@ -45,14 +45,14 @@ class _Place(NamedTuple):
     at: Callable[[], dt.datetime | dt.timedelta]
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a function returns there, or raise its error."""
+        """Call a function there, and return its result or raise its error."""
         given = self.zone, self.at(), function, arguments
         return _process(self.number).call(_called_elsewhere, *given)
 
 
 def called_in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function returns in another process, at the same time and in the same zone, or
-    raise its error.
+    """Call a function in another process, at the same time and in the same time zone. Return its
+    result or raise its error.
     """
     return _process(0).call(function, *arguments)
 
@@ -63,7 +63,7 @@ def _process(number: int) -> OtherProcess:
 
 
 def serve_runs() -> None:
-    """Call functions, and have what copies of this process need."""
+    """Import the libraries that copies of this process need, then call functions."""
     import pyarrow as pa
 
     pa.array([0])  # imports pandas, if there is one
@@ -102,7 +102,9 @@ PLACES = (
     _Place("a process", 0, "Pacific/Marquesas", _noon),
     _Place("another one for each epoch", 1, "Asia/Kathmandu", lambda: _AHEAD),
 )
-"""Their time zones are nobody's default, 9:30 hours behind UTC and 5:45 ahead."""
+"""The places that are compared. Hardly any computer has their time zones, 9:30 hours behind UTC and
+5:45 ahead.
+"""
 
 
 @lru_cache(maxsize=1)
@@ -140,11 +142,11 @@ def run_in_many(pickled: bytes, history: History) -> Observed:
 def found_there(
     pickled: bytes, find: Callable[[Subject, History, Any], Any], history: History, argument: Any
 ) -> Any:
-    """Return what a property finds in copies of this process.
+    """Return the difference that a property finds in copies of this process; None if there is none.
 
     Parameters:
         pickled: the job.
-        find: of the property.
+        find: the function of the property.
     """
     finding = Child(partial(_Finding, _loaded(pickled), find))
     return finding.call("found", history, argument)

@@ -1,4 +1,4 @@
-"""A history of a job on Spark, compared with the same history in process."""
+"""Comparison of a history of a job on Spark with the same history in process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _SHARDS = 2
 
 
 def differs_on_spark(job: Job, history: list[dict[str, list[Any]]]) -> str | None:
-    """Return what a job comes to on Spark otherwise than in this process; None if nothing differs.
+    """Return the first difference between a job on Spark and in this process; None if there is
+    none.
 
     Each epoch is a bounded run over frames of its records; event time ends in the last one.
 
@@ -66,7 +67,6 @@ def differs_on_spark(job: Job, history: list[dict[str, list[Any]]]) -> str | Non
 
 
 def _active_session() -> Any:
-    """Return the session of the test."""
     from pyspark.sql import SparkSession
 
     spark = SparkSession.getActiveSession()
@@ -79,7 +79,6 @@ def _active_session() -> Any:
 
 
 def _frame(spark: Any, job: Job, source: Source, records: dict[str, list[Any]]) -> Any:
-    """Return a frame with the records of a source."""
     members = source.record_type.members
     if len(members) != 1 or members[0].fields is None:
         raise StateTypeError(
@@ -99,7 +98,7 @@ def _collect(rows: list[str], df: Any, _: int) -> None:
 
 
 def _shown(job: Job, stream: str, records: list[Any]) -> Counter[str]:
-    """Return the rows that records of a stream are on Spark."""
+    """Return the rows that Spark has for the records of a stream."""
     transform = job.transform(stream)
     operator = next((each for each in job.operators if each.name == stream), None)
     if transform is not None:
@@ -118,7 +117,7 @@ def _text(row: dict[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value however its time zone and its class are called."""
+    """Return a value in a form that does not depend on its time zone and its class."""
     if isinstance(value, dt.datetime):
         return value.astimezone(dt.UTC).isoformat() if value.tzinfo else value.isoformat()
     if isinstance(value, dict):
@@ -129,7 +128,7 @@ def _plain(value: Any) -> Any:
 
 
 def _states_differ(job: Job, here: Path, there: Path) -> str | None:
-    """Return which state differs in two checkpoints."""
+    """Return the first state that differs between two checkpoints; None if all are the same."""
     readers = [CheckpointReader(checkpoint, allow_pickle=True) for checkpoint in (here, there)]
     for operator in job.operators:
         for spec in operator.declared.states:

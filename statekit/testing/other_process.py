@@ -1,4 +1,4 @@
-"""Functions are called in another process, which waits for more until this one ends."""
+"""A process that calls functions for this one, until this one ends."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class OtherProcess:
     """A process that calls functions, until it is closed or this process ends.
 
     Parameters:
-        purpose: what it does, for errors.
+        purpose: its purpose, for error messages.
         serving: the function that it runs, which is found in its module: `serve`, or one that
             calls it.
-        environment: variables that it has besides those of this process.
+        environment: variables in addition to those of this process.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class OtherProcess:
         self.close()
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a function returns there, or raise its error.
+        """Call a function there, and return its result or raise its error.
 
         Raises:
             StatekitError: the process has ended.
@@ -85,7 +85,7 @@ class OtherProcess:
 
 
 def call_functions() -> None:
-    """Call the functions that come from standard input, until it ends."""
+    """Read functions from standard input and call them, until the input ends."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what functions print is no answer
     while True:

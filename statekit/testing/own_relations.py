@@ -1,4 +1,4 @@
-"""Relations of the user between the records of a history and what is emitted."""
+"""Relations of the user between the records of a history and the emitted records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Relation = Callable[..., Any]
 
 
 def own_properties(invariant: Relation | None, model: Relation | None) -> Iterator[Property]:
-    """Yield properties for the functions that a check is given.
+    """Yield a property for each function that the user gave to a check.
 
     Raises:
         StateTypeError: one is no function.
@@ -36,7 +36,9 @@ def own_properties(invariant: Relation | None, model: Relation | None) -> Iterat
 def _broken(
     invariant: Relation, subject: Subject, history: History, _: None
 ) -> RunDifference | None:
-    """Return how an invariant is broken: it raises an AssertionError, or returns False."""
+    """Return the difference if an invariant raises an AssertionError or returns False; otherwise
+    None.
+    """
     observed = subject.plain_run(history, harness=subject.harness())  # it may be changed
     if observed is None:
         return None
@@ -56,7 +58,9 @@ def _alone(what: str, observed: Observed) -> RunDifference:
 
 
 def _unlike(model: Relation, subject: Subject, history: History, _: None) -> RunDifference | None:
-    """Return what a model emits otherwise, in any order."""
+    """Return the difference if the records of a sink, in any order, are not those of a model;
+    otherwise None.
+    """
     observed = subject.plain_run(history, harness=subject.harness())  # it may be changed
     if observed is None or not observed.epochs:
         return None
@@ -78,7 +82,7 @@ def _records(history: History) -> Any:
 
 
 def _emitted(observed: Observed) -> Any:
-    """Return all records that were emitted; by sink if there are others than `outputs`."""
+    """Return all emitted records; by sink if there are others than `outputs` and `late`."""
     by_sink = {
         sink: [record for epoch in observed.epochs for record in epoch[sink]]
         for sink in observed.epochs[0]

@@ -1,4 +1,4 @@
-"""A checkpoint as it was after an epoch, to run what follows once more without changing it."""
+"""A checkpoint as it was after an epoch, to run the next epoch again without changing it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _EPOCH = re.compile(rf"(?:{EPOCHS}|{BEGUN})/([0-9]{{20}})\b.*")
 
 
 def checkpoint_after(repository: Repository, epoch: int) -> Repository:
-    """Return a checkpoint without the epochs after one. What is written to it is kept in memory.
+    """Return a checkpoint without the epochs after a given one. Writes to it stay in memory.
 
     Parameters:
-        epoch: the last one that is there; -1 for none.
+        epoch: the last epoch that it has; -1 for none.
     """
     return repository.through(lambda objects: _PastObjects(objects, epoch))
 
@@ -70,7 +70,7 @@ class _PastObjects:
         self._own.delete(paths)
 
     def sync_folder(self, folder: str) -> None:
-        """Do nothing: it is gone with the process."""
+        """Do nothing: the objects end with the process."""
 
     def _of(self, path: str) -> Objects:
         """Return the objects that a file is read from."""
@@ -83,7 +83,6 @@ class _PastObjects:
 
 
 def _has(objects: Objects, path: str) -> bool:
-    """Return whether there is a file."""
     try:
         objects.head(path)
     except FileNotFoundError:

@@ -29,7 +29,7 @@ _REPORT = "statekit"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options for how much checks try."""
+    """Add the options for the effort of checks."""
     group = parser.getgroup("statekit")
     group.addoption(
         _OPTION,
@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the mark, and set how much checks try."""
+    """Register the mark, and set the effort of checks."""
     config.addinivalue_line("markers", f"{_SLOW}: runs with {_OPTION}=deep only, or if selected")
     depth, *others = map(config.getoption, (_OPTION, _EXAMPLES, _SEED, _SECONDS))
     try:
@@ -61,7 +61,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Keep what the checks of a test have tried."""
+    """Keep the reports of the checks of a test."""
     with reports() as made:
         try:
             return (yield)
@@ -70,7 +70,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show with -v what checks have tried."""
+    """Show the reports of all checks with -v."""
     if terminalreporter.verbosity <= 0:
         return
     for tests in list(terminalreporter.stats.values()):

@@ -1,9 +1,10 @@
-"""What the user's code keeps in the memory of the process: globals, class attributes, closures,
-default arguments and caches. A crash loses it.
+"""Values that the user's code keeps in the memory of the process: globals, class attributes,
+closures, default arguments and caches. A crash loses them.
 
-A walk from the functions of a job finds it, once. At each crash, and before each run, what has
-changed is set back. Objects keep their identity and are not copied. What Python cannot look into,
-such as an iterator or an object of an extension, stays: only a new process loses it.
+A walk from the functions of a job finds these values, once. At each crash, and before each run, the
+values that have changed are restored. Objects keep their identity and are not copied. Objects that
+Python cannot look into, such as an iterator or an object of an extension, stay as they are: only a
+new process loses them.
 """
 
 from __future__ import annotations
@@ -36,10 +37,12 @@ from typing import Any, NamedTuple
 from statekit.testing.code_constants import constants_of, contents_of
 
 _OBJECTS_MAX = 50_000
-"""So many objects are looked at. A job of ordinary functions has some hundred."""
+"""Maximum number of objects that are visited. A job of ordinary functions has some hundred."""
 
 _LARGE = 10_000
-"""Of a container of more elements only the number is compared, and its elements are not visited."""
+"""Maximum number of elements of a container that are visited. For a larger container, only the
+number of elements is compared.
+"""
 
 _ATOMS = (int, float, str, bytes, bool, type(None), complex)
 _MISSING = object()
@@ -60,11 +63,11 @@ Visit = tuple[Any, bool]
 
 
 class ProcessMemory:
-    """What functions keep in the memory of the process, as it is now.
+    """Values that functions keep in the memory of the process, as they are now.
 
     Parameters:
         root: an object that refers to the functions, such as a job.
-        functions: whose packages are the user's, wherever they are installed.
+        functions: functions whose packages are the user's, wherever they are installed.
 
     Attributes:
         constants: numbers, texts and durations that the functions of the user use.
@@ -90,12 +93,14 @@ class ProcessMemory:
         self._functions.clear()
 
     def restore(self) -> None:
-        """Set back what has changed: a new process has it as it was."""
+        """Restore the values that have changed, as a new process has them."""
         for each in self._kept:
             each.restore()
 
     def _visited(self, value: Any, is_ours: bool) -> Iterable[Visit]:
-        """Keep what an object has, if it can change, and return what it refers to."""
+        """Record the contents of an object, if it can change, and return the objects to which it
+        refers.
+        """
         match value:
             case types.FunctionType():
                 return self._function(value)
@@ -125,7 +130,7 @@ class ProcessMemory:
             yield from self._names_of(function.__code__, function.__globals__)
 
     def _names_of(self, code: types.CodeType, names: dict[str, Any]) -> Iterator[Visit]:
-        """Yield the globals that code uses, and what it uses of modules of the user."""
+        """Yield the globals that code uses, and the names of the user's modules that it uses."""
         of_code = _names_in(code)
         self._rebinds(names, of_code.bound)
         for name in of_code.used & names.keys():
@@ -194,9 +199,9 @@ class _Names(NamedTuple):
     """Names in code.
 
     Parameters:
-        used: all.
-        bound: globals that it binds or deletes.
-        assigned: attributes that it sets or deletes.
+        used: all names.
+        bound: the globals that the code binds or deletes.
+        assigned: the attributes that the code sets or deletes.
     """
 
     used: frozenset[str]
@@ -224,15 +229,15 @@ def _names_in(code: types.CodeType) -> _Names:
 
 
 class _Kept:
-    """Something that can change.
+    """Contents of an object that can change.
 
     Parameters:
-        read: returns what is there, as a flat tuple.
-        write: sets such a tuple back.
-        size: returns how long the tuple is, if nothing else of it is compared.
+        read: returns the contents, as a flat tuple.
+        write: restores such a tuple.
+        size: returns the length of the tuple, if only the length is compared.
 
     Attributes:
-        first: what is there at first.
+        first: the contents at first.
     """
 
     def __init__(
@@ -245,7 +250,7 @@ class _Kept:
         self.first = read()
 
     def restore(self) -> None:
-        """Set back what was there at first, if anything has changed."""
+        """Restore the first contents, if they have changed."""
         if self._size is not None and self._size() == len(self.first):
             return
         now = self._read()
@@ -254,7 +259,7 @@ class _Kept:
 
 
 def _of_builtin(value: Any) -> _Kept | None:
-    """Return what an object of a built-in class has, if it can change."""
+    """Return the contents of an object of a built-in class; None if it cannot change."""
     match value:
         case dict():
             return _dict(value)
@@ -356,7 +361,7 @@ def _attributes(cls: type) -> _Kept:
 
 
 def _slots(value: Any) -> _Kept:
-    """Return what an object has outside of its `__dict__`."""
+    """Return the contents of the slots of an object, which are not in its `__dict__`."""
     descriptors: Mapping[str, Any] = {
         name: each
         for cls in type(value).__mro__

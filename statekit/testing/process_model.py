@@ -1,4 +1,4 @@
-"""`ProcessModel`: a process function over plain Python, to compare real runs of it with."""
+"""`ProcessModel`: a process function over plain Python, to compare with real runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BEFORE_ALL = dt.datetime.min.replace(tzinfo=dt.UTC)
 
 @dataclass
 class ContextModel:
-    """What a function reads of its `Context`."""
+    """Attributes of a `Context` that a function reads."""
 
     operator: str
     key: Any
@@ -38,7 +38,7 @@ class ContextModel:
 
 
 class ProcessModel:
-    """Runs a process function record by record, with a model of each state per key.
+    """Model of a process function: it runs record by record, with a model of each state per key.
 
     It knows which records are late, when timers fire and when state expires, and nothing of rows,
     shards and commits. A call is an epoch and returns the records of each sink, as with a
@@ -46,10 +46,10 @@ class ProcessModel:
 
     Parameters:
         process: the decorated function. It has a key, and no operator state.
-        of_key: what a key of it is; by default the function with models of its states.
+        of_key: the class of its keys; by default, the function with models of its states.
 
     Raises:
-        StateTypeError: it is another function.
+        StateTypeError: the process is not such a function.
 
     >>> from collections.abc import Iterator
     >>> import statekit as sk
@@ -82,7 +82,7 @@ class ProcessModel:
         self._keys: dict[Any, KeyModel] = {}
 
     def send(self, **records: Iterable[Any]) -> dict[str, list[Any]]:
-        """Run one epoch over the records of the source, and return those of each sink."""
+        """Run one epoch over the records of the source, and return the records of each sink."""
         before = self.watermark
         if self._largest is not None:
             lateness = dt.timedelta(microseconds=self.process.lateness_us)
@@ -208,9 +208,9 @@ class KeyModel:
 
     Attributes:
         states: the models of its states, by name.
-        function: is called with each record, with these arguments.
-        buffered: records of an ordered function that wait for the watermark, with their times and
-            the numbers of their inputs.
+        function: the function, and its arguments after the record.
+        buffered: buffered records of an ordered function, with their times and the numbers of their
+            inputs.
     """
 
     def __init__(self, process: Process[Any, Any, Any], key: Any) -> None:
@@ -275,9 +275,7 @@ class KeyModel:
         self.context.watermark = cast("dt.datetime", reached)
 
     def _called(self, bound: Bound, argument: Any) -> Iterator[Any]:
-        """Call a bound function, and yield its outputs as they are then: it may change them
-        later.
-        """
+        """Call a bound function, and yield copies of its outputs, which it may change later."""
         function, arguments = bound
         emitted = function(argument, *arguments)
         return iter(()) if emitted is None else map(copy.deepcopy, emitted)
@@ -312,5 +310,5 @@ class WritingKey(KeyModel):
 
 
 def _later(one: dt.datetime | None, other: dt.datetime | None) -> dt.datetime | None:
-    """Return the later of two times; None is before all."""
+    """Return the later of two times; None is before all times."""
     return max((at for at in (one, other) if at is not None), default=None)

@@ -67,7 +67,7 @@ def as_process(
             `transform_with_state`.
         initial_state: with its rows, which are processed in the first epoch.
         event_time_column: as for `transform_with_state`.
-        watermark: the column with the event time, and how far it may lag behind: the arguments of
+        watermark: the column with the event time, and the delay: the arguments of
             `df.withWatermark(…)`.
 
     Raises:
@@ -113,7 +113,7 @@ def as_process(
 def _with_watermark(
     schema: StructType, watermark: tuple[str, str | dt.timedelta] | None
 ) -> StructType:
-    """Return a schema as `withWatermark` changes it."""
+    """Return a schema with the delay in the metadata of its column, as `withWatermark` adds it."""
     if watermark is None:
         return schema
     column, delay = watermark

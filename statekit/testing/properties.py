@@ -1,5 +1,5 @@
-"""What holds for every process function, whatever its records are: its results are the same after
-crashes, with other shards, on disk, and however its input is cut.
+"""Properties that hold for every process function and all records: the results are the same after
+crashes, with other shards, on disk, and with other cuts of the input.
 
 A property compares a run with a disturbed one over the same history, or looks at a run alone.
 """
@@ -57,12 +57,12 @@ if TYPE_CHECKING:
 
 
 class RunDifference(NamedTuple):
-    """Two runs that should be the same and are not.
+    """A difference between two runs that should be the same, or an error in one run.
 
     Parameters:
-        what: differs.
-        titles: of the two runs.
-        runs: what they come to; the second may be missing.
+        what: the difference, as text.
+        titles: the titles of the two runs.
+        runs: their results; the second may be missing.
     """
 
     what: str
@@ -72,19 +72,19 @@ class RunDifference(NamedTuple):
 
 @dataclass(frozen=True)
 class Property:
-    """Something that holds for every history.
+    """A property that holds for every history.
 
     Parameters:
-        name: by which it is excused.
-        means: what it means for a job if it does not hold, in a sentence.
-        applies: returns why it is not checked for a subject; None if it is.
-        arguments: returns a strategy of how a run is disturbed.
+        name: the name, by which it is excused.
+        means: the consequence for a job if it does not hold, in a sentence.
+        applies: returns the reason why the property is not checked for a subject; None if it is.
+        arguments: returns a strategy of disturbances of a run.
         find: returns the difference for a history and an argument; None if there is none.
         takes: the annotation of the argument.
-        share: of the histories that others are given: some take longer.
+        share: the share of the usual number of histories: some properties take longer.
         is_shrunk: whether a history that fails is made smaller.
         is_confirmed: whether a history that fails here has to fail in new processes, too.
-        given: the function of the user that it calls, if any.
+        given: the function of the user that the property calls, if any.
     """
 
     name: str
@@ -113,9 +113,9 @@ def _compared(
     """Return a function that compares a run with a disturbed one.
 
     Parameters:
-        title: of the disturbed run, for its argument.
-        when_late: whether they are compared if records were late.
-        stands: whether processing time stands until the last record.
+        title: returns the title of the disturbed run, for its argument.
+        when_late: whether the runs are compared if records were late.
+        stands: whether processing time stands still until the last record.
     """
 
     def find(subject: Subject, history: History, argument: Any) -> RunDifference | None:
@@ -139,8 +139,8 @@ def _between(
     """Return the difference between a plain run and a second one.
 
     Parameters:
-        second: runs it.
-        title: of it.
+        second: runs the second run.
+        title: the title of the second run.
         when_late: as for `_compared`.
     """
     titles = "one shard in memory", title
@@ -168,8 +168,8 @@ def _crashed(subject: Subject, history: History, before: set[int]) -> Observed:
 
 
 def _replayed(subject: Subject, history: History, before: set[int]) -> Observed:
-    """Run some epochs twice, as after a crash right before their commit. The records are those of
-    the first time, which a sink may have published.
+    """Run some epochs twice, as after a crash right before their commit. The result has the records
+    of the first time, which a sink may have published.
     """
 
     def disturb(harness: JobHarness, number: int) -> JobHarness:
@@ -185,8 +185,8 @@ def _replayed(subject: Subject, history: History, before: set[int]) -> Observed:
 
 
 def _processes(subject: Subject, history: History, _: None) -> RunDifference | None:
-    """Compare processes with each other. This one is none of them: it has other hashes each time it
-    is started, so that a difference would come and go.
+    """Compare two other processes with each other. This process is neither of them: its hashes
+    differ at each start, so that a difference would come and go.
     """
     if subject.not_sent is not None:
         return _alone(subject.not_sent, Observed())
@@ -207,7 +207,7 @@ def _processes(subject: Subject, history: History, _: None) -> RunDifference | N
 
 
 def _outcome(call: Call, *arguments: Any) -> Observed | StatekitError:
-    """Return what a run in another process comes to, or its error."""
+    """Return the result of a run in another process, or its error."""
     try:
         result: Observed = _called(call, *arguments)
     except NotThereError:
@@ -218,18 +218,18 @@ def _outcome(call: Call, *arguments: Any) -> Observed | StatekitError:
 
 
 class NotThereError(StateTypeError):
-    """Another process cannot have the function."""
+    """The error that another process cannot import the function."""
 
 
 Call = Callable[..., Any]
-"""Calls a function with arguments in another process."""
+"""A function that calls a function with arguments in another process."""
 
 
 def _called(call: Call, *arguments: Any) -> Any:
-    """Return what a function returns in another process.
+    """Call a function in another process, and return its result.
 
     Raises:
-        NotThereError: it cannot import what the job refers to.
+        NotThereError: the process cannot import a module to which the job refers.
     """
     try:
         return call(*arguments)
@@ -265,7 +265,7 @@ def _rescaled(subject: Subject, history: History, shards: list[int], wrong: list
     """Run with other shards in each epoch.
 
     Parameters:
-        wrong: gets what is wrong with operator state that other shards have now.
+        wrong: gets a message for each operator state that is wrong after a rescale.
     """
 
     def disturb(harness: JobHarness, number: int) -> JobHarness:
@@ -293,11 +293,11 @@ def _misplaced(
     after: dict[tuple[str, str], list[Any]],
     number: int,
 ) -> Iterator[str]:
-    """Yield what is wrong with operator states after a rescale.
+    """Yield a message for each operator state that is wrong after a rescale.
 
     Parameters:
         before, after: the operator states of all shards.
-        number: of the epoch that follows.
+        number: the number of the epoch that follows.
     """
     for operator, spec in subject.local_states:
         assert spec.redistribute is not None
@@ -309,9 +309,9 @@ def _misplaced(
 
 
 def _rescaling(subject: Subject, history: History, shards: list[int]) -> RunDifference | None:
-    """Compare a history with one that is rescaled between epochs. Operator states of other shards
-    are other ones: each element has to be where the rule says. Those of one shard have to survive
-    that they are split and merged.
+    """Compare a history with one that is rescaled between epochs. The operator states of several
+    shards differ from those of one: after a rescale, each element must be in the shard that the
+    rule gives. The states of one shard must survive a split and a merge.
     """
     one, wrong = subject.plain_run(history), list[str]()
     if one is None:
@@ -322,7 +322,9 @@ def _rescaling(subject: Subject, history: History, shards: list[int]) -> RunDiff
 
 
 def _not_redistributed(subject: Subject, one: Observed, shards: list[int]) -> str | None:
-    """Return which operator state is another one when it is split into so many and merged."""
+    """Return the first operator state that a split into so many shards and a merge change; None if
+    there is none.
+    """
     into = [each for each in shards if each > 1]
     for operator, name, hooks in subject.redistributed if into else ():
         values = [each.operator_states[operator, name][0] for each in one.contents]
@@ -358,8 +360,8 @@ def _reordered(subject: Subject, history: History, order: str) -> Observed:
 
 
 def _arrival(subject: Subject, history: History, order: str) -> RunDifference | None:
-    """Compare a history with one in another order. What a window has gathered may be in any order,
-    as long as its result is the same.
+    """Compare a history with one in another order. The stored records of a window may be in any
+    order, as long as its result is the same.
     """
     only_windows = all(map(_is_window, subject.functions))
     compare = emitted_in_any_order if only_windows else in_any_order
@@ -406,7 +408,7 @@ def _errors(subject: Subject, history: History, _: None) -> RunDifference | None
 
 
 def _alone(what: str | None, observed: Observed) -> RunDifference | None:
-    """Return what is wrong with a run that is compared with no other; None if nothing is."""
+    """Return the difference for an error in a single run; None if there is no error."""
     return (
         None if what is None else RunDifference(what, ("one shard in memory", ""), (observed, None))
     )
@@ -487,7 +489,7 @@ def _growth(subject: Subject, history: History, _: None) -> RunDifference | None
 
 
 def _timers_left(observed: Observed) -> str | None:
-    """Return which key has timers and no state."""
+    """Return the first key that has timers and no state; None if there is none."""
     for number, contents in enumerate(observed.contents):
         for operator, timers in contents.timers.items():
             held = [values for (of, _), values in contents.states.items() if of == operator]
@@ -502,7 +504,9 @@ def _timers_left(observed: Observed) -> str | None:
 
 
 def _values_left(subject: Subject, observed: Observed) -> str | None:
-    """Return which values are there although all have expired; or which rows without a value."""
+    """Return the first value that has not expired at the end, or rows without a value; None if
+    there are none.
+    """
     for contents in observed.contents[-1:]:
         for operator, state in subject.expiring_states:
             for key, value in contents.states[operator, state].items():
@@ -521,7 +525,7 @@ def _values_left(subject: Subject, observed: Observed) -> str | None:
 
 
 def always(_: Subject) -> str | None:
-    """Return None: it is checked for all."""
+    """Return None: the property is checked for every subject."""
     return None
 
 
@@ -540,7 +544,7 @@ def _if_cuts_do_not_matter(subject: Subject) -> str | None:
 
 
 def _emits_per_epoch(declared: Process[Any, Any, Any]) -> str | None:
-    """Return why the results of a function depend on epochs; None if they do not."""
+    """Return the reason why the results of a function depend on epochs; None if they do not."""
     if _is_window(declared):
         return None
     if declared.traits.combiner is not None:
@@ -783,6 +787,6 @@ PROPERTIES: tuple[Property, ...] = (
         is_confirmed=False,
     ),
 )
-"""Those that find most come first: `repeats` and `restarts`, which find what is kept outside of
-states.
+"""The properties that find most come first: `repeats` and `restarts`, which find values that are
+kept outside of states.
 """

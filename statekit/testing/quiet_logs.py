@@ -1,4 +1,4 @@
-"""Log of statekit while runs are disturbed on purpose: it is not shown."""
+"""Suppression of statekit's log while runs are disturbed on purpose."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _NOTHING = logging.CRITICAL + 1
 
 _lock = threading.Lock()
 _levels: list[int] = []
-"""The level of statekit's log before the first of the blocks that run now, one for each block."""
+"""Level of statekit's log before the first of the blocks that run now, one for each block."""
 
 
 @contextlib.contextmanager
 def quiet_logs() -> Iterator[None]:
-    """Show no log of statekit within a block, nor those of other threads: warnings are expected
+    """Suppress the log of statekit in a block, also that of other threads: warnings are expected
     where stores and disks fail, copies are stale, and weeks pass between two epochs. The logs of
     the user are shown.
     """

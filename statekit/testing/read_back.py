@@ -1,5 +1,5 @@
-"""What others read of a checkpoint, who have its schemas and none of the code, against what the
-functions see: queries of each epoch, a replica that follows, and a feed of changes.
+"""Reads of a checkpoint by others, who have its schemas and none of the code, compared with the
+states of the functions: queries of each epoch, a replica that follows, and a change feed.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from statekit.testing.comparison import is_same
 from statekit.testing.driver import EpochContents
 
 _EPOCHS_MAX = 6
-"""Of so many epochs, the last ones, queries are compared."""
+"""Number of epochs, the last ones, whose queries are compared."""
 
 _Rows = dict[tuple[str, Any], Change]
 """The rows of a state as a feed gives them, by the text of the key and the place."""
 
 
 def misread(job: Job, repository: Repository, contents: Sequence[EpochContents]) -> str | None:
-    """Return what is read of the epochs of a checkpoint otherwise than the functions see it; None
-    if nothing is.
+    """Return the first difference between reads of a checkpoint and the states of the functions;
+    None if there is none.
 
-    The reader replays the change files. So it also finds what a working copy has by mistake.
+    The reader replays the change files. So it also finds rows that a working copy has by mistake.
 
     Parameters:
-        contents: after each epoch.
+        contents: the stored contents after each epoch.
     """
     first = max(0, len(contents) - _EPOCHS_MAX)
     for number in range(first, len(contents)):
@@ -65,7 +65,8 @@ class FollowedReplica:
         repository: its checkpoint.
 
     Attributes:
-        misread: what it reads otherwise than the functions see it; None if nothing.
+        misread: the first difference between its reads and the states of the functions; None if
+            there is none.
     """
 
     def __init__(self, job: Job, repository: Repository) -> None:
@@ -75,10 +76,10 @@ class FollowedReplica:
         self.misread: str | None = None
 
     def follow(self, contents: EpochContents) -> None:
-        """Read the last epoch.
+        """Read the last epoch, and compare it.
 
         Parameters:
-            contents: after it.
+            contents: the stored contents after this epoch.
         """
         if self._replica is None:
             self._replica = Replica(self._repository, follow=False, allow_pickle=True)
@@ -99,7 +100,7 @@ class FollowedReplica:
 
 
 def read_values(reader: CheckpointReader, operator: str, state: str) -> dict[str, Any]:
-    """Return what a reader shows of a state, by the texts of its keys."""
+    """Return the values of a state as a reader shows them, by the texts of the keys."""
     with tempfile.TemporaryDirectory() as directory:
         return {repr(key): value for key, value in reader.rows(operator, state, directory)}
 
@@ -115,8 +116,8 @@ def _read_states(job: Job) -> Iterator[tuple[Operator, StateSpec]]:
 def _misfed(
     repository: Repository, operator: Operator, spec: StateSpec, contents: Sequence[EpochContents]
 ) -> str | None:
-    """Return where a table to which the changes of a state are applied has other values, as they
-    are stored and as they are resolved into rows.
+    """Return the first value that differs in a table to which the changes of a state are applied,
+    as stored changes and as changes that are resolved into rows; None if there is none.
     """
     with tempfile.TemporaryDirectory() as directory:
         for is_resolved in (False, True):
@@ -140,7 +141,9 @@ def _misfed(
 
 
 def _apply(table: _Rows, epoch: EpochChanges, *, is_resolved: bool) -> str | None:
-    """Apply the changes of an epoch to a table. Return which value was not there before it."""
+    """Apply the changes of an epoch to a table. Return the first row whose value is not the
+    previous value in its change; None if there is none.
+    """
     if epoch.kind == "snapshot":
         table.clear()
     for change in epoch:
@@ -166,7 +169,7 @@ def _fed(spec: StateSpec, table: _Rows, epoch: EpochChanges | None) -> dict[str,
     """Return the values of a table by the texts of their keys.
 
     Parameters:
-        epoch: by whose clocks rows expire; None if expired rows were deleted.
+        epoch: the epoch by whose clocks rows expire; None if expired rows were deleted.
     """
     now = None
     if epoch is not None and spec.ttl is not None:
@@ -192,10 +195,11 @@ def _fed(spec: StateSpec, table: _Rows, epoch: EpochChanges | None) -> dict[str,
 def _differs(
     operator: Operator, spec: StateSpec, contents: EpochContents, found: Mapping[str, Any]
 ) -> str | None:
-    """Return at which key values that were read differ from what the function has.
+    """Return the first key whose value was read differently than the function has it; None if there
+    is none.
 
     Parameters:
-        found: what was read, by the texts of the keys.
+        found: the values that were read, by the texts of the keys.
     """
     held = _shown(operator.declared, spec, contents.states[operator.name, spec.name])
     default = None if spec.default is None else _shows(spec)(spec.default)

@@ -16,7 +16,7 @@ _ABSENT = "-"
 def differing_rows(
     left: Sequence[Any], right: Sequence[Any], *, by_key: bool = False
 ) -> list[str] | None:
-    """Return the lines of a table of what differs between two lists of records; None if they are
+    """Return the lines of a table of the differences between two lists of records; None if they are
     no records.
 
     Parameters:
@@ -105,14 +105,13 @@ def _text(value: Any) -> str:
 
 
 def _short(text: str, begin: int) -> str:
-    """Return a text from a place on, and where it was cut."""
+    """Return a part of a text from a position on, with marks at the cuts."""
     left = "…" if begin else ""
     right = "…" if len(text) > begin + _CELL_MAX else ""
     return f"{left}{text[begin : begin + _CELL_MAX]}{right}"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows with columns of equal width."""
     widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
     lines = []
     for row in rows:

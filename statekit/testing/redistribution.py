@@ -61,10 +61,10 @@ def check_redistribution(
 
 
 def wrong_pieces(rule: Redistribute, before: Sequence[Any], after: Sequence[Any]) -> str | None:
-    """Return what is wrong with the operator state of new shards; None if nothing is.
+    """Return a message if the operator state of new shards is not that of the rule; otherwise None.
 
     Parameters:
-        rule: of the state.
+        rule: the rule of the state.
         before, after: the state of each old and of each new shard; None or an empty list for none.
     """
     if len(before) == len(after):
@@ -84,7 +84,7 @@ def wrong_pieces(rule: Redistribute, before: Sequence[Any], after: Sequence[Any]
 
 
 def _even(elements: list[Any], shards: int) -> list[list[Any]]:
-    """Return pieces that follow each other, the first ones with one element more."""
+    """Return consecutive pieces. The first ones have one element more."""
     size, larger = divmod(len(elements), shards)
     waiting = iter(elements)
     sizes = [size + 1] * larger + [size] * (shards - larger)
@@ -92,7 +92,9 @@ def _even(elements: list[Any], shards: int) -> list[list[Any]]:
 
 
 def _by_hooks(hooks: Redistribute, before: Sequence[Any], shards: int) -> list[Any]:
-    """Return what the user's functions make of states. A shard alone keeps its own."""
+    """Return the states of the new shards, by the user's functions. A state that is neither split
+    nor merged stays as it is.
+    """
     split, merge = _functions(hooks)
     blank: Any = [] if any(isinstance(part, list) for part in before) else None
     if len(before) > shards:
@@ -128,7 +130,7 @@ def _listed(name: str, given: Any) -> list[Any]:
 
 
 def _called(call: str, function: Any, *arguments: Any) -> Any:
-    """Return what a function of the user returns."""
+    """Return the result of a function of the user. Its error becomes an AssertionError."""
     __tracebackhide__ = True
     try:
         return function(*arguments)

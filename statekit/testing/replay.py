@@ -35,7 +35,7 @@ from statekit.timestamp import instant
 from statekit.watermark import END
 
 _FILLED = (ValueState, ListState, MapState)
-"""States that `update` fills with what they had."""
+"""States whose contents `update` can set."""
 
 
 class Replay:
@@ -44,10 +44,10 @@ class Replay:
     Nothing of the checkpoint changes, and no sink is written.
 
     Parameters:
-        job: with the operator. Its code may be another than that which recorded them.
+        job: the job with the operator. Its code may differ from the code that recorded the records.
         checkpoint: a directory, an object store URL or an open repository.
-        epoch: the number of the epoch that is run again; a failed one has the number after the last
-            one.
+        epoch: the number of the epoch to run again. A failed epoch has the number after the last
+            committed one.
         recorded_at: the path of the `Recorder`.
         operator: its name; None if the job has only one.
         key: run the records of this key only.
@@ -128,7 +128,7 @@ class Replay:
         return self._harness.states_of(self.operator, key, plan)
 
     def run(self) -> list[Any]:
-        """Run the records, and return what the function emits, as sinks get it.
+        """Run the records, and return the emitted records, as sinks get them.
 
         Raises:
             ProcessError: the function fails.
@@ -143,8 +143,8 @@ class Replay:
         """Return a test that calls the function with the records of the key, and with the states
         that the key had before. It does not need the checkpoint.
 
-        Where calls alone do not come to the same, it runs the records again as `replay` does: a
-        function with timers that are due, in order of time, or of an aggregate.
+        If calls alone do not give the same result, the test runs the records again as `replay`
+        does: for a function with due timers, in order of time, or of an aggregate.
         """
         name = f"{self.operator.name}_in_epoch_{self.epoch}"
         outputs: list[Any] = []
@@ -155,8 +155,8 @@ class Replay:
         return "\n".join(writer.test(name, body, ["replay", "states"]))
 
     def _held_for_calls(self) -> Mapping[str, Any] | None:
-        """Return the states of the key before; None if calls of the function with the records do
-        not do what the epoch did.
+        """Return the states of the key before the epoch; None if calls of the function with the
+        records are not the same as the epoch.
         """
         process, key = self._process, self.key
         if key is None or process.takes_runs or process.ordered is not None or not self.records:
@@ -178,7 +178,7 @@ class Replay:
         Parameters:
             writer: of the test.
             held: the states of the key before.
-            outputs: is given what the calls emit.
+            outputs: gets the records that the calls emit.
         """
         process, given = self._process, states(self._process, self.key, at=self.at)
         function = writer.name_of(process, process.fn)
@@ -208,7 +208,7 @@ class Replay:
         return f"assert replay(job, {where}{chosen}) == [...]  # say what is right"
 
     def _emitted(self, attempt: Recorded) -> Iterator[list[Any]]:
-        """Yield what a shard emits."""
+        """Yield the records that a shard emits, in lists."""
         plan = self._planned(attempt.shard, attempt)
         if self.key is not None:
             plan = self._at_key(plan, self.key)
@@ -252,7 +252,7 @@ class Replay:
                 yield batch.chosen(chosen, of_columns=self._process.traits.takes_columns)
 
     def _records_of(self, attempt: Recorded) -> Iterator[Any]:
-        """Yield the records of an attempt; of columns, rows."""
+        """Yield the records of an attempt; for columns, their rows."""
         if self.key is None:
             for _, records in attempt.broadcast:
                 yield from records
@@ -274,7 +274,7 @@ def replay(
     shard: int | None = None,
     backend: Backend = "memory",
 ) -> list[Any]:
-    """Run recorded records of an epoch again, and return what the function emits.
+    """Run recorded records of an epoch again, and return the emitted records.
 
     Parameters:
         job, checkpoint, epoch, recorded_at, operator, key, shard, backend: as for `Replay`.
@@ -332,7 +332,7 @@ def _kept(repository: Repository, epoch: int) -> Repository:
     """Return the checkpoint as it was before an epoch.
 
     Raises:
-        QueryError: it has not kept that.
+        QueryError: the checkpoint has not kept the epoch before.
     """
     epochs = repository.epochs()
     if epoch < 0 or epoch > (epochs[-1] + 1 if epochs else 0):

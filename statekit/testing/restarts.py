@@ -11,14 +11,14 @@ from statekit.testing.job_harness import JobHarness
 from statekit.testing.subject import Observed, Step
 
 ATTEMPTS_MAX = 50
-"""How often an epoch with faults is tried. Each fault happens once."""
+"""Maximum number of attempts of an epoch with faults. Each fault happens once."""
 
 
 def with_restarts(
     step: Step, started: Callable[[], JobHarness], harness: JobHarness | None, observed: Observed
 ) -> JobHarness:
-    """Run an epoch until it is committed. After an error the process goes on, with its working
-    copies; after another one the job is started again.
+    """Run an epoch until it is committed. After the first error the process continues with its
+    working copies; after every second error the job is started again.
     """
     number, published = len(observed.epochs), dict[str, list[Any]]()
     for attempt in count(1):

@@ -1,5 +1,5 @@
 """Search for the smallest history for which a property does not hold: first in this process, where
-it is fast, and then in new processes, where nothing is left of runs before.
+it is fast, and then in new processes, where nothing is left of earlier runs.
 """
 
 from __future__ import annotations
@@ -21,35 +21,37 @@ from statekit.testing.shared_histories import Drawn, Find, SharedHistories, is_f
 from statekit.testing.subject import History, Subject
 
 _TRIES = 3
-"""So often a history that failed is run in new processes: some depend on chance."""
+"""Number of runs of a failed history in new processes: some failures depend on chance."""
 
 _TRIES_PRINTED = 10
-"""So often the history of a printed test is run in new processes until it fails there."""
+"""Maximum number of searches in new processes for the history of a printed test."""
 
 _SHARE = 0.3
-"""Of the histories, if those that fail in this process do not in new ones, which are slow."""
+"""Share of the histories that are tried in new processes, which are slow, if a failure of this
+process does not occur there.
+"""
 
 _SHRINKS_THERE = 100
-"""So often a history that fails in new processes is made smaller: each time takes a fork."""
+"""Maximum number of tries to shrink a history that fails in new processes: each takes a fork."""
 
 _WIDTH = 200
-"""Of a text in a line of the report."""
+"""Maximum length of a text in a line of the report, in characters."""
 
 Found = tuple[History, Any, RunDifference | None]
-"""A history, how it was disturbed, and what differs; None if it did not when it was run again."""
+"""A history, the disturbance of its run, and the difference; None if it did not occur again."""
 
 
 class Search:
     """Search for a history of a subject for which a property does not hold.
 
     Parameters:
-        subject: what is checked.
+        subject: the subject of the check.
         wanted: the property.
-        shared: the histories on which it was tried.
-        place: of the property among those that were tried on them.
+        shared: the histories on which the property was tried.
+        place: the place of the property among those that were tried on them.
 
     Attributes:
-        only_here: what differs in a history that fails in this process and not in new ones; None
+        only_here: the difference in a history that fails in this process and not in new ones; None
             if there is no such history.
     """
 
@@ -63,7 +65,7 @@ class Search:
         """Return the smallest history that fails; None if it fails in this process only.
 
         Parameters:
-            known: fails.
+            known: a history that fails.
         """
         # However late it is: it takes a part of the time that it took to find it.
         found = self._smallest(self._wanted.find, self._shared.batch, 1.0, lambda: False)
@@ -74,8 +76,8 @@ class Search:
         return self._here(found)
 
     def found_in_new_processes(self) -> Found | None:
-        """Return a history that fails in new processes, as it does not in this one; None if none
-        does.
+        """Return a history that fails in new processes although none fails in this one; None if
+        none does.
         """
         if self._can_be_confirmed:
             with contextlib.suppress(NotThereError):
@@ -86,11 +88,11 @@ class Search:
         return *found, self._wanted.find(self._subject, *found)
 
     def _found_there(self, found: tuple[History, Any] | None) -> Found | None:
-        """Return a history that fails in new processes: what has failed here, or another one. None
-        if none does.
+        """Return a history that fails in new processes: the one that has failed here, or another
+        one. None if none fails.
 
-        What Python cannot look into is left in this process after a run. If what fails here does
-        not fail there, and no other history does, `only_here` is set.
+        Memory that Python cannot look into is left in this process after a run. If a history fails
+        here, and no history fails in new processes, `only_here` is set.
         """
         for _ in range(_TRIES if found is not None else 0):
             assert found is not None
@@ -137,7 +139,9 @@ class Search:
         return None if found is None else self._without_others(Drawn(*found[0]), find)
 
     def _without_others(self, failed: Drawn, find: Find) -> tuple[History, Any]:
-        """Return a history that fails, without what does not matter for it."""
+        """Return a failed history and its disturbance, without the parts that do not matter for the
+        failure.
+        """
         history, argument = failed.history, failed.arguments[self._place]
         if not self._wanted.is_shrunk:
             return history, argument
@@ -149,8 +153,8 @@ class Search:
 def without_others(
     history: History, argument: Any, fails: Callable[[History, Any], bool]
 ) -> tuple[History, Any]:
-    """Return a history without the records and epochs that do not matter for its failure, and how
-    it is disturbed then: in the same epochs, which have other numbers if one before is left out.
+    """Return a history without the records and epochs that do not matter for its failure, and its
+    disturbance. The epochs of the disturbance are renumbered if an earlier one is left out.
     """
     number = len(history) - 1
     while number >= 0:
@@ -166,7 +170,7 @@ def without_others(
 
 
 def _without_epoch(argument: Any, number: int) -> Any:
-    """Return the epochs of a disturbance when an epoch before or among them is left out."""
+    """Return the epochs of a disturbance after one epoch of the history is left out."""
     if not isinstance(argument, set):
         return argument
     return {each - 1 if each > number else each for each in argument}
@@ -175,8 +179,9 @@ def _without_epoch(argument: Any, number: int) -> Any:
 def _with_fewer_records(
     history: History, argument: Any, number: int, name: str, fails: Callable[[History, Any], bool]
 ) -> History:
-    """Return a history without records that do not matter, of one epoch and source. Parts are left
-    out first, so that records go that matter only together, such as an opening and its end.
+    """Return a history without the records of one epoch and source that do not matter. Large parts
+    are left out first, so that records go that matter only together, such as an opening and its
+    end.
     """
     records = history[number][name]
     size = 1 << max(0, (len(records) // 2).bit_length() - 1)
@@ -191,7 +196,7 @@ def _with_fewer_records(
 
 
 def _with_fewer(argument: Any, fails: Callable[[Any], bool]) -> Any:
-    """Return how a history is disturbed, without what does not matter for its failure."""
+    """Return a disturbance without the elements that do not matter for the failure."""
     if isinstance(argument, set | list):
         for each in list(argument):
             fewer = type(argument)(other for other in argument if other is not each)

@@ -1,4 +1,4 @@
-"""All properties are tried on the same histories: each is drawn once, and has one plain run."""
+"""Histories on which all properties are tried: each is drawn once, and has one plain run."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 _HISTORIES_MIN = 30
-"""Of so many histories, most have records."""
+"""Number of histories from which on most must have records."""
 
 _BATCH = 10
-"""So many histories are drawn from one seed. Hypothesis draws ten that have nothing to do with each
-other, and after them many that differ in little from the one before.
+"""Number of histories that are drawn from one seed. Hypothesis draws ten independent ones, and
+after them many that differ little from the one before.
 """
 
 _SEEDS_APART = 1_000_003
-"""Checks with seeds that follow each other have no batch in common."""
+"""Distance of the seeds of two batches: checks with consecutive seeds have no batch in common."""
 
 
 class Drawn(NamedTuple):
-    """A history, and how each property disturbs it.
+    """A history, and the disturbance of each property.
 
     Parameters:
-        arguments: of the properties, in their order.
+        arguments: the disturbances, in the order of the properties.
     """
 
     history: History
@@ -55,8 +55,8 @@ class Failed(NamedTuple):
     """A property that does not hold.
 
     Parameters:
-        place: of the property, among those that were tried.
-        drawn: for which it does not.
+        place: its place among the properties that were tried.
+        drawn: the history for which it does not hold.
     """
 
     place: int
@@ -64,20 +64,20 @@ class Failed(NamedTuple):
 
 
 class SharedHistories:
-    """Histories on which properties are tried, in turns.
+    """Histories on which properties are tried in turn.
 
     Parameters:
-        subject: what is checked.
-        properties: in the order in which one that does not hold is looked for.
+        subject: the subject of the check.
+        properties: the properties, in the order of the search for one that does not hold.
         histories: a strategy of histories.
-        effort: how many are tried.
-        until_s: until this reading of `stopwatch_s`; None for as long as it takes.
+        effort: the number of histories, and their seed.
+        until_s: the reading of `stopwatch_s` at which the search ends; None for no limit.
 
     Attributes:
-        sizes: of each property, how many records the histories had on which it was tried.
+        sizes: for each property, the numbers of records of the histories on which it was tried.
         inputs: a strategy of the parts of `Drawn`.
-        effort: as it is given.
-        batch: how many were drawn from which seed, at last.
+        effort: the given effort.
+        batch: the number of histories and the seed of the last batch.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class SharedHistories:
         return self._failed
 
     def _start_batch(self, number: int, wanted: int) -> None:
-        """Set which histories come next. Each batch begins with the smallest one, once more."""
+        """Select the next histories. Each batch begins with the smallest one, once more."""
         self._drawn = 0
         seed = (self.effort.filled().seed or 0) + number * _SEEDS_APART
         self.batch = replace(self.effort, seed=seed, examples=min(_BATCH, wanted) + bool(number))
@@ -136,12 +136,12 @@ class SharedHistories:
         return self.is_late() or self._before == 0
 
     def is_late(self) -> bool:
-        """Whether the time is over."""
+        """Return whether the time limit has passed."""
         return self._until_s is not None and stopwatch_s() > self._until_s
 
     @property
     def _before(self) -> int:
-        """How many properties come before the one that is known to fail."""
+        """Number of properties before the one that is known to fail."""
         return len(self._properties) if self._failed is None else self._failed.place
 
     def _tried(self, made: tuple[History, tuple[Any, ...]]) -> bool:
@@ -152,11 +152,12 @@ class SharedHistories:
         number, self._last = len(self._made), drawn
         self._made.append(_size(drawn.history))
         self._try(filter(partial(self._has_turn, number), range(self._before)), drawn)
+        # No failure is reported to Hypothesis, which would shrink it and draw other histories.
         return False
 
     def _has_turn(self, number: int, place: int) -> bool:
-        """Return whether a property is tried on a history: those with a small share are tried on
-        few, as far from each other as can be, since the first ones are the smallest.
+        """Return whether a property is tried on a history. A property with a small share is tried
+        on few histories, spread evenly, since the first ones are the smallest.
         """
         part = self._parts[place]
         return math.floor((number + 1) * part) > math.floor(number * part)
@@ -174,7 +175,9 @@ class SharedHistories:
                 return
 
     def _is_as_before(self, place: int, drawn: Drawn) -> bool:
-        """Return whether a property was tried on the history before, disturbed in the same way."""
+        """Return whether a property was tried on the same history before, with the same
+        disturbance.
+        """
         last = self._last_of[place]
         self._last_of[place] = drawn
         return (

@@ -57,8 +57,8 @@ class SinkJob:
 
     Parameters:
         home: the directory of its checkpoint, and of its other files.
-        records: that it reads and writes, at least one.
-        epoch_size: how many are in an epoch.
+        records: the records that it reads and writes, at least one.
+        epoch_size: the number of records in an epoch.
         is_on_spark: whether it runs on Spark.
     """
 
@@ -185,7 +185,7 @@ def _reason(exit_code: int) -> str:
 
 
 def _run_and_exit(make: Make, job: SinkJob, kill_at: int | None, answer: IO[bytes]) -> None:
-    """Run a job, in a process group of its own, and write how it ended."""
+    """Run a job in a process group of its own, and write its result."""
     code, points = UsersCode(make), None
     try:
         os.setsid()

@@ -1,4 +1,4 @@
-"""How it is shown that a sink leaves other records than it was given."""
+"""Message about a sink that leaves other records than those that it was given."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ _READ = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is there after a job was killed, started again, and ended.
+    """Result of a job that was killed, started again, and has ended.
 
     Parameters:
         given: the records that the job wrote.
-        epoch_size: how many are in an epoch.
+        epoch_size: the number of records in an epoch.
         kills: the moments of the kills, one for each start but the last.
-        left: the records that are there.
-        failure: what stopped the last start, or reading; None if nothing did.
+        left: the records that are left in the sink.
+        failure: the error that stopped the last start, or reading; None if there was none.
     """
 
     given: list[Any]
@@ -61,12 +61,12 @@ class Outcome:
     failure: Failure | None = None
 
     def is_right(self, equal: Equal) -> bool:
-        """Return whether each record is there as often as it was given."""
+        """Return whether the sink has each record as often as it was given."""
         return self.failure is None and not any(differing(self.given, self.left, equal))
 
 
 def differing(given: list[Any], left: list[Any], equal: Equal) -> tuple[list[Any], list[Any]]:
-    """Return the records that are missing, and those that are there too often."""
+    """Return the records that are missing, and those that occur too often."""
     missing, surplus = list(given), []
     for record in left:
         place = next((n for n, each in enumerate(missing) if equal(each, record)), None)
@@ -81,7 +81,7 @@ def explained_outcome(name: str, outcome: Outcome, equal: Equal) -> str:
     """Return the message about an outcome that is wrong.
 
     Parameters:
-        name: of the sink.
+        name: the name of the sink.
     """
     missing, surplus = differing(outcome.given, outcome.left, equal)
     twice = [each for each in surplus if any(equal(one, each) for one in outcome.given)]
@@ -100,7 +100,7 @@ def explained_outcome(name: str, outcome: Outcome, equal: Equal) -> str:
 
 
 def _meaning(*, missing: bool, twice: bool, surplus: bool) -> tuple[str, str]:
-    """Return what readers of the output find, and what to do about it."""
+    """Return the consequence for readers of the output, and the advice."""
     if twice:
         lacks = ", and others are missing" if missing else ""
         return f"records are there twice{lacks}", _REPLACE
@@ -110,7 +110,7 @@ def _meaning(*, missing: bool, twice: bool, surplus: bool) -> tuple[str, str]:
 
 
 def _kills(kills: Sequence[KillPoint]) -> Iterator[str]:
-    """Yield where the process was killed, and what the job did then."""
+    """Yield lines about each kill, and about the restart after the last one."""
     for number, kill in enumerate(kills):
         again = "again " if number else ""
         match kill.moment:
@@ -151,7 +151,7 @@ def _failure(failure: Failure) -> Iterator[str]:
 
 
 def _table(outcome: Outcome, missing: list[Any], surplus: list[Any], equal: Equal) -> Iterator[str]:
-    """Yield the records that are not there as often as they were given."""
+    """Yield the lines of a table of the records that do not occur as often as they were given."""
     distinct: list[Any] = []
     for record in [*missing, *surplus]:
         if not any(equal(each, record) for each in distinct):

@@ -1,4 +1,4 @@
-"""`check_sink`: kill a job at each line of its sink, and look whether each record is there once."""
+"""`check_sink`: kill a job at each line of its sink, and check that it leaves each record once."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from statekit.testing.sink_report import Equal, Outcome, explained_outcome
 T = TypeVar("T")
 
 _KILLS: dict[Depth, int] = {"quick": 30, "normal": 100, "deep": 2_000}
-"""How often a job is killed: with fewer kills, whole lines of a small sink would be left out."""
+"""Number of kills at each depth: with fewer, lines of a small sink would be left out."""
 
 _KILLS_ON_SPARK: dict[Depth, int] = {"quick": 2, "normal": 6, "deep": 40}
-"""The same on Spark, where each time costs seconds."""
+"""Number of kills at each depth on Spark, where each takes seconds."""
 
 _RECORDS = 6
 _EPOCHS = 3
 _EPOCHS_ON_SPARK = 2
 _SMALL = (1, 2)
-"""Numbers of records, each in an epoch of its own, that a failure is tried with."""
+"""Numbers of records with which a failure is tried again, each record in an epoch of its own."""
 
 _SMALL_KILLS = 30
 
@@ -52,19 +52,19 @@ def check_sink(
     there as often as it was given.
 
     Parameters:
-        make: called with a directory, returns the sink and a function without arguments that reads
-            what is there. The sink is a function `(records, epoch)`, as for `Job.run`; or one of
-            `sk.sinks` such as `callback(fn)`, or a `Sink` of your own, which runs on Spark. Each
-            start of the job calls `make`, and so does this process, to read: the directory is empty
-            for the first one alone. Its name can name a table.
+        make: takes a directory, and returns the sink and a function without arguments that reads
+            the records of the sink. The sink is a function `(records, epoch)`, as for `Job.run`; or
+            one of `sk.sinks` such as `callback(fn)`, or a `Sink` of your own, which runs on Spark.
+            Each start of the job calls `make`, and so does this process, to read: the directory is
+            empty for the first one alone. Its name can name a table.
         events: the type of the records, or records.
         equal: whether a record that was given and one that was read are the same.
-        depth: how often the job is killed: 30, 100 or 2,000 times, and on Spark 2, 6 or 40 times;
-            None for the depth that pytest was given, or "normal".
+        depth: the number of kills: 30, 100 or 2,000, and on Spark 2, 6 or 40; None for the depth
+            that pytest was given, or "normal".
 
     Raises:
         AssertionError: records are missing or there twice, or the sink fails.
-        StateTypeError: `make` or `events` is not what is needed.
+        StateTypeError: `make` or `events` is not valid.
 
     >>> from typing import NamedTuple
     >>> class Order(NamedTuple):
@@ -98,11 +98,11 @@ class _Trials:
     """Runs of jobs that write to a sink, each with a directory of its own.
 
     Parameters:
-        make: of the sink.
-        directory: of all of them.
+        make: makes the sink.
+        directory: the directory of all runs.
 
     Attributes:
-        process: where jobs are started.
+        process: the process that starts jobs.
     """
 
     process: OtherProcess
@@ -165,12 +165,12 @@ class _Trials:
     def first_wrong(
         self, records: list[Any], epochs: int, kills: int, equal: Equal
     ) -> Outcome | None:
-        """Return what is left by the first job that is killed and leaves other records than it was
-        given; None if none does.
+        """Return the first outcome in which the sink has other records than those that it was
+        given; None if there is none.
 
         Parameters:
-            epochs: how many the records are divided into.
-            kills: how many jobs are killed.
+            epochs: the number of epochs into which the records are divided.
+            kills: the number of jobs to kill.
         """
         epoch_size = -(-len(records) // epochs)
         outcome, moments = self._run(records, epoch_size, ())
@@ -183,7 +183,7 @@ class _Trials:
         return None
 
     def smaller(self, records: list[Any], kills: int, equal: Equal) -> Outcome | None:
-        """Return the same of the fewest records that show it; None if few do not."""
+        """Return a wrong outcome of the fewest records that show it; None if few do not."""
         for count in _SMALL:
             if count < len(records):
                 wrong = self.first_wrong(records[:count], count, kills, equal)
@@ -194,7 +194,7 @@ class _Trials:
     def _run(
         self, records: list[Any], epoch_size: int, kill_at: Sequence[int]
     ) -> tuple[Outcome, list[KillPoint]]:
-        """Start a job until it ends, and return what is left, and the moments of the last start.
+        """Start a job until it ends, and return its outcome and the moments of the last start.
 
         Parameters:
             kill_at: the number of a moment of each start but the last, from 1.
@@ -216,7 +216,7 @@ class _Trials:
             shutil.rmtree(home, ignore_errors=True)
 
     def _left(self, home: Path) -> tuple[list[Any], Failure | None]:
-        """Return the records that are there; or why they cannot be read."""
+        """Return the records in the sink, or the error of reading them."""
         try:
             _, read = self._made(home)
             left = read()
@@ -236,7 +236,7 @@ def _chosen(moments: Sequence[KillPoint], count: int) -> Iterator[tuple[int, ...
 
     Parameters:
         moments: of a job that is not killed.
-        count: how many jobs are killed at most.
+        count: the maximum number of jobs that are killed.
     """
     numbers = range(1, len(moments) + 1)
     once = count if count >= len(moments) else count - count // 3
@@ -249,6 +249,7 @@ def _chosen(moments: Sequence[KillPoint], count: int) -> Iterator[tuple[int, ...
         others = [number for number in some if number not in single]
         single += _spread(others, min(most, once - len(single)))
     yield from ((number,) for number in single)
+    # The second kill of a pair is in the first epoch after the restart: while the job recovers.
     of_epoch = max(1, len(moments) // (moments[-1].epoch + 1)) if moments else 0
     for pair in _spread(range(len(moments) * of_epoch), count - len(single)):
         number, again = divmod(pair, of_epoch)
@@ -267,7 +268,7 @@ def _spread(items: Sequence[T], count: int) -> list[T]:
 
 
 def _records(events: Any, *, on_spark: bool) -> list[Any]:
-    """Return the records that a job writes: those that are given, or some of a type.
+    """Return the records that a job writes: the given ones, or generated ones of a type.
 
     Raises:
         StateTypeError: there are none, or they are no records.

@@ -23,17 +23,18 @@ _END = b"\xff" * 16  # behind all keys of rows
 
 
 class StateDriver:
-    """Binds states to keys, which are texts, flushes them, begins epochs and crashes.
+    """Driver of states without a job: it binds them to keys, which are texts, flushes them, begins
+    epochs and crashes.
 
     Parameters:
         specs: the states by name.
         path: a directory for RocksDB; None keeps rows in memory.
-        wrap: returns the backend that states use, of the one with the rows.
+        wrap: takes the backend with the rows, and returns the backend for the states.
 
     Attributes:
         states: their handles at the current key.
         scope: the key scope.
-        backend: has the rows.
+        backend: the backend with the rows.
         processing_us, watermark_us: the times of the epoch.
     """
 
@@ -90,7 +91,9 @@ class StateDriver:
         self._iteration.enter(pack_group(_GROUP) + _KEYS.encode(key), key)
 
     def counted(self) -> dict[str, StateSize]:
-        """Return rows and bytes per state: those of earlier epochs, and what this one added."""
+        """Return rows and bytes per state: those of earlier epochs, plus those that this epoch
+        added.
+        """
         return {
             name: StateSize(size.rows + state.rows_added, size.bytes + state.bytes_added)
             for (name, size), state in zip(self.sizes.items(), self.states.values(), strict=True)
@@ -137,7 +140,6 @@ class StateDriver:
         self.spill()
 
     def _rows(self) -> Batch:
-        """Return all rows of the backend."""
         rows = Batch()
         for family in self._families:
             for row_key, row in self.backend.scan(family, b"", _END):

@@ -84,12 +84,12 @@ _BOUNDS = st.none() | st.integers(-7, 7)
 
 
 class StateMachine(RuleBasedStateMachine):
-    """Base of the machines: keys, epochs, crashes and time. Subclass that of a state type.
+    """Base of the machines: keys, epochs, crashes and time. Subclass the machine of a state type.
 
     Attributes of a subclass:
         state: the declaration, such as `Annotated[ValueState[int], Default(0)]`.
-        backend: where rows are: "memory" or "rocksdb".
-        values: a strategy of what is written; by default the values of the annotation.
+        backend: the backend of the rows: "memory" or "rocksdb".
+        values: a strategy of the values to write; by default the values of the annotation.
 
     Attributes:
         handle: the state at the current key.
@@ -137,7 +137,8 @@ class StateMachine(RuleBasedStateMachine):
     def _strategies(
         cls, types: Mapping[str, Any]
     ) -> dict[str, Callable[[], st.SearchStrategy[Any]]]:
-        """Return what makes each strategy that the subclass does not have.
+        """Return functions that make the strategies, by name. They are called for the strategies
+        that the subclass does not have.
 
         Parameters:
             types: in the brackets of the declaration, by their roles.
@@ -151,8 +152,8 @@ class StateMachine(RuleBasedStateMachine):
         """Begin at the first key.
 
         Parameters:
-            pending_rows: a state flushes after so many rows.
-            keys: all states flush after so many keys.
+            pending_rows: the number of rows after which a state flushes.
+            keys: the number of keys after which all states flush.
         """
         self._differs = False
         self._resources = contextlib.ExitStack()
@@ -196,7 +197,7 @@ class StateMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """Drop what was not committed, and begin the epoch again."""
+        """Drop all uncommitted changes, and begin the epoch again."""
         key = self._driver.scope.key
         self._driver.crash()
         self._models, self._clocks = copy.deepcopy(self._committed)
@@ -226,7 +227,7 @@ class StateMachine(RuleBasedStateMachine):
 
     @rule()
     def check_sizes(self) -> None:
-        """Check that the state counts the rows that it has."""
+        """Check the counts of rows and bytes of the state."""
         self._driver.enter(self._driver.scope.key)
         assert self._driver.counted()[_STATE] == self._driver.backend.sizes()[_STATE]
 
@@ -240,7 +241,7 @@ class StateMachine(RuleBasedStateMachine):
         assert not len(self._driver.scope.batch)
 
     def check(self) -> None:
-        """Compare everything that the state and the model have at the current key."""
+        """Compare the contents of the state and of its model at the current key."""
         raise NotImplementedError
 
     def check_all_keys(self) -> None:
@@ -283,17 +284,17 @@ class StateMachine(RuleBasedStateMachine):
 
     @rule()
     def clear(self) -> None:
-        """Remove all that the state has at the current key."""
+        """Remove the contents of the state at the current key."""
         self.both(lambda state: state.clear())
 
     def both(self, call: Callable[[Any], Any], *arguments: Any) -> None:
-        """Call the model and the state, and compare what they return or raise.
+        """Call the model and the state, and compare their results or errors.
 
         Arguments and results are changed afterwards: neither may notice.
 
         Parameters:
             call: gets the model or the state. An iterator that it returns is read to its end.
-            arguments: what it writes.
+            arguments: the values that the call writes.
         """
         expected, found = _outcome(call, self.model), _outcome(call, self.handle)
         self._differs = not is_same(found, expected)
@@ -312,7 +313,7 @@ class StateMachine(RuleBasedStateMachine):
 
 
 def _outcome(call: Callable[[Any], Any], of: Any) -> Any:
-    """Return what a call returns, or the class of its error."""
+    """Return the result of a call, or the class of its error."""
     try:
         returned = call(of)
     except (LookupError, StateTypeError) as error:
@@ -346,12 +347,12 @@ class _OneRowStateMachine(StateMachine):
 
     @rule()
     def exists(self) -> None:
-        """Look whether there is a value, which restarts no TTL."""
+        """Check for a value, which restarts no TTL."""
         self.both(lambda state: state.exists())
 
 
 class ValueStateMachine(_OneRowStateMachine):
-    """Compares a `ValueState` with its model.
+    """State machine that compares a `ValueState` with its model.
 
     >>> from hypothesis.stateful import run_state_machine_as_test
     >>> import statekit as sk
@@ -400,7 +401,7 @@ class _AddingStateMachine(_OneRowStateMachine):
 
 
 class ReducingStateMachine(_AddingStateMachine):
-    """Compares a `ReducingState` with its model.
+    """State machine that compares a `ReducingState` with its model.
 
     >>> from hypothesis.stateful import run_state_machine_as_test
     >>> import statekit as sk
@@ -419,7 +420,7 @@ class ReducingStateMachine(_AddingStateMachine):
 
 
 class AggregatingStateMachine(_AddingStateMachine):
-    """Compares an `AggregatingState` with its model.
+    """State machine that compares an `AggregatingState` with its model.
 
     >>> from hypothesis.stateful import run_state_machine_as_test
     >>> import statekit as sk
@@ -448,7 +449,7 @@ def _checks_added(spec: StateSpec) -> bool:
 
 
 class ListStateMachine(StateMachine):
-    """Compares a `ListState` with its model.
+    """State machine that compares a `ListState` with its model.
 
     >>> from hypothesis.stateful import run_state_machine_as_test
     >>> import statekit as sk
@@ -546,7 +547,7 @@ _ENTRIES = st.lists(st.tuples(_MAP_KEYS, _VALUES), max_size=5)
 
 
 class MapStateMachine(StateMachine):
-    """Compares a `MapState` with its model.
+    """State machine that compares a `MapState` with its model.
 
     Attributes of a subclass:
         map_keys: a strategy of the keys; by default the values of the annotation.

@@ -23,12 +23,12 @@ def states(
 ) -> dict[str, Any]:
     """Return empty states of a process function, and its context, to call it directly.
 
-    They are those of one key, in memory: pass them with `**`. Operator state is that of one empty
-    shard; broadcast state may be written too.
+    The states are those of one key, in memory. Pass them with `**`. Operator state is that of one
+    empty shard; broadcast state may be written too.
 
     Parameters:
         process: the decorated function.
-        key: what `ctx.key` is; the states do not depend on it.
+        key: the value of `ctx.key`; the states do not depend on it.
         at: the event time and the processing time of the context; None for 1970-01-01 UTC.
 
     Raises:

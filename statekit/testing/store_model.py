@@ -46,7 +46,6 @@ class StoreModel(KeyModel):
         self.function = self._answer, ()
 
     def _answer(self, request: Any) -> list[Any]:
-        """Handle a request, and return its answer."""
         kind, arguments, cls = self._declared.of[type(request)]
         results = self._results(kind, arguments, request)
         found = request._asdict() | dict(zip(_RESULTS[kind], results, strict=False))
@@ -56,7 +55,7 @@ class StoreModel(KeyModel):
         """Handle a request, and return its results.
 
         Parameters:
-            declared: what the operation was declared with.
+            declared: the options with which the operation was declared.
         """
         match kind:
             case "put":

@@ -1,4 +1,4 @@
-"""Hypothesis strategies: values of annotations, and records. They are made of the types alone."""
+"""Hypothesis strategies of values of annotations, and of records. They use the types alone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ __all__ = [
 T = TypeVar("T")
 
 _SIZE_MAX = 4
-"""Elements of a generated list, set or dict. Longer ones find little more, and take longer."""
+"""Maximum number of elements of a generated list, set or dict. Longer ones find little more, and
+take longer.
+"""
 
 _FIRST, _LAST = dt.datetime(1970, 1, 1), dt.datetime(2100, 1, 1)
 _LARGE = 10**9  # sums of some of these fit a state
@@ -160,7 +162,7 @@ class _Values:
     def _filled(
         self, annotation: Any, origin: Any, arguments: tuple[Any, ...], sizes: dict[str, Any]
     ) -> st.SearchStrategy[Any]:
-        """Return a strategy of containers of such sizes."""
+        """Return a strategy of containers of the given sizes."""
         if origin is tuple:
             return st.lists(self.of(arguments[0]), **sizes).map(tuple)
         if origin in (dict, Mapping):
@@ -172,7 +174,6 @@ class _Values:
         raise StateTypeError(f"no values of {shown(annotation)} can be made: {_INSTEAD}")
 
     def _struct(self, cls: Any) -> st.SearchStrategy[Any]:
-        """Return a strategy of the instances of a class."""
         if cls in self.open:
             return self.open[cls]
         self.open[cls] = st.deferred(lambda: made)
@@ -200,7 +201,6 @@ class _Values:
         return st.fixed_dictionaries(required, optional=optional)
 
     def _field(self, cls: Any, field: Field) -> st.SearchStrategy[Any]:
-        """Return a strategy of the values of a field."""
         try:
             return self.of(field.annotation)
         except StateTypeError as error:
@@ -249,7 +249,7 @@ _LIMITS = (
     *("ge", "gt", "le", "lt", "multiple_of"),
     *("min_length", "max_length", "max_digits", "decimal_places", "pattern"),
 )
-"""What annotated_types, pydantic, msgspec and statekit call them."""
+"""Names of the limits in annotated_types, pydantic, msgspec and statekit."""
 
 
 class _Limits:
@@ -268,7 +268,7 @@ class _Limits:
 
     @property
     def are_few(self) -> bool:
-        """Whether there is a largest number, or numbers are multiples."""
+        """True if there is a largest number, or numbers are multiples."""
         return any(name in self._known for name in ("le", "lt", "multiple_of"))
 
     def sizes(self) -> dict[str, Any]:
@@ -293,7 +293,6 @@ class _Limits:
         return kept | st.sampled_from(within) if within else kept
 
     def _allows(self, constant: Any) -> bool:
-        """Return whether a number or text is within the limits."""
         if isinstance(constant, str):
             return "pattern" not in self._known and self._is_so_long(constant)
         return self._holds(constant)
@@ -317,7 +316,7 @@ class _Limits:
         return strategy.filter(self._holds)
 
     def _texts(self) -> st.SearchStrategy[str]:
-        """Return a strategy of texts of such lengths, or that match a pattern."""
+        """Return a strategy of texts within the limits of length, or that match a pattern."""
         if "pattern" not in self._known:
             return st.text("ab☃", **self.sizes())
         pattern = self._known["pattern"]
@@ -353,7 +352,7 @@ class _Limits:
         return numbers.map(lambda number: number * step)
 
     def _decimals(self, least: Any, most: Any) -> st.SearchStrategy[decimal.Decimal]:
-        """Return a strategy of decimals with so many digits and places."""
+        """Return a strategy of decimals within the limits of digits and places."""
         places = self._known.get("decimal_places", 2)
         whole = self._known.get("max_digits", 18) - places
         largest = decimal.Decimal(10**whole - 1)
@@ -386,7 +385,7 @@ def _range(least: Any, most: Any) -> tuple[Any, Any]:
 
 
 def _flat(metadata: Iterable[Any]) -> Iterator[Any]:
-    """Yield metadata, and what groups of it consist of."""
+    """Yield metadata, and the members of its groups."""
     for each in metadata:
         if isinstance(each, Iterable) and not isinstance(each, str | bytes):
             yield from _flat(each)  # a group of annotated_types

@@ -1,5 +1,5 @@
-"""What is checked: a job, or one function as a job; histories of its sources; and what a run of it
-comes to.
+"""Subject of a check: a job, or one function as a job; the histories of its sources; and the
+results of its runs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Events = Any
 """A strategy of records, or records as examples; of a job with several sources, by their names."""
 
 DRAINS_MAX = 1_000
-"""After so many epochs without records, timers are taken to set each other without end."""
+"""Number of epochs without records after which timers are taken to set each other without end."""
 
 _INSTANT = dt.timedelta(microseconds=1)
 
@@ -55,25 +55,26 @@ _EPOCH = dt.timedelta(minutes=10)
 
 _STEPS = [dt.timedelta(hours=1), dt.timedelta(days=1)]
 _JUMPS_MAX, _LEAPS_MAX, _PART = 40, 60, 16
-"""Event time goes on by these steps behind the soonest timer, and then from timer to timer. After
-so many jumps it goes further each time, by a part of the time since the first of them. If there
-are timers after so many leaps, which is some 1,500 timers later, they set each other without end.
+"""Event time advances by `_STEPS` beyond the soonest timer, and then from timer to timer. After
+`_JUMPS_MAX` jumps, it advances further each time, by one part in `_PART` of the time since the
+first jump. If timers are left after `_LEAPS_MAX` leaps, some 1,500 timers later, they set each
+other without end.
 """
 
 _FEW_JUMPS = 5
-"""So many, if there is no end anyway."""
+"""Number of jumps if it is known that timers set each other without end."""
 
 _TIMERS_MAX = 10
-"""So many timers fire one after the other after the last record."""
+"""Number of epochs after the last record, each at the time of the soonest processing-time timer."""
 
 _LATER = [dt.timedelta(days=days) for days in (1, 40, 4_000, 4_000)]
-"""Steps of processing time after them: all other timers fire, and values expire."""
+"""Steps of processing time after these epochs, in which values expire."""
 
 _DISTANCE_MAX = dt.timedelta(days=400)
-"""Longer durations are not tried: time would leave the years of histories."""
+"""Limit of the durations that are tried: longer ones would leave the years of histories."""
 
 _WINDOWS_MAX = 2
-"""Event time stops before the ends of so many windows."""
+"""Number of window ends at which event time stops: right before the end, and at it."""
 
 _NOW = dt.timedelta(0)
 
@@ -85,14 +86,15 @@ _FAR_FUTURE = dt.datetime(9000, 1, 1, tzinfo=dt.UTC)
 
 @dataclass(frozen=True)
 class Step:
-    """What is run as one epoch.
+    """One epoch of a run.
 
     Parameters:
-        what: "records"; or without any, "watermark" for an event time that goes on, "end" for its
-            end, or "after" for a processing time that goes on after it.
+        what: "records" for an epoch over the records, which may be none; without records,
+            "watermark" for a later event time, "end" for the end of event time, or "after" for a
+            later processing time after that end.
         at: the processing time.
-        records: by source.
-        watermark: of "watermark".
+        records: the records by source.
+        watermark: the watermark of a "watermark" epoch.
     """
 
     what: Literal["records", "watermark", "end", "after"]
@@ -101,7 +103,7 @@ class Step:
     watermark: dt.datetime = _FAR_FUTURE
 
     def has_nothing_to_do(self, harness: JobHarness) -> bool:
-        """Return whether no epoch is run, since event time has ended in all operators."""
+        """Return whether the epoch is left out, because event time has ended in all operators."""
         return self.what == "end" and harness.is_drained
 
     def run(self, harness: JobHarness) -> dict[str, list[Any]]:
@@ -116,8 +118,8 @@ class Step:
                 return harness.send(**self.records)
 
     def reached(self, harness: JobHarness) -> dt.datetime:
-        """Return the watermark of the epoch, before it is run. It is later than that to which the
-        records before it have led.
+        """Return the watermark that the epoch will have. It is later than the watermark that
+        earlier records have reached.
         """
         before = harness.watermark
         if before is None or self.watermark > before:
@@ -134,12 +136,12 @@ class Step:
 
 @dataclass
 class Observed:
-    """What a run over a history comes to.
+    """Result of a run over a history.
 
     Parameters:
         epochs: the records of each sink, epoch by epoch. The last epochs are those in which event
             time ends.
-        contents: what is stored after each epoch.
+        contents: the stored contents after each epoch.
         is_endless: whether timers of event time set each other without end.
     """
 
@@ -148,13 +150,13 @@ class Observed:
     is_endless: bool = False
 
     def add(self, emitted: dict[str, list[Any]], harness: JobHarness) -> None:
-        """Add an epoch, or nothing if what is stored cannot be read."""
+        """Add an epoch. If its stored contents cannot be read, nothing is added."""
         contents = harness.contents()
         self.epochs.append(emitted)
         self.contents.append(contents)
 
     def next_timer(self, clock: Clock) -> dt.datetime | None:
-        """The time of the soonest timer by a clock; None if there is none."""
+        """Return the time of the soonest timer by a clock; None if there is none."""
         if not self.contents:
             return None
         of_keys = (timers for keys in self.contents[-1].timers.values() for timers in keys.values())
@@ -162,25 +164,27 @@ class Observed:
 
     @property
     def has_come_to_rest(self) -> bool:
-        """Whether no timer was left to fire, so that time went on until all values had expired."""
+        """True if no timer was left to fire, so that time advanced until all values had expired."""
         return not self.is_endless and self.next_timer("processing") is None
 
     @property
     def late(self) -> int:
-        """How many records were late."""
+        """Number of late records."""
         return self.contents[-1].late if self.contents else 0
 
 
 Disturb = Callable[[JobHarness, int], JobHarness]
-"""Called before each epoch with its number: may crash or rescale a job, or return another one."""
+"""A function that is called before each epoch, with the harness and the number of the epoch. It may
+crash or rescale the job, and returns the harness for the next epochs.
+"""
 
 
 class _Plain(NamedTuple):
     """A run that was not disturbed.
 
     Parameters:
-        how: whether processing time stood, and whether runs without end were stopped soon.
-        outcome: what came of it, or its error.
+        how: whether processing time stood still, and whether runs without end were stopped early.
+        outcome: its result, or its error.
     """
 
     history: History
@@ -189,22 +193,22 @@ class _Plain(NamedTuple):
 
 
 class Subject:
-    """A job that is checked.
+    """A job under check; one process function is checked as a job.
 
     Parameters:
         given: a process function, the output stream of an operator, or a job.
         is_killed: whether runs are in processes of their own, which crashes kill.
 
     Attributes:
-        given: what the user gave.
+        given: the argument of the user.
         job: the job.
-        variable: what a test calls the subject.
+        variable: the name of the subject in a written test.
         has_no_end: whether timers set each other without end in a run.
-        is_cut_short: whether runs without end are stopped soon: it is known that there are some.
-        runs: how many plain runs there were.
+        is_cut_short: whether runs without end are stopped early, because one is known.
+        runs: the number of plain runs with records.
         failed: their errors.
         growing: the operators and states that are known to grow without end.
-        memory: what functions keep outside of states, as it is before the first run.
+        memory: the memory of the functions outside of states, as it is before the first run.
     """
 
     def __init__(
@@ -241,12 +245,12 @@ class Subject:
 
     @property
     def has_event_time(self) -> bool:
-        """Whether an operator has event time."""
+        """True if an operator has event time."""
         return any(each.event_time is not None for each in self.functions)
 
     @property
     def undivided(self) -> str | None:
-        """Why it cannot be rescaled; None if it can."""
+        """Reason why the job cannot be rescaled; None if it can."""
         for declared in self.functions:
             for spec in declared.states:
                 is_broadcast = spec.kind.name == "broadcast"
@@ -256,8 +260,8 @@ class Subject:
 
     @cached_property
     def pickled(self) -> bytes:
-        """The job as other processes get it. If it is taken before the first run, what functions
-        keep outside of the states is not in it.
+        """The pickled job, for other processes. If it is read before the first run, it contains no
+        changes that runs make outside of states.
 
         Raises:
             StateTypeError: a function refers to something that cannot be sent.
@@ -273,7 +277,7 @@ class Subject:
 
     @property
     def not_sent(self) -> str | None:
-        """Why other processes cannot get the job; None if they can."""
+        """Reason why the job cannot be sent to other processes; None if it can."""
         try:
             return None if self.pickled else ""
         except StateTypeError as error:
@@ -285,7 +289,7 @@ class Subject:
         backend: Backend | WorkingCopies = "memory",
         checkpoint: Repository | None = None,
     ) -> JobHarness:
-        """Return a harness in a new process: nothing is left of runs before.
+        """Return a new harness. Nothing is left of earlier runs, as in a new process.
 
         Parameters:
             parallelism, backend, checkpoint: as for `JobHarness`.
@@ -296,8 +300,8 @@ class Subject:
         return JobHarness(self.job, parallelism, backend, checkpoint, memory=self.memory)
 
     def times_of(self, source: str) -> Callable[[Any], Any]:
-        """Return a function from a record of a source to its event time; to 0 without, or where
-        that is not known from the record alone.
+        """Return a function that returns the event time of a record of a source. It returns 0 if
+        there is no event time, or if the record alone does not determine it.
         """
         for operator in self.job.operators:
             if operator.declared.event_time is None:
@@ -309,8 +313,8 @@ class Subject:
         return lambda _: 0
 
     def _maps_between(self, source: str, stream: str) -> Sequence[Callable[[Any], Any]] | None:
-        """Return the functions of `map` between a source and a stream; None if the stream has other
-        records than one for each of the source, or for those that a filter takes.
+        """Return the functions of `map` between a source and a stream. None if anything else is
+        between them, except for filters after the maps.
         """
         maps: list[Callable[[Any], Any]] = []
         while stream != source:
@@ -332,13 +336,13 @@ class Subject:
         stands: bool = False,
         every: dt.timedelta | None = None,
     ) -> Observed:
-        """Run a history, then let time go on until nothing is left to happen, and return what comes
+        """Run a history, then advance time until nothing is left to happen, and return the result
         of both.
 
         Parameters:
-            disturb: what happens between epochs.
-            harness: a new one that runs them; None for one shard in memory.
-            stands: whether processing time stands until the last record.
+            disturb: disturbs the job before each epoch; None disturbs nothing.
+            harness: a new harness that runs the epochs; None for one shard in memory.
+            stands: whether processing time stands still until the last record.
             every: the processing time between two epochs, as for `steps`.
         """
         harness = harness or self.harness()
@@ -364,10 +368,11 @@ class Subject:
         harness: JobHarness | None = None,
         stands: bool = False,
     ) -> Observed | None:
-        """Return what comes of a run that is not disturbed; None if it fails, which is noted.
+        """Return the result of an undisturbed run; None if the run fails. Its error is then in
+        `failed`.
 
         Parameters:
-            watch: is called between epochs.
+            watch: called before each epoch.
         """
         if watch is None and harness is None:
             outcome = self.plain_outcome(history, stands=stands)
@@ -376,10 +381,10 @@ class Subject:
         return None if isinstance(outcome, StatekitError) else outcome
 
     def plain_outcome(self, history: History, *, stands: bool = False) -> Observed | StatekitError:
-        """Return what comes of a run that is not disturbed, or its error, which is noted.
+        """Return the result of an undisturbed run, or its error, which is then in `failed`.
 
-        Properties that are tried on the same history one after the other share a run. What it came
-        to must not be changed.
+        Properties that are checked on the same history one after the other share a run. Its result
+        must not be changed.
         """
         how = stands and self._has_processing_time, self.is_cut_short
         if self._plain is None or self._plain.history is not history or self._plain.how != how:
@@ -407,11 +412,12 @@ class Subject:
     ) -> Iterator[Step]:
         """Yield the epochs of a history, and of the time after it.
 
-        Those in which event time ends may have nothing to do.
+        Epochs in which event time ends may have nothing to do.
 
         Parameters:
-            observed: what came of the steps before. Nothing is added for a step with nothing to do.
-            stands: whether processing time stands until the last record.
+            observed: the result of the steps so far, which the caller extends after each step.
+                Nothing is added for a step with nothing to do.
+            stands: whether processing time stands still until the last record.
             every: the processing time between two epochs with records; None for that of
                 `_pauses`.
         """
@@ -449,9 +455,9 @@ class Subject:
                     yield Step(what, now)
 
     def _pauses(self, stands: bool) -> Iterator[dt.timedelta]:
-        """Return the processing times between epochs with records: some minutes, if results may
-        depend on it; then to the instant before a value of the last epoch expires, and to the one
-        at which it does.
+        """Return the processing times between epochs with records. If results may depend on it: ten
+        minutes; then until right before a value of the last epoch expires; then one instant, at
+        which it expires. Otherwise 0.
         """
         if stands or not self._has_processing_time:
             return repeat(_NOW)
@@ -462,18 +468,18 @@ class Subject:
 
     @property
     def _has_processing_time(self) -> bool:
-        """Whether results may depend on processing time: by timers, or values that expire."""
+        """True if results may depend on processing time: by timers, or values that expire."""
         return self._has_ttl("processing") or self.has_timers
 
     @property
     def has_timers(self) -> bool:
-        """Whether a function of the user has timers."""
+        """True if a function of the user has timers."""
         timed = (each for each in self.functions if each.traits.definition is None)
         return any(each.handles_timers for each in timed)
 
     def _while_timers(self, now: dt.datetime, observed: Observed) -> Iterator[Step]:
-        """Yield epochs in which event time goes on, a little at first: at its end, timers that set
-        each other would never stop firing.
+        """Yield epochs that advance event time while timers are left, in small steps at first. At
+        the end of event time, timers that set each other would never stop firing.
         """
         first: dt.datetime | None = None  # of those that are jumped to
         most = _FEW_JUMPS if self.is_cut_short else _JUMPS_MAX + _LEAPS_MAX
@@ -495,8 +501,8 @@ class Subject:
         self.has_no_end |= observed.is_endless
 
     def _around_ends_of_windows(self, now: dt.datetime, observed: Observed) -> Iterator[Step]:
-        """Yield epochs in which event time is right before a window is complete, and then there: at
-        the end of event time, all windows fire at once.
+        """Yield epochs whose watermark is right before the end of a window, and then at it. At the
+        end of event time, all windows would fire at once.
         """
         reached = dt.datetime.min.replace(tzinfo=dt.UTC)
         for _ in range(_WINDOWS_MAX):
@@ -508,7 +514,9 @@ class Subject:
             reached = soonest
 
     def _ends_of_windows(self, observed: Observed) -> Iterator[dt.datetime]:
-        """Yield when open windows of operators that read sources fire or are removed."""
+        """Yield the watermarks at which open windows of operators that read sources fire or are
+        removed.
+        """
         if not observed.contents:
             return
         contents = observed.contents[-1]
@@ -569,7 +577,7 @@ class Subject:
         return histories_of(self.records(events), epochs_min=1)
 
     def records(self, events: Events = None) -> dict[str, Sequence[Generated | Given]]:
-        """Return what the records of each source are made of, as for `histories`."""
+        """Return the generated or given records of each source, as arguments of `histories_of`."""
         given = self._by_source(events)
         return {source.name: self._members(source, given) for source in self.job.sources}
 
@@ -592,7 +600,7 @@ class Subject:
         """Check that names are those of sources.
 
         Parameters:
-            argument: that has the names.
+            argument: the name of the argument that has the names, for messages.
 
         Raises:
             StateTypeError: there is no such source.
@@ -608,7 +616,7 @@ class Subject:
         """Check that the records of an epoch are those of the sources.
 
         Parameters:
-            argument: that has them.
+            argument: the name of the argument that has the records, for messages.
 
         Raises:
             StateTypeError: one is not of the type of its source.
@@ -618,7 +626,7 @@ class Subject:
                 _record_of(argument, source, record)
 
     def _members(self, source: Source, given: Mapping[str, Any]) -> Sequence[Generated | Given]:
-        """Return the records of a source, of each of its types."""
+        """Return the given records of a source, or generated records of each of its types."""
         from hypothesis import strategies as st
 
         from statekit.testing.histories import Given
@@ -631,7 +639,7 @@ class Subject:
         return [Given(st.sampled_from(self._examples(source, records)))]
 
     def _examples(self, source: Source, given: Any) -> list[Any]:
-        """Return examples of records.
+        """Return the records that the user gave as examples.
 
         Raises:
             StateTypeError: they are no list, there are none, or one is not of the source's type.
@@ -683,8 +691,8 @@ class Subject:
         )
 
     def _distances(self, source: Source) -> list[dt.timedelta]:
-        """Return durations of the operators that read a source, of windows, TTLs and lateness; and
-        those in the code of the functions.
+        """Return the durations of windows, TTLs and lateness of the operators that read a source,
+        and the durations in the code of the functions.
         """
         micros: list[int] = []
         found: list[dt.timedelta] = []
@@ -700,7 +708,7 @@ class Subject:
         return [each for each in dict.fromkeys(found) if each]
 
     def _edges(self, source: Source) -> list[Edges]:
-        """Return where windows of the operators that read a source begin and end."""
+        """Return the begins and ends of the windows of the operators that read a source."""
         from statekit.testing.histories import Edges
 
         windows = [
@@ -726,10 +734,10 @@ class Subject:
 
 
 def _record_of(argument: str, source: Source, given: Any) -> Any:
-    """Return what an argument has for a source, after checking that it is a record of it.
+    """Return a record of an argument, after checking that it is a record of the source.
 
     Raises:
-        StateTypeError: it is none.
+        StateTypeError: it is not.
     """
     try:
         source.record_type.coerce(given)

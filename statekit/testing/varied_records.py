@@ -1,4 +1,4 @@
-"""Records that come again later: with later times, other numbers, and other members of enums."""
+"""Variations of repeated records: later times, other numbers, and other members of enums."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from statekit.records.record_type import RecordType
 from statekit.testing.strategies import instance, is_limited, is_made
 
 _STRIDE = 7
-"""Ints of a field differ by this much from those of the time before. They never meet those that
-other records of a small history had.
+"""Difference between the ints of a field in two repetitions. They never meet those that other
+records of a small history had.
 """
 
 
 class VariedRecords:
-    """Makes the records of a source for the time when they come again.
+    """Variations of the records of a source, one for each repetition.
 
     Parameters:
         source: the source.
         same: fields that stay as they are: those of keys.
-        apart: time from one time to the next.
+        apart: the time between two repetitions.
     """
 
     def __init__(self, source: Source, same: Iterable[str], apart: dt.timedelta) -> None:
@@ -35,11 +35,11 @@ class VariedRecords:
         self._apart = apart
 
     def of(self, record: Any, number: int) -> Any:
-        """Return a record as it comes again for the nth time; the record itself if its class
-        refuses the values.
+        """Return the variation of a record in a repetition; the record itself if its class refuses
+        the values.
 
         Parameters:
-            number: 0 for the first time, when nothing differs.
+            number: the number of the repetition; 0 for the first time, when nothing differs.
         """
         if number == 0:
             return record
@@ -50,10 +50,10 @@ class VariedRecords:
         return self._made(record, fields)
 
     def at_one_key(self, record: Any, key: dict[str, Any]) -> Any:
-        """Return a record with the key that others have.
+        """Return a record with the common key.
 
         Parameters:
-            key: the fields of keys, which get those of the record if they have none.
+            key: the fields of the common key, by name. Missing fields are taken from the record.
         """
         fields = self._fields_of(record)
         for name in self._same & fields.keys():
@@ -93,11 +93,12 @@ class VariedRecords:
         return value + number * self._apart if is_time else value
 
     def _varied(self, record: Any, name: str, value: Any, number: int, place: int) -> Any:
-        """Return the value of a field for the nth time. What a dict of no known types has stays,
-        but for times.
+        """Return the value of a field in a repetition. The values of a dict of unknown types stay,
+        except for times.
 
         Parameters:
-            place: of the field: those with few values have each with each of the others.
+            place: the place of the field. Fields with few values change at different rates, so that
+                different combinations occur.
         """
         member = self.member_of(record)
         if member is None or name not in (member.fields or {}):

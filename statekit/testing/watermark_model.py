@@ -10,13 +10,14 @@ from statekit.watermark import BEGINNING, END
 
 
 class WatermarkModel:
-    """Follows event time through a job, epoch by epoch.
+    """Model of event time in a job, epoch by epoch.
 
-    A watermark is what was known before its epoch: the largest event time of the records that an
-    operator has read from a source, or the watermark of the operator before it, less its lateness.
+    The watermark of an epoch depends on earlier epochs only. It is the largest event time of the
+    records that an operator has read from a source, or the watermark of the operator before it,
+    less its lateness.
 
     Parameters:
-        job: whose watermarks they are.
+        job: the job whose watermarks they are.
 
     Attributes:
         reached: the watermark of each operator with event time, in microseconds.
@@ -42,7 +43,7 @@ class WatermarkModel:
         Parameters:
             now_us: the processing time.
             drains: whether event time ends.
-            to: watermarks that operators reach at least.
+            to: the least watermarks of operators.
         """
         self._before = self.reached
         following = {}
@@ -63,12 +64,12 @@ class WatermarkModel:
     def read(
         self, operator: Operator, now_us: int, of_inputs: Mapping[str, Sequence[int]]
     ) -> Mapping[str, list[int]]:
-        """Note what an operator has read in an epoch, and return the event times of each input that
-        are not late.
+        """Add the records that an operator has read in an epoch, and return the event times of each
+        input that are not late.
 
         Parameters:
             now_us: the processing time.
-            of_inputs: of each input the event times of its records.
+            of_inputs: the event times of the records, by input.
         """
         in_time: dict[str, list[int]] = {}
         for stream, times in of_inputs.items():
@@ -82,7 +83,7 @@ class WatermarkModel:
         return in_time
 
     def _time_at(self, origin: str, place: tuple[str, str], *, drains: bool) -> int:
-        """Return how far event time is behind the transforms of an input.
+        """Return the event time that an input has reached, in microseconds.
 
         Parameters:
             origin: a source, an operator or a stream of late records.
@@ -99,7 +100,9 @@ class WatermarkModel:
         return min(self._time_at(each, place, drains=drains) for each in origins)
 
     def _is_idle(self, place: tuple[str, str], now_us: int) -> bool:
-        """Return whether an input has had no records for so long that nobody waits for it."""
+        """Return whether an input has had no records for so long that the watermark does not wait
+        for it.
+        """
         idle_after_us = self._job.idle_after_us(place[1])
         if idle_after_us is None or place not in self._active:
             return False

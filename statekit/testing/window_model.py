@@ -39,7 +39,7 @@ class _OfKey:
 
     Attributes:
         records: those whose windows may still get records.
-        buffered: those that wait for the watermark.
+        buffered: the records that are buffered until the watermark.
         shown: numbers of records that were in a result, with the starts of their windows; None in
             place of the start of a session, which may change.
     """
@@ -50,7 +50,7 @@ class _OfKey:
 
 
 class WindowModel:
-    """Runs the operator of a window: each result is computed from all records of its window.
+    """Model of the operator of a window: it computes each result from all records of the window.
 
     Parameters:
         process: the operator.
@@ -73,7 +73,7 @@ class WindowModel:
         """Run one epoch, and return the results of the windows that fire.
 
         Parameters:
-            records: that are not late, each with the number of its input.
+            records: the records that are not late, each with the number of its input.
             watermark: of the epoch, in microseconds.
         """
         found: list[Any] = []
@@ -131,7 +131,7 @@ class WindowModel:
         a window that ends with it contains it.
 
         Parameters:
-            lead: how long before the end that instant is, in microseconds.
+            lead: the time from that instant to the end, in microseconds.
         """
         includes_end = self._is_ordered or window.end == MAX_MICROS
         last = window.end if includes_end else window.end - 1
@@ -147,7 +147,6 @@ class WindowModel:
         return self._made_of.make(*key_fields(key), start, end, value)
 
     def _windows(self, records: Sequence[_Timed]) -> Iterator[_Window]:
-        """Return the windows of the records of a key."""
         window = self._made_of.window
         if isinstance(window, Session):
             yield from _sessions(records, timedelta_to_micros(window.gap))
@@ -168,7 +167,7 @@ def _due(own: _OfKey, watermark: int) -> Sequence[_Timed]:
 
 
 def _sessions(records: Sequence[_Timed], gap: int) -> Iterator[_Window]:
-    """Return the sessions of records: less than the gap lies between two of one session."""
+    """Yield the sessions of records: less than the gap lies between two records of one session."""
     times = sorted({timed.at for timed in records})
     starts = [
         at
@@ -182,9 +181,9 @@ def _sessions(records: Sequence[_Timed], gap: int) -> Iterator[_Window]:
 
 
 def _bounds(window: Sliding, at: int) -> Iterator[tuple[int, int]]:
-    """Return start and end of the windows with an instant.
+    """Yield the start and end of each window that contains an instant.
 
-    Of windows that would begin before the first instant, there is the latest, cut off.
+    Of the windows that would begin before the first instant, only the latest one exists, cut off.
     """
     size, every, offset = map(timedelta_to_micros, (window.size, window.every, window.offset))
     start = at - (at - offset) % every

@@ -1,4 +1,4 @@
-"""Base of backends that pass every call on to another backend."""
+"""Base of backends that forward every call to another backend."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statekit.backend.interface import Backend, FirstKey, NextKeys, RowReads, Ro
 
 
 class WrappedBackend:
-    """Passes every call on; the prepared readers go through `get`, `get_many` and `scan`.
+    """A backend that forwards every call. Its prepared readers use `get`, `get_many` and `scan`.
 
     Parameters:
         inner: the backend with the rows.

@@ -1,4 +1,4 @@
-"""Tests that are written for the user: values as Python, and the lines that all of them need."""
+"""Writer of tests for the user: values as Python code, the imports, and the test function."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pydantic.fields import FieldInfo
 _MODULES = ("datetime", "decimal", "pytest", "uuid", "zoneinfo")
 
 _EVERYWHERE = ("builtins", "__main__")
-"""Modules whose names a test has wherever it is: of Python, and of the notebook it is run in."""
+"""Modules whose names need no import: Python's own, and that of a notebook."""
 
 
 class CodeWriter:
-    """Writes a test, and knows which names of the user it has to import.
+    """Writer of one test. It collects the names of the user that the test has to import.
 
     >>> import decimal, uuid
     >>> CodeWriter().source_of([decimal.Decimal("1.50"), {"id": uuid.UUID(int=1)}])
@@ -35,7 +35,9 @@ class CodeWriter:
         self._not_imported: set[str] = set()
 
     def source_of(self, value: Any) -> str:
-        """Return Python that makes an equal value. Classes of the user have their names."""
+        """Return Python code that makes an equal value. It refers to classes of the user by their
+        names.
+        """
         cls = type(value)
         match value:
             case enum.Enum():
@@ -74,11 +76,11 @@ class CodeWriter:
         return ", ".join(map(self.source_of, values))
 
     def name_of(self, named: Any, defined: Any = None) -> str:
-        """Return the name of something of the user, which is imported if it can be.
+        """Return the name of a class or function of the user. The test imports it if possible.
 
         Parameters:
             named: a class or a process function.
-            defined: what was defined under the name, if it was decorated.
+            defined: the object that was defined under the name, if it was decorated.
         """
         defined = named if defined is None else defined
         name = str(getattr(defined, "__qualname__", "")).rpartition("<locals>.")[-1]
@@ -96,7 +98,7 @@ class CodeWriter:
         is imported from any module that has it.
 
         Parameters:
-            name: what a test calls the object, if no module has it.
+            name: the name of the object in the test, if no module has it.
         """
         modules = sorted(sys.modules.items(), key=lambda each: _has_its_names(each[0]))
         for module, found in modules:
@@ -115,17 +117,17 @@ class CodeWriter:
         return chosen
 
     def _take(self, module: str, name: str) -> None:
-        """Import what a test needs for a name of a module, if it can and has to."""
+        """Note that a test imports a name of a module, or that its file has to have the name."""
         if not _has_its_names(module):
             self._names.setdefault(module, set()).add(_root(name))
         elif module not in _EVERYWHERE:
             self._not_imported.add(_root(name))
 
     def test(self, name: str, body: Iterable[str], kit: Iterable[str]) -> Iterator[str]:
-        """Yield the lines of a test, with what it imports.
+        """Yield the lines of a test, with its imports.
 
         Parameters:
-            name: of what is tested; any text.
+            name: the name of the tested job or function; any text.
             body: the lines of the function.
             kit: names of `statekit.testing` that it may use.
         """
@@ -147,7 +149,7 @@ class CodeWriter:
 
 
 def _fields_of(value: Any) -> dict[str, Any] | None:
-    """Return the arguments that a record is made of; None for what is no record."""
+    """Return the arguments that make an equal record, by name; None if the value is no record."""
     if isinstance(value, type):
         return None
     if hasattr(value, "_fields"):
@@ -164,7 +166,7 @@ def _fields_of(value: Any) -> dict[str, Any] | None:
 
 
 def alias_of(field: FieldInfo) -> str | None:
-    """Return the name under which a pydantic model takes a field, if it is not its own."""
+    """Return the alias under which a pydantic model takes a field; None if it has none."""
     alias = field.validation_alias
     if isinstance(alias, pydantic.AliasChoices):
         alias = next((choice for choice in alias.choices if isinstance(choice, str)), None)
@@ -172,13 +174,13 @@ def alias_of(field: FieldInfo) -> str | None:
 
 
 def _root(name: str) -> str:
-    """Return what is imported for a name: the class of `Order.Color` or `Box[int]`."""
+    """Return the name to import: the class of `Order.Color` or `Box[int]`."""
     return re.split(r"[.\[]", name)[0]
 
 
 def _has_its_names(module: str) -> bool:
-    """Return whether a test has the names of a module without an import: everything has them, or
-    it can be put into the module.
+    """Return whether a test can use the names of a module without an import: they are available
+    everywhere, or the test can be put into that module.
     """
     name = module.rpartition(".")[-1]
     return name in (*_EVERYWHERE, "conftest") or bool(re.match(r"test_|\w+_test$", name))

@@ -1,4 +1,4 @@
-"""The lifecycle of a base snapshot: when a shard takes one, and when a manifest references it.
+"""The lifecycle of a base snapshot: a shard takes it, uploads it, and a manifest references it.
 
 A shard takes a base at the end of an epoch, which costs a hard link per file. The upload runs
 beside the next epochs. When the shard runs on this host again and the upload is finished, the shard
@@ -47,7 +47,7 @@ from statekit.working_copy.uploader import uploader
 _logger = logging.getLogger("statekit.base_keeping")
 
 _OF_USE_US = int(STAGED_FOR.total_seconds()) * 1_000_000
-"""Work that began longer ago is abandoned, because its files could not be referenced any more."""
+"""Older work is abandoned, because a manifest could not reference its files any more."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class BaseLifecycle:
 
     @property
     def must_count_rows(self) -> bool:
-        """Whether the rows of the shard must be counted: once, when a base may be due.
+        """True if the rows of the shard must be counted: once, when a base may be due.
 
         The size of a part is unknown, and its base must be within the upload budget. The answer
         depends on the plan alone, so that two attempts at the shard report the same.
@@ -83,7 +83,7 @@ class BaseLifecycle:
     # ---------------------------------------------------------------------------- using a base
 
     def newest_base(self) -> ShardState:
-        """Return the shard before the epoch, on the newest base whose upload is finished.
+        """Return the shard before the epoch, on the newest base with a finished upload.
 
         A base that was uploaded and cannot be used is dropped. The change files have the same rows.
 
@@ -129,8 +129,8 @@ class BaseLifecycle:
         snapshot.remove()
 
     def replaces_copy(self) -> bool:
-        """Return whether the copy should be assembled again from the shard's base, which is on this
-        host.
+        """Return whether the copy should be assembled again from the shard's base, whose files are
+        on this host.
 
         A copy that was cut out of other shards keeps their tables, with invisible rows of other key
         groups. Its base was merged before the upload and has no such rows.
@@ -145,8 +145,8 @@ class BaseLifecycle:
             return False  # its tables are not here
 
     def _is_smaller(self, snapshot: StagedSnapshot, finished: Finished) -> bool:
-        """Return whether a base is much smaller than the copy, and the copy was not assembled from
-        it.
+        """Return whether a base is much smaller than the copy. False if the copy was assembled from
+        that base.
         """
         staged = finished.staged
         if not staged.is_cut or any(read_stored(path, finished.base.path) for path in self._paths):
@@ -155,9 +155,7 @@ class BaseLifecycle:
         return sum(map(table_bytes, self._paths)) > max(SLACK_MAX * size, SMALL_BYTES)
 
     def _based(self, finished: Finished) -> ShardState | None:
-        """Return the shard on that base, or None if the base is not a predecessor of the shard's
-        state.
-        """
+        """Return the shard on this base; None if the base does not precede the shard's state."""
         shard, staged = self.plan.base, finished.staged
         current = None if shard.base is None else shard.base.path
         if staged.relies_on not in (None, current) or staged.shard != shard.groups:
@@ -180,7 +178,7 @@ class BaseLifecycle:
     # --------------------------------------------------------------------------- taking a base
 
     def take(self, shard: ShardState, backend: Database, local_states: Collection[str]) -> None:
-        """Take a base if one is due, and start its upload. No correctness depends on it.
+        """Take a base if one is due, and start its upload. Correctness does not depend on it.
 
         Parameters:
             shard: the shard after the epoch.
@@ -230,8 +228,8 @@ class BaseLifecycle:
         *,
         merged: bool,
     ) -> None:
-        """Link the files of the databases into a new directory, describe them, and submit the
-        upload.
+        """Link the files of the databases into a new directory, write its description, and submit
+        the upload.
         """
         plan = self.plan
         base = shard.base.path if shard.base is not None and any(stored) else None
@@ -266,12 +264,12 @@ class BaseLifecycle:
         self._submit(snapshot)
 
     def _was_cut(self) -> bool:
-        """Return whether the shard without a base consists of slices of other shards."""
+        """Return whether the shard, which has no base, consists of slices of other shards."""
         base, epoch = self.plan.base, self.plan.base_epoch
         return bool(shard_restore_plan(self.repository, self.plan.operator, base, epoch).below)
 
     def _resume(self, snapshot: StagedSnapshot) -> None:
-        """Resume work that a killed process left, if it is still of use."""
+        """Resume work of a killed process, or remove it if it is too old."""
         staged = snapshot.staged  # None if the process died before, or had another version
         if staged is not None and snapshot.finished is not None:
             return
@@ -298,7 +296,7 @@ class BaseLifecycle:
         return [StagedSnapshot(place) for place in sorted((self.home / "snapshots").glob("*"))]
 
     def _finished(self) -> Iterator[tuple[StagedSnapshot, Finished]]:
-        """Yield the uploaded snapshots."""
+        """Yield the snapshots whose upload is finished."""
         for snapshot in self._snapshots():
             if (finished := snapshot.finished) is not None:
                 yield snapshot, finished

@@ -1,4 +1,4 @@
-"""`BaseOptions`: when a base snapshot is taken."""
+"""`BaseOptions`: the conditions for taking a base snapshot."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Choice = Literal["none", "changed tables", "merged"]
 
 
 def replay_seconds(chain: ReplayCost) -> float:
-    """Estimate how long applying the change files takes.
+    """Estimate the time for applying the change files, in seconds.
 
     >>> replay_seconds(ReplayCost(files=10, rows=300_000))
     0.22
@@ -40,7 +40,7 @@ def replay_seconds(chain: ReplayCost) -> float:
 
 @dataclass(frozen=True)
 class BaseOptions:
-    """When base snapshots are taken, and how much may be uploaded for them.
+    """The conditions for base snapshots, and the limit of their uploads.
 
     A shard takes a base once two conditions hold. Applying the change files since the last base
     takes long enough. And the upload of the base is within the upload budget: the size of these
@@ -71,7 +71,7 @@ class BaseOptions:
                 raise StateTypeError(f"{name}={shown(given)}{fault}")
 
     def is_due(self, chain: ReplayCost, row_bytes: int) -> bool:
-        """Return whether applying the change files takes long enough for a base.
+        """Return whether applying the change files takes so long that a base is due.
 
         Parameters:
             row_bytes: bytes of keys and values in the shard.
@@ -79,7 +79,7 @@ class BaseOptions:
         return replay_seconds(chain) > max(self.replay_seconds, row_bytes / _BYTES_PER_S / 2)
 
     def choice(self, chain: ReplayCost, *, size: int, new_bytes: int, row_bytes: int) -> Choice:
-        """Return what to upload for a base: nothing until that is within the upload budget.
+        """Return the kind of upload for a base. "none" until an upload is within the upload budget.
 
         Parameters:
             size: bytes of all tables of the databases.

@@ -1,4 +1,4 @@
-"""Write a base snapshot: RocksDB's own files, from the local disk to the checkpoint.
+"""The upload of a base snapshot: RocksDB's own files, from the local disk to the checkpoint.
 
     <copy's home>/snapshots/<unique>/
         lock            held (flock) by the process that uploads it
@@ -99,12 +99,12 @@ class StagedSnapshot:
         return self.place / str(number)
 
     def databases(self, staged: Staged) -> list[Path]:
-        """Return the directories of its databases."""
+        """Return the paths of the databases."""
         return [self.database(number) for number in range(len(staged.databases))]
 
     @property
     def local_changes(self) -> Path:
-        """The change file with the state of the shard."""
+        """The change file with the operator state of the shard."""
         return self.place / "local.changes.arrow"
 
     def write(self, name: str, note: Record) -> None:
@@ -121,30 +121,32 @@ class StagedSnapshot:
             return None
 
     def remove(self) -> None:
-        """Remove the directory, unless it is in use."""
+        """Remove the directory, unless another process uses it."""
         with self.locked() as mine:
             if mine:
                 shutil.rmtree(self.place, ignore_errors=True)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[bool]:
-        """Exclude other processes; False if another process works on it."""
+        """Exclude other processes while the context is open. Yield False if another process uses
+        the directory.
+        """
         lock = DirectoryLock.take_existing(self.place)
         with releasing(lock):
             yield lock is not None
 
     def seal(self, staged: Staged) -> None:
-        """Write the description, which marks the directory as complete."""
+        """Write the description. It marks the directory as complete."""
         self.write("staged.json", staged)
 
     @property
     def staged(self) -> Staged | None:
-        """The description; None if the directory is not complete."""
+        """The description; None if the directory is incomplete."""
         return self._read("staged.json", Staged)
 
     @property
     def finished(self) -> Finished | None:
-        """The uploaded base; None until the upload is finished."""
+        """The uploaded base; None until the upload has finished."""
         return self._read("finished.json", Finished)
 
     def upload(
@@ -181,7 +183,7 @@ class StagedSnapshot:
             return finished
 
     def _merge(self, staged: Staged, options: RocksOptions, going: Going) -> Staged:
-        """Compact each database to one version of each row, and record that this is done."""
+        """Compact each database to one version per row, and record that this is done."""
         for path in self.databases(staged):
             going()
             backend = RocksBackend(path, staged.states, options, create=False)
@@ -201,7 +203,7 @@ class _Upload:
         self._going = going
         self._noting = Lock()
         self.bytes = 0
-        """What it added to the checkpoint, in this run and in those before it."""
+        """Bytes that were added to the checkpoint, in this run and in earlier ones."""
 
     def database(self, directory: Path) -> dict[str, FileRef]:
         """Store all files of a database that are not stored yet, and return all of them."""
@@ -224,13 +226,13 @@ class _Upload:
         return dict(sorted((stored | rest).items()))
 
     def local_changes(self, file: Path) -> FileRef:
-        """Return the file with the state of the shard."""
+        """Return the stored file with the operator state of the shard."""
         ref = self._put(file, CHANGES)
         self.bytes += ref.size
         return ref.model_copy(update={"rows": self._staged.local_rows, "local": True})
 
     def base(self, databases: tuple[BaseDatabase, ...], local: FileRef | None) -> FileRef:
-        """Return the base's own file, which references all others."""
+        """Return the file of the base, which references all others."""
         fields = ("operator", "shard", "attempt", "epoch", "states", "follows")
         described = {name: getattr(self._staged, name) for name in fields}
         base = BaseSnapshot(databases=databases, local=local, **described)
@@ -302,7 +304,7 @@ def fetch_databases(
 
 
 def _several(work: Callable[[_T], None], items: Iterable[_T]) -> None:
-    """Call a function for each item, several at a time. After a failure, start no more calls.
+    """Call a function for each item, several calls at a time. After a failure, no more calls start.
 
     Unlike the threads of an executor, these threads do not keep a process from ending.
     """

@@ -1,4 +1,4 @@
-"""Assemble a shard's databases from those of other shards, clipped to its key groups.
+"""Clipping: assemble a shard's databases from databases of other shards, limited to its key groups.
 
 A large piece stays a database, however many rows it has: one range at each end deletes the rows of
 other key groups. But every epoch opens and closes each database. So small pieces, and those above a
@@ -62,15 +62,15 @@ def clipped(
     states: tuple[str, ...],
     database_bytes: int,
 ) -> Piece:
-    """Return the piece of a database in some of the key groups that it owns. Its size assumes
-    equally large key groups.
+    """Return the piece with some of a database's key groups. Its size is estimated, with equally
+    large key groups.
     """
     size = database_bytes * (groups[1] - groups[0] + 1) // (owned[1] - owned[0] + 1)
     return Piece(groups, source, states, size, is_exact=groups == owned)
 
 
 def opened(home: Path, fragments: Ranges, states: Sequence[str], options: RocksOptions) -> Database:
-    """Open the database of a copy, or its fragments as one backend.
+    """Open the single database of a copy, or its fragments as one backend.
 
     Raises:
         StorageError: one of them is missing, damaged or in use.
@@ -123,14 +123,14 @@ def assembled(
 
 
 def _kept(pieces: Sequence[Piece]) -> list[Piece]:
-    """Return the pieces that stay databases, in order: the large ones, else the largest."""
+    """Return the pieces to keep as databases, in order: all large ones, or else the largest one."""
     largest = sorted(pieces, key=lambda piece: piece.size, reverse=True)[:FRAGMENTS_MAX]
     chosen = [piece for piece in largest if piece.size >= COPIED_BYTES] or largest[:1]
     return [piece for piece in pieces if piece in chosen]
 
 
 def _ranges(groups: tuple[int, int], kept: Sequence[Piece]) -> Ranges:
-    """Return the key groups of each fragment: each ends where the next one begins."""
+    """Return the key groups of each fragment. A fragment ends where the next one begins."""
     if len(kept) <= 1:
         return WHOLE
     starts = [groups[0], *(piece.groups[0] for piece in kept[1:])]
@@ -139,7 +139,9 @@ def _ranges(groups: tuple[int, int], kept: Sequence[Piece]) -> Ranges:
 
 
 def _taken(piece: Piece, path: Path, states: Sequence[str], options: RocksOptions) -> RocksBackend:
-    """Move the database of a piece to its final path, and delete the rows of other key groups."""
+    """Move the database of a piece to its final path, and delete the rows of all other key
+    groups.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     piece.source.rename(path)
     backend = _checked(piece, path, options)
@@ -157,7 +159,7 @@ def _taken(piece: Piece, path: Path, states: Sequence[str], options: RocksOption
 
 
 def _checked(piece: Piece, path: Path, options: RocksOptions) -> RocksBackend:
-    """Open the database of a piece, and check its recorded sequence number."""
+    """Open the database of a piece, and check its sequence number against the recorded one."""
     backend = RocksBackend(path, piece.states, options, create=False)
     if piece.sequence is not None and (piece.sequence,) != backend.sequences:
         backend.close()
@@ -169,22 +171,21 @@ def _checked(piece: Piece, path: Path, options: RocksOptions) -> RocksBackend:
 
 
 def _trim(backend: Backend, first: int, last: int) -> None:
-    """Delete the rows of all other key groups."""
     everything, own = group_bounds(0, MAX_GROUPS), group_bounds(first, last)
     ends = ((everything[0], own[0]), (own[1], everything[1]))
     backend.write(Batch([DeleteRange(s, *bounds) for s in backend.states for bounds in ends]))
 
 
 def _owner(databases: Sequence[tuple[int, RocksBackend]], piece: Piece) -> RocksBackend:
-    """Return the fragment for the key groups of a piece. The first one takes all groups before the
-    next.
+    """Return the fragment that takes the key groups of a piece. The first fragment also takes all
+    key groups before the second.
     """
     before = (backend for first, backend in reversed(databases) if first <= piece.groups[0])
     return next(before, databases[0][1])
 
 
 def _copy(piece: Piece, target: RocksBackend, options: RocksOptions) -> None:
-    """Copy the rows of a piece, for the states that still exist."""
+    """Copy the rows of a piece, for all states that still exist."""
     with contextlib.closing(_checked(piece, piece.source, options)) as source:
         for state in set(piece.states).intersection(target.states):
             rows = source.scan(state, *group_bounds(*piece.groups))

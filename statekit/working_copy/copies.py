@@ -1,4 +1,4 @@
-"""Open the working copy of a shard at a given attempt.
+"""Working copies: the local copy of a shard, opened at a given attempt.
 
 A copy is only a cache of what manifests reference. The write-ahead log is off, and column families
 are flushed one by one, so a killed process may leave rows of an uncommitted epoch in some of them.
@@ -32,11 +32,11 @@ from statekit.working_copy.restore import Assembly
 from statekit.working_copy.uploaded_tables import forget_stored_below
 
 _CopyName = tuple[str | int, ...]
-"""Checkpoint, operator, first and last key group, states."""
+"""The identity of a copy: checkpoint, operator, first and last key group, states."""
 
 
 class Fetched(NamedTuple):
-    """What was read from the checkpoint to have a copy at its base.
+    """The amount of data that was read from the checkpoint to bring a copy to its base.
 
     Parameters:
         restored: bytes of the files that it was restored from.
@@ -51,28 +51,28 @@ _NOTHING = Fetched()
 
 
 class WorkingCopy(Protocol):
-    """The rows of a shard during one epoch, which ends with `close_at` or `abandon`."""
+    """The rows of a shard during one epoch. Ends with `close_at` or `abandon`."""
 
     @property
     def backend(self) -> Backend:
-        """For reads. Writes go through `write`."""
+        """The backend for reads. Writes use `write`."""
 
     @property
     def must_count_rows(self) -> bool:
-        """Whether this epoch must count all rows."""
+        """True if all rows must be counted in this epoch."""
 
     @property
     def fetched(self) -> Fetched:
-        """What was read from the checkpoint to have the copy at its base."""
+        """The amount of data that was read from the checkpoint to bring the copy to its base."""
 
     def write(self, batch: Batch) -> None:
-        """Apply a batch. The copy is not trusted again until `close_at`."""
+        """Apply a batch. The copy is not trusted until `close_at`."""
 
     def newest_base(self) -> ShardState:
         """Return the shard before the epoch, on the newest base that is known on this host."""
 
     def take_base(self, shard: ShardState, local_states: Collection[str]) -> None:
-        """Take a base snapshot if one is due. No correctness depends on it.
+        """Take a base snapshot if one is due. Correctness does not depend on it.
 
         Parameters:
             shard: the shard after the epoch.
@@ -80,23 +80,23 @@ class WorkingCopy(Protocol):
         """
 
     def close_at(self, shard: ShardState) -> None:
-        """Close the copy and mark it as a copy of the shard after the epoch."""
+        """Close the copy, and mark it as the copy of the shard after the epoch."""
 
     def abandon(self) -> None:
-        """Close the copy. If anything was written, it is not trusted again."""
+        """Close the copy. After a write, it is no longer trusted."""
 
 
 class WorkingCopies(Protocol):
-    """Where a process keeps its working copies."""
+    """The working copies of a process."""
 
     def obtain(self, plan: ShardPlan, states: Sequence[str], repository: Repository) -> WorkingCopy:
-        """Return a copy of the plan's shard that is at its base, with these column families."""
+        """Return a copy of the plan's shard at its base, with these column families."""
 
     def tidy(self, plans: ShardPlans) -> None:
-        """Make room before shards of an operator run."""
+        """Free disk space before shards of an operator run."""
 
     def forget(self, checkpoint_id: str) -> None:
-        """Remove the copies of a checkpoint that nobody uses."""
+        """Remove the copies of a checkpoint that are not in use."""
 
 
 def default_working_directory() -> str:
@@ -133,7 +133,7 @@ class _MemoryCopy:
 
 
 class MemoryCopies:
-    """Working copies in memory: for tests and for small jobs in one process."""
+    """Working copies in memory, for tests and for small jobs in one process."""
 
     def __init__(self) -> None:
         self.kept: dict[_CopyName, tuple[str | None, MemoryBackend]] = {}
@@ -226,7 +226,9 @@ class _DiskCopy:
         return self._bases.must_count_rows
 
     def open(self) -> None:
-        """Open the databases at the plan's attempt, after missed changes or a restore if needed."""
+        """Open the databases at the plan's attempt. Missed changes are applied, or everything is
+        restored.
+        """
         assembly = self._assembly
         plan, repository = assembly.plan, assembly.repository
         mark = read_mark(self._lease.home, assembly.states)
@@ -249,7 +251,7 @@ class _DiskCopy:
             self._lease.forget_aside()
 
     def _reopens(self, mark: Mark) -> bool:
-        """Open a trusted database. Return False if it is damaged or incomplete."""
+        """Open the databases of a trusted copy. Return False if they are damaged or incomplete."""
         assembly = self._assembly
         try:
             self._backend = opened(
@@ -261,7 +263,7 @@ class _DiskCopy:
         return mark.sequences in ((), self._backend.sequences)
 
     def _restore(self) -> None:
-        """Restore the databases. Tables of the previous ones may be used again."""
+        """Restore the databases. The tables of the previous databases may be used again."""
         if self._space.is_short:
             self._space.make_room()
         try:

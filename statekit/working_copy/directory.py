@@ -1,4 +1,4 @@
-"""The directory of a working copy: its lock, and the attempt that it is at.
+"""The directory of a working copy: its lock, and its attempt.
 
 <root>/<checkpoint id>/<operator>/<first>-<last>/
     lock    held (flock) by the process that uses the copy; shared by those that link its files
@@ -30,7 +30,7 @@ from statekit.keygroup import MAX_GROUPS
 from statekit.working_copy.lock import DirectoryLock, releasing, usable
 
 PARTS = ("clean", "clean.draft", "db", "pieces", "before", "snapshots")
-"""The parts of a copy's directory beside the lock and private directories; the mark is removed
+"""The parts of a copy's directory other than the lock and private directories. The mark is removed
 first.
 """
 
@@ -40,7 +40,7 @@ Ranges = tuple[tuple[int, int], ...]
 """First and last key group of each fragment, in order."""
 
 WHOLE: Ranges = ((0, MAX_GROUPS),)
-"""The fragments of an ordinary copy, which is one database."""
+"""The fragments of an ordinary copy, which has a single database."""
 
 
 class Mark(Record):
@@ -71,7 +71,7 @@ def database_paths(home: Path, fragments: Ranges) -> list[Path]:
 
 @contextlib.contextmanager
 def reading(home: Path, states: Sequence[str]) -> Iterator[Mark | None]:
-    """Lock a copy's directory for reading, and yield its mark.
+    """Lock the directory of a copy for reading, and yield its mark.
 
     Yields None if the copy is in use or not trusted.
     """
@@ -91,7 +91,7 @@ def read_mark(home: Path, states: Sequence[str]) -> Mark | None:
 
 
 def marked_attempt(home: Path) -> str | None:
-    """Return the attempt that a copy is at; None if it is not known."""
+    """Return the attempt that a copy is at; None if it is unknown."""
     try:
         return Mark.model_validate_json((home / "clean").read_bytes()).attempt
     except (OSError, ValidationError):
@@ -99,12 +99,12 @@ def marked_attempt(home: Path) -> str | None:
 
 
 class DirectoryLease(DirectoryLock):
-    """Exclusive use of a copy's directory."""
+    """Exclusive access to the directory of a copy."""
 
     @classmethod
     def take(cls, home: Path) -> Self:
-        """Lock the shard's directory, or create a private one in it if another attempt holds the
-        lock.
+        """Lock the directory of a shard. If another attempt holds the lock, create a private
+        directory in it.
 
         Raises:
             StorageError: the directory cannot be created or locked.
@@ -120,7 +120,7 @@ class DirectoryLease(DirectoryLock):
 
     @property
     def is_private(self) -> bool:
-        """Whether the directory is used by this attempt only."""
+        """True if the directory belongs to this attempt alone."""
         return _PRIVATE_NAME.fullmatch(self.home.name) is not None
 
     def clear_mark(self) -> None:
@@ -135,7 +135,7 @@ class DirectoryLease(DirectoryLock):
             sync_path(self.home)
 
     def set_aside(self) -> None:
-        """Rename the databases, so that `wipe` keeps them."""
+        """Rename the databases, so that `wipe` does not delete them."""
         with usable(self.home):
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(self.home / "before")
@@ -143,7 +143,7 @@ class DirectoryLease(DirectoryLock):
                 (self.home / "db").rename(self.home / "before")
 
     def forget_aside(self) -> None:
-        """Remove the renamed databases. If that fails, the next restore does it."""
+        """Remove the renamed databases. If this fails, the next restore removes them."""
         shutil.rmtree(self.home / "before", ignore_errors=True)
 
     def wipe(self) -> None:
@@ -161,7 +161,7 @@ class DirectoryLease(DirectoryLock):
 
 
 def distrust(home: Path) -> None:
-    """Remove the mark of a copy whose files are damaged, if there is one."""
+    """Remove the mark of a copy with damaged files, if the copy is marked and not in use."""
     lock = DirectoryLock.take(home) if os.path.isdir(home) else None
     with releasing(lock):
         if lock is not None:

@@ -1,4 +1,4 @@
-"""Limit the disk space of working copies, and choose which are removed.
+"""Disk space of working copies: its limits, and the choice of copies to remove.
 
     <root>/tidied               the time of this file is that of the last check
     <root>/removed.<unique>     databases that are being deleted
@@ -53,7 +53,7 @@ _FileId = tuple[int, int]
 
 @dataclass(frozen=True)
 class FoundCopy:
-    """A working copy on the disk.
+    """A working copy found on disk.
 
     Parameters:
         home: its directory.
@@ -71,17 +71,17 @@ class FoundCopy:
 
     @property
     def bytes(self) -> int:
-        """Bytes of its files, including those that other copies share."""
+        """Bytes of all files, including files that are shared with other copies."""
         return sum(self.files.values())
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a process uses it, or a private copy beside it."""
+        """True if a process uses the copy or one of its private copies."""
         return any(_is_held(home) for home in (self.home, *private_homes(self.home)))
 
 
 class CopySpace:
-    """The disk under a working directory.
+    """The disk space below a working directory.
 
     Parameters:
         root: the working directory.
@@ -96,7 +96,7 @@ class CopySpace:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the directory is empty, or contains something that statekit created.
+        """True if the directory is empty, or contains files that statekit created.
 
         Raises:
             OSError: it cannot be read.
@@ -111,7 +111,7 @@ class CopySpace:
         )
 
     def unreadable(self) -> list[Path]:
-        """Return unreadable directories that may contain copies."""
+        """Return the unreadable directories that may contain copies."""
         names = filter(_CHECKPOINT_NAME.fullmatch, glob.iglob("*", root_dir=self.root))
         checkpoints = [self.root / name for name in names]
         operators = [path / name for path in checkpoints for name in glob.iglob("*", root_dir=path)]
@@ -159,8 +159,8 @@ class CopySpace:
             self.make_room()
 
     def tidy_operator(self, plans: ShardPlans, started_us: int | None = None) -> None:
-        """Remove copies of shards that the job no longer uses, or that left this host a while ago.
-        At most once a minute.
+        """Remove copies of shards that the job no longer uses, or that ran on other hosts for a
+        while. Runs at most once a minute.
 
         Parameters:
             plans: of all its shards.
@@ -188,7 +188,7 @@ class CopySpace:
                 self.remove(home)
 
     def make_room(self) -> None:
-        """Remove copies that are not in use until the rest is within the limits.
+        """Remove unused copies until the others are within the limits.
 
         If the disk is short of space, only copies are removed that were not used for a while.
         """
@@ -209,7 +209,7 @@ class CopySpace:
                 total -= sum(size for file, size in copy.files.items() if not shared[file])
 
     def remove(self, home: Path) -> bool:
-        """Remove a copy unless it is in use. Return whether it is gone.
+        """Remove a copy unless it is in use. Return whether it was removed.
 
         Uploads of its base snapshots by this process end first. A copy whose base another process
         uploads is in use.
@@ -239,11 +239,11 @@ class CopySpace:
         return True
 
     def remove_all(self, checkpoint_id: str = "*") -> int:
-        """Remove the copies of a checkpoint that are not in use, and return their number."""
+        """Remove all unused copies of a checkpoint, and return their number."""
         return sum(self.remove(home) for home in list(self._homes(checkpoint_id)))
 
     def remove_leftovers(self) -> int:
-        """Remove private copies and half-deleted databases of killed processes.
+        """Remove private copies and partly deleted databases of killed processes.
 
         Returns:
             Their number.
@@ -255,7 +255,7 @@ class CopySpace:
         return removed + sum(map(remove_abandoned, self._homes("*")))
 
     def _remove_empty(self, home: Path) -> None:
-        """Remove a copy's directory, and those above it, if they are empty."""
+        """Remove the directory of a copy and its parents, as far as they are empty."""
         with contextlib.suppress(OSError):
             home.rmdir()
             for above, note in ((home.parent, "tidied"), (home.parent.parent, "origin")):
@@ -265,7 +265,7 @@ class CopySpace:
 
     @property
     def is_short(self) -> bool:
-        """Whether less of the disk is free than the reserve."""
+        """True if the free disk space is below the reserve."""
         try:
             free = shutil.disk_usage(self.root).free
         except OSError:
@@ -274,7 +274,7 @@ class CopySpace:
 
 
 def _uploads_ended(home: Path) -> bool:
-    """End the uploads of a copy by this process. Return whether no process uploads any."""
+    """End the uploads of a copy in this process. Return whether no other process uploads any."""
     is_ended = uploader().give_up(f"{home}{os.sep}")
     for place in (home / "snapshots").glob("*"):
         lock = DirectoryLock.take_existing(place)
@@ -285,7 +285,7 @@ def _uploads_ended(home: Path) -> bool:
 
 
 def _is_time(directory: Path) -> bool:
-    """Return whether the last check of a directory was long ago. If so, record a new one."""
+    """Return whether the last check of a directory was long ago. If so, record a new check."""
     note = directory / "tidied"
     with usable(directory), contextlib.suppress(FileNotFoundError):
         directory.mkdir(parents=True, exist_ok=True)
@@ -298,7 +298,7 @@ def _is_time(directory: Path) -> bool:
 
 
 def _has_left(home: Path, attempt: str | None, since_us: int) -> bool:
-    """Return whether a copy was not used since a time, and its shard has changed elsewhere.
+    """Return whether a copy was unused since a time while its shard changed on another host.
 
     Parameters:
         attempt: the attempt that the shard is at.
@@ -316,7 +316,7 @@ def _groups(home: Path) -> tuple[int, int]:
 
 
 def _found(home: Path) -> FoundCopy | None:
-    """Return the copy in a directory; None if it disappears meanwhile."""
+    """Return the copy in a directory; None if it is removed meanwhile."""
     try:
         used = (home / "lock").stat().st_mtime_ns // 1000
     except OSError:

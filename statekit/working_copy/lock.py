@@ -1,4 +1,4 @@
-"""Exclusive use of a directory by the holder of its lock.
+"""Locks: exclusive access to a directory.
 
 The lock is `flock` on a file in the directory. The operating system frees it when its process ends,
 and two threads of a process exclude each other as two processes do. The holder may remove the
@@ -37,7 +37,7 @@ _held: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
 
 
 class DirectoryLock:
-    """A held lock. See `take`."""
+    """A lock that is held. See `take`."""
 
     def __init__(self, home: Path, descriptor: int) -> None:
         self.home = home
@@ -46,7 +46,7 @@ class DirectoryLock:
 
     @classmethod
     def take(cls, home: Path) -> Self | None:
-        """Create the directory if it is absent, and lock it. Return None if it is in use.
+        """Lock a directory, and create it if necessary. Return None if it is in use.
 
         Raises:
             StorageError: the directory cannot be created or locked.
@@ -73,7 +73,9 @@ class DirectoryLock:
 
     @classmethod
     def take_existing(cls, home: Path) -> Self | None:
-        """Lock a directory to remove it. Return None if it is in use, gone, or of another user."""
+        """Lock a directory in order to remove it. Return None if it is in use, missing, or owned by
+        another user.
+        """
         try:
             return cls._locked(home, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
         except OSError:
@@ -82,7 +84,9 @@ class DirectoryLock:
     @classmethod
     @contextlib.contextmanager
     def sharing(cls, home: Path) -> Iterator[bool]:
-        """Keep others from changing a directory; False if it is in use, gone or unreadable."""
+        """Take a shared lock, so that the directory does not change. Yield False if it is in use,
+        missing or unreadable.
+        """
         try:
             lock = cls._locked(home, os.O_RDONLY, fcntl.LOCK_SH)
         except OSError:
@@ -92,7 +96,9 @@ class DirectoryLock:
 
     @classmethod
     def _locked(cls, home: Path, flags: int, kind: int) -> Self | None:
-        """Try once. Return None if the lock is held, or the directory is gone."""
+        """Try once to lock the directory. Return None if another process holds the lock, or the
+        directory is missing.
+        """
         path = home / "lock"
         descriptor = os.open(path, flags, 0o644)
         try:
@@ -109,7 +115,7 @@ class DirectoryLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether this process holds the lock. A forked process does not."""
+        """True if this process holds the lock. False in a forked process."""
         return self._descriptor is not None
 
     def touch(self) -> None:
@@ -134,7 +140,7 @@ class DirectoryLock:
 
 @contextlib.contextmanager
 def releasing(lock: DirectoryLock | None) -> Iterator[None]:
-    """Release a lock at the end, if there is one."""
+    """Release a lock at the end of the context; None is ignored."""
     try:
         yield
     finally:
@@ -151,7 +157,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def _forget_all() -> None:
-    """Close the locks in a forked process, without unlocking them.
+    """Close the locks in a forked process without unlocking them.
 
     The locks belong to the parent process, and must not outlive it.
     """

@@ -1,4 +1,5 @@
-"""Create the databases of a working copy, from the checkpoint and from copies of other shards.
+"""Restore: create the databases of a working copy, from the checkpoint and from copies of other
+shards.
 
 After a change of parallelism a shard consists of slices of others. The tables of a database never
 change, so the new copy links the tables of copies on this host: the cost is a hard link per file,
@@ -37,7 +38,7 @@ from statekit.working_copy.uploaded_tables import table_bytes
 
 @dataclass(frozen=True)
 class Assembly:
-    """The assembly of a shard's databases in a directory of its own.
+    """The assembly of a shard's databases in a separate directory.
 
     Parameters:
         home: that directory.
@@ -103,7 +104,7 @@ class Assembly:
                 yield from self._pieces(wanted, source, self.home / "pieces" / f"linked-{number}")
 
     def _pieces(self, wanted: Slice, source: Path, drafts: Path) -> list[Piece]:
-        """Link the databases of the shard that the slice was cut out of."""
+        """Link the databases of the shard from which the slice was cut out."""
         with reading(source, self.states) as mark:
             later = None if mark is None else self._later(wanted, mark)
             if mark is None or later is None:
@@ -123,7 +124,9 @@ class Assembly:
         return pieces
 
     def _later(self, wanted: Slice, mark: Mark) -> Sequence[FileRef] | None:
-        """Return the change files from a copy to the slice; None if they do not lead there."""
+        """Return the change files between a copy and the slice; None if the copy is not on the
+        slice's history.
+        """
         if mark.attempt is None:
             return None
         if mark.attempt == wanted.attempt:
@@ -135,7 +138,7 @@ class Assembly:
 def _between(
     groups: tuple[int, int], taken: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:
-    """Yield the key groups that are not taken, as ranges."""
+    """Yield the ranges of key groups that are not taken."""
     start = groups[0]
     for first, last in taken:
         if start < first:
@@ -180,10 +183,13 @@ def restored(
         fetched = _fetched(repository, missing, drafts, beside)
         pieces = sorted([*local, *fetched], key=lambda piece: piece.groups)
         ranges, backend = assembled(home, groups, pieces, states, options)
+        # The databases stay open, unless one of the next steps fails.
         failing = closing.enter_context(contextlib.ExitStack())
         failing.callback(backend.close)
+        # The rows of the bases are in the databases now, only the change files are left.
         for plan in missing:
             apply_plan(repository, backend, plan.without_bases())
+        # A copy of another shard may be older than the slice.
         for piece in local:
             repository.replay(backend, piece.later, *piece.groups)
         failing.pop_all()
@@ -191,7 +197,7 @@ def restored(
 
 
 class _Cut(NamedTuple):
-    """Key groups that are cut out of one database of a base, whose file is `named`."""
+    """Key groups that are cut out of a database of the base with the file `named`."""
 
     groups: tuple[int, int]
     named: str
@@ -200,7 +206,7 @@ class _Cut(NamedTuple):
 
 
 def _cuts(missing: Iterable[RestorePlan]) -> list[_Cut]:
-    """Return the parts of databases to use, in the order of key groups.
+    """Return the parts of databases to use, sorted by key groups.
 
     Adjacent parts of one database are joined.
     """
@@ -223,7 +229,7 @@ def _cuts(missing: Iterable[RestorePlan]) -> list[_Cut]:
 def _fetched(
     repository: Repository, missing: Iterable[RestorePlan], drafts: Path, beside: Path | None
 ) -> list[Piece]:
-    """Fetch the databases of the bases, each one once, and return the pieces."""
+    """Fetch the databases of the bases, each once, and return the pieces."""
     places: dict[tuple[str, int], Path] = {}
     wanted, again, pieces = list[WantedDatabase](), list[tuple[Path, Path]](), list[Piece]()
     for number, (groups, named, states, database) in enumerate(_cuts(missing)):

@@ -1,4 +1,4 @@
-"""Unpack the rows of one shard for reading, from its base and change files."""
+"""Unpacked shards: the rows of one shard for reading, from its base and change files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class ShardRows:
 
     @contextlib.contextmanager
     def opened_groups(self, groups: tuple[int, int], families: Sequence[str]) -> Iterator[Backend]:
-        """Open the rows of some key groups, in memory if they are few, else on the local disk.
+        """Open the rows of some key groups: in memory if there are few, otherwise on the local
+        disk.
 
         They are removed when the block ends.
 

@@ -1,4 +1,5 @@
-"""The tables of a local database that are in the checkpoint already, with their paths there.
+"""Uploaded tables: the tables of a local database that are in the checkpoint already, with their
+paths there.
 
 RocksDB writes a table once and never changes it. So a stored table need not be stored again, and a
 local one need not be fetched. But RocksDB may use a file number twice if a process dies in between.
@@ -19,11 +20,11 @@ from pydantic import ValidationError
 from statekit.checkpoint.sealed_json import Count, FileRef, Record
 
 NOTE = "stored.json"
-"""The name of the note in the database's directory. RocksDB ignores it."""
+"""The name of the note in the directory of the database. RocksDB ignores it."""
 
 
 class _StoredTable(Record):
-    """A table at the time when it was stored or fetched."""
+    """A table, as of the time when it was stored or fetched."""
 
     inode: Count
     written_ns: int
@@ -61,12 +62,12 @@ def tables_in(directory: Path) -> dict[str, int]:
 
 
 def table_bytes(directory: Path, without: Collection[str] = ()) -> int:
-    """Return the total size of the tables of a database, without some of them."""
+    """Return the total size of the tables of a database, except the given ones."""
     return sum(size for name, size in tables_in(directory).items() if name not in without)
 
 
 def read_stored(directory: Path, base: str | None) -> dict[str, FileRef]:
-    """Return the tables of a database that a base references; none if the note is about another
+    """Return the tables of a database that a base references; none if the note belongs to another
     base.
     """
     note = _read(directory)
@@ -85,7 +86,7 @@ def note_stored(directory: Path, base: str | None, refs: Mapping[str, FileRef]) 
 
 
 def pass_on_note(source: Path, noted: str | None, target: Path, base: str) -> None:
-    """Copy the note of uploaded tables to a database that links the same tables.
+    """Copy the note of uploaded tables to a database that is linked to the same tables.
 
     Parameters:
         noted: the base that the note in `source` is about.
@@ -100,7 +101,7 @@ def pass_on_note(source: Path, noted: str | None, target: Path, base: str) -> No
 
 
 def stored_below(home: Path) -> dict[str, Path]:
-    """Return local paths of the tables below a directory, by their path in the checkpoint."""
+    """Return the local paths of tables below a directory, by their path in the checkpoint."""
     places: dict[str, Path] = {}
     for directory in (path.parent for path in list(home.rglob(NOTE))):
         if (note := _read(directory)) is not None:
@@ -110,7 +111,7 @@ def stored_below(home: Path) -> dict[str, Path]:
 
 
 def forget_stored_below(home: Path) -> None:
-    """Remove the notes of all databases below a directory, as one of their tables is damaged.
+    """Remove the notes of all databases below a directory, because one of their tables is damaged.
 
     Other databases may link the same file. Tables without a note are fetched from the checkpoint
     and verified.

@@ -1,4 +1,4 @@
-"""Upload in the background: one thread per process, which no epoch waits for.
+"""Background uploads: one thread per process, for which no epoch waits.
 
 An epoch submits work and continues. Failed work is logged. It is recorded on the disk, and the
 next epoch of its shard submits it again. When a process ends or forks, its work stays on
@@ -18,21 +18,21 @@ from statekit.clock import stopwatch_s
 _logger = logging.getLogger("statekit.uploader")
 
 Going = Callable[[], None]
-"""Called at intervals by long work. An exception that it raises ends the work."""
+"""A callback for long work, called at intervals. An exception that it raises ends the work."""
 
 Work = Callable[[Going], object]
 """Submitted work. Its argument is a function to call at intervals."""
 
 _EXIT_S = 10
-"""How long the end of the process waits for the thread."""
+"""The time for which the end of the process waits for the thread."""
 
 
 class _Ending(Exception):  # noqa: N818 - no failure
-    """Raised in the work to end it."""
+    """The exception that ends the running work."""
 
 
 class Uploader:
-    """One thread that does the submitted work in order."""
+    """A thread that runs submitted work in order."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -44,7 +44,7 @@ class Uploader:
         self._is_given_up = False
 
     def submit(self, name: str, work: Work) -> bool:
-        """Submit work. Return False if it is submitted already.
+        """Submit work. Return False if it is already submitted.
 
         Parameters:
             name: unique on this host.
@@ -68,7 +68,7 @@ class Uploader:
             return self._changed.wait_for(lambda: not self._work, timeout_s)
 
     def give_up(self, under: str, timeout_s: float = _EXIT_S) -> bool:
-        """Drop all work whose name starts with `under`, and wait until none of it runs.
+        """Drop all work whose name starts with `under`, and wait until none of it is running.
 
         Call it before the files of the work are removed. Work that is given up does not fail, and
         nothing is logged.
@@ -91,7 +91,7 @@ class Uploader:
                 del self._work[name]
 
     def close(self, timeout_s: float = _EXIT_S) -> None:
-        """End the thread, also in the middle of work. Another process can resume the work later."""
+        """End the thread, even during work. Another process can resume the work later."""
         if os.getpid() != self._pid:
             return  # forked: the thread does not exist here, and its lock may be held for ever
         with self._changed:
@@ -143,7 +143,7 @@ _in_process: dict[int, Uploader] = {}
 
 
 def uploader() -> Uploader:
-    """Return the uploader of this process. A forked process has its own."""
+    """Return the uploader of this process. A forked process has its own uploader."""
     pid = os.getpid()
     if pid not in _in_process:
         _in_process.clear()  # that of the parent process has no thread here

@@ -1,4 +1,4 @@
-"""Garbage collection: which files of a checkpoint are unreferenced, and their deletion.
+"""Garbage collection: find the unreferenced files of a checkpoint, and delete them.
 
 May import `checkpoint` and whatever that may import.
 """

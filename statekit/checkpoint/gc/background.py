@@ -1,4 +1,4 @@
-"""Garbage collection in a thread beside a running job."""
+"""Garbage collection in a background thread of a running job."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class BackgroundCollection:
         self.leases: list[LeaseHeadroom] = []
 
     def committed(self, epoch: int) -> None:
-        """Record that an epoch was committed. Returns at once."""
+        """Record the commit of an epoch. Return immediately."""
         if epoch < self._next or (self._thread is not None and self._thread.is_alive()):
             return
         self._next = epoch + self._every

@@ -36,17 +36,17 @@ from statekit.checkpoint.sealed_json import FileRef
 from statekit.errors import CorruptCheckpointError, FencedError, StateTypeError
 
 GRACE = dt.timedelta(days=1)
-"""The age of an orphan, relative to the last commit, from which a sweep deletes it."""
+"""The age of an orphan, relative to the last commit, at which a sweep deletes it."""
 
 _NEVER = dt.datetime.max.replace(tzinfo=dt.UTC)
 
 Progress = Callable[[int, int | None], None]
-"""Called with the number of processed epochs and their total."""
+"""A callback with the number of processed epochs and their total."""
 
 
 @dataclass
 class Collected:
-    """What a collection did, or would do.
+    """The result of a collection. In a dry run, the result that it would have.
 
     Attributes:
         first, last: the kept epochs.
@@ -68,7 +68,8 @@ class Collected:
 
 @dataclass
 class Collector:
-    """Collects the garbage of a checkpoint. Several collectors may run beside each other and a job.
+    """Collects the garbage of a checkpoint. Several collectors may run concurrently, also with a
+    job.
 
     Parameters:
         repository: the checkpoint.
@@ -99,12 +100,12 @@ class Collector:
                 "job runs on this checkpoint and no other command changes it"
             )
         self._dying: set[str] = set()
-        """In a dry run, what would be gone."""
+        """In a dry run, the files that a real run would have deleted."""
         self.leases: list[LeaseHeadroom] = []
-        """The leases that the last call of `collect` has read."""
+        """The leases that were read by the last call of `collect`."""
 
     def collect(self, *, sweep: bool | None) -> Collected | None:
-        """Collect old epochs, and delete the files that only they referenced.
+        """Collect old epochs, and delete the files that only these epochs reference.
 
         Parameters:
             sweep: whether to look for orphans; None if the last sweep was long ago.
@@ -127,7 +128,6 @@ class Collector:
                 # Another collector has collected an epoch that this one was reading.
 
     def _collect(self, sweep: bool | None) -> Collected | None:
-        """Collect once."""
         given_up = self._given_up()
         if given_up is None:
             return None
@@ -159,8 +159,8 @@ class Collector:
     # ------------------------------------------------------------------------------ giving up
 
     def _given_up(self) -> tuple[EpochFiles, int, EpochManifest] | None:
-        """Return the existing epochs, the first one to keep and the last. Mark the first, then list
-        again.
+        """Return the existing epochs, the first one to keep, and the last one. The epoch to keep is
+        marked before the epochs are listed again.
         """
         numbers = self.repository.epoch_files()
         if not numbers.kept:
@@ -192,7 +192,7 @@ class Collector:
         )
 
     def _check_job_file(self, last: EpochManifest) -> None:
-        """Check that the kept epochs can be read. Otherwise nothing is collected."""
+        """Check that the kept epochs are readable. Otherwise nothing is collected."""
         if self.repository.stored(last.job_file.path) is None:
             raise CorruptCheckpointError(
                 f"{self.repository.at(last.job_file.path)} is missing, which epoch {last.epoch} "
@@ -200,7 +200,7 @@ class Collector:
             )
 
     def _held(self, gone: list[int], last: int, done: Collected) -> list[EpochManifest]:
-        """Return the manifests before the first epoch that stay for now, and add the reasons to
+        """Return the manifests before the first epoch that are still needed, and add the reasons to
         `done`.
         """
         why = dict.fromkeys(self._read, "a process reads it")
@@ -214,7 +214,7 @@ class Collector:
     def _give_up(
         self, number: int, size: int, kept: KeptFiles, before: set[str], done: Collected
     ) -> set[str]:
-        """Delete an epoch with all files that no kept one references. Return these files.
+        """Delete an epoch and all files that no kept epoch references. Return these files.
 
         Parameters:
             before: the same files of the epochs before it, which are gone. A rollback references
@@ -247,7 +247,9 @@ class Collector:
     # ------------------------------------------------------------------------------- the sweep
 
     def _is_due(self, numbers: EpochFiles) -> bool:
-        """Return whether the last sweep, or the first commit, was long before the last commit."""
+        """Return whether a sweep is due: the last sweep, or the first commit, was long before the
+        last commit.
+        """
         last = numbers.committed[max(numbers.committed)].modified
         begin = min(file.modified for file in numbers.committed.values())
         since = max((file.modified for file in numbers.swept.values()), default=begin)
@@ -293,8 +295,8 @@ class Collector:
     def _named_by_each(
         self, kept: list[int], held_manifests: list[EpochManifest]
     ) -> Iterator[Iterator[FileRef]]:
-        """Yield the files of each manifest that counts, including those that are committed
-        meanwhile.
+        """Yield the referenced files of each manifest that counts, including manifests that are
+        committed meanwhile.
 
         Epochs are listed again after the last one that was read, until no new one appears. If
         another collector deletes an epoch before it is read, a later epoch references its files if
@@ -333,7 +335,7 @@ class Collector:
         return not self.grace or file.modified < now - self.grace
 
     def _notes(self, last: int, now: dt.datetime) -> dict[str, int]:
-        """Return notes of committed epochs, and drafts of killed processes."""
+        """Return the notes of committed epochs, and the drafts of killed processes."""
         notes = {
             file.path: file.size
             for file in self.repository.listed(paths.BEGUN)
@@ -344,7 +346,7 @@ class Collector:
         return notes | {file.path: file.size for file in drafts if self._is_old(file, now)}
 
     def _expired_leases(self, now: dt.datetime) -> dict[str, int]:
-        """Return leases that expired long ago. Files in `readers/` that are none are left alone."""
+        """Return the leases that expired long ago. Other files in `readers/` are not touched."""
         leases, _ = stored_leases(self.repository)
         return {
             paths.lease_path(lease.lease.name): len(lease.lease.to_bytes())
@@ -353,7 +355,7 @@ class Collector:
         }
 
     def _job_files(self, named: set[int]) -> dict[str, int]:
-        """Return job files that no kept epoch references and no start can use again.
+        """Return the job files that no kept epoch references and no start can use.
 
         A start uses the one that the last epoch references, or the newest. Those in between are of
         starts that never committed, and may be about to.

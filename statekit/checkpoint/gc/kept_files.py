@@ -1,4 +1,4 @@
-"""The files that kept epochs reference, compared with those of collected ones."""
+"""The files that kept epochs reference, compared with the files of collected epochs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Size:
 def manifests_before_gaps(
     repository: Repository, kept: Sequence[int], last: EpochManifest
 ) -> list[EpochManifest]:
-    """Return the kept epochs that follow no kept one. They reference all older files that are
+    """Return the kept epochs whose predecessor is not kept. They reference all older files that are
     needed.
 
     Parameters:
@@ -44,7 +44,8 @@ def manifests_before_gaps(
 
 
 class KeptFiles:
-    """The files of the kept epochs, followed only where a collected epoch may share them.
+    """The files of the kept epochs. References are followed only where a collected epoch may share
+    files.
 
     If a collected epoch references only files that kept manifests reference directly, no base and
     no history is read. Otherwise those of the same key groups are read. Shards that may have slices
@@ -61,11 +62,11 @@ class KeptFiles:
         self._gone = Following(repository, set(self._paths), gaps=True)
         self._looked_up: set[tuple[str, tuple[int, int]]] = set()
         self._cut: set[str] = set()
-        """Operators of which shards that may have slices were looked up."""
+        """Operators whose shards with possible slices were looked up."""
 
     def not_among(self, manifest: EpochManifest) -> Iterator[FileRef]:
-        """Yield the files of a collected epoch that no kept one references. Some are yielded more
-        than once.
+        """Yield the files of a collected epoch that no kept epoch references. A file may be yielded
+        more than once.
         """
         for ref in self._repository.pages(manifest.epoch):
             if ref.path not in self._paths:
@@ -79,8 +80,8 @@ class KeptFiles:
                             yield ref
 
     def _look_up(self, operator: str, groups: tuple[int, int]) -> None:
-        """Follow the references of kept epochs in these key groups, and those that lead to other
-        ones.
+        """Follow the references of kept epochs in these key groups, and the references that may
+        lead to other key groups.
         """
         if (operator, groups) in self._looked_up:
             return
@@ -99,7 +100,7 @@ def _shards(manifest: EpochManifest) -> Iterator[ShardState]:
 
 
 def _may_have_slices(shard: ShardState) -> bool:
-    """Return whether a shard may reference files of shards that it was cut out of, through a
-    history.
+    """Return whether a shard may reference files of a shard that it was cut out of, directly or
+    through a history.
     """
     return shard.base is None and bool(shard.slices or shard.history)

@@ -1,4 +1,4 @@
-"""Epochs that a collector keeps for readers, and what they cost."""
+"""Epochs that a collector keeps for readers, and the size of their files."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from statekit.checkpoint.retention import EpochMark, Retention
 from statekit.errors import CorruptCheckpointError, FencedError
 
 LeaseStatus = Literal["valid", "expired", "too far behind", "collected"]
-"""Of a lease: it keeps its epoch and later ones; it has expired; its epoch was committed before the
-bound of the retention; or its epoch was collected, and the reader must resynchronise.
+"""The status of a lease. "valid": it keeps its epoch and later ones. "expired": it keeps nothing.
+"too far behind": its epoch was committed before the bound of the retention. "collected": its epoch
+is gone, and the reader must resynchronise.
 """
 
 
 @dataclass(frozen=True)
 class LeaseHeadroom:
-    """How far a lease is from being given up, when a collection read it.
+    """The distance of a lease from being given up, as of the last collection that read it.
 
     Attributes:
         reader: the name of the reader.
@@ -63,7 +64,7 @@ class ReaderBound:
     _now: dt.datetime | None = None
 
     def first(self, wanted: int) -> int:
-        """Return the first epoch to keep: `wanted`, or an earlier one that a reader keeps.
+        """Return the first epoch to keep: `wanted`, or an earlier epoch that a reader keeps.
 
         Nothing is listed if readers could not keep an earlier epoch.
         """
@@ -80,8 +81,7 @@ class ReaderBound:
         return self.oldest if is_unknown else first
 
     def headroom(self, bound: dt.timedelta) -> list[LeaseHeadroom]:
-        """Return how far each lease that was read is from being given up; none of those that have
-        expired.
+        """Return the headroom of each lease that was read and has not expired.
 
         Parameters:
             bound: how long before the last commit an epoch was committed that readers can keep.
@@ -106,7 +106,8 @@ class ReaderBound:
         return headroom
 
     def _first_of(self, epoch: int, oldest: int) -> int:
-        """Return the first epoch that a lease keeps: its own, or the oldest that readers can keep.
+        """Return the first epoch that a lease keeps: its own epoch, or the oldest one that readers
+        can keep.
 
         A reader that is too far behind keeps what is left: it may be about to move its lease there.
         """
@@ -116,8 +117,8 @@ class ReaderBound:
         return min(later, default=epoch)
 
     def _is_valid(self, lease: StoredLease | UnreadableLease) -> bool:
-        """Return whether a lease has not expired. The last commit may be long ago, so the store's
-        clock decides.
+        """Return whether a lease has not expired. The last commit may be long ago, so the clock of
+        the store decides.
         """
         if not lease.is_valid(max(self.committed.values())):
             return False
@@ -126,7 +127,7 @@ class ReaderBound:
         return lease.is_valid(self._now)
 
     def agree(self, wanted: int) -> int:
-        """Close the epochs before `wanted` to new leases, mark them as collected, and return the
+        """Close the epochs before `wanted` to new leases and mark them as collected. Return the
         first kept epoch: an earlier one if a reader has taken a lease meanwhile.
         """
         if self.oldest is None or self.oldest >= wanted:
@@ -143,7 +144,6 @@ class ReaderBound:
 
 
 def _mark(repository: Repository, first: int) -> None:
-    """Mark all epochs before one as collected."""
     with contextlib.suppress(FencedError):  # another collector collects the same
         repository.create(paths.first_path(first), EpochMark(epoch=first).to_bytes())
 
@@ -240,8 +240,8 @@ def _sizes(
     wanted: int,
     last: EpochManifest,
 ) -> dict[int, Size]:
-    """Return, for each epoch from `begin` on and before `wanted`, the size of what the epochs from
-    it on need and those from `wanted` on do not.
+    """Return, for each epoch from `begin` on and before `wanted`, the size of the files that this
+    epoch and later ones need, but the epochs from `wanted` on do not.
 
     Parameters:
         files: the manifest of each epoch.

@@ -1,4 +1,4 @@
-"""Windows and built-in aggregates, which are process functions like the user's own.
+"""Windows and built-in aggregates, implemented as process functions.
 
 May import `functions` and whatever that may import; `stream` in the folder above imports it.
 """

@@ -1,4 +1,4 @@
-"""Windows: tumbling, sliding and session, where open windows are kept, and when they end.
+"""Windows: tumbling, sliding and session, with the rows of open windows and their deadlines.
 
 An operator keeps one row per open window of a key:
 
@@ -37,7 +37,7 @@ from statekit.timestamp import (
 )
 
 FIRST, LAST = micros_to_datetime(MIN_MICROS), micros_to_datetime(MAX_MICROS)
-"""The first and the last instant there are. A window that ends at the last one includes it."""
+"""The first and the last instant. A window that ends at the last one includes it."""
 
 _EPOCH = micros_to_datetime(0)
 _ZERO, _MICROSECOND = dt.timedelta(0), dt.timedelta(microseconds=1)
@@ -48,7 +48,7 @@ _NEW: Any = object()
 _WINDOWS_AT_ONCE = 100
 
 WINDOWS_PER_RECORD_MAX = 10_000
-"""A record that is added to more windows would stop a job."""
+"""The maximum number of windows per record. More of them would stall a job."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Sliding:
         return f"sliding {self.size} every {self.every}{offset}"
 
     def panes(self, event_time: str) -> SlidingPanes:
-        """Return the intervals all of whose records are in the same windows.
+        """Return the panes: intervals in which all records belong to the same windows.
 
         Parameters:
             event_time: the field that says when a record happened.
@@ -78,7 +78,7 @@ class Sliding:
 
 @dataclass(frozen=True)
 class Session:
-    """Windows that last until a key has had no records for a time. Created by `session`."""
+    """Windows that end after a gap without records of the key. Created by `session`."""
 
     gap: dt.timedelta
 
@@ -86,8 +86,8 @@ class Session:
         return f"session {self.gap}"
 
     def panes(self, event_time: str) -> SessionPanes:
-        """Return the runs of a key's records that are in one session, whatever other records there
-        are.
+        """Return the panes: runs of a key's records that are in one session, regardless of other
+        records.
 
         Parameters:
             event_time: the field with the time of a record.
@@ -98,7 +98,7 @@ class Session:
 Window = Sliding | Session
 
 Windows = MapState[dt.datetime, Any]
-"""The state with the open windows of a key, by their rows."""
+"""The state with the open windows of a key, by their row keys."""
 
 
 def tumbling(size: dt.timedelta | str, offset: dt.timedelta | str = _ZERO) -> Sliding:
@@ -180,7 +180,7 @@ def _duration(given: dt.timedelta | str, what: str, least: int = 1) -> dt.timede
 
 
 class OpenWindow(NamedTuple):
-    """A window of a key that may still get records: its row, bounds and accumulator."""
+    """An open window of a key, which may still receive records: its row, bounds and accumulator."""
 
     row: dt.datetime
     start: dt.datetime
@@ -189,7 +189,7 @@ class OpenWindow(NamedTuple):
 
 
 class OpenSession(Protocol):
-    """A session of a key."""
+    """An open session of a key."""
 
     @property
     def start(self) -> dt.datetime: ...
@@ -200,7 +200,7 @@ class OpenSession(Protocol):
 
 
 class Deadlines:
-    """When the timers of windows are due.
+    """The due times of the timers of windows.
 
     Parameters:
         leads: the names of the timers of a window, and how long before the last moment at which a
@@ -219,17 +219,17 @@ class Deadlines:
         self.has_timers = has_timers
 
     def of(self, end: dt.datetime, name: str) -> dt.datetime:
-        """Return when a timer of a window that ends then is due."""
+        """Return the due time of a timer for a window with this end."""
         lead = self.leads[name]
         return max(plus(end, -lead if end == LAST else -lead - self.margin), _EARLIEST)
 
     @property
     def closes_again(self) -> bool:
-        """Whether a window may get records after it has fired, and then fires again."""
+        """True if a window may receive records after it has fired, and then fires again."""
         return len(self.leads) > 1
 
     def due_us(self, end: dt.datetime) -> int:
-        """Return when a window that ends then fires, in microseconds."""
+        """Return the time at which a window with this end fires, in microseconds."""
         return datetime_to_micros(self.of(end, "close"))
 
     def set_all(self, ctx: Context, end: dt.datetime) -> None:
@@ -241,20 +241,22 @@ class Deadlines:
             ctx.timers.set(self.of(end, name), name)
 
     def has_closed(self, ctx: Context, end: dt.datetime) -> bool:
-        """Return whether a window has fired already, and is kept for late records.
+        """Return whether a window has fired and is kept for late records.
 
         Without allowed lateness there is no such window: its records arrive before it fires.
         """
         return self.closes_again and self.of(end, "close") <= ctx.watermark
 
     def close_again(self, ctx: Context, end: dt.datetime) -> None:
-        """Set the timer that fires a window at its end, or after this epoch's records if the end
-        has passed.
+        """Set the timer that fires a window at its end. If the end has passed, it fires after the
+        records of this epoch.
         """
         ctx.timers.set(self.of(end, "close"), "close")
 
     def passed(self, timer: Timer) -> dt.datetime | None:
-        """Return the end of the windows for which a timer was set; None if it might be any."""
+        """Return the end of the windows that a timer belongs to; None if the timer was clipped, so
+        that any window may be meant.
+        """
         if timer.at == _EARLIEST:
             return None  # clipped
         return plus(timer.at, self.leads[timer.name] + self.margin)
@@ -284,7 +286,7 @@ class SlidingRows:
         self._deadlines = deadlines
 
     def put(self, ctx: Context, windows: Windows, value: Any) -> list[OpenWindow]:
-        """Add a value to the windows of the current record, and return them."""
+        """Add a value to the windows of the current record, and return these windows."""
         touched = []
         for start, end in self._bounds(ctx.event_time):
             windows[start] = accumulator = self._add(self._held(ctx, windows, start, end), value)
@@ -292,7 +294,7 @@ class SlidingRows:
         return touched
 
     def put_all(self, ctx: Context, windows: Windows, values: Iterable[Any]) -> None:
-        """Add a value for each record of a key, and read and write its windows once for all.
+        """Add a value for each record of a key. Each window is read and written once.
 
         Parameters:
             values: taken one by one, each while its record is handled.
@@ -316,7 +318,7 @@ class SlidingRows:
         windows.update(accumulators)
 
     def _held(self, ctx: Context, windows: Windows, start: dt.datetime, end: dt.datetime) -> Any:
-        """Return the accumulator of a window. A new window gets its timers."""
+        """Return the accumulator of a window, and set the timers of a new one."""
         accumulator = windows.get(start, _NEW)
         if accumulator is _NEW:
             accumulator = self._create()
@@ -326,7 +328,9 @@ class SlidingRows:
         return accumulator
 
     def ending(self, timer: Timer, ctx: Context, windows: Windows) -> Iterator[OpenWindow]:
-        """Return the windows for which a timer was set: one, or several at the ends of time."""
+        """Return the windows that a timer belongs to: one, or several at the first and the last
+        instant.
+        """
         passed = self._deadlines.passed(timer)
         start = None if passed is None else plus(passed, -self._size)
         if start is None or passed == LAST:
@@ -361,7 +365,7 @@ class SlidingRows:
         return bounds[::-1]
 
     def _into(self, at: dt.datetime) -> dt.timedelta:
-        """Return the time from the latest start of a window to an instant."""
+        """Return the time between the latest start of a window and an instant."""
         return (at - self._origin) % self._every
 
 
@@ -383,7 +387,7 @@ class SessionRows:
         self._deadlines = deadlines
 
     def put(self, ctx: Context, windows: Windows, value: Any) -> list[OpenWindow]:
-        """Add a value to the session of the current record, and return it."""
+        """Add a value to the session of the current record, and return this session."""
         start, end = ctx.event_time, plus(ctx.event_time, self.gap)
         joined = list(self._overlapping(windows, start, end))
         start, end, accumulator = self.grown(joined, start, end, value)
@@ -398,7 +402,7 @@ class SessionRows:
     def grown(
         self, joined: Sequence[OpenSession], start: dt.datetime, end: dt.datetime, value: Any
     ) -> tuple[dt.datetime, dt.datetime, Any]:
-        """Return the session that a value makes of those that it touches: start, end, accumulator.
+        """Merge sessions with a new value, and return start, end and accumulator of the result.
 
         Parameters:
             joined: these sessions, in order.
@@ -438,8 +442,8 @@ class SessionRows:
             self._store(windows, (row,), start, end, accumulator)
 
     def ending(self, timer: Timer, ctx: Context, windows: Windows) -> Iterator[OpenWindow]:
-        """Yield the sessions that end with a timer. One that has grown since gets a timer at its
-        end.
+        """Yield the sessions that end with a timer. A session that has grown since gets a new
+        timer.
         """
         passed = self._deadlines.passed(timer)
         for row, stored in windows.scan(None if passed is None else self.row_of(passed)):
@@ -479,7 +483,7 @@ class SessionRows:
         end: dt.datetime,
         accumulator: Any,
     ) -> dt.datetime:
-        """Replace the earlier rows of a session, and return the new one."""
+        """Write a session in place of its earlier rows, and return it."""
         row = self.row_of(end)
         for other in before:
             if other != row:
@@ -488,12 +492,17 @@ class SessionRows:
         return row
 
     def row_of(self, end: dt.datetime) -> dt.datetime:
-        """Return the row of a session with this end."""
+        """Return the row key of a session with this end: the end, rounded down to a multiple of the
+        gap.
+
+        A session is at least one gap long, so no two sessions of a key have the same row. A session
+        that grows by less than the gap often keeps its row.
+        """
         return end if end == LAST else plus(end, -((end - _EPOCH) % self.gap))
 
 
 def overlap(start: dt.datetime, end: dt.datetime, first: dt.datetime, last: dt.datetime) -> bool:
-    """Return whether two intervals from a time on and before another have a time in common.
+    """Return whether two half-open intervals overlap.
 
     Nothing comes after the last instant, so an interval that ends with it contains it.
     """

@@ -1,4 +1,4 @@
-"""Built-in aggregates of fields, and their operator, which calls no Python function per record."""
+"""Built-in aggregates of fields, and their operator. It calls no Python function per record."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from statekit.state.options import TTL, Aggregate, Reduce
 from statekit.state.single_row_states import AggregatingState, ReducingState
 
 EXACT_DIGITS = 76
-"""Digits with which decimals of columns, which have half as many, are added exactly."""
+"""Digits for exact sums of decimals. Columns have half as many."""
 
 _KEYS = "_keys"  # the parameter that takes keys: no state is called so
 _PLACES = 18  # of a mean of decimals, as a column of Spark has
 
 
 class FieldAggregate(ABC):
-    """An aggregate of a field, or of records: `Count`, `Sum`, `Min`, `Max`, `Mean`, `Top`, `Last`
-    or `Collect`.
+    """An aggregate of a field or of records: `Count`, `Sum`, `Min`, `Max`, `Mean`, `Top`, `Last` or
+    `Collect`.
 
     Its state can be computed from parts of the records in any number of steps: records are combined
     batch by batch, and the combined rows are added to the state, many keys at a time.
@@ -60,10 +60,10 @@ class FieldAggregate(ABC):
     @property
     @abstractmethod
     def parts(self) -> tuple[PartialAggregate, ...]:
-        """The partial aggregates of records that it is computed from."""
+        """The partial aggregates that the result is computed from."""
 
     def types(self, results: ResultRecords) -> tuple[Any, Any]:
-        """Return what `state` and `result` are given for some records.
+        """Return the arguments of `state` and `result` for the records of an operator.
 
         Raises:
             StateTypeError: there is no such aggregate of them.
@@ -73,14 +73,14 @@ class FieldAggregate(ABC):
 
     @abstractmethod
     def state(self, value_type: Any) -> Any:
-        """Return the annotation of its state, for a field with values of that type."""
+        """Return the annotation of the state, for a field with values of this type."""
 
     @abstractmethod
     def result(self, annotation: Any) -> Any:
-        """Return the annotation of its result, for a field with this annotation."""
+        """Return the annotation of the result, for a field with this annotation."""
 
     def named(self, names: Renaming) -> FieldAggregate:
-        """Return the same aggregate of fields with other names."""
+        """Return the same aggregate with renamed fields."""
         if self.field is None:
             return self
         of: Any = self
@@ -88,8 +88,8 @@ class FieldAggregate(ABC):
         return renamed
 
     def added(self, place: int) -> Callable[[Sequence[Sequence[Any]]], Sequence[Any]]:
-        """Return a function from columns of rows to the value that each row adds to the state, or
-        None.
+        """Return a function from columns of combined rows to the values to add to the state. None
+        adds nothing.
 
         Parameters:
             place: of the first column of the parts.
@@ -99,7 +99,7 @@ class FieldAggregate(ABC):
 
 @dataclass(frozen=True)
 class Count(FieldAggregate):
-    """How many records there were; of a field, how many had a value other than None."""
+    """The number of records; of a field, the number of values other than None."""
 
     field: str | None = None
     verb = "count"
@@ -194,7 +194,7 @@ class _OfRecords(FieldAggregate):
     @property
     @abstractmethod
     def order(self) -> RecordOrder:
-        """The order, and how many records are kept."""
+        """The order, with the number of records to keep."""
 
     @property
     def parts(self) -> tuple[PartialAggregate, ...]:
@@ -214,7 +214,7 @@ class _OfRecords(FieldAggregate):
 
     @abstractmethod
     def kept(self, record: RecordType) -> Aggregate[Any, Any, Any]:
-        """Return how first records are merged, and what comes of them."""
+        """Return the `Aggregate` that keeps and merges first records, and computes the result."""
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,7 @@ class Last(_OfRecords):
 
 @dataclass(frozen=True)
 class Collect(FieldAggregate):
-    """All records, or the values of a field, as a list in the order of arrival. None is skipped.
+    """All records, or all values of a field, as a list in the order of arrival. None is skipped.
 
     The state is a `ListState`: an epoch writes the new elements. A result is the whole list, which
     is read for it.
@@ -331,7 +331,7 @@ class Collect(FieldAggregate):
 
 
 def held_first(record: RecordType) -> Any:
-    """Return the annotation of the first records of a type, as they are stored."""
+    """Return the annotation of stored first records of a type."""
     return GenericAlias(tuple, (record.cls, ...))
 
 
@@ -344,7 +344,8 @@ def _largest(current: float, value: float) -> float:
 
 
 def reducer(verb: Verb, kind: Any) -> Reduce:
-    """Return the reducer of two values of a type. Their order matters only for sums of floats.
+    """Return the reducer of two values of a type. The order of values matters only for sums of
+    floats.
 
     NaN is neither the smallest nor the largest float if there is a number.
     """
@@ -355,7 +356,7 @@ def reducer(verb: Verb, kind: Any) -> Reduce:
 
 @dataclass(frozen=True)
 class _Nothing:
-    """Creates the sum and count of no values."""
+    """Factory of the sum and count of no values."""
 
     kind: type
 
@@ -368,7 +369,7 @@ def _both(current: tuple[Any, int], more: tuple[Any, int]) -> tuple[Any, int]:
 
 
 def quotient(sum_and_count: tuple[Any, int]) -> Any:
-    """Return the mean of values whose sum and number are given."""
+    """Return the mean of values, from their sum and number."""
     total, number = sum_and_count
     if not isinstance(total, decimal.Decimal):
         return total / number
@@ -384,7 +385,7 @@ def _fold(
     aggregates: Mapping[str, tuple[FieldAggregate, int]],
     results: Callable[..., list[Any]],
 ) -> Callable[..., list[Any]]:
-    """Return a function that adds the combined rows of many keys to their states, and returns the
+    """Return a function that adds the combined rows of many keys to their states and returns the
     results.
 
     Parameters:
@@ -469,5 +470,5 @@ def aggregation(
 
 
 def _definition(aggregates: Mapping[str, FieldAggregate], names: Renaming) -> Mapping[str, str]:
-    """Return what each state of an operator aggregates, with other names of fields."""
+    """Return the definition of each aggregate by state, with renamed fields."""
     return {name: repr(of.named(names)) for name, of in aggregates.items()}

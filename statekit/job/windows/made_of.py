@@ -1,4 +1,6 @@
-"""What the operators of windows and aggregates do, as data, of which a model can be made."""
+"""Descriptions of the operators of windows and aggregates as data, from which a model of them can
+be built.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ from statekit.state.options import Aggregate
 
 
 class OwnAggregate(NamedTuple):
-    """An aggregate of the user's, of records or of a field."""
+    """An aggregate with functions of the user, of records or of a field."""
 
     aggregate: Aggregate[Any, Any, Any]
     field: str | None
 
 
 class WindowedResult(NamedTuple):
-    """What the operator of a window does.
+    """The description of a window operator.
 
     Parameters:
         window: the kind of windows.
@@ -36,7 +38,7 @@ class WindowedResult(NamedTuple):
 
 
 class AggregatedFields(NamedTuple):
-    """What the operator of aggregates without windows does.
+    """The description of an operator of aggregates without windows.
 
     Parameters:
         of: the aggregates by name.

@@ -1,4 +1,4 @@
-"""Windows of many keys at a time.
+"""Windows of many keys at once, on columns of rows.
 
 `DueWindows` fires the windows that are due, and deletes them with the elements that they collected.
 Windows have no timers then: those that are due are found by a scan of the open windows of each key
@@ -51,8 +51,8 @@ from statekit.timestamp import (
 )
 
 OPEN_MAX = 16
-"""Windows of more than so many intervals have timers. A scan for windows that are due reads all
-open windows of a key.
+"""Sliding windows whose size is more than this many times `every` have timers. Without timers, a
+scan for due windows reads all open windows of a key, so there must be few.
 """
 
 _ROWS_AT_ONCE = 8_192
@@ -61,11 +61,11 @@ _WINDOWS_MAX = 10_000  # that are known
 
 _Row = tuple[bytes, bytes]
 Alone = Callable[[dt.datetime, dt.datetime], tuple[dt.datetime, dt.datetime]]
-"""A function from the start and end of a window to an interval in it."""
+"""A function from the start and end of a window to an interval within the window."""
 
 
 class _Window(NamedTuple):
-    """When a window starts, ends, and is due in microseconds."""
+    """The start and the end of a window, and the time at which it is due in microseconds."""
 
     start: Any
     end: Any
@@ -76,7 +76,7 @@ class _Window(NamedTuple):
 
 
 class DueWindows(ABC):
-    """Fires the windows that are due.
+    """Fires due windows of many keys at a time.
 
     Parameters:
         finish: computes the value of an accumulator.
@@ -97,7 +97,7 @@ class DueWindows(ABC):
     def _opened(
         self, rows: Sequence[_Row], windows: MapState[Any, Any]
     ) -> tuple[list[_Window], Sequence[Any]]:
-        """Return the window of each row, and what `_held` takes of each."""
+        """Return the window of each row, and the argument of `_held` for these rows."""
 
     @abstractmethod
     def _held(self, stored: Sequence[Any], windows: MapState[Any, Any]) -> list[Any]:
@@ -106,7 +106,7 @@ class DueWindows(ABC):
     def fire(
         self, due: Due, _: Context, windows: MapState[Any, Any], *collected: Any
     ) -> Iterator[list[Any]]:
-        """Yield the results of the windows that are due, and delete these.
+        """Yield the results of due windows, and delete these windows.
 
         Parameters:
             collected: of windows that collect elements, the states with these and their number.
@@ -140,7 +140,7 @@ class DueWindows(ABC):
     def _results(
         self, due: Due, rows: Sequence[_Row], of_rows: Sequence[_Window], held: Sequence[Any]
     ) -> list[Any]:
-        """Return the results of windows that are stored in rows."""
+        """Return the results of windows, given their rows and accumulators."""
         decode = due.key_codec.decode
         keys = [decode(row_key, GROUP_BYTES)[0] for row_key, _ in rows]
         fields = list(zip(*map(key_fields, keys), strict=True))
@@ -156,7 +156,7 @@ class DueWindows(ABC):
 
 
 class DueSliding(DueWindows):
-    """Fires tumbling and sliding windows, whose rows have their starts in their keys."""
+    """Fires tumbling and sliding windows. Their row keys contain the starts."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class DueSliding(DueWindows):
         return windows._values(stored)
 
     def window_at(self, stored_start: bytes) -> _Window:
-        """Return the window with a start as it is stored. Many rows are of one."""
+        """Return the window with this stored start. Many rows share one window."""
         window = self._windows.get(stored_start)
         if window is None:
             if len(self._windows) >= _WINDOWS_MAX:
@@ -199,7 +199,7 @@ class DueSliding(DueWindows):
 
 
 class DueSessions(DueWindows):
-    """Fires sessions, whose rows have their starts and ends."""
+    """Fires sessions. Their rows contain the starts and ends."""
 
     def _opened(
         self, rows: Sequence[_Row], windows: MapState[Any, Any]
@@ -220,7 +220,7 @@ _Stored = tuple[bytes, int]
 
 
 class CollectedElements:
-    """The elements of the windows that fire.
+    """The elements of firing windows.
 
     Parameters:
         due: what is due.
@@ -240,8 +240,8 @@ class CollectedElements:
         self._kept: set[bytes] = set()
 
     def taken(self, rows: Iterable[_Row], windows: Iterable[_Window]) -> list[list[Any]]:
-        """Return the elements of windows in order of time and arrival, and delete those that are in
-        no other window.
+        """Return the elements of windows in order of time and arrival. Elements that are in no
+        other window are deleted.
         """
         found, removed = [], []
         for (row_key, _), window in zip(rows, windows, strict=True):
@@ -255,11 +255,11 @@ class CollectedElements:
         return found
 
     def keep(self, rows: Iterable[_Row]) -> None:
-        """Note the keys of windows that go on."""
+        """Note the keys of rows whose windows stay open."""
         self._kept.update(self._prefix(row_key) for row_key, _ in rows)
 
     def end(self) -> None:
-        """Let keys without windows count from 0 again."""
+        """Reset the element count of keys without open windows."""
         prefixes = sorted(self._fired - self._kept)
         self._number._remove_all(self._number._stored_rows_of(prefixes))
 
@@ -267,7 +267,9 @@ class CollectedElements:
         return row_key[: self._decode(row_key, GROUP_BYTES)[1]]
 
     def _bounds(self, prefix: bytes, start: dt.datetime, end: dt.datetime) -> tuple[bytes, bytes]:
-        """Return the row keys between which the elements of an interval are."""
+        """Return the first row key of the elements of an interval, and the row key after the
+        last.
+        """
         subkey = self._elements._subkey
         first = prefix + subkey((start, 0))
         return first, prefix_end(prefix) if end == LAST else prefix + subkey((end, 0))
@@ -294,7 +296,9 @@ class WindowColumns:
         self._added = added
 
     def fold(self, keys: KeyColumns, ctx: Context, windows: MapState[Any, Any]) -> list[Any]:
-        """Add rows to the windows of their largest event times. They have no results yet."""
+        """Add each row to the windows that contain its largest event time. Return no results: a
+        window fires later.
+        """
         size_us, every_us = self._due.size_us, self._due.every_us
         times = np.array(keys.columns[-1], np.int64)
         latest = times - (times - self._due.origin_us) % every_us
@@ -331,7 +335,7 @@ def add_elements(
     elements: MapState[Any, Any],
     number: ValueState[int],
 ) -> None:
-    """Store the elements of combined rows of many keys.
+    """Store the elements of combined rows.
 
     Parameters:
         prefixes: of the key of each row. The rows of a key follow each other.
@@ -359,7 +363,7 @@ def add_elements(
 
 
 class _OpenSession(NamedTuple):
-    """A session of a key, and the stored rows that it takes the place of.
+    """A session of a key, with the stored rows that it replaces.
 
     `is_stored` says that it is the one of its row, unchanged.
     """
@@ -394,8 +398,12 @@ class SessionColumns:
         self._pane_at = pane_at
 
     def fold(self, keys: KeyColumns, ctx: Context, windows: MapState[Any, Any]) -> list[Any]:
-        """Add rows to the sessions of their event times. They have no results yet."""
+        """Add each row to the session of its event times. Return no results: a session fires
+        later.
+        """
         starts_us = np.array(keys.columns[self._pane_at], np.int64) + MIN_MICROS
+        # Rows are sorted by the ends of sessions. A session that overlaps ends after the start, so
+        # its row is not before the row of a session that would end there.
         from_rows = map(add, keys.prefixes, self._row_ends(starts_us))
         starts = map(micros_to_datetime, starts_us.tolist())
         ends = [plus(micros_to_datetime(time), self._sessions.gap) for time in keys.columns[-1]]
@@ -417,7 +425,7 @@ class SessionColumns:
     def _stored(
         self, windows: MapState[Any, Any], row_key: bytes, prefix: bytes
     ) -> list[_OpenSession]:
-        """Return the stored sessions of a key from a row on."""
+        """Return the stored sessions of a key, from a row key on."""
         rows = list(windows._stored_between(row_key, prefix_end(prefix)))
         stored = windows._values([row for _, row in rows])
         return [
@@ -431,7 +439,7 @@ class SessionColumns:
         prefixes: Sequence[bytes],
         sessions: Sequence[_OpenSession],
     ) -> None:
-        """Store sessions, in place of the rows of those that they grew from.
+        """Store sessions, and delete the rows of the earlier sessions that were merged into them.
 
         Parameters:
             prefixes: of their keys.
@@ -447,7 +455,7 @@ class SessionColumns:
         windows._replace_all(row_keys, [session[:3] for session in sessions], sizes, removed)
 
     def _row_ends(self, ends_us: npt.NDArray[np.int64]) -> list[bytes]:
-        """Return the ends of the row keys of sessions that end then, as `SessionRows.row_of` says.
+        """Return the ends of the row keys of sessions, computed as in `SessionRows.row_of`.
 
         Parameters:
             ends_us: in microseconds.
@@ -460,7 +468,9 @@ class SessionColumns:
     def _add(
         self, opened: list[_OpenSession], start: dt.datetime, end: dt.datetime, value: Any
     ) -> None:
-        """Add a value to the session that a row is in, after merging those that the row touches."""
+        """Add the value of a row to its session, after merging all sessions that the row
+        overlaps.
+        """
         joined = [each for each in opened if overlap(each.start, each.end, start, end)]
         joined.sort(key=attrgetter("end"))
         rows = tuple(chain.from_iterable(each.rows for each in joined))

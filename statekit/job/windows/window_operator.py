@@ -81,14 +81,14 @@ _ITERATOR: Any = Iterator
 _FOLDS = {"sum": Sum, "min": Min, "max": Max}
 
 _Found = list[tuple[tuple[dt.datetime, int], Any]] | None
-"""Pairs of event time and number, each with an element; None if no elements are stored."""
+"""Pairs of event time and number, each with an element; None if the windows store no elements."""
 
 
 # --------------------------------------------------------------------------------- aggregates
 
 
 def _scans_little(window: Window) -> bool:
-    """Return whether few windows of a key are open beside one that is due."""
+    """Return whether a scan for due windows reads few other open windows per key."""
     return isinstance(window, Session) or window.size <= OPEN_MAX * window.every
 
 
@@ -105,7 +105,7 @@ def _alone(record: Any) -> tuple[Any]:
 
 
 def _none_of(first_part: int) -> Callable[[Sequence[Any]], Any]:
-    """Return a function from columns of rows to a None for each."""
+    """Return a function from columns of rows to one None per row."""
     return lambda columns: [None] * len(columns[first_part])
 
 
@@ -114,7 +114,7 @@ def _one(_: object) -> int:
 
 
 def _folding(combine: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return `combine` for values that may be None, which is skipped."""
+    """Return `combine` for values that may be None. None is skipped."""
 
     def add(current: Any, value: Any) -> Any:
         if current is None:
@@ -134,12 +134,12 @@ def _mean(pair: tuple[Any, int] | None) -> Any:
 
 
 def _number_of(first_part: int) -> Callable[[Sequence[Any]], Any]:
-    """Return a function from a row to the number of its records, which comes before the parts."""
+    """Return a function from a row to its number of records, which precedes the parts."""
     return itemgetter(first_part - 1)
 
 
 def _combining(verb: Verb, kind: Any) -> Callable[[Any, Any], Any]:
-    """Return a function that combines two values of a type. Sums of decimals are exact."""
+    """Return the function that combines two values of a type. Sums of decimals are exact."""
     if kind is decimal.Decimal and verb == "sum":
         return decimal.Context(prec=EXACT_DIGITS).add
     return reducer(verb, kind).combine
@@ -184,20 +184,20 @@ class _Result:
     copy_added: Copy | None = None
 
     def defined(self, names: Renaming) -> dict[str, str]:
-        """Return what the state means, with other names of fields."""
+        """Return the definition of the result, with renamed fields."""
         return {"result": self.operator} if self.definition is None else self.definition(names)
 
 
 def _of_field(verb: str, field: str | None) -> Callable[[Renaming], dict[str, str]]:
-    """Return the definition of a verb of a field, or of records."""
+    """Return a function from renamed fields to the definition of a built-in aggregate."""
     return lambda names: {"result": verb if field is None else f"{verb}_{names(field)}"}
 
 
 def _own(
     aggregate: Aggregate[Any, Any, Any], field: str | None, name: str | None, names: Renaming
 ) -> dict[str, str]:
-    """Return the definition of an aggregate of the user: what it adds, and how, if that has a
-    name.
+    """Return the definition of a user's aggregate: its name, its field, and the name of its `add`
+    function if that has one.
     """
     title = name or ("aggregate" if field is None else f"aggregate_{names(field)}")
     added = "the whole record" if field is None else names(field)
@@ -481,8 +481,8 @@ class Windowing:
     def _due(
         self, result: _Result, make: Make, rows: SlidingRows | SessionRows
     ) -> DueWindows | None:
-        """Return what fires windows, many at a time; None if they have timers: those that may fire
-        again, or beside which many windows of a key are open.
+        """Return the object that fires the windows of many keys at a time. None if windows have
+        timers: they may fire again, or many windows of a key are open at a time.
         """
         if not self._fires_many:
             return None
@@ -492,7 +492,9 @@ class Windowing:
         return DueSliding(self._window, finish, make, self._deadlines, rows.alone)
 
     def _combiner(self, result: _Result) -> Combiner | None:
-        """Return the combiner before the shuffle; None if each record is added."""
+        """Return the combiner that runs before the shuffle; None if records are added one by
+        one.
+        """
         if result.parts is None or not self._combines:
             return None
         if result.element is not None and not self._fires_many:
@@ -611,7 +613,7 @@ class _Ending:
     def forgotten(
         self, window: OpenWindow, elements_found: _Found, windows: Any, *collected: Any
     ) -> None:
-        """Delete a window, and the elements that are in no window that is deleted later.
+        """Delete a window, and its elements that no window needs that is deleted later.
 
         Parameters:
             elements_found: the elements of the window.
@@ -628,14 +630,14 @@ class _Ending:
 
 
 def _of_row(added: Callable[[Sequence[Any]], Any]) -> Callable[[Any], Any]:
-    """Return a function from a combined row to the value that it adds, of one from columns."""
+    """Return a function from a combined row to the value to add, given a function on columns."""
     if isinstance(added, itemgetter):
         return added
     return lambda row: added([(part,) for part in row])[0]
 
 
 def _elements(values: Iterable[Any], ctx: Context, elements: Any, number: Any) -> Iterator[Any]:
-    """Yield values, and store each as an element at the time of its record, unless it is None."""
+    """Yield values. Each value except None is stored as an element at the time of its record."""
     before = count = number.get() or 0
     for value in values:
         if value is not None:
@@ -647,7 +649,7 @@ def _elements(values: Iterable[Any], ctx: Context, elements: Any, number: Any) -
 
 
 def _between(collected: tuple[Any, ...], start: dt.datetime, end: dt.datetime) -> _Found:
-    """Return the elements from a time on and before another, in order of time and arrival."""
+    """Return the elements from `start` on and before `end`, in order of time and arrival."""
     if not collected:
         return None
     elements, _ = collected

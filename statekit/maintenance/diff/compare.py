@@ -1,4 +1,4 @@
-"""Compare the states of two jobs: schemas, and every row.
+"""Comparison of the states of two jobs: their schemas, and every row.
 
 A row is a value, an accumulator, a list element, a map entry, a timer or a buffered record. Two
 rows correspond if they have the same key and the same map key, list index, timer, or time and
@@ -36,7 +36,7 @@ Change = Literal["added", "removed", "changed"]
 
 
 class ShardVersion(NamedTuple):
-    """The contents of some key groups, known without reading them.
+    """The version of some key groups' contents, known without reading them.
 
     Parameters:
         name: equal for equal rows only.
@@ -48,7 +48,7 @@ class ShardVersion(NamedTuple):
 
 
 class EpochSource:
-    """The state of a checkpoint after an epoch.
+    """The state of a checkpoint after an epoch, as a source of a comparison.
 
     Parameters:
         url: a directory or object store URL.
@@ -64,15 +64,17 @@ class EpochSource:
         self.title = f"{url}@{self._reader.manifest.epoch}"
 
     def pieces(self, operator: str) -> Sequence[Groups]:
-        """Return key groups that are unpacked together, in order; all of them, each once."""
+        """Return all key groups, divided into ranges that are unpacked together, in order."""
         return self.shards(operator)
 
     def shards(self, operator: str) -> Sequence[Groups]:
-        """Return the key groups of each shard. Operator state is stored with the first of them."""
+        """Return the key groups of each shard. Operator state is stored with the first key
+        group.
+        """
         return [shard.groups for shard in self._reader.manifest.operators[operator].shards]
 
     def held(self, operator: str, groups: Groups) -> ShardVersion | None:
-        """Return the version of these key groups, if it is known without reading them."""
+        """Return the version of these key groups; None if it is unknown without reading them."""
         shard = standing(self._reader.manifest, operator, *groups)
         # Attempts and files have names that are never given twice, in whichever checkpoint.
         version = " ".join((shard.attempt or "", *(ref.path for ref in shard.redistributed)))
@@ -84,7 +86,7 @@ class EpochSource:
 
 
 class SavepointSource:
-    """The state of a savepoint, with the methods of `EpochSource`.
+    """The state of a savepoint, as a source of a comparison. Has the methods of `EpochSource`.
 
     Parameters:
         url: its directory, or its URL in an object store.
@@ -131,7 +133,7 @@ StateSource = EpochSource | SavepointSource
 
 @dataclass(frozen=True)
 class RowDifference:
-    """One row that differs.
+    """A row that differs.
 
     Attributes:
         change: "added", "removed" or "changed".
@@ -149,7 +151,7 @@ class RowDifference:
 
 @dataclass
 class StateDifference:
-    """The differences of one state of an operator, of its timers, or of its buffered records.
+    """The differences of one state, of the timers, or of the buffered records of an operator.
 
     Attributes:
         type_a, type_b: the declared types; None if a side has none.
@@ -176,7 +178,7 @@ class StateDifference:
 
 @dataclass
 class Difference:
-    """The differences of two states.
+    """The differences between two states of a job.
 
     Attributes:
         a, b: their titles.
@@ -203,7 +205,7 @@ class Difference:
 def compare(
     a: StateSource, b: StateSource, *, examples: int = 0, allow_pickle: bool = False
 ) -> Difference:
-    """Compare two states.
+    """Compare the states of two jobs.
 
     Parameters:
         examples: number of different rows to return per state.
@@ -231,7 +233,7 @@ _Pieces = tuple[Groups | None, Groups | None]
 
 
 class _Side:
-    """One operator of one side; without rows if that side has no operator of the name."""
+    """An operator on one side. It has no rows if that side has no operator of this name."""
 
     def __init__(self, source: StateSource, name: str, allow_pickle: bool) -> None:
         record = source.job.operator(name)
@@ -261,7 +263,7 @@ class _Side:
 
 
 class _OperatorComparison:
-    """An operator of both sides, or of one if the other has none of that name."""
+    """An operator on both sides, or on one side if the other has none of this name."""
 
     def __init__(self, name: str, a: _Side, b: _Side, examples: int) -> None:
         self._name = name
@@ -282,7 +284,7 @@ class _OperatorComparison:
         )
 
     def run(self, difference: Difference) -> None:
-        """Add the differences of the operator."""
+        """Compare the operator, and add its differences."""
         difference.states += self._states.values()
         for pieces in self._pieces():
             equal_rows = self._known(pieces)
@@ -298,7 +300,7 @@ class _OperatorComparison:
     # -------------------------------------------------------------------------- what to read
 
     def _pieces(self) -> Sequence[_Pieces]:
-        """Return key groups of both sides that are read side by side."""
+        """Return key groups of both sides that can be read side by side."""
         of_a, of_b = self._a.pieces, self._b.pieces
         if not of_a or not of_b:
             return [*((groups, None) for groups in of_a), *((None, groups) for groups in of_b)]
@@ -309,13 +311,15 @@ class _OperatorComparison:
         return [(groups, groups) for groups in max((of_a, of_b), key=self._unread_pieces)]
 
     def _unread_pieces(self, pieces: Sequence[Groups]) -> tuple[int, int]:
-        """Return the number of pieces that need not be read, and the negative number of all: more
+        """Return the number of pieces that need not be read, and the negative total number. Greater
         is better.
         """
         return sum(self._known((groups, groups)) is not None for groups in pieces), -len(pieces)
 
     def _known(self, pieces: _Pieces) -> dict[str, int] | None:
-        """Return the rows per state if both sides are equal; None if they have to be read."""
+        """Return the rows per state if both sides are known to be equal; None if they must be
+        read.
+        """
         groups, of_b = pieces
         if not self._are_alike or groups is None or groups != of_b:
             return None
@@ -359,7 +363,7 @@ class _OperatorComparison:
         of_b: Iterator[Row],
         order: FamilyRows | InAnyKeyGroups,
     ) -> None:
-        """Count the differences in the rows of a family, which are in one order on both sides."""
+        """Count the differing rows of a family. Both sides have the same order."""
         state, (a, b) = self._states[name], self._families[name]
         is_same = _sameness(a, b)
         for row_key, old, new in joined(of_a, of_b):

@@ -1,4 +1,4 @@
-"""Read rows of two states in parallel, in the order of their keys."""
+"""Reading the rows of two states in parallel, in key order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SORTED = "sorted"
 
 
 class FamilyRows:
-    """How the rows of one family of an operator are read: of a state, timers, or buffered records.
+    """Reader of the rows of one family of an operator: a state, timers, or buffered records.
 
     Parameters:
         operator: the operator of the rows.
@@ -67,13 +67,13 @@ class FamilyRows:
         return "timers" if self.name == TIMERS else "buffered records"
 
     def means_the_same_as(self, other: FamilyRows) -> bool:
-        """Return whether equal bytes mean equal values in both."""
+        """Return whether equal bytes mean equal values in both families."""
         if self.state is None or other.state is None:
             return self.type == other.type
         return _meaning(self.state) == _meaning(other.state)
 
     def identifies_like(self, other: FamilyRows) -> bool:
-        """Return whether equal bytes after the key group identify the same row."""
+        """Return whether equal bytes after the key group identify the same row in both families."""
         shape, keys = self._identified_by
         other_shape, other_keys = other._identified_by
         return (
@@ -83,7 +83,7 @@ class FamilyRows:
         )
 
     def rows(self, backend: Backend, groups: Groups) -> Iterator[Row]:
-        """Return all rows of some key groups, in the order of their identities.
+        """Return all rows of some key groups, sorted by identity.
 
         Positions of list elements and buffered records are replaced by an index. Write times are
         left out.
@@ -98,7 +98,7 @@ class FamilyRows:
         )
 
     def identity(self, row_key: bytes) -> tuple[Any, Any]:
-        """Return the key, and the place among the rows of the key, as JSON."""
+        """Return the key, and the position among the rows of the key, as JSON."""
         if self.name == WAITING:
             return self._identity_of_waiting(row_key)
         if self.is_local:
@@ -128,7 +128,9 @@ class FamilyRows:
 def _identified_by(
     operator: OperatorRecord, name: str, state: StateRecord | None
 ) -> tuple[Any, list[Schema]]:
-    """Return what identifies rows: the kind of rows, and the types of the parts of their keys."""
+    """Return the basis of a row's identity: the kind of rows, and the types of the parts of their
+    keys.
+    """
     keys = [Schema.from_json(part.type) for part in operator.key]
     if state is None:
         return (name, operator.ordered if name == WAITING else None), keys
@@ -137,7 +139,7 @@ def _identified_by(
 
 
 def _meaning(state: StateRecord) -> tuple[Any, ...]:
-    """Return the types that give the bytes of a row their meaning."""
+    """Return the types that determine the meaning of a row's bytes."""
     return state.kind, state.codec, state.types, state.generation, state.past
 
 
@@ -150,7 +152,7 @@ def _value_decoder(state: StateRecord, allow_pickle: bool) -> Callable[[bytes], 
 def unpacked(
     directory: Path, families: Sequence[str], rows: Iterable[tuple[str, bytes, bytes]]
 ) -> RocksBackend:
-    """Store rows, each with its family, in a database of their own, which the caller closes."""
+    """Store rows with their families in a separate database, which the caller closes."""
     backend = RocksBackend(directory, families)
     try:
         for batch in in_batches(rows):
@@ -162,7 +164,7 @@ def unpacked(
 
 
 class InAnyKeyGroups:
-    """The order of rows for different key groups, or different types of keys.
+    """Sorted access to rows whose key groups or key types differ between the sides.
 
     Parameters:
         a, b: a family of both sides.
@@ -175,7 +177,7 @@ class InAnyKeyGroups:
     def sort(
         self, family: FamilyRows, rows: Iterable[Row], shards: Sequence[Groups], directory: Path
     ) -> RocksBackend:
-        """Store rows of one side in a database of their own, which the caller closes.
+        """Store the rows of one side in a separate database, which the caller closes.
 
         Parameters:
             shards: of that side, the key groups of each shard.
@@ -196,23 +198,20 @@ class InAnyKeyGroups:
         return json.dumps(_identity(family, row_key), sort_keys=True).encode()
 
     def identity(self, key: bytes) -> Sequence[Any]:
-        """Return the identity of a sorted row, as `Family.identity`."""
+        """Return the identity of a sorted row, like `FamilyRows.identity`."""
         if not self._are_bytes:
             return json.loads(key)  # type: ignore[no-any-return]
         return _identity(self._family, key if self._family.is_local else pack_group(0) + key)
 
 
 def _identity(family: FamilyRows, row_key: bytes) -> Sequence[Any]:
-    """Return the identity of a row whose shard, if it belongs to one, is in place of the key
-    group.
-    """
+    """Return the identity of a row. For operator state, the shard replaces the key group."""
     key, place = family.identity(row_key)
     return f"shard {group_of_row(row_key)}" if family.is_local else key, place
 
 
 def _of_shard(row_key: bytes, first_groups: Mapping[int, int]) -> bytes:
-    """Return the row key of a row of a shard, with the shard's number in the place of the key
-    group.
+    """Return the row key of operator state, with the number of the shard in place of the key group.
 
     >>> _of_shard(pack_group(8) + b"element", {0: 0, 8: 1})
     b'\\x00\\x01element'

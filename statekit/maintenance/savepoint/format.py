@@ -1,4 +1,4 @@
-"""The savepoint file and the rows of a savepoint's tables.
+"""The format of savepoints: the savepoint file, and the rows of the tables.
 
 A savepoint is a directory that may be moved anywhere. It references no file outside of it, and does
 not depend on shards, key groups or the backend:
@@ -30,7 +30,7 @@ from statekit.maintenance.savepoint.table import EXACT, SavedRow, shard_of_key
 from statekit.names import StoredId, StoredName, StoredText
 
 POSITION = {"epoch", "batch", "offsets", "processing_time_us", "drained"}
-"""The fields of a manifest that a savepoint has too: how far the job has come."""
+"""The fields of a manifest that a savepoint has too. They describe the progress of the job."""
 
 
 class StateContents(Record):
@@ -119,7 +119,7 @@ def saved_rows(file: IO[bytes], name: str) -> Iterator[SavedRow]:
 
 
 def _check_columns(schema: pa.Schema) -> None:
-    """Check the types of the columns that rows are restored from.
+    """Check the types of the columns from which rows are restored.
 
     Raises:
         ValueError: a column is missing, has another type, or exists twice.
@@ -134,7 +134,7 @@ def _check_columns(schema: pa.Schema) -> None:
 
 
 class Savepoint:
-    """A written savepoint, wherever it is now.
+    """A complete savepoint, at its present location.
 
     Parameters:
         repository: the store that contains it.
@@ -164,7 +164,7 @@ class Savepoint:
 
     @classmethod
     def at(cls, url: str | Path) -> Savepoint:
-        """Return the savepoint in a directory, or at the URL of one in an object store."""
+        """Return the savepoint in a directory, or at a URL of an object store."""
         try:
             repository = Repository(url, create=False)
         except RestoreError:
@@ -182,7 +182,7 @@ class Savepoint:
                 yield family, parts, row
 
     def local_rows(self, operator: OperatorRecord) -> dict[str, list[LocalRows]]:
-        """Return the rows of each operator state, for each shard in order.
+        """Return the rows of each operator state, per shard in order.
 
         Raises:
             CorruptCheckpointError: a file is missing or altered.

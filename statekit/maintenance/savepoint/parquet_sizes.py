@@ -1,4 +1,4 @@
-"""Compute the unpacked size of Parquet pages before they are read.
+"""The unpacked size of Parquet pages, computed before they are read.
 
 A small Parquet file, like a small Arrow file (`arrow_sizes`), can request all memory. The sizes in
 a file's footer do not prevent that, because no reader checks them. Each page has a header with its
@@ -16,7 +16,7 @@ from typing import IO, NamedTuple
 import pyarrow.parquet as pq
 
 UNPACKED_BYTES_MAX = (2 << 30) + (64 << 20)
-"""The largest unpacked row group: one row of 2 GiB, beside others."""
+"""The largest unpacked row group: one row of 2 GiB, with other rows."""
 
 _BATCH_ROWS_MAX = 65_536
 _HEADER_BYTES_MAX = 1 << 20
@@ -27,7 +27,7 @@ _VARINTS = (4, 5, 6)
 
 
 def batch_rows(file: IO[bytes], metadata: pq.FileMetaData) -> int:
-    """Return how many rows of a file may be read at a time.
+    """Return the number of rows of a file that may be read at a time.
 
     A value of a dictionary is repeated for each row that has it, so the largest dictionary decides.
 
@@ -60,7 +60,6 @@ class _Page(NamedTuple):
 
 
 def _pages(file: IO[bytes], column: pq.ColumnChunkMetaData) -> Iterator[_Page]:
-    """Yield the headers of the pages of a column, in order."""
     first = column.data_page_offset
     if column.has_dictionary_page:
         first = min(first, column.dictionary_page_offset)
@@ -79,14 +78,14 @@ def _pages(file: IO[bytes], column: pq.ColumnChunkMetaData) -> Iterator[_Page]:
 
 
 class _Compact:
-    """Reads values of Thrift's compact protocol; of structs, the leading numbers."""
+    """Reads values in Thrift's compact protocol. From structs it reads the leading numbers."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.at = 0
 
     def struct(self, depth: int = 0) -> dict[int, int]:
-        """Return the numbers of a struct by the ids of their fields, and skip everything else."""
+        """Return the numbers in a struct by their field ids, and skip all other fields."""
         numbers: dict[int, int] = {}
         field = 0
         while head := self._byte():

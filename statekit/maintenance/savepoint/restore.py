@@ -26,7 +26,7 @@ from statekit.state.redistribution import NO_SPECS, Specs, moved_by_operator
 
 
 def prepare_from_savepoint(job: Job, repository: Repository, options: RunOptions) -> None:
-    """Import the savepoint of `from_savepoint=`, unless that was done before.
+    """Import the savepoint of `from_savepoint=`, unless it was already imported.
 
     So a job that is started again with the same arguments continues.
 
@@ -71,7 +71,7 @@ def prepare_from_savepoint(job: Job, repository: Repository, options: RunOptions
 
 
 def is_made_of(repository: Repository, origin: str, url: str, advice: str) -> bool:
-    """Return whether a checkpoint was imported from that origin, and may have later epochs.
+    """Return whether a checkpoint was imported from this origin. It may have later epochs.
 
     Parameters:
         origin: the id of a savepoint or of a query of Spark.

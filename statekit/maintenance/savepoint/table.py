@@ -1,4 +1,4 @@
-"""The tables of a savepoint: the columns of each, and rows as such columns.
+"""Savepoint tables: their columns, and the conversion of rows to columns.
 
 Typed columns come first, for people and tools: the fields of the key under their own names, then
 
@@ -35,7 +35,7 @@ from statekit.query.table import (
 from statekit.query.value_columns import Offered, TableColumn, whole_values
 
 EXACT = ("_key", "_subkey", "_row")
-"""The columns that a savepoint is restored from."""
+"""The columns from which a savepoint is restored."""
 
 
 class SavedRow(NamedTuple):
@@ -55,17 +55,17 @@ class SavedRow(NamedTuple):
 
 
 def key_of_shard(shard: int) -> bytes:
-    """Return the bytes for a shard in place of a key."""
+    """Return the bytes that represent a shard in place of a key."""
     return shard.to_bytes(4, "big")
 
 
 def shard_of_key(key: bytes) -> int:
-    """Return the inverse of `key_of_shard`."""
+    """Return the shard in such bytes. This is the inverse of `key_of_shard`."""
     return int.from_bytes(key, "big")
 
 
 def savepoint_table(operator: OperatorRecord, family: str, *, wide: bool = False) -> Table:
-    """Return the table of one state of an operator, of its timers or its buffered records.
+    """Return the table of a state, of the timers or of the buffered records of an operator.
 
     Parameters:
         operator: its operator.

@@ -61,7 +61,7 @@ _SPOOL_BYTES_MAX = 32 * 1024 * 1024
 
 
 def check_savepoint_name(name: str) -> str:
-    """Return the name of a savepoint after checking it.
+    """Check and return the name of a savepoint.
 
     Raises:
         RestoreError: it is not valid.
@@ -143,7 +143,7 @@ def _name_is_taken(repository: Repository, folder: str) -> RestoreError:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """An attempt to write a savepoint, in folders that no other attempt writes to."""
+    """An attempt to write a savepoint. No other attempt writes to its folders."""
 
     repository: Repository
     folder: str
@@ -154,14 +154,14 @@ class _Attempt:
         return path.startswith(folders)
 
     def withdraw(self) -> None:
-        """Remove all of its files."""
+        """Remove all files of the attempt."""
         written = self.repository.tree(self.folder)
         self.repository.remove([path for path in written if self.owns(path)])
 
     def write(
         self, name: str, job: JobFile, manifest: EpochManifest, count: RowCount
     ) -> SavepointFile:
-        """Write all files, and `savepoint.json` last.
+        """Write all files, with `savepoint.json` as the last one.
 
         Raises:
             FencedError: the name has been taken meanwhile.
@@ -225,7 +225,7 @@ class _Attempt:
         return self._put(f"{folder}/part-{number:05d}.parquet", file, rows)
 
     def open_part(self, ref: FileRef) -> IO[bytes]:
-        """Return a file of a table, verified."""
+        """Return the verified content of a table's file."""
         path = f"{self.folder}/{ref.path}"
         return self.repository.open_verified(ref.model_copy(update={"path": path}))
 
@@ -259,7 +259,7 @@ class _TableWriter:
         self._closing.close()
 
     def add(self, batch: RowBatch) -> None:
-        """Add rows. Rows of one key are added together, in order."""
+        """Add rows. All rows of a key are added in one call, in order."""
         if batch.shards is None:
             keys = [key[GROUP_BYTES:] for key in batch.keys]
         else:
@@ -269,7 +269,7 @@ class _TableWriter:
         self._append(batch)
 
     def finish(self) -> StateContents:
-        """Write the remaining rows. A table has a file even without rows, which shows the
+        """Write the remaining rows. A table without rows has one file, which contains the
         columns.
         """
         while self._rows.keys:
@@ -287,7 +287,7 @@ class _TableWriter:
             self._write_group()
 
     def _write_group(self) -> None:
-        """Write the first rows, up to the size of a row group."""
+        """Write the first rows, up to the size limit of a row group."""
         group, rest = self._rows.divided(_GROUP_ROWS_MAX)
         try:
             columns = self._table.batch(group)
@@ -327,8 +327,8 @@ class _TableWriter:
         self._number += 1
 
     def _widen(self) -> None:
-        """Write everything so far again with wider ints: all files of a table have the same
-        columns.
+        """Rewrite everything so far with wider ints, because all files of a table must have the
+        same columns.
         """
         waiting = self._rows
         if self._part is not None:
@@ -346,7 +346,7 @@ class _TableWriter:
         self._rows, self._row_bytes = waiting, waiting.size
 
     def _read_back(self, saved: SavedRow) -> RowBatch:
-        """Return a saved row as it was added, but for its key group."""
+        """Return a saved row as it was added, except for its key group."""
         if self._table.family.is_local:
             return RowBatch([saved.subkey], [saved.row], [shard_of_key(saved.key)])
         cut = TIME_BYTES if self._family == WAITING else 0
@@ -355,14 +355,16 @@ class _TableWriter:
 
 
 def _drop(file: IO[bytes] | pq.ParquetWriter) -> None:
-    """Close a temporary file or its writer. On a full disk neither can write its buffer."""
+    """Close a temporary file or its writer, ignoring errors. On a full disk neither can write its
+    buffer.
+    """
     with contextlib.suppress(OSError, ValueError, pa.ArrowException):
         file.close()
 
 
 @contextlib.contextmanager
 def _local_errors() -> Iterator[None]:
-    """Turn errors of the local disk, where files are assembled, into `StorageError`."""
+    """Convert errors of the local disk, where files are assembled, to `StorageError`."""
     try:
         yield
     except OSError as error:

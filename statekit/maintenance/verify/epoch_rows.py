@@ -1,4 +1,4 @@
-"""Read all rows of an epoch and compare them with the sums in its manifest."""
+"""Row checks of an epoch: read all rows, and compare them with the sums in the manifest."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _row_findings(
 
 
 def _late_to_wake(shard: ShardState, checks: RowChecks) -> Iterator[str]:
-    """Yield the clocks whose wake time in a shard is after something that is due."""
+    """Yield the clocks for which a shard would wake up too late for a due row."""
     for clock, due in checks.soonest.items():
         wake = shard.wake_us.get(clock)
         if wake is None or wake > due:
@@ -133,7 +133,7 @@ def _time(micros: int) -> str:
 
 
 def _key_text(operator: OperatorRecord, fault: RowFault) -> str:
-    """Return a row key for people: its key if it has one, else its bytes."""
+    """Return a row key as readable text: its key if there is one, otherwise its bytes."""
     start = {WAITING: 10, DUE: 11}.get(fault.family, 2)
     text = f"row key {fault.row_key.hex()}"
     if not operator.key or fault.family == EXPIRY:

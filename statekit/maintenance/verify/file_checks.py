@@ -1,4 +1,4 @@
-"""Check that every file that manifests reference exists and is intact."""
+"""File checks: every file that manifests reference exists and is intact."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class NamedFiles:
     _listed: dict[FileRef, BaseSnapshot | History] = field(default_factory=dict)
 
     def of_manifest(self, manifest: EpochManifest) -> Iterator[NamedFile]:
-        """Yield every file that an epoch references, directly or through others."""
+        """Yield every file that an epoch references, directly or indirectly."""
         yield NamedFile(manifest.job_file, "bytes")
         for operator in manifest.operators.values():
             for shard in operator.shards:
                 yield from self.of_shard(shard, manifest.key_groups)
 
     def of_shard(self, shard: ShardState, key_groups: int) -> Iterator[NamedFile]:
-        """Yield every file that a shard references, directly or through others."""
+        """Yield every file that a shard references, directly or indirectly."""
         for ref in shard.redistributed:
             yield NamedFile(ref, "changes", shard.groups, key_groups)
         yield from self._of_contents(shard, shard.groups, key_groups)
@@ -60,8 +60,8 @@ class NamedFiles:
             yield from self._of_contents(piece, None, key_groups)
 
     def strangers(self, manifest: EpochManifest) -> Iterator[tuple[FileRef, str]]:
-        """Yield bases and histories of other shards than those that reference them, with the
-        reason.
+        """Yield bases and histories that belong to other shards than the ones that reference them,
+        with the reason.
 
         Parameters:
             manifest: which was followed before.
@@ -130,7 +130,7 @@ class NamedFiles:
 
 
 def check_file(repository: Repository, file: NamedFile) -> None:
-    """Read a file once and compare it with its reference.
+    """Read a file once, and compare it with its reference.
 
     Raises:
         CorruptCheckpointError: it is missing, altered, or of another kind.
@@ -141,7 +141,7 @@ def check_file(repository: Repository, file: NamedFile) -> None:
 
 
 def brief_fault(repository: Repository, file: NamedFile) -> str | None:
-    """Return the fault of a file's bytes in a few words; None if there is no short form."""
+    """Return a short description of a fault in a file's bytes; None if there is none."""
     try:
         stored = repository.stored(file.ref.path)
         if stored is None:
@@ -158,7 +158,9 @@ def brief_fault(repository: Repository, file: NamedFile) -> str | None:
 
 
 def _check_mutations(opened: IO[bytes], file: NamedFile, where: str) -> None:
-    """Check that a change file has the referenced number of mutations, all of its shard."""
+    """Check that a change file has the referenced number of mutations, and that all of them belong
+    to its shard.
+    """
     sums = MutationSums.of_file(opened, where, file.key_groups)
     actual = sum(sums.of(name, 0, file.key_groups - 1).mutations for name in sums.states)
     if actual != file.ref.rows:

@@ -1,4 +1,4 @@
-"""Findings of `statekit verify`, as data, and files that nothing references."""
+"""Findings of `statekit verify` as data, and the unreferenced files of a checkpoint."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ FindingKind = Literal[
     "savepoint",
     "lease",
 ]
-"""The kind of damage. `unreadable`: the store did not return a file, which says nothing about the
-file. `lease`: of a reader, which does not count, because no state depends on it.
+"""The kind of damage. `unreadable`: the store did not return a file, which proves nothing about the
+file. `lease`: a damaged lease of a reader. It does not count, because no state depends on it.
 """
 
 
 OrphanKind = Literal["lost attempt", "pending base", "draft", "job file", "note", "unknown"]
-"""Change files of an attempt that lost, or of an epoch that is running; files of a pending base; a
-file that was being written; a job file of a start that committed nothing; the note of a committed
-epoch; and files that statekit did not write.
+"""The kind of an unreferenced file: change files of an attempt that lost, or of a running epoch;
+files of a pending base; a file that was being written; a job file of a start that committed
+nothing; the note of a committed epoch; files that statekit did not write.
 """
 
 _JOB = re.compile(r"job(-[0-9]+)?\.json")
@@ -45,7 +45,7 @@ _NO_STATE = (paths.SPARK, paths.SAVEPOINTS, paths.REPAIRS, paths.RECORDED)
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding.
+    """A finding.
 
     Parameters:
         kind: its kind.
@@ -123,7 +123,7 @@ class Verification:
 
     @property
     def is_intact(self) -> bool:
-        """Whether there are no findings."""
+        """True if there are no findings."""
         return not self.findings
 
     @property
@@ -133,8 +133,8 @@ class Verification:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether there are findings that count: about more than leases of readers and epochs that
-        were rolled back.
+        """True if there are findings that count. Findings about leases of readers, unreadable files
+        and abandoned epochs do not.
         """
         return any(
             finding.kind not in ("unreadable", "lease")
@@ -143,7 +143,7 @@ class Verification:
         )
 
     def is_abandoned(self, epoch: int) -> bool:
-        """Return whether an epoch was rolled back, and is not in the history."""
+        """Return whether an epoch was rolled back, so that it is not part of the history."""
         return any(first <= epoch <= last for first, last in self.abandoned)
 
     def affecting(self, epoch: int) -> list[Finding]:
@@ -152,7 +152,9 @@ class Verification:
 
 
 def finding_kind(error: Exception, otherwise: FindingKind) -> FindingKind:
-    """Return the kind of finding for an error: `otherwise`, unless the store failed."""
+    """Return the kind of finding for an error: "unreadable" if the store failed, else
+    `otherwise`.
+    """
     return "unreadable" if isinstance(error, StorageError) else otherwise
 
 

@@ -1,4 +1,4 @@
-"""Check manifests against each other and their job files."""
+"""Manifest checks: compare manifests with each other and with their job files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statekit.checkpoint.manifest import EpochManifest
 def inconsistencies(
     manifest: EpochManifest, job: JobFile | None, previous: EpochManifest | None
 ) -> Iterator[str]:
-    """Yield the faults of a manifest, given its job file and the epoch before it, as far as
+    """Yield the faults of a manifest, given its job file and the previous epoch, if they are
     known.
     """
     if job is not None:
@@ -33,7 +33,7 @@ def inconsistencies(
 
 
 def _against(manifest: EpochManifest, previous: EpochManifest) -> Iterator[str]:
-    """Yield the contradictions to the epoch before it."""
+    """Yield the contradictions to the previous epoch."""
     followed = previous.epoch
     if manifest.job != previous.job:
         yield f"it follows epoch {followed}, which is of job {previous.job!r}"

@@ -35,7 +35,7 @@ from statekit.maintenance.verify.verify import verify
 from statekit.working_copy.unpacked_shard import ShardRows
 
 _FOLLOWS: frozenset[FindingKind] = frozenset({"timer index", "expiry index", "count", "wake"})
-"""Families that are derived from rows."""
+"""Families that are derived from other rows."""
 
 _ROWS: frozenset[FindingKind] = frozenset({"row", "key group"})
 
@@ -66,7 +66,7 @@ class Repaired:
 def repair(
     repository: Repository, verification: Verification, *, drop_rows: bool = False
 ) -> Repaired | None:
-    """Commit an intact epoch. Return None if the last epoch is intact.
+    """Commit an intact epoch. Return None if the last epoch is already intact.
 
     Spark's part of a repair or rollback that was killed is completed.
 
@@ -140,7 +140,7 @@ def _go_back(repository: Repository, verification: Verification, *, drops: bool)
 
 
 def _newest(repository: Repository, verification: Verification) -> EpochManifest | None:
-    """Return the last manifest that can be read."""
+    """Return the last manifest that is readable."""
     for epoch in reversed(verification.epochs):
         try:
             return repository.manifest(epoch)
@@ -150,7 +150,7 @@ def _newest(repository: Repository, verification: Verification) -> EpochManifest
 
 
 def _last_intact(repository: Repository, verification: Verification) -> EpochManifest | None:
-    """Return the last epoch with an intact manifest, files and rows that was not rolled back."""
+    """Return the last epoch that was not rolled back and has an intact manifest, files and rows."""
     for epoch in reversed(verification.epochs[:-1]):
         if verification.affecting(epoch) or verification.is_abandoned(epoch):
             continue
@@ -203,7 +203,7 @@ class _Mending:
     put_aside: list[str] = field(default_factory=list)
 
     def operator(self, record: OperatorRecord, epoch: OperatorEpoch) -> OperatorEpoch:
-        """Return an operator after the repair: all of its shards counted, without records."""
+        """Return an operator after the repair, with all shards counted and without records."""
         rows = ShardRows(self.repository, record.name, self.last)
         checks = RowChecks(record, self.last.key_groups)
         shards = [self._shard(record, shard, rows, checks) for shard in epoch.shards]
@@ -272,7 +272,9 @@ class _Changes:
         self._batches = {self.by_key: Batch(), self.of_shard: Batch(), self.aside: Batch()}
 
     def add(self, fault: RowFault, backend: Backend) -> None:
-        """Add the change that repairs a fault, or leave its row out."""
+        """Add the change that repairs a fault. A row without a repair is stored aside and
+        deleted.
+        """
         batch = self._batches[self.of_shard if fault.family in self._local else self.by_key]
         if fault.mend is not None:
             batch.add(fault.mend)
@@ -299,7 +301,7 @@ class _Changes:
 
 
 def _counted(shard: ShardState, checks: RowChecks) -> dict[str, Any]:
-    """Return the counted sizes of a shard and its wake times, as fields of its state."""
+    """Return the counted size of a shard and its wake times, as fields of its `ShardState`."""
     wake = dict(shard.wake_us)
     for clock, due in checks.soonest.items():
         wake[clock] = min(due, wake.get(clock, due))

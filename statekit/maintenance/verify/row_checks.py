@@ -1,4 +1,4 @@
-"""Check the rows of a shard one by one.
+"""Row checks: the rows of a shard, one by one.
 
 Nothing is unpickled: pickled values are counted and not decoded.
 
@@ -41,7 +41,7 @@ from statekit.state.ttl import unstamped, without_stamp
 RowKind = Literal["row", "key group", "timer index", "expiry index"]
 
 INDEXED = "_indexed"
-"""A family of the database that rows are checked in: the rows that the expiry index contains."""
+"""A family of the database for checks: the rows that the expiry index contains."""
 
 _PIECE = 1_000  # so many rows are looked up at a time
 _ALL = b"", b"\xff\xff\xff"
@@ -66,7 +66,7 @@ class RowFault(NamedTuple):
 
 
 class RowChecks:
-    """The checks of one operator's rows.
+    """The row checks of one operator.
 
     Parameters:
         operator: as in the job file.
@@ -149,7 +149,7 @@ class RowChecks:
         self.sizes[family] = StateSize(rows, size)
 
     def _is_scanned(self, family: str, row_key: bytes, row: bytes) -> bool:
-        """Return whether a row was there when expiry was turned on, so that a scan of its key group
+        """Return whether a row existed when expiry was turned on. A scan of its key group then
         removes it.
         """
         cursor = self._scans.get((family, row_key[:2]))
@@ -159,7 +159,7 @@ class RowChecks:
         return unstamped(row, era)[1] in (era.since_us, UNWRITTEN)
 
     def check_row(self, family: str, parts: RowKeyParts, row: bytes) -> None:
-        """Check that a row, and all parts of its row key, are readable.
+        """Check that a row and all parts of its row key are readable.
 
         Raises:
             StatekitError, ValueError, IndexError: they are not.
@@ -183,7 +183,7 @@ class RowChecks:
     # --------------------------------------------------------------------------------- indexes
 
     def _check_due(self, backend: Backend) -> Iterator[RowFault]:
-        """Yield the rows of `_timers.due` that belong to no timer."""
+        """Yield the rows of `_timers.due` without a timer."""
         rows = backend.scan(DUE, *_ALL)
         while piece := [row_key for row_key, _ in islice(rows, _PIECE)]:
             timers: list[tuple[bytes, bytes]] = []
@@ -254,11 +254,11 @@ class RowChecks:
 
 
 UNREADABLE = (StatekitError, IndexError, ValueError, struct.error)
-"""The errors of reading bytes that are no row."""
+"""The exceptions that decoding raises for bytes that are no row."""
 
 
 def _subkey_check(state: StateRecord) -> Callable[[bytes], object]:
-    """Return the check of the row key after the key, by the kind of state."""
+    """Return the check of the part of the row key after the key, by the kind of state."""
     if state.shape is RowShape.ENTRIES:
         codec = schema_key_codec(Schema.from_json(state.types["key"]))
         return lambda subkey: _canonical(codec, subkey)
@@ -275,7 +275,7 @@ def _subkey_check(state: StateRecord) -> Callable[[bytes], object]:
 
 
 def _canonical(codec: KeyCodec[Any], data: bytes) -> None:
-    """Check that bytes are the encoding of a key, and the only one.
+    """Check that bytes are the canonical encoding of a key.
 
     Raises:
         CorruptCheckpointError: they are not.
@@ -293,7 +293,7 @@ def _check_nothing(row: bytes) -> None:
 def _missing(
     backend: Backend, family: str, entries: Sequence[tuple[bytes, Entry]]
 ) -> Iterator[RowFault]:
-    """Yield the index rows that some rows of a family need, and that do not exist."""
+    """Yield the missing index rows of some rows of a family."""
     if not entries:
         return
     if family == TIMERS:

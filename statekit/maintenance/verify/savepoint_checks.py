@@ -1,4 +1,4 @@
-"""Check that a savepoint is intact."""
+"""Checks of savepoints: every file and row is intact."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _check_bytes(repository: Repository, ref: FileRef, at: str, verification: Ve
 def _check_rows(
     savepoint: Savepoint, state: str, checks: RowChecks, verification: Verification, path: str
 ) -> None:
-    """Check the rows of one state, whose bytes are intact."""
+    """Check the rows of one state. Their bytes are known to be intact."""
     operator, has_keys = checks.operator, state in checks.operator.holds_by_key
     try:
         for parts, row in savepoint.table(operator.name, state):

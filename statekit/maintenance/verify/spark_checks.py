@@ -1,4 +1,4 @@
-"""Check Spark's log within a checkpoint, and that it fits the state.
+"""Checks of Spark's log within a checkpoint, and of its agreement with the state.
 
 Spark's files contain no checksums. On a local disk each one has a `.crc` file, which reveals every
 changed byte. An object store is responsible for its bytes, and only unreadable files are found.
@@ -21,7 +21,7 @@ _CRC_HEAD = b"crc\x00"
 
 
 def spark_faults(repository: Repository, last: EpochManifest) -> Iterator[tuple[str | None, str]]:
-    """Yield the faults of Spark's part: the file, if it is one, and the fault.
+    """Yield the faults of Spark's part, with the file if the fault concerns one.
 
     Parameters:
         last: the last epoch.
@@ -47,7 +47,7 @@ def spark_faults(repository: Repository, last: EpochManifest) -> Iterator[tuple[
 
 
 def _checksum_fault(repository: Repository, path: str, paths: list[str]) -> str | None:
-    """Return the fault of a file that Hadoop keeps a checksum of per block of bytes."""
+    """Return the fault of a file, for which Hadoop stores a checksum per block."""
     subject = checked_file(path)
     if subject not in paths:
         return None  # Spark removes the file first

@@ -1,4 +1,4 @@
-"""`statekit verify`: check all files and rows of a checkpoint, and report what is affected.
+"""`statekit verify`: check all files and rows of a checkpoint, and report affected epochs.
 
 The check changes nothing and does not stop at damage: what cannot be read is a finding, and the
 check continues. Each file is read once for its checksum, several in parallel. Files with checked
@@ -29,7 +29,7 @@ from statekit.maintenance.verify.savepoint_checks import check_savepoint, savepo
 from statekit.maintenance.verify.spark_checks import spark_faults
 
 Progress = Callable[[int], None]
-"""Called with the number of bytes of files checked so far."""
+"""A callback with the number of checked bytes of files."""
 
 _MISSING_MAX = 100_000  # each manifest that is missing is looked for, and is a finding
 _AHEAD = 8  # so many files per transfer are looked up before the first is done
@@ -48,7 +48,7 @@ def verify(
     rows: bool = True,
     progress: Progress = lambda done: None,
 ) -> Verification:
-    """Check a whole checkpoint, or a savepoint. Changes nothing.
+    """Check a complete checkpoint or savepoint. Nothing is changed.
 
     Parameters:
         epoch: check this epoch only: its files, and its rows.
@@ -149,8 +149,8 @@ class _Pass:
         return True
 
     def _leave_note(self, epoch: int, reading: contextlib.ExitStack) -> None:
-        """Keep an epoch while it is read. Without permission to write, it is read without a
-        note.
+        """Keep an epoch from collection while it is read. Without write permission, it is read
+        without a note.
         """
         try:
             reading.enter_context(held(self.repository, epoch))
@@ -162,11 +162,11 @@ class _Pass:
         self.noted = epoch
 
     def _is_kept(self, epoch: int) -> bool:
-        """Return whether an epoch should exist, as far as is known."""
+        """Return whether an epoch should exist, according to the present knowledge."""
         return epoch >= self.first or epoch == self.noted
 
     def _is_emptied(self) -> bool:
-        """Return whether all epochs are missing, which is the only finding then."""
+        """Return whether all epochs are missing. This is then the only finding."""
         if self.repository.epochs():
             return False
         try:
@@ -176,7 +176,7 @@ class _Pass:
         return not self.verification.is_intact
 
     def _list(self) -> None:
-        """List the epochs that should exist: all from the first kept one to the last."""
+        """List the epochs that should exist: all epochs from the first kept one to the last."""
         epochs = self.repository.epochs()
         if not epochs or (self.epoch is not None and self.epoch > epochs[-1]):
             raise self._unknown()
@@ -193,7 +193,7 @@ class _Pass:
             raise self._unknown()
 
     def _unknown(self) -> StatekitError:
-        """Return the error that there is no such epoch, or none at all."""
+        """Return the error that there is no such epoch, or no epoch at all."""
         epochs = self.repository.epochs()
         listing = f"{epochs[0]} to {epochs[-1]}" if epochs else "none"
         wanted = "committed epoch" if self.epoch is None else f"epoch {self.epoch}"
@@ -223,7 +223,7 @@ class _Pass:
     # ----------------------------------------------------------------------------------- files
 
     def _at_files(self) -> None:
-        """Check manifests and all files that they reference, and find the affected epochs."""
+        """Check manifests and all files that they reference, and determine the affected epochs."""
         readable = self._at_manifests()
         named = self._named_by(readable)
         for batch in iter(lambda: list(islice(named, TRANSFERS * _AHEAD)), []):
@@ -247,7 +247,7 @@ class _Pass:
         return affected
 
     def _at_manifests(self) -> list[int]:
-        """Check each manifest by itself and against the one before. Return the readable ones."""
+        """Check each manifest alone and against the previous one. Return the readable manifests."""
         readable: list[int] = []
         previous: EpochManifest | None = None
         expected = {*self.verification.epochs}
@@ -275,8 +275,8 @@ class _Pass:
         return readable
 
     def _damaged_pages(self, number: int) -> set[str]:
-        """Check the pages of a manifest, each once, and return the damaged ones. Without them the
-        manifest cannot be read.
+        """Check the pages of a manifest, each once, and return the damaged ones. A manifest with
+        damaged pages is unreadable.
 
         Raises:
             CorruptCheckpointError: the manifest itself is missing or altered.
@@ -292,8 +292,8 @@ class _Pass:
         return damaged
 
     def _check_beginning(self) -> None:
-        """Check that the first epoch is the first of the job, or that a mark says that others were
-        collected.
+        """Check that the first epoch is the first one of the job, or that a mark shows that earlier
+        ones were collected.
         """
         first = self._manifest(self.verification.epochs[0])
         if self.first or first is None or first.previous is None:
@@ -306,8 +306,8 @@ class _Pass:
         self._note(Finding("manifest", fault, path, (first.previous,)))
 
     def _named_by(self, epochs: Iterable[int]) -> Iterator[NamedFile]:
-        """Yield each file that epochs reference once; twice if it is referenced with another size
-        or checksum. A base or history of another shard is damage.
+        """Yield each file that epochs reference once; twice if references differ in size or
+        checksum. A base or history of another shard is damage.
         """
         seen: set[tuple[str, str]] = set()
         for number in epochs:
@@ -353,7 +353,7 @@ class _Pass:
     # ------------------------------------------------------------------------------------ rows
 
     def _at_rows(self, wanted: Sequence[int]) -> None:
-        """Check the rows of these epochs, as far as their files are intact and the epochs are
+        """Check the rows of these epochs, if their files are intact and the epochs are still
         kept.
         """
         for number in wanted:
@@ -368,7 +368,7 @@ class _Pass:
                 self.verification.rows_of = [*self.verification.rows_of, number]
 
     def _readable(self, manifest: EpochManifest, operator: str) -> list[ShardState]:
-        """Return the shards of an operator that need no damaged file."""
+        """Return the shards of an operator that do not need any damaged file."""
         readable = []
         for shard in manifest.operators[operator].shards:
             files = self._named.of_shard(shard, manifest.key_groups)
@@ -395,7 +395,7 @@ class _Pass:
         )
 
     def _at_job_files(self) -> None:
-        """Check unreferenced job files: a start reads the newest one, whoever wrote it."""
+        """Check unreferenced job files. A start reads the newest one, regardless of its writer."""
         for path in self.repository.job_paths():
             if path not in self.referenced:
                 try:
@@ -405,7 +405,7 @@ class _Pass:
                         self._note(Finding(finding_kind(error, "job file"), str(error), path))
 
     def _at_notes(self) -> None:
-        """Check the note of the next epoch, which a start uses."""
+        """Check the note of the next epoch, which a start would use."""
         number = self.verification.epochs[-1] + 1
         try:
             self.repository.read_note(number)
@@ -413,14 +413,14 @@ class _Pass:
             self._note(Finding(finding_kind(error, "note"), str(error), note_path(number)))
 
     def _at_leases(self) -> None:
-        """Check the leases of readers. Files of others beside them are orphans."""
+        """Check the leases of readers. Other files in their folder are orphans."""
         for file in stored_leases(self.repository)[1]:
             if file.error is not None:
                 self._note(Finding(finding_kind(file.error, "lease"), str(file.error), file.path))
 
     def _at_spark(self) -> None:
-        """Check Spark's part. A query may run meanwhile, so a finding counts if it appears
-        twice.
+        """Check Spark's part. A query may run meanwhile, so only findings that appear twice
+        count.
         """
         before: list[Finding] = []
         for _ in range(_LOOKS):
@@ -449,7 +449,7 @@ class _Pass:
         self.verification.findings.append(finding)
 
     def _manifest(self, number: int | None) -> EpochManifest | None:
-        """Return a manifest; None if it is unreadable, which was reported before."""
+        """Return a manifest; None if it is unreadable, which was reported earlier."""
         if number is None:
             return None
         if self._last_read is None or self._last_read.epoch != number:

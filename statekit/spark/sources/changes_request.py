@@ -1,4 +1,4 @@
-"""What a user wants to read of the changes of a state, and how it is divided among tasks."""
+"""The request of a user for the changes of a state, and its division into tasks."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ EPOCHS_PER_TRIGGER = 1000
 LEASE_TTL = "10 minutes"
 
 MUTATIONS_PER_TASK = 1_000_000
-"""A task reads the change files of one shard in several epochs, up to about so many mutations."""
+"""The approximate maximum of mutations per task. A task reads the change files of one shard, over
+several epochs.
+"""
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where changes begin.
+    """The first change to read.
 
     Parameters:
         epoch: an epoch.
@@ -51,13 +53,13 @@ class Start:
 
     @property
     def first(self) -> int:
-        """The first epoch to read."""
+        """The first epoch whose changes or rows are read."""
         return self.epoch if self.is_snapshot else self.epoch + 1
 
 
 @dataclass(frozen=True)
 class ChangesRequest:
-    """The options of a user. Small, and picklable.
+    """The options of a user. The object is small and picklable.
 
     Parameters:
         checkpoint: the URL of the checkpoint, or an absolute path.
@@ -133,11 +135,11 @@ class ChangesRequest:
 
     @property
     def place(self) -> str:
-        """The state, for messages."""
+        """The description of the state, for messages."""
         return f"{self.operator}.{self.state} of {self.checkpoint}"
 
     def start(self, epochs: EpochReader, *, default: str, last: int) -> Start:
-        """Return where to begin.
+        """Return the first change to read.
 
         Parameters:
             default: for a user who gave no start: "earliest" or "latest".
@@ -201,7 +203,7 @@ def planned(
     last: int,
     check: Callable[[EpochManifest], None] = lambda manifest: None,
 ) -> list[InputPartition]:
-    """Return the tasks that read changes: one task without any if nothing changed, because Spark
+    """Return the tasks that read changes. There is always one, even without changes, because Spark
     runs a task in any case.
 
     Parameters:
@@ -226,7 +228,7 @@ def planned(
 
 
 def bundles(pieces: Iterable[ShardChanges]) -> list[Sequence[ShardChanges]]:
-    """Put what a shard changed in successive epochs together. Comparisons are read one by one."""
+    """Group the changes of each shard in successive epochs. Comparisons of shards stay alone."""
     finished = list[Sequence[ShardChanges]]()
     of_shards = dict[int, list[ShardChanges]]()
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""Format "statekit-changes": what epochs changed in a state as a frame, batch and streaming."""
+"""Format "statekit-changes": the changes of a state as a frame, batch and streaming."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from statekit.spark.sources.options import Options
 
 
 class ChangesSource(DataSource):
-    """Changes of a state. Created by Spark when a frame is loaded, in a process of its own."""
+    """The data source of changes. Spark creates it when a frame is loaded, in a separate
+    process.
+    """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -36,21 +38,21 @@ class ChangesSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format."""
+        """Return the name of the format."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Return the columns. Spark does not call this if the user gave a schema."""
+        """Return the schema of the columns. Spark does not call this if the user gave a schema."""
         self._has_all_columns = True
         return spark_schema(self.request.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch."""
+        """Return the reader for a batch query."""
         self._options().refuse(OF_STREAMS, "streams, read with spark.readStream")
         return ChangesReader(self.request, self._frame(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
-        """Return the reader of a stream."""
+        """Return the reader for a streaming query."""
         self._options().refuse(OF_BATCHES, "batches, read with spark.read")
         offered = self.request.columns if self._has_all_columns else None
         return ChangesStream(self.request, self._frame(schema), offered)
@@ -75,7 +77,7 @@ class ChangesReader(DataSourceReader):
         self._frame = frame
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return a partition per shard and up to a million mutations."""
+        """Return partitions of one shard and up to a million mutations each."""
         changes, last = self._request.changes(), self._request.ending
         start = self._request.start(changes.epochs, default="earliest", last=last)
         return planned(changes, start, last)

@@ -30,7 +30,7 @@ from statekit.spark.sources.stream_lease import StreamLease
 
 @dataclass(frozen=True)
 class Offset:
-    """What Spark stores of the progress of a query.
+    """The progress of a query, as Spark stores it.
 
     Spark stores where a micro-batch ends, and asks for the begin of the first one again if it runs
     that one again. So each offset has the begin of the query too.
@@ -50,14 +50,14 @@ class Offset:
 
     @property
     def start(self) -> Start:
-        """Where a micro-batch begins that begins at this offset."""
+        """The start of a micro-batch that begins at this offset."""
         if self.epoch is None:
             return Start(self.begin, self.snapshot)
         return Start(self.epoch, is_snapshot=False)
 
 
 class ChangesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads changes epoch by epoch. Lives in a process of the query, and in workers as a copy.
+    """Reads changes epoch by epoch. Exists in the process of the query, and as a copy in workers.
 
     Parameters:
         request: what to read.
@@ -73,12 +73,12 @@ class ChangesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._driver: _Driver | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a worker needs."""
+        """Return the attributes for a worker, without the open checkpoint and the lease."""
         return {**self.__dict__, "_driver": None}
 
     @property
     def _own(self) -> _Driver:
-        """What the process of the query keeps open."""
+        """The checkpoint and the lease of this process, opened on first use."""
         if self._driver is None:
             self._driver = _Driver(self._request)
         return self._driver
@@ -92,7 +92,7 @@ class ChangesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """Return where the next micro-batch ends; its start if there is nothing to read."""
+        """Return the end of the next micro-batch; its start if there is nothing to read."""
         epochs = limit.max_files if isinstance(limit, ReadMaxFiles) else None
         return asdict(self._own.next_offset(Offset(**start), epochs))
 
@@ -106,11 +106,11 @@ class ChangesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if latest is None else {"epoch": latest}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Read up to the last epoch of now, and no further."""
+        """Fix the last epoch to read: the one that is the last now."""
         self._own.end_at_latest()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Let the lease of the reader move forward."""
+        """Move the lease of the reader forward."""
         self._own.commit(Offset(**end))
 
     def stop(self) -> None:
@@ -121,7 +121,7 @@ class ChangesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---------------------------------------------------------------------------------- reading
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return a partition per shard and up to a million mutations."""
+        """Return partitions of one shard and up to a million mutations each."""
         return self._own.partitions(Offset(**start), Offset(**end), self._offered)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -130,7 +130,7 @@ class ChangesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _Driver:
-    """What the process of a query keeps open: the checkpoint and the lease.
+    """The open checkpoint and the lease of a query, in the process of the query.
 
     Parameters:
         request: what to read.
@@ -148,10 +148,10 @@ class _Driver:
         self._target: int | None = None
         self._initial: Offset | None = None
         self.known_epoch: int | None = None
-        """The last epoch, when it was last looked up."""
+        """The last epoch, as of the last request to the store."""
 
     def initial_offset(self) -> Offset:
-        """Return the offset of a new query: the same one each time that Spark asks."""
+        """Return the offset of a new query: the same offset each time that Spark asks."""
         if self._initial is None:
             start = self._initial_start()
             writer = self._epochs.manifest(start.epoch).writer
@@ -159,7 +159,7 @@ class _Driver:
         return self._initial
 
     def _initial_start(self) -> Start:
-        """Return where a new query begins.
+        """Return the start of a new query.
 
         A query whose first micro-batch runs again begins where its lease is. Its epoch is kept, and
         the last one is another one by now.
@@ -200,7 +200,7 @@ class _Driver:
         return replace(start, epoch=last, writer=self._epochs.manifest(last).writer)
 
     def _check_is_kept(self, offset: Offset) -> None:
-        """Check that a query can read on after an offset.
+        """Check that a query can continue after an offset.
 
         Raises:
             QueryError: its epoch was collected, or the checkpoint was replaced.
@@ -210,7 +210,9 @@ class _Driver:
             raise replaced(self._epochs.repository, manifest.epoch)
 
     def _latest(self) -> int:
-        """Return the last epoch. Spark asks without a pause, the store is asked now and then."""
+        """Return the last epoch. Spark asks all the time, so the store is only asked at
+        intervals.
+        """
         now_s = stopwatch_s()
         if self.known_epoch is None or now_s - self._asked_s >= self._poll_s:
             self.known_epoch = self._epochs.repository.latest_epoch()
@@ -219,7 +221,7 @@ class _Driver:
         return -1 if self.known_epoch is None else self.known_epoch
 
     def end_at_latest(self) -> None:
-        """Read up to the last epoch of now."""
+        """Fix the last epoch to read: the one that is the last now."""
         self._target = self._latest()
 
     def partitions(
@@ -243,13 +245,13 @@ class _Driver:
         return planned(self._changes, begin, end.epoch, check)
 
     def commit(self, end: Offset) -> None:
-        """Let the lease move forward to an epoch."""
+        """Move the lease forward to an epoch."""
         self._hold(end.start)
         if self._lease is not None and end.epoch is not None:
             self._lease.commit(end.epoch)
 
     def _hold(self, start: Start) -> None:
-        """Keep the epochs to read. A query that starts again begins with that."""
+        """Keep the epochs that are still to be read. A restarted query calls this first."""
         if self._lease is not None:
             self._lease.hold(start.epoch)
 

@@ -1,4 +1,4 @@
-"""Frames: the columns that Spark expects of a data source, and batches as Spark expects them."""
+"""Frames: the columns that Spark expects of a data source, and batches in that form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from statekit.errors import QueryError
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Return the schema of a table for Spark. The metadata has the stored types."""
+    """Return the schema of a table for Spark. Its metadata contains the stored types."""
     fields = []
     for field, stored in zip(from_arrow_schema(schema).fields, schema, strict=True):
         metadata = {name.decode(): text.decode() for name, text in (stored.metadata or {}).items()}
@@ -23,7 +23,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 @dataclass(frozen=True)
 class Frame:
-    """The columns of a frame. Picklable.
+    """The columns of a frame. The object is picklable.
 
     Parameters:
         schema: the columns in order, as Spark reads them from Arrow.
@@ -35,7 +35,7 @@ class Frame:
 
     @classmethod
     def of(cls, schema: StructType, place: str, offered: pa.Schema) -> Frame:
-        """Return the frame that Spark asks for.
+        """Return the frame for the schema of Spark.
 
         Parameters:
             schema: Spark's.
@@ -59,7 +59,7 @@ class Frame:
         return frozenset(name.lower() for name in self.schema.names)
 
     def conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a batch with exactly these columns. Spark checks none but the first.
+        """Return a batch with exactly these columns. Spark only checks the first batch.
 
         A column that the batch does not have is null.
 

@@ -1,4 +1,4 @@
-"""Key filters: the key that filters of a query select."""
+"""Key filters: the key that the filters of a query select."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _TYPES: dict[str, type] = {
     "date": dt.date,
     "datetime": dt.datetime,
 }
-"""Types whose values are the same in a column and in a key."""
+"""Types whose values are equal in a column and in a key."""
 
 
 def encoded_key(
     operator: OperatorRecord, columns: Sequence[str], filters: Iterable[Filter]
 ) -> bytes | None:
-    """Return the key that filters select; None if they select more than one, or none.
+    """Return the key that filters select; None if they select no key, or several.
 
     Parameters:
         operator: the operator.

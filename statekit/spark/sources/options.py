@@ -14,7 +14,7 @@ _FLAGS = {"true": True, "false": False}
 
 
 class Options:
-    """The options that a user gave to a data source.
+    """The options of a user for a data source.
 
     Parameters:
         source: the format of the data source, for messages.
@@ -47,7 +47,7 @@ class Options:
         return self._given.get(name.lower())
 
     def required(self, name: str, example: str) -> str:
-        """Return an option that has to be given.
+        """Return an option that is mandatory.
 
         Raises:
             StateTypeError: it was not given, or is empty.
@@ -60,7 +60,7 @@ class Options:
         return value
 
     def number(self, name: str, *, least: int = 0) -> int | None:
-        """Return an option that is a number; None if it was not given.
+        """Return the value of a numeric option; None if it was not given.
 
         Raises:
             StateTypeError: it is no number, or less than `least`.
@@ -73,7 +73,7 @@ class Options:
         return int(value)
 
     def flag(self, name: str) -> bool:
-        """Return an option that is true or false; False if it was not given.
+        """Return the value of a boolean option; False if it was not given.
 
         Raises:
             StateTypeError: it is neither.
@@ -84,7 +84,7 @@ class Options:
         return _FLAGS[value.lower()]
 
     def wrong(self, name: str, advice: str) -> StateTypeError:
-        """Return the error that the value of an option is wrong."""
+        """Return the error for an invalid value of an option."""
         return StateTypeError(
             f"option {name}={shown(self.text(name))} of format {self._source!r} is not valid. "
             "Nothing "
@@ -92,7 +92,7 @@ class Options:
         )
 
     def refuse(self, names: Sequence[str], where: str) -> None:
-        """Check that options were not given that have no effect.
+        """Check that no option was given that has no effect.
 
         Parameters:
             where: what they are for.

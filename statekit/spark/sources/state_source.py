@@ -1,4 +1,6 @@
-"""Format "statekit": one state after an epoch, its timers or its buffered records as a frame."""
+"""Format "statekit": the rows of a state, its timers or its buffered records after an epoch, as a
+frame.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ STATE = '.option("state", "…") with the name of a state'
 
 @dataclass(frozen=True)
 class StateRequest:
-    """What a user wants to read. Small, and picklable.
+    """The request of a user for one state. The object is small and picklable.
 
     Parameters:
         checkpoint: the URL of the checkpoint, or an absolute path.
@@ -50,7 +52,7 @@ class StateRequest:
 
     @classmethod
     def of(cls, given: Given) -> StateRequest:
-        """Return the request of a user after checking it.
+        """Check the options of a user and return the request.
 
         Raises:
             StateTypeError: an option is missing or not valid.
@@ -84,12 +86,12 @@ class StateRequest:
 
     @property
     def place(self) -> str:
-        """The state, for messages."""
+        """The description of the state, for messages."""
         return f"{self.operator}.{self.state} of {self.checkpoint} in epoch {self.epoch}"
 
 
 class StateSource(DataSource):
-    """Rows of a state. Created by Spark when a frame is loaded, in a process of its own.
+    """The data source of a state. Spark creates it when a frame is loaded, in a separate process.
 
     Loading determines the epoch, so that all jobs on the frame read the same rows.
     """
@@ -100,11 +102,11 @@ class StateSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format."""
+        """Return the name of the format."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Return the columns of the state."""
+        """Return the schema of the columns of the state."""
         return spark_schema(self._offered())
 
     def _offered(self) -> pa.Schema:
@@ -119,7 +121,9 @@ class StateSource(DataSource):
 
 
 class FilteredStateSource(StateSource):
-    """The same, for sessions that push filters down: Spark refuses readers that can, in others."""
+    """The same source for sessions that push filters down. In other sessions, Spark refuses readers
+    that accept filters.
+    """
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of the columns of the frame."""
@@ -142,7 +146,9 @@ class StateReader(DataSourceReader):
         self.encoded_key: bytes | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return a partition per shard; or one with None for a key, and for operator state."""
+        """Return one partition per shard. For a single key and for operator state, return one
+        partition without a shard.
+        """
         shards: Sequence[int] = ()
         if self.request.key is None and self.encoded_key is None:
             shards = self.request.rows().shards

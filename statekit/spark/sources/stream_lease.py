@@ -36,7 +36,7 @@ class StreamLease:
 
     @property
     def held_epoch(self) -> int | None:
-        """The epoch that an earlier run of the query keeps; None if there is no valid lease."""
+        """The epoch that an earlier run of the query keeps; None without a valid lease."""
         stored = lease_of(self._repository, self._name)
         if (
             stored is None
@@ -48,7 +48,7 @@ class StreamLease:
         return stored.lease.epoch
 
     def pin(self, begin: Callable[[], Start]) -> Start:
-        """Keep the epoch that a new query begins with, and return where it begins.
+        """Keep the first epoch of a new query, and return its start.
 
         Parameters:
             begin: returns where to begin. It is called again if that epoch was just collected.
@@ -68,7 +68,7 @@ class StreamLease:
         return start
 
     def hold(self, epoch: int) -> None:
-        """Keep an epoch and all later ones, unless this process does so already.
+        """Keep an epoch and all later ones, unless this process keeps them already.
 
         Raises:
             QueryError: the epoch was collected.
@@ -82,7 +82,7 @@ class StreamLease:
         )
 
     def commit(self, epoch: int) -> None:
-        """Keep an epoch and all later ones; earlier ones no longer.
+        """Keep an epoch and all later ones, and release the earlier ones.
 
         Raises:
             QueryError: the epoch was collected.

@@ -165,7 +165,7 @@ class TwsCheckpoint:
         return max(self._numbers("commits"), default=None), self._numbers("offsets")
 
     def sources(self) -> spark_log.SparkFiles:
-        """Return the files that Spark needs to read on after the position, without its own state.
+        """Return the files that Spark needs to continue after the position, without its own state.
 
         Planned input stays planned: a sink may have seen some of it.
         """
@@ -181,7 +181,7 @@ class TwsCheckpoint:
 
     @cached_property
     def operator(self) -> TwsOperator:
-        """Its only stateful operator.
+        """The only stateful operator of the query.
 
         Raises:
             RestoreError: it has others, or none that is a `transformWithState`.
@@ -203,7 +203,7 @@ class TwsCheckpoint:
         return self._operator(rows[0])
 
     def _stateful(self) -> list[Any]:
-        """Return Spark's metadata of all stateful operators, a row for each of their stores."""
+        """Return Spark's metadata of all stateful operators, one row per state store."""
         if not self._exists(_STATE):
             return []
         batch = self.position.batch
@@ -230,7 +230,7 @@ class TwsCheckpoint:
 
     @contextlib.contextmanager
     def as_written(self) -> Iterator[None]:
-        """Configure the session to read the state in the format in which it was written."""
+        """Configure the session to read the state in the format of the checkpoint."""
         before = self._spark.conf.get(_VERSION, None)
         self._spark.conf.set(_VERSION, self.position.version)
         try:
@@ -298,19 +298,18 @@ class TwsCheckpoint:
         return names
 
     def _numbers(self, log: str) -> set[int]:
-        """Return the micro-batches in one of Spark's logs."""
         names = (name.rsplit("/", 1)[-1] for name in self._names(log))
         return {int(name) for name in names if name.isascii() and name.isdigit()}
 
 
 def _is_about_state(error: Exception) -> bool:
-    """Return whether Spark's error is about the state, its metadata or its schema."""
+    """Return whether an error of Spark is about the state, its metadata or its schema."""
     text = str(error)
     return any(sign in text for sign in ("STATE_STORE", "STDS_", "StateStore", "state.metadata"))
 
 
 def _shown(error: Exception) -> str:
-    """Return the first line of an error that is not empty."""
+    """Return the first non-empty line of an error."""
     lines = [line.strip() for line in str(error).splitlines()]
     signs = ("STATE_STORE", "STDS_")
     return next((line for line in lines if any(sign in line for sign in signs)), lines[0])

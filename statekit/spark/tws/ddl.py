@@ -1,4 +1,4 @@
-"""Schemas as DDL, such as "n int, s string", also without a JVM.
+"""Schemas as DDL, such as "n int, s string", parsed with or without a JVM.
 
 Spark's own parser runs in the JVM, and reads all schemas where there is a session. Without one,
 as in tests, the parser of this file reads the same grammar: each text that it accepts has the
@@ -54,11 +54,11 @@ _NO_SESSION = "SESSION_OR_CONTEXT_NOT_EXISTS"
 
 
 class DdlError(ValueError):
-    """A text that is not valid DDL, or that only Spark can read."""
+    """The text is not valid DDL, or only Spark can parse it."""
 
 
 class _Token(NamedTuple):
-    """A part of a text: its kind, which is a group of `_TOKENS`, the text, and its position."""
+    """A part of a text: its kind (a group of `_TOKENS`), the text, and its position."""
 
     kind: str
     text: str
@@ -136,7 +136,7 @@ class _Parser:
         return found
 
     def schema(self, end: str) -> sql.StructType:
-        """Read fields up to a sign, or to the end of the text."""
+        """Read fields up to a closing sign, or to the end of the text."""
         fields = []
         if not self._has(end):
             fields.append(self._field())
@@ -196,13 +196,13 @@ class _Parser:
         return make(*sizes)
 
     def array(self) -> sql.ArrayType:
-        """Read an array behind its `<`."""
+        """Read an array, after its `<`."""
         element = self._type()
         self._expect(">")
         return sql.ArrayType(element)
 
     def map(self) -> sql.MapType:
-        """Read a map behind its `<`."""
+        """Read a map, after its `<`."""
         key = self._type()
         self._expect(",")
         value = self._type()
@@ -210,7 +210,7 @@ class _Parser:
         return sql.MapType(key, value)
 
     def struct(self) -> sql.StructType:
-        """Read a struct behind its `<`."""
+        """Read a struct, after its `<`."""
         return self.schema(">")
 
     def _interval(self) -> sql.DataType:
@@ -234,7 +234,7 @@ class _Parser:
         return sql.StringType(name.upper())
 
     def _in_words(self, name: str) -> sql.DataType | None:
-        """Read a type whose name is several words; None if it is not one."""
+        """Read a type whose name has several words; None if there is none."""
         for of, words, found in _IN_WORDS:
             if name == of and self._has(words[0]):
                 for word in words[1:]:
@@ -243,7 +243,7 @@ class _Parser:
         return None
 
     def _sizes(self) -> list[int]:
-        """Read numbers in parentheses, if there are any."""
+        """Read numbers in parentheses; none if there are no parentheses."""
         sizes: list[int] = []
         while self._has("," if sizes else "("):
             token = self._next()
@@ -263,7 +263,7 @@ class _Parser:
         return token
 
     def _has(self, text: str) -> bool:
-        """Read a word or a sign if it is the next one, and return whether it is."""
+        """Read a word or a sign if it is next, and return whether it was read."""
         token = self._tokens[self._place]
         is_next = token.kind in ("word", "sign", "end") and token.text.lower() == text
         self._place += is_next and token.kind != "end"

@@ -1,4 +1,4 @@
-"""The arguments of `transformWithState`, checked, for rows of Spark and for rows of a test."""
+"""The arguments of `transformWithState`, checked, for rows of Spark and for rows of tests."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.state_handles import TimeMode
 
 DELAY = "spark.watermarkDelayMs"
-"""In the metadata of a column with event time: how far it may lag behind, in milliseconds."""
+"""The metadata key of an event-time column: its maximum delay in milliseconds."""
 
 _TIME_MODES: tuple[TimeMode, ...] = ("none", "processingtime", "eventtime")
 _OUTPUT_MODES = ("append", "update", "complete")
 
 
 class Declaration(NamedTuple):
-    """A processor with its rows, as `transform_with_state` takes them.
+    """A processor with its rows, given as arguments of `transform_with_state`.
 
     Parameters:
         processor: the instance.
@@ -51,7 +51,7 @@ def declaration(
     event_time_column: str | None,
     event_time_above: str | None = None,
 ) -> Declaration:
-    """Return the arguments of `transform_with_state`, checked.
+    """Check and return the arguments of `transform_with_state`.
 
     Parameters:
         schema: of the rows. A column with event time has its delay in its metadata.
@@ -91,7 +91,7 @@ def _time_mode(given: str) -> TimeMode:
 def _event_time(
     delays: Mapping[str, Any], named: str | None, outputs: Sequence[str], mode: TimeMode
 ) -> tuple[str | None, int]:
-    """Return the column of the input with event time, and how far it may lag behind.
+    """Return the event-time column of the input, and its maximum delay.
 
     Parameters:
         delays: of the columns that have event time, in milliseconds.

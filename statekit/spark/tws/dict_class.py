@@ -1,4 +1,6 @@
-"""The rows of a schema as a class of dicts, whose annotations say which values a test may make."""
+"""The rows of a schema as a class of dicts. Its annotations describe the values that a test may
+create.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grouping keys: the columns that a frame is grouped by, as a key of statekit.
+"""Grouping keys: the grouping columns of a frame, as a key of statekit.
 
 A key of statekit has whole numbers, texts, bytes, dates and instants. Spark writes a column of any
 other type as text before it routes rows. So a query or a rescale computes the same key group from
@@ -32,7 +32,7 @@ _JSON = (
 )
 
 _COMPUTED = " as key"
-"""The end of the names of columns with key fields that rows do not contain as they are stored."""
+"""The suffix of columns with key fields whose stored form differs from the rows."""
 
 Getter = Callable[[Any], tuple[Any, ...]]
 
@@ -102,7 +102,7 @@ class GroupingKey:
         self.has_floats = any(_without_minus_zero(of, "value") != "value" for of in self.types)
 
     def getter(self, skip: int = 0) -> Getter:
-        """Return a function that reads the key for a processor from a row.
+        """Return a function that reads the processor's key from a row.
 
         Parameters:
             skip: number of fields before the columns of a row.
@@ -110,7 +110,8 @@ class GroupingKey:
         return self._reader(self._parts, skip)
 
     def stored_key(self, skip: int = 0) -> Callable[[Any], Any]:
-        """Return a function from a row to its stored key, a scalar or a tuple, without Spark.
+        """Return a function from a row to its stored key, a scalar or a tuple, computed without
+        Spark.
 
         Parameters:
             skip: number of fields before the columns of a row.
@@ -136,7 +137,9 @@ class GroupingKey:
         return stored
 
     def put_in_front(self) -> Getter:
-        """Return a function that puts the key fields within columns before a row's values."""
+        """Return a function that prepends the key fields that are nested in columns to the values
+        of a row.
+        """
         in_front = self._reader([part for part in self._parts if len(part.path) > 1])
         return lambda row: (*in_front(row), *row)
 
@@ -155,7 +158,7 @@ class GroupingKey:
         )
 
     def as_of(self, other: GroupingKey) -> dict[str, str]:
-        """Return SQL expressions of another key's columns, for rows that this key groups.
+        """Return SQL expressions of another key's columns, for rows with this key.
 
         Raises:
             StateTypeError: the other key has other types, or a column has the name of a key column.
@@ -180,7 +183,7 @@ class GroupingKey:
 
 
 class ColumnNames(FieldNames):
-    """The columns of rows, by their present and former names, as Spark finds them: in any case.
+    """The columns of rows, by present and former names. Like Spark, it ignores case.
 
     Parameters:
         key: the grouping key of the rows.
@@ -255,7 +258,7 @@ def _part(schema: sql.StructType, name: str) -> _Part:
 def _found(
     schema: sql.StructType, name: object, option: str
 ) -> tuple[tuple[str, ...], sql.DataType]:
-    """Return the path of a column or of a field within one, spelled as in the schema, and its
+    """Return the path of a column or of a nested field, in the spelling of the schema, and its
     type.
 
     Parameters:
@@ -282,7 +285,7 @@ _NAME = r"(?:`(?:[^`]|``)+`|[^.`]+)"
 
 
 def _split(name: str) -> list[str]:
-    """Return the parts of a name such as a.b, or `a.b`.c where a part has a dot itself."""
+    """Return the parts of a name such as a.b, or `a.b`.c if a part contains a dot."""
     if not re.fullmatch(rf"{_NAME}(?:\.{_NAME})*", name):
         return [name]
     parts = re.findall(_NAME, name)
@@ -294,7 +297,9 @@ def _path_expression(path: Sequence[str]) -> str:
 
 
 def _as_text(type_: sql.DataType, column: str, name: str) -> str:
-    """Return the expression of a column as text: the same for all values that are equal in SQL."""
+    """Return the expression of a column as text. Values that are equal in SQL have the same
+    text.
+    """
     if isinstance(type_, sql.FloatType | sql.DoubleType):
         return f"cast({_without_minus_zero(type_, column)} as string)"
     if isinstance(type_, sql.DecimalType):
@@ -311,7 +316,7 @@ def _as_text(type_: sql.DataType, column: str, name: str) -> str:
 
 
 def _without_minus_zero(type_: sql.DataType, value: str, depth: int = 0) -> str:
-    """Return the expression of a value with 0.0 for each -0.0, as in Spark's `groupBy`.
+    """Return the expression of a value with 0.0 for each -0.0, like Spark's `groupBy`.
 
     Parameters:
         value: its expression.
@@ -335,7 +340,7 @@ def _without_minus_zero(type_: sql.DataType, value: str, depth: int = 0) -> str:
 
 
 def _decimal_as_text(type_: sql.DecimalType, column: str) -> str:
-    """Return a number with all of its digits: a cast writes some as 1E-8, depending on the SQL
+    """Return a number with all of its digits. A cast writes some as 1E-8, depending on the SQL
     mode.
     """
     if not type_.scale:

@@ -110,7 +110,7 @@ class SparkImport:
     def carry_out(
         self, *, working_directory: str | Path | None = None, rocksdb: RocksOptions | None = None
     ) -> EpochManifest:
-        """Run the import, unless it was completed before. Return its epoch.
+        """Run the import, unless it was completed earlier. Return its epoch.
 
         Parameters:
             working_directory, rocksdb: as for `start`. The start uses the working copies.
@@ -178,9 +178,7 @@ class SparkImport:
             yield path, self.found.read(path) if content is None else content
 
     def _plans(self, job: JobFile, epoch: int) -> ShardPlans:
-        """Return plans of empty shards, at a time at which no timer is due and nothing has
-        expired.
-        """
+        """Return plans of empty shards, at a time before all timers and all expiry."""
         record = job.operator(self._operator.name)
         assert record is not None, "the job file names all operators of the job"
         bases = blank_shards(self._shards, self._groups)
@@ -196,7 +194,9 @@ class SparkImport:
         return ShardPlans.of(common, bases)
 
     def _run(self, step: ShardStep) -> None:
-        """Make Spark shuffle all rows to their shards, and each shard write its own to state."""
+        """Make Spark shuffle all rows to their shards, where each shard writes its rows to
+        state.
+        """
         cores: int = self._spark.sparkContext.defaultParallelism
         puts = Operator(self._operator.name, self._stored_rows, self._operator.inputs)
         options = PassOptions(
@@ -218,7 +218,7 @@ class SparkImport:
         return {**operators, self._operator.name: position}
 
     def _event_time(self) -> dict[str, Any]:
-        """Return the event time of the query, which has one for all inputs."""
+        """Return the event time of the query. All of its inputs share it."""
         declared, position = self._declared, self.found.position
         if declared.event_time is None:
             return {}
@@ -232,7 +232,6 @@ class SparkImport:
 
 
 def _operator_of(job: Job) -> tuple[Operator, ProcessorProcess]:
-    """Return the operator with a processor of Spark."""
     operators = [
         (op, op.declared) for op in job.operators if isinstance(op.declared, ProcessorProcess)
     ]

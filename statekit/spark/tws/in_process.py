@@ -1,4 +1,4 @@
-"""A processor in this process: rows come from Python, and neither Spark nor a JVM runs.
+"""A processor in this process, with rows from Python. Neither Spark nor a JVM runs.
 
 A row has the values that Spark would pass to the processor: it is converted to Arrow by the schema
 and read back as in a worker. Outputs are converted to the rows that `collect()` returns.
@@ -32,7 +32,7 @@ from statekit.timestamp import MAX_MICROS, datetime_to_micros
 
 @dataclass(frozen=True, slots=True)
 class GivenRows(RecordType):
-    """Records that are given as dicts, `Row`s or tuples, and passed on as Spark's `Row`s.
+    """Records given as dicts, `Row`s or tuples, and passed on as Spark's `Row`s.
 
     Parameters:
         rows: the record type of Spark's `Row`s.
@@ -44,7 +44,7 @@ class GivenRows(RecordType):
 
     @classmethod
     def grouped(cls, key: GroupingKey) -> GivenRows:
-        """Return the record type of rows that a key groups."""
+        """Return the record type of rows that are grouped by a key."""
         return cls.of_rows(RowRecords.grouped(key), key.rows, "rows")
 
     @classmethod
@@ -113,15 +113,15 @@ def _fits(value: Any, of: sql.StructField) -> bool:
 
 
 def _without_zone(value: Any, of: sql.StructField) -> Any:
-    """Return a value of a row. A datetime of a column without time zones loses its own: 12:00+02:00
-    is 12:00, as in Spark.
+    """Return a value of a row. A datetime for a column without time zones loses its zone:
+    12:00+02:00 becomes 12:00, as in Spark.
     """
     is_zoned = isinstance(of.dataType, sql.TimestampNTZType) and isinstance(value, dt.datetime)
     return value.replace(tzinfo=None) if is_zoned else value
 
 
 class CollectedRows(RowOutputs):
-    """Outputs as `collect()` returns them: by the names and types of the schema."""
+    """Outputs as `collect()` returns them, with the names and types of the schema."""
 
     _sql_schema: sql.StructType
 
@@ -158,7 +158,7 @@ class CallsInProcess(ProcessorCalls):
         return super().__call__(given, context, *states)
 
     def _rows_of_frames(self, rows: Iterator[Any]) -> Iterator[Any]:
-        """Yield the rows of a key as the tuples that pandas creates from the rows of a frame."""
+        """Yield the rows of a key as the tuples that pandas creates from rows of a frame."""
         for kind, some in groupby(rows, key=type):
             if kind is not Initial:
                 yield from self._read(some, self.key)
@@ -191,7 +191,7 @@ class InProcess(ProcessorProcess):
         self.output_type = CollectedRows.of_schema(fn.outputs)
 
     def combined(self, records: Sequence[Any], plan: ShardPlan) -> Sequence[Any]:
-        """Return the records after those of the initial state, in the first epoch.
+        """Return the records. In the first epoch they follow the initial state.
 
         Raises:
             StateTypeError: there are several inputs; the initial state would be read for each.
@@ -212,7 +212,7 @@ class InProcess(ProcessorProcess):
         return lambda record: of_initial(record.row) if type(record) is Initial else of_row(record)
 
     def time_of(self) -> Callable[[Any], int]:
-        """Return a function from a row to its event time; a row without one is never late."""
+        """Return a function from a row to its event time. A row without one is never late."""
         time_of = self.time_of_input()
         return lambda record: MAX_MICROS if (time := time_of(record)) is None else time
 

@@ -1,4 +1,4 @@
-"""Pandas frames for processors, in and out.
+"""Pandas frames for processors, as input and output.
 
 pandas is imported on its first use: processors that take `Row`s run without it.
 """
@@ -26,7 +26,7 @@ _UNLIMITED = (1 << 31) - 1
 
 
 def takes_frames(processor: StatefulProcessor) -> bool:
-    """Return whether a processor takes frames of pandas, according to its annotations."""
+    """Return whether a processor's annotations declare frames of pandas."""
     signature = inspect.signature(type(processor).handleInputRows)
     parameters = list(signature.parameters.values())
     given = parameters[2].annotation if len(parameters) > 2 else None
@@ -36,7 +36,7 @@ def takes_frames(processor: StatefulProcessor) -> bool:
 
 @dataclass(frozen=True)
 class FrameOptions:
-    """How Spark converts frames, from the session's configuration.
+    """The options of Spark's frame conversion, from the session's configuration.
 
     Parameters:
         timezone: of instants, which have no time zone in frames.

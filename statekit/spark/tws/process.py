@@ -44,7 +44,7 @@ from statekit.watermark import BEGINNING
 
 
 class _DeclaredStates(StateHandle):
-    """Records the states that a processor declares in `init`, where no state exists yet."""
+    """Records the states that a processor declares in `init`. No state exists yet at that time."""
 
     def __init__(self, time_mode: TimeMode) -> None:
         self.declared: dict[str, Declared] = {}
@@ -107,7 +107,7 @@ _NO_KEY = (
 
 
 class StateFunction:
-    """A function whose parameters are created: the first one, the context, and states.
+    """A function with generated parameters: the first one, the context, and states.
 
     Parameters:
         name: its name.
@@ -182,7 +182,7 @@ class ProcessorCalls(StateFunction):
         return running.handle_rows(rows, running.key_of)
 
     def running_in(self, context: Context, states: Sequence[Any]) -> Running:
-        """Return the processor of a shard, which is created on its first call."""
+        """Return the processor of a shard. The first call creates it."""
         if self._running is None or context is not self._running.context:
             self._running = Running(self, context, states)
         return self._running
@@ -256,7 +256,7 @@ class Running:
         self._handle.end_timer(at_ms)
 
     def _given(self, rows: Iterator[Any]) -> Iterator[Any]:
-        """Return rows as the processor takes them."""
+        """Return rows in the form that the processor takes."""
         return rows if self._frames is None else frames_of(rows, self._frames)
 
     def _emitted(self, outputs: Any) -> Any:
@@ -301,7 +301,7 @@ class ProcessorProcess(Process[Any, Any, Any]):
         return ColumnNames(calls.key, self.record_type, self.renamed)
 
     def late_us(self, plan: EpochWatermarks) -> int:
-        """Return the watermark of the epoch before, in whole milliseconds, as in Spark."""
+        """Return the watermark of the last epoch in whole milliseconds, as in Spark."""
         if self.calls.time_mode != "eventtime":
             return BEGINNING - 1
         return plan.reached_us // 1000 * 1000
@@ -312,7 +312,7 @@ class ProcessorProcess(Process[Any, Any, Any]):
 
     @property
     def initial_records(self) -> RowRecords:
-        """The record type of initial state."""
+        """The record type of the initial state."""
         initial = self.calls.initial
         assert initial is not None, "there is some"
         return RowRecords.grouped(initial, self.calls.key, self.calls.records.reads)
@@ -327,7 +327,7 @@ class ProcessorProcess(Process[Any, Any, Any]):
 
 
 class InitialRows(UnionRows):
-    """Reads the rows of a processor's first epoch: its initial state, and then its input.
+    """Reads the rows of a processor's first epoch: the initial state, then the input.
 
     Rows of initial state are wrapped in `Initial`. They count as input and are never late.
     """
@@ -404,7 +404,7 @@ def _annotation(of: Declared) -> Any:
 
 
 def _widths(of: Declared) -> Iterator[tuple[str, int]]:
-    """Yield how many bits the numbers of a state have, by name."""
+    """Yield the bit widths of the numbers of a state, by name."""
     yield from widths(of.values.schema, of.name)
     if of.keys is not None:
         yield from widths(of.keys.schema, f"{of.name} by")

@@ -1,4 +1,4 @@
-"""Spark `Row`s as records of a processor, in and out."""
+"""Spark `Row`s as records of a processor, as input and output."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from statekit.spark.tws.sql_conversions import plain_type
 from statekit.spark.worker_rows import ColumnRecords
 
 ReaderOf = Callable[[pa.Schema, int], RecordReader]
-"""Returns a reader of batches whose columns from a given one on have a schema."""
+"""Returns a reader of batches. The columns from a given one on have the given schema."""
 
 
 class Initial(NamedTuple):
-    """A row of initial state. Its class distinguishes it from rows of the input."""
+    """A row of the initial state. Its class distinguishes it from rows of the input."""
 
     row: Any
 
 
 @dataclass(frozen=True, slots=True)
 class RowRecords(ColumnRecords):
-    """Records that are `Row`s of all columns.
+    """Records that are `Row`s with all columns.
 
     Parameters:
         widened: returns the values of a row from those of its columns, if a row has more fields.
@@ -79,7 +79,7 @@ class RowRecords(ColumnRecords):
         return [name for name in self.field_names if name not in self.derived]
 
     def coerce(self, value: Any) -> Any:
-        """Return a row of all columns, by their names where it has any."""
+        """Return a row with all columns, matched by name if the record has names."""
         names = self.columns
         if isinstance(value, Row) and value.__fields__ != names:
             value = value.asDict()
@@ -143,14 +143,14 @@ _FIELDS = attrgetter("__fields__")
 
 
 class RowOutputs(OutputType):
-    """Outputs that are `Row`s, whose fields are taken by their names, as Spark takes them."""
+    """Outputs that are `Row`s. Their fields are matched by name, as in Spark."""
 
     _schema: pa.Schema
 
     @classmethod
     def annotation(cls, schema: sql.StructType) -> Any:
-        """Return a type with a numbered field per column, since names of columns may not be valid
-        in Python.
+        """Return a type with a numbered field per column, because column names may not be valid in
+        Python.
         """
         columns = [(f"field_{at}", _annotation(of.dataType)) for at, of in enumerate(schema)]
         return NamedTuple("Output", columns)

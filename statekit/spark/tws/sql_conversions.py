@@ -1,4 +1,4 @@
-"""How Spark converts a value that a processor writes to state: one rule per simple SQL type.
+"""Spark's conversion of values that a processor writes to state: one rule per simple SQL type.
 
 Spark pickles a value in Python and reads it in the JVM (`EvaluatePython.makeFromJava`). A value of
 a class that the type does not accept becomes null there, and an int loses the excess bits. Dates
@@ -26,17 +26,17 @@ from statekit.shown import shown, type_name
 _logger = logging.getLogger("statekit.spark.sql_conversions")
 
 Loss = Callable[..., Any]
-"""Logs that Spark stores another value than the given one: takes the value and the stored one, by
-default null. Returns the stored one.
+"""Logs that Spark stores another value than the one given. Takes the value and the stored one, by
+default null, and returns the stored one.
 """
 
 
 class MisfitError(Exception):
-    """A value that Spark does not store either, or not in a form that its reader could use."""
+    """The value cannot be stored: Spark does not store it either, or not in a usable form."""
 
 
 class Rule(NamedTuple):
-    """How values of a field's type are stored.
+    """The conversion of values of a field's type.
 
     Parameters:
         annotation: the stored type.
@@ -54,12 +54,12 @@ class Rule(NamedTuple):
 
 
 def wrong_type(value: Any, wanted: str) -> MisfitError:
-    """Return the error for a value that is not of its type."""
+    """Return the error for a value of a wrong type."""
     return MisfitError(f"{shown(value, 80)} ({type_name(value)}) is no {wanted}")
 
 
 _LOGGED: set[tuple[str, str]] = set()
-"""The fields and classes of values that were logged, each once per process."""
+"""The fields and classes of logged values. Each pair is logged once per process."""
 
 
 def loss(where: str, of: sql.DataType) -> Loss:
@@ -91,7 +91,7 @@ def loss(where: str, of: sql.DataType) -> Loss:
 
 
 def as_python(value: Any) -> Any:
-    """Return a value without classes of NumPy and pandas, as Spark converts it."""
+    """Return a value without classes of NumPy and pandas, converted as in Spark."""
     if type(value) in _PYTHONS or isinstance(value, tuple | list | dict):
         return value
     for name in ("to_pytimedelta", "to_pydatetime"):
@@ -112,14 +112,14 @@ _READ_BY_SPARK = frozenset(
 
 
 def is_empty(value: Any) -> bool:
-    """Return whether a value is false. Spark passes such a value to the JVM without a
+    """Return whether a value is falsy. Spark passes such a value to the JVM without a
     conversion.
     """
     return type(value) in _READ_BY_SPARK and not value
 
 
 def _is_read_by_spark(value: Any) -> bool:
-    """Return whether the JVM can read the pickled value at all."""
+    """Return whether the JVM can read the pickled value."""
     if type(value) in (dt.datetime, dt.time):
         return value.tzinfo is None
     if type(value) is decimal.Decimal:
@@ -160,7 +160,7 @@ def _float(value: Any, lost: Loss) -> Any:
 
 
 def as_float32(value: float) -> float:
-    """Return the closest 32-bit float, as Java finds it."""
+    """Return the closest 32-bit float, as Java computes it."""
     try:
         rounded: float = struct.unpack("f", struct.pack("f", value))[0]
     except OverflowError:
@@ -169,7 +169,7 @@ def as_float32(value: float) -> float:
 
 
 def decimal_rule(of: sql.DecimalType) -> Rule:
-    """Return the rule of decimals with so many digits."""
+    """Return the rule of decimals with this precision and scale."""
 
     def put(value: Any, lost: Loss) -> Any:
         if type(value) is not decimal.Decimal or not value.is_finite():
@@ -191,7 +191,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def is_sound(text: str) -> bool:
-    """Return whether a text can be written as UTF-8."""
+    """Return whether a text can be encoded as UTF-8."""
     return _SURROGATE.search(text) is None
 
 
@@ -294,9 +294,7 @@ _PLAIN: tuple[tuple[Any, type], ...] = (
 
 
 def plain_type(of: sql.DataType) -> type | None:
-    """Return the Python type of a SQL type whose values can be keys as they are; None for
-    others.
-    """
+    """Return the Python type of a SQL type whose values can be keys unchanged; None for others."""
     return next((python_type for kinds, python_type in _PLAIN if isinstance(of, kinds)), None)
 
 
@@ -327,4 +325,4 @@ RULES: dict[type[sql.DataType], Rule] = {
     sql.TimestampNTZType: Rule(dt.datetime, _without_zone, lambda at: at.replace(tzinfo=None)),
     sql.NullType: Rule(type(None), _void),
 }
-"""How a value is stored, by the type of its field; for decimals see `decimal_rule`."""
+"""The conversion rule by the type of the field; for decimals see `decimal_rule`."""

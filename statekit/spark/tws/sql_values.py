@@ -1,4 +1,4 @@
-"""Values of Spark's SQL types: how a processor stores them and reads them back.
+"""Values of Spark's SQL types: their stored form, and their form for processors.
 
 A processor reads the values that Spark would return: plain tuples with nested `Row`s, naive
 timestamps in the local time of the worker, 32-bit floats. A written value is converted as on Spark,
@@ -97,27 +97,25 @@ class SqlValues:
             ) from None
 
     def _parts(self, value: Any) -> Any:
-        """Return the parts of a value with as many parts as fields, as on Spark: arrays,
-        iterators.
-        """
+        """Return the parts of a value, one per field, as on Spark: also of arrays and iterators."""
         if isinstance(value, Mapping) or not isinstance(value, Iterable):
             return value
         parts = tuple(value)
         return value if isinstance(value, str) and len(parts) != len(self._puts) else parts
 
     def given(self, stored: Any) -> tuple[Any, ...]:
-        """Return the value that a processor gets for a stored one."""
+        """Return the processor's form of a stored value."""
         if self._is_given_as_stored:
             return tuple(stored)
         return tuple(_each(self._given, stored))
 
     def given_row(self, stored: Any) -> Row:
-        """Return the value as a `Row`, as `MapState.getValue` does."""
+        """Return the stored value as a `Row`, like `MapState.getValue`."""
         return self._row(_each(self._given, stored))
 
 
 def widths(of: sql.DataType, path: str) -> Iterator[tuple[str, int]]:
-    """Yield the number of bits of the numbers in a type, by their path.
+    """Yield the bit widths of the numbers in a type, by their path.
 
     >>> schema = sql.StructType().add("n", "short").add("of", sql.ArrayType(sql.DoubleType()))
     >>> dict(widths(schema, "seen"))
@@ -139,7 +137,7 @@ _BITS = INTEGER_BITS | {sql.FloatType: 32, sql.DoubleType: 64}
 
 
 def _each(converts: Iterable[_Convert | None], values: Iterable[Any]) -> list[Any]:
-    """Return each value after its conversion, if there is one. None stays None."""
+    """Return each value after its conversion, if there is a conversion. None stays None."""
     return [
         value if value is None or convert is None else convert(value)
         for convert, value in zip(converts, values, strict=False)
@@ -147,7 +145,7 @@ def _each(converts: Iterable[_Convert | None], values: Iterable[Any]) -> list[An
 
 
 def _named_tuple(name: str, schema: sql.StructType, fields: Sequence[Rule]) -> Any:
-    """Return a class of the stored type. A field that is added later is None in older values."""
+    """Return a class of the stored type. A field that was added later is None in older values."""
     names = [plain_name(field) for field in schema.names]
     if len(set(names)) != len(names):  # the same one twice
         names = [f"{field}_{number}" for number, field in enumerate(names)]
@@ -159,7 +157,7 @@ def _named_tuple(name: str, schema: sql.StructType, fields: Sequence[Rule]) -> A
 
 
 def plain_name(name: str) -> str:
-    """Return a valid Python name, a different one for each name.
+    """Return a valid Python name, different for each name.
 
     >>> plain_name("count"), plain_name("my count"), plain_name("class")
     ('count', 's_my_20_count', 's_class')
@@ -174,8 +172,8 @@ def plain_name(name: str) -> str:
 
 
 def _typed_fields(schema: sql.StructType, name: str, where: str, as_key: bool) -> list[Rule]:
-    """Return the types of the fields of a struct. Classes of nested structs are named by their
-    path.
+    """Return the types of the fields of a struct. Classes of nested structs have the path as
+    name.
     """
     return [
         _typed(field.dataType, f"{name}_{field.name}", f"{where}, field {field.name!r}", as_key)
@@ -184,7 +182,7 @@ def _typed_fields(schema: sql.StructType, name: str, where: str, as_key: bool) -
 
 
 def _typed(of: sql.DataType, name: str, where: str, as_key: bool) -> Rule:
-    """Return how values of a type are stored.
+    """Return the stored form of values of a type.
 
     Raises:
         StateTypeError: values of the type cannot be stored.
@@ -218,18 +216,14 @@ def _typed(of: sql.DataType, name: str, where: str, as_key: bool) -> Rule:
 
 
 def _decimal_in_key(put: _Convert, value: Any) -> str | None:
-    """Return a decimal as text; all values of a type have as many digits after the point."""
+    """Return a decimal as text. All values of a type have the same number of digits after the
+    point.
+    """
     decimal = put(value)
     return None if decimal is None else f"{decimal:f}"
 
 
 def _array(element: Rule, lost: Loss, *, in_python: bool) -> Rule:
-    """Return the type of an array.
-
-    Parameters:
-        in_python: whether Spark converts it in Python, which accepts any iterable.
-    """
-
     def put(value: Any) -> Any:
         value = _without_numpy(value)
         if isinstance(value, bytes | bytearray) and not in_python:  # Java's bytes have a sign
@@ -248,7 +242,7 @@ def _array(element: Rule, lost: Loss, *, in_python: bool) -> Rule:
 
 
 def _without_numpy(values: Any) -> Any:
-    """Return arrays of NumPy and series of pandas as lists; Spark fails on them."""
+    """Return NumPy arrays and pandas series as lists. Spark itself fails on them."""
     value = as_python(values)
     if type(value) in (list, tuple, array.array, memoryview):
         return value
@@ -312,11 +306,13 @@ def _nested(schema: sql.StructType, name: str, fields: Sequence[Rule]) -> Rule:
 
 
 _NO_OBJECTS = (list, tuple, Mapping, str, bytes, int, float, type, sql.VariantVal)
-"""Classes whose instances are never structs by their attributes, nor those of their subclasses."""
+"""Classes whose instances are never treated as structs by their attributes. Includes their
+subclasses.
+"""
 
 
 def _struct_put(schema: sql.StructType, puts: Sequence[_Convert], value: Any) -> list[Any]:
-    """Return the values of a struct, by position, or by name if it is a dict."""
+    """Return the values of a struct: by name from a dict, otherwise by position."""
     if isinstance(value, Mapping):
         value = [value.get(name) for name in schema.names]
     if not isinstance(value, list | tuple):
@@ -327,7 +323,7 @@ def _struct_put(schema: sql.StructType, puts: Sequence[_Convert], value: Any) ->
 
 
 def _are_unchanged(fields: Sequence[Rule]) -> Callable[[Any], bool]:
-    """Return a compiled test whether a value is a tuple whose parts are stored unchanged."""
+    """Return a compiled test that a value is a tuple whose parts are stored unchanged."""
     if not all(field.kept for field in fields):
         return lambda value: False
     terms = ["type(value) is tuple", f"len(value) == {len(fields)}"]

@@ -1,4 +1,4 @@
-"""The handle and state objects that a processor gets in place of Spark's own."""
+"""The handle and state objects that a processor receives in place of Spark's own."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class Declared:
 
 
 class StateHandle(spark.StatefulProcessorHandle, ABC):
-    """A handle with one method for the states of all kinds."""
+    """A handle with one generic method for states of all kinds."""
 
     @abstractmethod
     def _state(self, name: str, kind: Kind, ttl_ms: int | None, *schemas: object) -> Any:
-        """Return a state.
+        """Return the object of a state.
 
         Parameters:
             name: its name.
@@ -100,11 +100,11 @@ class Handle(StateHandle):
     context: Context
     time_mode: TimeMode
     _fired_ms: int | None = None
-    """The timer that is being handled: it is listed until that has been done."""
+    """The timer that is being handled. It is listed until its handler has ended."""
     _is_firing: bool = False
     _fired_key: Any = None
     _deleted_timers: set[int] = field(default_factory=set)
-    """Timers that were deleted while those of `_fired_key` were handled. They fire all the same."""
+    """Timers that were deleted while the timers of `_fired_key` were handled. They still fire."""
 
     def start_timer(self, at_ms: int, key: Any) -> None:
         """Start to handle a timer of a key."""
@@ -115,7 +115,7 @@ class Handle(StateHandle):
         self._is_firing = True
 
     def end_timer(self, at_ms: int) -> None:
-        """End the handling of a timer. It is deleted even if it was registered again, as in
+        """End the handling of a timer. The timer is deleted even if it was registered again, as in
         Spark.
         """
         self.deleteTimer(at_ms)
@@ -155,7 +155,7 @@ class Handle(StateHandle):
         return _at_first_next(listed)
 
     def _timers(self) -> tuple[Timers, Clock]:
-        """Return the timers of the key, and their clock."""
+        """Return the timers of the key, and the clock of timers."""
         clock = CLOCKS.get(self.time_mode)
         if clock is None:
             raise PySparkValueError(
@@ -197,7 +197,7 @@ _DOING = {
 
 
 def _at(milliseconds: int) -> dt.datetime:
-    """Return when a timer is due."""
+    """Return the due time of a timer as a datetime."""
     micros = index(milliseconds) * 1000
     if not MIN_MICROS <= micros <= MAX_MICROS:
         raise StateTypeError(
@@ -208,7 +208,7 @@ def _at(milliseconds: int) -> dt.datetime:
 
 
 def now_ms(context: Context, time_mode: TimeMode) -> tuple[int, int]:
-    """Return processing time and watermark in milliseconds, as a processor reads them."""
+    """Return processing time and watermark in milliseconds, in the form for processors."""
     if time_mode == "none":
         return -1, -1
     watermark = datetime_to_micros(context.watermark) // 1000
@@ -216,12 +216,12 @@ def now_ms(context: Context, time_mode: TimeMode) -> tuple[int, int]:
 
 
 def _at_first_next(begin: Callable[[], Iterator[T]]) -> Iterator[T]:
-    """Return an iterator that reads state when its first element is requested, as Spark's do."""
+    """Return an iterator that reads state when its first element is requested, as in Spark."""
     return chain.from_iterable(begin() for begin in (begin,))
 
 
 class _State:
-    """A state of the running shard, which converts the values of a processor."""
+    """A state of the running shard. It converts the values of a processor."""
 
     def __init__(self, state: Any, declared: Declared) -> None:
         self._state = state

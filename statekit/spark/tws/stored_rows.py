@@ -77,7 +77,6 @@ def stored_frame(checkpoint: TwsCheckpoint, declared: ProcessorProcess) -> DataF
 
 
 def _of_state(rows: DataFrame, number: int, of: Declared, url: str) -> DataFrame:
-    """Return the rows of one state."""
     value: Any = F.col(_ELEMENTS[of.kind])
     time = F.lit(None).cast("bigint")
     if of.ttl_ms is not None:
@@ -101,7 +100,7 @@ def _of_state(rows: DataFrame, number: int, of: Declared, url: str) -> DataFrame
 
 
 def _check_declared(checkpoint: TwsCheckpoint, calls: ProcessorCalls) -> None:
-    """Check that a processor declares the states of a query. It may declare more."""
+    """Check that a processor declares all states of a query. It may declare more."""
     operator, url = checkpoint.operator, checkpoint.url
     if operator.time_mode != calls.time_mode:
         raise StateSchemaError(
@@ -137,14 +136,14 @@ def _check_type(stored: sql.DataType, wanted: sql.DataType, what: str, url: str)
 
 
 def _bare(of: sql.DataType) -> str:
-    """Return a type without nullability and lengths of text."""
+    """Return a type without nullability and without text lengths."""
     return re.sub(r"\b(var)?char\(\d+\)", "string", of.simpleString())
 
 
 # ---------------------------------------------------------------------------------------- putting
 
 _Put = Callable[[int, Any], None]
-"""Writes a row to state, from its time and its state's column."""
+"""Writes a row to state, given its expiry time (or the time of a timer) and its content."""
 
 
 class _Puts(StateFunction):
@@ -175,7 +174,9 @@ class _Puts(StateFunction):
             put(row[time], row[content])
 
     def _of_one_key(self, rows: Iterator[Any]) -> Iterator[Any]:
-        """Yield the rows if they have one key in Spark, where -0.0 and 0.0 are different keys."""
+        """Yield the rows, and check that they have a single key in Spark, where -0.0 and 0.0
+        differ.
+        """
         first = None
         for row in rows:
             key = row[: self._key_size]
@@ -185,8 +186,8 @@ class _Puts(StateFunction):
             yield row
 
     def _bound(self, context: Context, states: Sequence[Any]) -> Iterator[tuple[_Put, int]]:
-        """Yield, per state, the function that writes its rows and the number of its column; then
-        the same for timers.
+        """Yield, per state, the function that writes its rows and the number of its column; the
+        last pair is for timers.
         """
         for number, (of, state) in enumerate(zip(self._declared.values(), states, strict=True)):
             column = _HELD(number)
@@ -198,7 +199,7 @@ class _Puts(StateFunction):
 
 
 def _put(of: Declared, state: Any, expires_ms: int, content: Any) -> None:
-    """Write a row of a state as the processor would, at its old write time."""
+    """Write a row of a state as the processor would, at its original write time."""
     if of.ttl_ms is not None:
         state.expiry.write_as_of((expires_ms - of.ttl_ms) * 1000)
     value = of.values.stored(_from_arrow(of.values.schema, content["value"]))
@@ -223,7 +224,7 @@ def _two_in_one(what: str, one: object, other: object) -> StateTypeError:
 
 
 def _from_arrow(of: sql.DataType, value: Any) -> Any:
-    """Return the value that a processor would write for one of Arrow's.
+    """Convert a value of Arrow to the value that a processor would write.
 
     Arrow returns structs as dicts and maps as lists of pairs, and dicts cannot be keys of a map.
     """
@@ -239,7 +240,7 @@ def _from_arrow(of: sql.DataType, value: Any) -> Any:
 
 
 class StoredRows(Process[Any, Any, Any]):
-    """Puts rows that Spark kept into the states of the processor that made them.
+    """Writes rows of Spark's state store to the states of their processor.
 
     It has the states and timers of the processor's own process function, so what it stores is what
     that one finds. Made by `of`.
@@ -266,4 +267,4 @@ class StoredRows(Process[Any, Any, Any]):
 
 
 def _never_called(timer: Timer) -> None:
-    """Never called: no timer is due in an import."""
+    """Do nothing. No timer is due in an import, so nothing calls this."""

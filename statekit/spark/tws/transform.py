@@ -1,4 +1,4 @@
-"""`transform_with_state`: run a processor that was written for Spark's `transformWithState`."""
+"""`transform_with_state`: run a processor for Spark's `transformWithState`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Transformed:
 
     def sink(self, output: object) -> Transformed:
         """Choose the sink of the outputs: a sink of `statekit.sinks`, a format such as "noop", or a
-        function `(df, epoch)`. Returns itself.
+        function `(df, epoch)`. Return the object itself.
         """
         given = sinks.writer(output) if isinstance(output, str) else output
         if not self._outputs:
@@ -109,7 +109,8 @@ class Transformed:
     def importing(
         self, from_spark: str | Path, checkpoint: str | Path, *, parallelism: int | None = None
     ) -> SparkImport:
-        """Prepare the import of `from_spark=` without changing anything; then call `carry_out()`.
+        """Prepare the import of `from_spark=` without changing anything. Call `carry_out()`
+        afterwards.
 
         Parameters:
             from_spark: the checkpoint of the query.
@@ -139,7 +140,7 @@ def transform_with_state(
     pandas: bool | None = None,
     renamed: Mapping[str, str] = NOTHING_RENAMED,
 ) -> Transformed:
-    """Run a processor that was written for Spark's `transformWithState` unchanged.
+    """Run an unchanged processor for Spark's `transformWithState`.
 
     `df.groupBy(*keys).transformWithState(processor, output_schema, …)` becomes
     `transform_with_state(df, keys, processor, output_schema, …)`. Then choose a sink with
@@ -232,7 +233,7 @@ def _checked_frame(df: object) -> DataFrame:
 
 
 def _row_of(above: Transformed | None) -> Any:
-    """Return the class of the rows that another processor yields."""
+    """Return the row class of another processor's outputs."""
     if above is None:
         return None
     records = above.job.record_of(above.stream.name)
@@ -241,7 +242,7 @@ def _row_of(above: Transformed | None) -> Any:
 
 
 def _initial(given: GroupedData) -> tuple[DataFrame, GroupingKey]:
-    """Return the rows of initial state, and their grouping key."""
+    """Return the rows of the initial state, and their grouping key."""
     if not isinstance(given, GroupedData):
         raise StateTypeError(
             f"initial_state is {type(given).__name__}: give a grouped frame, df.groupBy(…)"

@@ -55,9 +55,7 @@ ONCE = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--whole", action="store_true", help="run all tests with all parameters"
-    )
+    parser.addoption("--whole", action="store_true", help="run all tests with all parameters")
     parser.addoption(
         "--store-durations", action="store_true", help="store how long tests take (make durations)"
     )

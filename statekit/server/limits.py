@@ -58,7 +58,7 @@ class Limits:
         waits_of_token: number of such requests of one token.
         ranking_bytes: memory limit of the process of a ranking.
         tables: number of files of states that are written or wait to be written, at a time.
-        seconds: the longest time from a request to the begin of its answer.
+        seconds: the longest time from a request to the start of its answer.
     """
 
     requests_per_s: float | None = None

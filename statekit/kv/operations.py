@@ -76,7 +76,7 @@ def update(layout: Layout, changed: Callable[[Any, Any], Any], check: ArgumentCh
     """Replace the value by the result of a function of it and the record; None removes it.
 
     Parameters:
-        check: of what the function returns.
+        check: checks the result of the function.
     """
 
     def results(request: Any, states: Any) -> tuple[Any, Any]:
@@ -154,7 +154,7 @@ _PLAIN = (bool, int, str, bytes, type(None))
 
 
 def _bools(value: Any) -> Any:
-    """Return a value with each part replaced by whether it is a bool: bools equal numbers."""
+    """Return the shape of a value with True for each bool in it, since bools equal numbers."""
     if isinstance(value, dict):
         return {key: _bools(of) for key, of in value.items()}
     if isinstance(value, list | tuple):

@@ -58,7 +58,7 @@ def requests_of(stream: Stream[Any], name: str, parts: list[RequestPart]) -> Str
     def request(record: Any) -> Any:
         return cls(*[get(record) for get in getters])
 
-    request.__name__ = where  # what messages say
+    request.__name__ = where  # for messages
     return stream.map(request, into=cls, name=name)
 
 

@@ -44,7 +44,7 @@ class Operation:
         request, answer: the classes of its requests and answers.
         handle: handles a request with the states of its key.
         kind: the name of the operation.
-        arguments: what it was declared with, beside the parts of its requests.
+        arguments: the arguments of its declaration, except the parts of its requests.
     """
 
     requests: Stream[Any]
@@ -293,7 +293,7 @@ class StoreOperator:
         **arguments: Any,
     ) -> Stream[Any]:
         """Declare an operation on the records of a stream, and return the stream of answers."""
-        # Buffered requests belong to an operation by the name of their class: it says the kind.
+        # Buffered requests belong to an operation by the name of their class, which has the kind.
         suffix = "requests" if name is None else f"{kind}.requests"
         name = self.named(kind, stream, name)
         if self.event_time is not None:
@@ -316,7 +316,7 @@ class StoreOperator:
 
         Parameters:
             results: the names and types of the results of `handle`.
-            arguments: what it was declared with, beside the parts of its requests.
+            arguments: the arguments of its declaration, except the parts of its requests.
         """
         request: Any = requests.record_class
         fields = typing.get_type_hints(request, include_extras=True) | results

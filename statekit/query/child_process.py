@@ -53,10 +53,10 @@ class _Request(msgspec.Struct, frozen=True):
 
     Parameters:
         work: the work to do, in MessagePack.
-        directory: for its files; whoever ends last removes it.
+        directory: for its files. The process that ends last removes it.
         seconds: after which it ends by itself.
         parent: the process that waits for it.
-        memory_bytes: how much it may take in all; None for any size.
+        memory_bytes: limit of its memory in all; None for no limit.
     """
 
     work: bytes
@@ -80,7 +80,7 @@ class WarmChild:
 
     Parameters:
         module: its name.
-        niceness: how much the scheduler prefers other processes, such as the one that serves.
+        niceness: of the process, so that the scheduler prefers others, such as the server.
     """
 
     def __init__(self, module: str, niceness: int = 0) -> None:
@@ -93,7 +93,7 @@ class WarmChild:
         """Return a child that waits for its request, or still imports its module."""
         with self._lock:
             child, self._next = self._next, None
-            if child is not None and child.poll() is not None:  # somebody has ended it
+            if child is not None and child.poll() is not None:  # it was ended from outside
                 _end(child)
                 child = None
             return child or _started(self._module, self._niceness)
@@ -134,9 +134,9 @@ def run_child(
         timeout_s: the longest time, in seconds.
         is_unwanted: asked while the child runs; it is ended once nobody wants the answer.
         below: where the directory for its files is created; None for `TMPDIR`.
-        memory_bytes: how much memory the process may take in all; None for any size. Linux
+        memory_bytes: limit of the memory of the process in all; None for no limit. Linux
             enforces it.
-        niceness: how much the scheduler prefers other processes, such as the one that serves.
+        niceness: of the process, so that the scheduler prefers others, such as the server.
         warm: has started a process of this module already, with its own niceness.
         advice: advice to the user if the work takes too much, for error messages.
 

@@ -64,7 +64,7 @@ class EpochChoice(TypedDict, total=False):
         as_of: the last epoch that was not processed after this time: an aware datetime or ISO text.
         min_epoch: this epoch or a later one.
         min_watermark: an epoch whose watermark has reached this time.
-        wait: how many seconds to wait for `min_epoch` and `min_watermark`.
+        wait: the longest wait for `min_epoch` and `min_watermark`, in seconds.
     """
 
     epoch: int
@@ -137,7 +137,7 @@ class _Exchanges:
     Parameters:
         url: of the server, for messages.
         functions: process functions, by the name of their operator.
-        retries: how often a request is sent again.
+        retries: the number of times to send a request again.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class _Exchanges:
         try:
             return event._replace(data=_typed(followed.rows, event.data))
         except (StateTypeError, CorruptCheckpointError):
-            # The job may have gone on with other types.
+            # The job may have continued with other types.
             followed.rows = yield from self.rows(job, operator, state, {})
             return event._replace(data=_typed(followed.rows, event.data))
 
@@ -490,9 +490,9 @@ class Client:
         functions: process functions, for typed keys and values, as for `Replica`. Without them,
             keys and values have JSON types.
         timeout: the longest wait for one answer; a timedelta or text.
-        retries: how often a request is sent again while the server is busy or cannot be reached.
-            None: 4 times, for 1.5 s, until the server has answered once, and then for 41 s, so
-            that a client outlives a restart of the server.
+        retries: number of times to send a request again while the server is busy or cannot be
+            reached. None: 4 times, for 1.5 s, until the server has answered once, and then for
+            41 s, so that a client outlives a restart of the server.
 
     Raises:
         StateTypeError: an argument is not valid.
@@ -528,7 +528,7 @@ class Client:
     def get(
         self, job: str, operator: str, state: str, key: Any, **epoch: Unpack[EpochChoice]
     ) -> Answer[Any]:
-        """Return the value of a state for a key, and its epoch. The value is None if it is absent.
+        """Return the value of a state for a key, and the epoch of the value.
 
         Parameters:
             epoch: which epoch: see `EpochChoice`.

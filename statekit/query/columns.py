@@ -72,8 +72,8 @@ class Column:
         type: of the column. Any value may be null.
         wire: the type that `msgspec` decodes a value as.
         array: returns values, None among them, as an array.
-        is_json: whether it is JSON text.
-        has_json: whether it, or a part of it, is JSON text.
+        is_json: True if it is JSON text.
+        has_json: True if it, or a part of it, is JSON text.
     """
 
     type: pa.DataType
@@ -155,6 +155,7 @@ class Decoder:
             CorruptCheckpointError: one is not of this type.
         """
         count = len(values)
+        # 0xdd begins a MessagePack array whose length has 4 bytes: each value, and a nil after it.
         header = b"\xdd" + (2 * count).to_bytes(4, "big")
         try:
             found = self._many(b"".join((header, _NIL.join(values), _NIL if count else b"")))

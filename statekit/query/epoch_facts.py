@@ -87,12 +87,12 @@ def facts_of(manifest: EpochManifest) -> EpochFacts:
 
 
 class EpochHistory:
-    """The epochs of a checkpoint up to a given one. Each manifest is read once. Threads may share
-    it.
+    """The last epochs of a checkpoint up to an epoch. Each manifest is read once. Threads may
+    share it.
 
     Parameters:
         repository: the checkpoint.
-        kept: how many epochs are remembered.
+        kept: limit of the cached epochs.
     """
 
     def __init__(self, repository: Repository, kept: int = 1_000) -> None:

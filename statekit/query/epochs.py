@@ -126,6 +126,7 @@ class EpochReader:
 
         The number of requests is twice the logarithm of the result: no directory is listed.
         """
+        # Double the distance until an epoch is gone, then bisect.
         kept, gone = 0, 1
         while gone <= epoch and self.repository.is_committed(epoch - gone):
             kept, gone = gone, 2 * gone
@@ -174,7 +175,7 @@ def next_manifest(
 
     Parameters:
         last: the other epoch; None for the first epoch that is kept.
-        thorough: if there is no next epoch, list the epochs to find out whether the checkpoint has
+        thorough: if there is no next epoch, list the epochs to check whether the checkpoint has
             later ones, or fewer. Otherwise this takes one request.
 
     Raises:

@@ -54,7 +54,7 @@ class ExportRequest(msgspec.Struct, frozen=True):
         """Write the file in a process of its own.
 
         Parameters:
-            warm: made by `warm_child`.
+            warm: the child of `warm_child`.
             timeout_s: the longest time, in seconds.
             is_unwanted: asked while the process runs; it is ended once nobody wants the file.
             below: where the directory for the files of the process is created.
@@ -80,7 +80,7 @@ def warm_child(niceness: int) -> WarmChild:
     """Return a process that waits for the next export.
 
     Parameters:
-        niceness: how much the scheduler prefers other processes, such as the one that serves.
+        niceness: of the process, so that the scheduler prefers others, such as the server.
     """
     return WarmChild(_MODULE, niceness)
 

@@ -123,8 +123,8 @@ def feed(
             cannot detect this from a number, and continues as if the checkpoint were the same.
         until: the last epoch to return; None for no end.
         follow: wait for new epochs, and do not end after the last one.
-        poll: how often to ask for a new epoch; a timedelta or text. None for 20 milliseconds on a
-            local disk, and a second on an object store.
+        poll: the time between two requests for a new epoch; a timedelta or text. None for 20
+            milliseconds on a local disk, and a second on an object store.
         before: resolve the changes into rows, each with the value before it: a "delete" for each
             row that is cleared, and for each that expires, in the epoch in which it does. The feed
             then keeps a copy of the operator's rows below `TMPDIR`, and has to be closed.
@@ -132,7 +132,7 @@ def feed(
             committed, within the bound of `Retention.readers`. Call `Feed.commit` for each epoch
             that was applied. Each feed has a name of its own. Close the feed: then the next run of
             the reader can start at once.
-        lease_ttl: how long the epochs are kept after the feed was closed or its process was killed;
+        lease_ttl: time to keep the epochs after the feed was closed or its process was killed;
             a timedelta or text. None for ten minutes. It is renewed while the feed is open.
         token: a text that all runs of this reader give, and no others: a new run then takes over
             from an earlier one at once, also on another host. None: it waits, up to `lease_ttl`,
@@ -265,7 +265,7 @@ class Feed(Closing):
         self._resolver: Resolver | None = None
         self._is_closed = False
         if (latest := epochs.latest()) is not None:
-            self._rows(latest)  # raises if there is no such state
+            self._rows(latest)  # raises if the checkpoint does not have the state
         if after is not None:
             self._last = epochs.manifest(after)
         self.epoch = after = None if self._last is None else self._last.epoch

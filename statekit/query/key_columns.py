@@ -35,8 +35,8 @@ class KeyColumn(NamedTuple):
     Parameters:
         type: of the column.
         decode: reads the keys.
-        is_json: whether it is JSON text.
-        has_json: whether it, or a part of it, is JSON text.
+        is_json: True if it is JSON text.
+        has_json: True if it, or a part of it, is JSON text.
     """
 
     type: pa.DataType

@@ -92,7 +92,7 @@ class NetChanges(Closing):
         )
 
     def touch(self, row_keys: Iterable[bytes]) -> None:
-        """Add rows as deleted, except those that are among the changes already."""
+        """Add rows to the changed ones, as deleted, except those that are changed already."""
         unchanged = (key for key in row_keys if self._backend.get(_ROW, key) is None)
         for batch in in_batches((_ROW, key, _DELETED) for key in unchanged):
             self._backend.write(batch)

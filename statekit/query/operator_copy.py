@@ -164,7 +164,7 @@ class OperatorCopy:
     def reopen(
         cls, operator: OperatorRecord, groups: tuple[int, int], home: Path, options: RocksOptions
     ) -> Self | None:
-        """Open a copy of an earlier process; None if it is damaged or its rows are others."""
+        """Open a copy of an earlier process; None if it is damaged or has other rows."""
         try:
             found = _Description.model_validate_json((home / _DESCRIPTION).read_bytes())
         except (OSError, ValidationError):
@@ -214,6 +214,7 @@ class OperatorCopy:
     def _write(self, batches: Iterable[Batch], position: Position) -> None:
         """Write batches, with the new position in the last one."""
         self.version += 1
+        # The last batch is held back, so that it gets the new position in the same write.
         waiting: Batch | None = None
         for batch in batches:
             if waiting is None:

@@ -61,7 +61,7 @@ def read(
         operator: its name.
         state: its name; "_timers" for timers, "_waiting" for buffered records.
         epoch: number of the epoch; None for the last one.
-        key: read the rows of this key alone, from its key group: as text or JSON; several key
+        key: read only the rows of this key, from its key group: as text or JSON; several key
             fields as a list; the key None as "null".
         columns: the columns to read, in order; None for all. Others are not decoded.
         wide_ints: for states with ints of 2^63 or more: True gives all ints the type
@@ -134,8 +134,8 @@ class StateTable:
         """Return the rows as record batches. Other parameters and errors are those of `read`.
 
         Parameters:
-            encoded_key: read the rows of this key alone.
-            shard: read the rows of this shard alone; of keyed state, timers and buffered records.
+            encoded_key: read only the rows of this key.
+            shard: read only the rows of this shard: keyed state, timers or buffered records.
         """
         if columns is not None and (
             isinstance(columns, str) or not all(isinstance(name, str) for name in columns)

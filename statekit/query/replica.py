@@ -106,8 +106,8 @@ class Replica(Closing):
         view_timeout: time that an open view keeps an older epoch readable, after it was taken; a
             timedelta or text. It bounds the disk space of views that are never closed.
         follow: start a thread that follows new epochs. If False, call `refresh`.
-        poll: how often the thread asks for a new epoch; a timedelta or text. None for 20
-            milliseconds on a local disk, and a second on an object store.
+        poll: the time between two requests of the thread for a new epoch; a timedelta or text. None
+            for 20 milliseconds on a local disk, and a second on an object store.
         rocksdb: memory limits.
         allow_pickle: unpickle values. Unpickling can run any code that the writer of the checkpoint
             chose.

@@ -116,14 +116,14 @@ def removed_on_failure(directory: Path | None) -> Iterator[None]:
     except BaseException:
         if directory is not None:
             shutil.rmtree(directory, ignore_errors=True)
-            with contextlib.suppress(OSError):  # needs no descriptor, which may be what is missing
+            with contextlib.suppress(OSError):  # needs no descriptor: none may be left
                 directory.rmdir()
         raise
 
 
 def mark_temporary(directory: Path) -> None:
     """Mark a locked directory as a temporary one."""
-    with contextlib.suppress(OSError):  # then nobody removes it after a kill
+    with contextlib.suppress(OSError):  # without the mark, it stays after a kill
         (directory / _MARK).touch()
 
 

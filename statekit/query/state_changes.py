@@ -161,7 +161,7 @@ class StateChanges:
         before = before if before is None or self._has_state(before) else None
         for after in epochs:
             if before is None and not self._has_state(after):
-                continue  # as long as there is no such state, nothing changes in it
+                continue  # before the first epoch with the state, it has no changes
             with still_kept(self._repository, after.epoch, QueryError):
                 yield from self._pieces_of(
                     change_source(self._repository, before, after, self._rows_of)

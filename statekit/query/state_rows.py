@@ -145,7 +145,7 @@ class StateRows:
                 f"declares {names}. Pass the function of operator {self.operator.name!r}"
             )
         if self.state.codec == PickleCodec.name and not allow_pickle:
-            row_decoder(self.state, allow_pickle=False)  # raises what explains it
+            row_decoder(self.state, allow_pickle=False)  # raises the error that explains it
         self.decode = self._typed_decoder(function, spec)
         if self.decode is spec.codec.decode:
             self._decode_all = spec.codec.decode_all

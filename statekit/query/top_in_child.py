@@ -47,7 +47,7 @@ def top_as_json(
         timeout_s: the longest time, in seconds.
         is_unwanted: asked while the child runs; it is ended once nobody wants the answer.
         below: where the directory for its files is created; None for `TMPDIR`.
-        niceness: how much the scheduler prefers other processes.
+        niceness: of the process, so that the scheduler prefers others.
 
     Raises:
         ChildLimitError: it takes too long, or too much memory.

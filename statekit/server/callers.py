@@ -20,7 +20,7 @@ from statekit.server.limits import Bucket
 from statekit.server.problems import Problem, response_of
 
 _AT_ONCE = 10
-"""Burst of refusals: the number of seconds whose refusals may happen at once."""
+"""Capacity of the bucket of refusals, in seconds of the limit."""
 
 _KEPT = 10_000
 """Limit of the remembered addresses, and of the remembered accepted tokens of addresses."""

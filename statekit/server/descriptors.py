@@ -36,7 +36,7 @@ def raised_limit() -> int:
     if soft != resource.RLIM_INFINITY and soft < most:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        except (OSError, ValueError):  # a system may allow less than it says
+        except (OSError, ValueError):  # a system may allow less than its hard limit
             return soft
         return most
     return _ASKED_FOR if soft == resource.RLIM_INFINITY else soft

@@ -147,7 +147,7 @@ def bytes_below(directories: Iterable[Path]) -> int:
 def _has_no_space(directory: Path) -> bool:
     try:
         disk = shutil.disk_usage(directory)
-    except OSError:  # another check says what is wrong with it
+    except OSError:  # another check reports the error
         return False
     return disk.free < min(_FREE_MIN, disk.total // _FREE_PART)
 

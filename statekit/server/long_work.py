@@ -140,7 +140,7 @@ class LongWork:
     def _leave(self, place: _Place, task: asyncio.Task[Any]) -> None:
         self._places.discard(place)
         if not task.cancelled():
-            task.exception()  # nobody may be there any more who retrieves it
+            task.exception()  # asyncio logs an error that is never retrieved
 
     def end(self) -> None:
         """End all work, and answer all requests that wait for it."""

@@ -52,7 +52,7 @@ async def openapi(
     operator: str | None = None,
 ) -> Response:
     """Return the OpenAPI document of the states that the token may read; with `job` or `operator`,
-    of that one alone.
+    only of that one.
     """
     documents: Documents = request.app.state.documents
     if job is not None:

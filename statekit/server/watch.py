@@ -1,6 +1,6 @@
 """Watching: the changes of a state as server-sent events.
 
-event: reset     the rows of an epoch follow: forget what you have
+event: reset     the rows of an epoch follow: drop all rows first
 event: row       one of these rows
 event: change    a change of a row
 event: epoch     an epoch is complete, with or without changes

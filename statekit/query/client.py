@@ -369,7 +369,6 @@ def _checked(answer: HttpAnswer) -> HttpAnswer:
 
 
 def _pause_s(attempt: int, answer: HttpAnswer | None) -> float:
-    """Return the seconds to wait before the next attempt."""
     asked = None if answer is None else answer.headers.get("retry-after")
     pause = _FIRST_PAUSE_S * 2**attempt
     return min(_LONGEST_PAUSE_S, float(asked) if asked and asked.isdecimal() else pause)
@@ -643,7 +642,6 @@ class Client:
             sleep_s(followed.pause_s(self._http.base_url, broken))
 
     def _run(self, exchange: Exchange[T]) -> T:
-        """Carry out the steps of an exchange, and return its result."""
         answer: Any = None
         try:
             while True:
@@ -772,7 +770,6 @@ class AsyncClient:
             await asyncio.sleep(followed.pause_s(self._http.base_url, broken))
 
     async def _run(self, exchange: Exchange[T]) -> T:
-        """Carry out the steps of an exchange, and return its result."""
         answer: Any = None
         try:
             while True:

@@ -302,7 +302,6 @@ def events_of(epoch: EpochChanges) -> EpochEvents:
 
 
 def _plain(change: Change) -> dict[str, Any]:
-    """Return a change as JSON-able data."""
     plain: dict[str, Any] = {"op": change.op, "key": change.key, "before": change.before}
     if change.place is not None:
         plain["place"] = change.place

@@ -328,7 +328,6 @@ class ServedJob:
             ) from error
 
     def _has(self, epoch_id: EpochId) -> bool:
-        """Return whether the checkpoint has the epoch with an identity."""
         if not self._repository.is_committed(epoch_id.epoch):
             return False
         return self._repository.manifest(epoch_id.epoch).id == epoch_id
@@ -382,7 +381,6 @@ class ServedJob:
         )
 
     def _gone(self, what: str) -> Problem:
-        """Return the problem for an epoch that is no longer kept."""
         oldest = min(self.replica.status().views, default=None)
         return Problem(
             410,

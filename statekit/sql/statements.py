@@ -122,7 +122,6 @@ def _parsed(database: duckdb.DuckDBPyConnection, selects: str) -> Any:
 
 
 def _parts(tree: Any) -> Iterator[dict[str, Any]]:
-    """Yield all objects of a tree."""
     left = [tree]
     while left:
         part = left.pop()

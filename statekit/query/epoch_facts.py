@@ -18,8 +18,8 @@ class OperatorFacts(NamedTuple):
 
     Parameters:
         records_in, records_out, late: numbers of records.
-        records_by_input: the records of each input stream; of a broadcast stream, those of each
-            shard.
+        records_by_input: the records of each input stream; of a broadcast stream, those that each
+            shard handled.
         bytes_written: to change files.
         watermark_us: None before any record, or without event time.
         rows, bytes: sizes of each state after the epoch.

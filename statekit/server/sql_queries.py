@@ -92,9 +92,9 @@ class Queries:
             to: the format: "json", "csv" or "arrow"; None for the format that the request accepts.
 
         Raises:
-            QueryError: the format cannot show a value.
-            Problem: the query is not valid, fails, or takes too much; there is no such format; too
-                many queries wait; or the disk is full.
+            Problem: the query is not valid, fails, or takes too much; the format does not exist or
+                cannot show a value; too many queries wait; or the disk is full.
+            StatekitError: the checkpoint cannot be read.
         """
         wanted = to or _accepted(request.headers.get("accept", ""))
         if wanted not in FORMATS:

@@ -1,7 +1,7 @@
 """The key-value store on streams: `KVStore`, whose operations are streams.
 
-A store is one operator. `store` declares operations, `requests` makes the records that reach the
-operator, `layouts` keep the values of a key, `operations` say what each request does, and
-`multi_get` puts answers about several keys together. It is written against the public names of
-`statekit` alone, which a test enforces. May import `job` and whatever that may import.
+A store is one operator. `store` declares operations, `requests` creates the records that reach the
+operator, `layouts` store the values of a key, `operations` apply requests to them, and `multi_get`
+joins the answers for several keys. It uses only the public names of `statekit`, which a test
+enforces. May import `job` and whatever that may import.
 """

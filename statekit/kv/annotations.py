@@ -1,4 +1,4 @@
-"""Annotations and classes that are made while a job is declared."""
+"""Annotations and classes that are created while a job is declared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def named_class(name: str, fields: Mapping[str, Any]) -> Any:
 
 
 def identifier_of(name: str) -> str:
-    """Return the name of a stream as the name of a class.
+    """Convert the name of a stream to the name of a class.
 
     >>> identifier_of("balances.get.queries"), identifier_of("class")
     ('balances_get_queries', 'class_')
@@ -24,7 +24,7 @@ def identifier_of(name: str) -> str:
 
 
 def type_text(of: Any) -> str:
-    """Return an annotation as a person writes it.
+    """Return the text of an annotation, as in source code.
 
     >>> type_text(int), type_text(optional(int))
     ('int', 'Optional[int]')
@@ -39,7 +39,7 @@ def one_of(classes: Iterable[Any]) -> Any:
 
 
 def optional(of: Any) -> Any:
-    """Return a type, or None."""
+    """Return the union of a type and None."""
     return Union[of, None]  # noqa: UP007  also for texts and types of other libraries
 
 

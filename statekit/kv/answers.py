@@ -1,4 +1,4 @@
-"""The classes of answers, and how they are made of requests and results."""
+"""Answer classes: the classes of answers, and their creation from requests and results."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from statekit.shown import shown
 
 
 def entry_class(name: str, fields: dict[str, Any], into: Any) -> Any:
-    """Return the class of the entries of a scan: that of `entries` in the user's class of answers,
-    or one of its own.
+    """Return the class of the entries of a scan: the class of `entries` in the user's class of
+    answers, or a new one.
 
     Parameters:
         name: of the operation.
         fields: of an entry.
-        into: the user's class of answers; None without one.
+        into: the user's class of answers; None if there is none.
 
     Raises:
         StateTypeError: the user's entries have other fields.
@@ -44,7 +44,7 @@ def _is_list(of: Any) -> bool:
 
 
 def _own_class(name: str, fields: dict[str, Any]) -> Any:
-    """Return a NamedTuple of all fields. The parts of a key together are its `key`, too."""
+    """Return a NamedTuple of all fields. Its property `key` is a tuple of all parts of the key."""
     made = named_class(name, fields)
     parts = sum(field.startswith("key_") for field in fields)
     if parts:
@@ -57,8 +57,8 @@ class AnswerClass:
 
     Parameters:
         cls: the class.
-        fields: what an answer may have, in order: the parts of the request, then the results.
-        is_own: whether it is a NamedTuple of all fields that was made for the operation.
+        fields: all possible fields, in order: the parts of the request, then the results.
+        is_own: True if it is a NamedTuple of all fields that was created for the operation.
     """
 
     def __init__(self, cls: Any, fields: dict[str, Any], *, is_own: bool) -> None:
@@ -68,7 +68,7 @@ class AnswerClass:
 
     @classmethod
     def of(cls, name: str, fields: dict[str, Any], into: Any) -> Self:
-        """Return a class of all fields, or that of the user with some of them.
+        """Return the user's class with some of the fields; without one, a new class of all fields.
 
         Parameters:
             name: of the operation.
@@ -95,7 +95,7 @@ class AnswerClass:
         return cls(into, fields, is_own=False)
 
     def of_results(self, handle: Results) -> Callable[[Any, Any], Any]:
-        """Return a function from a request and the states of its key to the answer."""
+        """Return a function that computes the answer from a request and the states of its key."""
         cls, places = self.cls, self._places
         if self._is_own:
             make = partial(tuple.__new__, cls)  # in half the time of the constructor

@@ -1,7 +1,7 @@
-"""How a store keeps what belongs to a key: one value, a sorted map, or a value with its past.
+"""Layouts: storage of a key in a store as one value, a sorted map, or a value with its past.
 
-A layout is a function of the operator's states, which are its other parameters. `read`, `write` and
-`remove` are about the value that a request names.
+A layout declares the states of the operator, as parameters of its process function. `read`, `write`
+and `remove` apply to the value of a request's key.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ Handle = Callable[[Any, Any], Any]
 
 
 class Layout(Protocol):
-    """What a store does with the states of a key."""
+    """Access of a store to the states of a key."""
 
     def function(self, handlers: Mapping[type, Handle]) -> Callable[..., Any]:
-        """Return the process function that handles each request with the handler of its class, with
-        its states as parameters, annotated.
+        """Return the process function. It calls the handler for the class of each request, and its
+        other parameters are the annotated states.
         """
 
     def read(self, request: Any, states: Any) -> Any:
-        """Return the value that a request names; None if it is absent."""
+        """Return the value of a request's key; None if it is absent."""
 
     def write(self, request: Any, states: Any, value: Any) -> None:
-        """Set it."""
+        """Set the value of a request's key."""
 
     def remove(self, request: Any, states: Any) -> None:
-        """Remove it."""
+        """Remove the value of a request's key."""
 
 
 class OneValue:
@@ -42,7 +42,7 @@ class OneValue:
 
     Parameters:
         value: its type.
-        ttl: how long it is kept; None for ever.
+        ttl: lifetime of a value; None for no limit.
     """
 
     def __init__(self, value: Any, ttl: TTL | None) -> None:
@@ -66,11 +66,11 @@ class OneValue:
 
 
 class SortedValues:
-    """A map per partition of the keys, by their ordered part.
+    """A map for each partition of the keys, by the ordered part of the key.
 
     Parameters:
         sort, value: the types of the ordered part and of the values.
-        ttl: how long a value is kept; None for ever.
+        ttl: lifetime of a value; None for no limit.
     """
 
     def __init__(self, sort: Any, value: Any, ttl: TTL | None) -> None:
@@ -94,19 +94,19 @@ class SortedValues:
 
 
 class ValueWithPast:
-    """One value per key, and those that it replaced within a time.
+    """One value per key, and the values that were replaced within the history.
 
-    A former value is kept under the time at which it was replaced, with the time since which it was
-    there. So the value at a time is the first one that was replaced later, or the present one. If
-    it was not there at that time yet, the one before has expired, or was replaced before there was
-    a history. A former value expires once it was replaced for longer than the history.
+    A former value is stored under the time at which it was replaced, with the time at which it was
+    set. So the value at a time is the first one that was replaced later, or the present one. If
+    that value was set after the time, the one before has expired, or was replaced before the store
+    had a history. A former value expires when its replacement is older than the history.
 
-    A value without the time since which it was there was put before there was a history: it was
-    there when the history began. A key without a value had none since then.
+    A value without the time at which it was set is older than the history: it existed when the
+    history began. A key without a value had no value since then.
 
     Parameters:
         value: the type of the values.
-        history: how long a replaced value is kept, more than 0.
+        history: lifetime of a replaced value, more than 0.
     """
 
     def __init__(self, value: Any, history: dt.timedelta) -> None:
@@ -160,7 +160,7 @@ class ValueWithPast:
         states[1].clear()
 
     def _keep(self, request: Any, states: Any) -> None:
-        """Keep the present value, unless it is from the same time."""
+        """Store the present value as a former one, unless one was replaced at the same time."""
         value, since, former = states
         if request.at not in former:
             former[request.at] = self._former(since.get(), value.get())

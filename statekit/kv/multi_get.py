@@ -1,7 +1,7 @@
-"""`multi_get`: one request for several keys becomes one per key, and their answers one answer.
+"""`multi_get`: splits a request for several keys into one per key, and joins their answers.
 
-All requests of one record are answered in one epoch: at once, or when the watermark passes their
-time, which is the same. So their answers are put together without any state.
+All requests of one record are answered in the same epoch: at once, or when the watermark passes
+their common time. So their answers are joined without any state.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _EMPTY: dict[type, Any] = {
     dt.date: dt.date(1970, 1, 1),
     dt.datetime: dt.datetime(1970, 1, 1, tzinfo=dt.UTC),
 }
-"""Some key of each type, for a request without keys: it is sent there, and reads nothing."""
+"""A key of each type, as the target of a request without keys, which reads nothing."""
 
 
 class MultiGet:
-    """Takes requests apart, and puts their answers together.
+    """Splits requests into one per key, and joins their answers.
 
     Parameters:
         name: of the answers.
         stream: the records with lists of keys.
         key: the names and types of the parts of a key.
         value: the type of the values, with None.
-        times: for the field with the time of a request, that of a record; empty without time.
+        times: the time field of a record, by the time field of a request; empty without time.
     """
 
     def __init__(
@@ -67,9 +67,10 @@ class MultiGet:
         self._fields = {"record": self._record, **timed, "values": list_of(value)}
 
     def requests(self, keys_of: Callable[[Any], Any]) -> Stream[Any]:
-        """Return a request for each key.
+        """Return the stream with a request for each key.
 
-        Each has a digest of its record, by which they are found again: it is the same in a replay.
+        Each request has a digest of its record, by which the answers are joined: it is the same in
+        a replay.
         """
         make, record_class, parts = self._request, self._record, len(self._key)
         where = self._name
@@ -100,7 +101,7 @@ class MultiGet:
 
     @property
     def found(self) -> str:
-        """The name of the answers about single keys."""
+        """Name of the stream of answers for single keys."""
         return f"{self._name}.values"
 
     def late(self, requests: Stream[Any]) -> Stream[Any]:
@@ -112,7 +113,7 @@ class MultiGet:
         return self._late
 
     def answers(self, found: Stream[Any], into: Any) -> Stream[Any]:
-        """Return an answer for each record, put together from those about single keys."""
+        """Return the stream with an answer for each record, joined from those for single keys."""
         answer = AnswerClass.of(self._name, self._fields, into)
         make = answer.of_results(lambda record, results: results)
         timed = list(self._times)

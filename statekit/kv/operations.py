@@ -1,6 +1,6 @@
-"""What a store does for each kind of request.
+"""Operations: the effect and the results of each kind of request to a store.
 
-A request has the key and the time, where the store has them, and its own parts. An answer repeats
+A request has the key, the time in a store with `event_time`, and its own parts. An answer repeats
 these and adds the results. So each operation is a function from a request and the states of its key
 to its results.
 """
@@ -19,8 +19,8 @@ Results = Callable[[Any, Any], tuple[Any, ...]]
 """Handles a request with the states of its key, and returns its results."""
 
 Status = Literal["found", "absent", "too old", "not yet"]
-"""Whether there was a value at a time. "too old" is before the history, or before the store kept
-one; "not yet" is later than the request itself.
+"""Status of the value at a time. "too old" is a time before the history, or before the store had a
+history; "not yet" is a time after that of the request.
 """
 
 
@@ -64,7 +64,7 @@ def get_as_of(layout: ValueWithPast) -> Results:
 
 
 def get_one_of_many(layout: Layout) -> Results:
-    """Get a value for `multi_get`. A request without keys is sent to some key that it does not
+    """Get a value for `multi_get`. A request without keys has an arbitrary key, which it does not
     read.
     """
     return lambda request, states: (
@@ -73,10 +73,10 @@ def get_one_of_many(layout: Layout) -> Results:
 
 
 def update(layout: Layout, changed: Callable[[Any, Any], Any], check: ArgumentCheck) -> Results:
-    """Replace the value by what a function makes of it and the record; None removes it.
+    """Replace the value by the result of a function of it and the record; None removes it.
 
     Parameters:
-        check: of what the function returns.
+        check: checks the result of the function.
     """
 
     def results(request: Any, states: Any) -> tuple[Any, Any]:
@@ -93,10 +93,10 @@ def update(layout: Layout, changed: Callable[[Any, Any], Any], check: ArgumentCh
 
 
 def put_if_absent(layout: Layout, value_of: Callable[[Any], Any], check: ArgumentCheck) -> Results:
-    """Set the value if there is none.
+    """Set the value if it is absent.
 
     Parameters:
-        check: of what the function returns, whether the value is set or not.
+        check: checks the result of the function, also if the value is not set.
     """
 
     def results(request: Any, states: Any) -> tuple[bool, Any]:
@@ -117,11 +117,11 @@ def compare_and_set(
     of: Any,
     checks: tuple[ArgumentCheck, ArgumentCheck],
 ) -> Results:
-    """Replace the value if it equals an expected one: NaN equals itself, and True is not 1.
+    """Replace the value if it equals the expected one. NaN equals itself, and True is not 1.
 
     Parameters:
         of: the type of values, or None.
-        checks: of what the two functions return, whether the value is replaced or not.
+        checks: check the results of the two functions, also if the value is not replaced.
     """
     check_expected, check_value = checks
 
@@ -150,11 +150,11 @@ def compare_and_set(
 
 
 _PLAIN = (bool, int, str, bytes, type(None))
-"""Types whose values are the same if they are equal."""
+"""Types for which equal values are the same value."""
 
 
 def _bools(value: Any) -> Any:
-    """Return where a value has a bool, which equals a number."""
+    """Return the shape of a value with True for each bool in it, since bools equal numbers."""
     if isinstance(value, dict):
         return {key: _bools(of) for key, of in value.items()}
     if isinstance(value, list | tuple):
@@ -163,7 +163,7 @@ def _bools(value: Any) -> Any:
 
 
 def scan(entry: Any, *, reverse: bool, limit: int | None) -> Results:
-    """Return the entries between the bounds of a request, in order.
+    """Read the entries between the bounds of a request, in order.
 
     Parameters:
         entry: their class.

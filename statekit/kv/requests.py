@@ -1,4 +1,4 @@
-"""Requests: the records that reach a store, made of the records of a stream."""
+"""Requests: the records that reach a store, created from the records of a stream."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from statekit.kv.annotations import named_class, optional, type_text
 from statekit.shown import shown
 
 WHOLE = "*"
-"""Stands for the record itself in place of one of its fields."""
+"""Marker for the record itself, in place of one of its fields."""
 
 Given = str | Callable[[Any], Any]
-"""Where a part of a request comes from: a field of the record, or a function of it."""
+"""Source of a part of a request: a field of the record, or a function of it."""
 
 Keys = Given | tuple[str, ...]
-"""Where a key comes from: a field, several fields for a key of several parts, or a function."""
+"""Source of a key: a field, several fields for a key of several parts, or a function."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class RequestPart:
     Parameters:
         name: of its field.
         type: of its values.
-        given: where it comes from.
+        given: its source.
     """
 
     name: str
@@ -40,7 +40,7 @@ class RequestPart:
 
 
 def requests_of(stream: Stream[Any], name: str, parts: list[RequestPart]) -> Stream[Any]:
-    """Return the requests of an operation, one for each record of a stream.
+    """Return the stream with the requests of an operation, one for each record of a stream.
 
     On Spark, requests whose parts are all fields are columns of the stream.
 
@@ -58,15 +58,15 @@ def requests_of(stream: Stream[Any], name: str, parts: list[RequestPart]) -> Str
     def request(record: Any) -> Any:
         return cls(*[get(record) for get in getters])
 
-    request.__name__ = where  # what messages say
+    request.__name__ = where  # for messages
     return stream.map(request, into=cls, name=name)
 
 
 def key_of_parts(key: Any, count: int, where: str) -> tuple[Any, ...]:
-    """Return a key of several parts that a function returned, after checking it.
+    """Check a key of several parts that a function returned, and return it.
 
     Raises:
-        StateTypeError: it is no tuple of so many parts.
+        StateTypeError: it is not a tuple of `count` parts.
     """
     if not isinstance(key, tuple) or len(key) != count:
         raise StateTypeError(
@@ -78,13 +78,13 @@ def key_of_parts(key: Any, count: int, where: str) -> tuple[Any, ...]:
 
 
 def check_request_parts(stream: Stream[Any], where: str, parts: list[RequestPart]) -> None:
-    """Check that parts that are fields of a record, or the record, have their types.
+    """Check the types of the parts that are fields of a record, or the record itself.
 
     Parameters:
         where: the declaration, for messages.
 
     Raises:
-        StateTypeError: a field is not there, or has another type.
+        StateTypeError: a field does not exist, or has another type.
     """
     record_class: Any = stream.record_class
     if record_class is dict:
@@ -109,7 +109,7 @@ def check_request_parts(stream: Stream[Any], where: str, parts: list[RequestPart
 
 
 def checked_getter(stream: Stream[Any], where: str, part: RequestPart) -> Callable[[Any], Any]:
-    """Return a function from a record of a stream to a part of a request, after checking the value.
+    """Return a function from a record of a stream to the checked value of a part of a request.
 
     Fields of declared types are checked already.
 
@@ -132,7 +132,7 @@ def checked_getter(stream: Stream[Any], where: str, part: RequestPart) -> Callab
 
 
 class ArgumentCheck:
-    """Checks what a function of an operation returns, or what a field of a dict has.
+    """Checks the type of the result of an operation's function, or of a field of a dict.
 
     Parameters:
         where: the operation.
@@ -149,7 +149,8 @@ class ArgumentCheck:
         return ArgumentCheck, (self._where, self._what, self._of)
 
     def __call__(self, value: Any, record: Any, key: Any = None) -> Any:
-        """Return a value that was given for a record, at a key if that is known.
+        """Return a value of a record after checking its type. The record and the key are for
+        messages.
 
         Raises:
             StateTypeError: it is of another type.

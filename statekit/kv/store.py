@@ -28,9 +28,9 @@ class KVStore(StoreReads[K, V], StoreWrites[K, V]):
     """A key-value store in a job. Its operations are streams, and its values are state.
 
     Add it to a job, then call its operations with streams of that job, any number of times. Each
-    returns the stream of its answers. On a key, operations run in the order in which they were
-    declared, within an epoch; those of one stream in the order of its records. With `event_time`
-    they run in the order of time.
+    call returns the stream of its answers. Within an epoch, the operations of a key run in the
+    order of their declaration; those of one stream run in the order of its records. With
+    `event_time`, they run in the order of time.
 
     An answer is a record with the parts of its request, such as `key`, and the results, such as
     `value`. `into=` is a class for the answers of one operation, with some of these fields.
@@ -45,14 +45,14 @@ class KVStore(StoreReads[K, V], StoreWrites[K, V]):
         event_time: the field with the time of the records of all operations. Operations of one key
             and time run in the order of their declaration, then of the values of their requests.
             Answers have the time as `at`.
-        lateness: how far records may lag behind the largest event time before they are late.
-        history: how long replaced values are kept, for `as_of`; a timedelta or a text such as "7
-            days". It needs `event_time`.
-        ttl: how long a value is kept.
+        lateness: how far the watermark stays behind the largest event time.
+        history: lifetime of replaced values, for `as_of`; a timedelta or a text such as "7 days".
+            It needs `event_time`.
+        ttl: lifetime of a value.
         migrate: per state ("value", or "values" with `sort`) hooks as for `@process`.
 
     Raises:
-        StateTypeError: an option is not valid, or they do not go together.
+        StateTypeError: an option is not valid, or two of them cannot be combined.
 
     >>> from typing import NamedTuple
     >>> import statekit as sk
@@ -131,10 +131,10 @@ class KVStore(StoreReads[K, V], StoreWrites[K, V]):
         return self._operator.declared_function()
 
     def added_to(self, job: Job) -> None:
-        """Take the job that the store belongs to. Called by `Job.add`.
+        """Set the job of the store. Called by `Job.add`.
 
         Raises:
-            StateTypeError: it belongs to a job.
+            StateTypeError: it already belongs to a job.
         """
         if self._operator.job is not None:
             raise StateTypeError(
@@ -150,9 +150,9 @@ class KVStore(StoreReads[K, V], StoreWrites[K, V]):
         Late operations have no effect and no answers.
 
         Parameters:
-            answers: what the operation returned.
+            answers: the stream that the operation returned.
 
         Raises:
-            StateTypeError: the store has no `event_time`, or the stream is none of its answers.
+            StateTypeError: the store has no `event_time`, or the stream has no answers of it.
         """
         return self._operator.late(answers)

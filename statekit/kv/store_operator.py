@@ -1,4 +1,4 @@
-"""The operator of a store: one process function that handles the requests of all operations."""
+"""Store operator: one process function that handles the requests of all operations."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Operation:
         request, answer: the classes of its requests and answers.
         handle: handles a request with the states of its key.
         kind: the name of the operation.
-        arguments: what it was declared with, beside the parts of its requests.
+        arguments: the arguments of its declaration, except the parts of its requests.
     """
 
     requests: Stream[Any]
@@ -56,16 +56,16 @@ class Operation:
 
 
 _OPTIONS_OF = {"former": "with history=", "values": "with sort=", "value": "without sort="}
-"""How a store is declared that has a state, by the name of the state."""
+"""Declaration of a store that has a state, by the name of the state."""
 
 
 class StoredOperations(NamedTuple):
     """The operations of a store as data, from which a model in plain Python is built.
 
     Parameters:
-        history: how long replaced values are kept; None without a history.
-        of: of each class of requests the kind of its operation, the arguments that it was declared
-            with, and the class of its answers.
+        history: lifetime of replaced values; None without a history.
+        of: the kind, the arguments and the class of answers of each operation, by the class of its
+            requests.
     """
 
     history: dt.timedelta | None
@@ -73,7 +73,7 @@ class StoredOperations(NamedTuple):
 
 
 class StoreOperator:
-    """The operator of one store, and the job that it belongs to.
+    """The operator of one store, and the job of the store.
 
     The parameters and errors are those of `KVStore`.
     """
@@ -174,7 +174,7 @@ class StoreOperator:
         return assembly.late(late)
 
     def key_parts(self, key: Keys) -> list[RequestPart]:
-        """Return the parts of a request that select the states of a key."""
+        """Return the parts of a request for the key, by which it reaches the states of the key."""
         types, given = list(self.keys.items()), list[Given]()
         if isinstance(key, str):
             given = [key]
@@ -197,7 +197,7 @@ class StoreOperator:
         return [RequestPart(name, of, each) for (name, of), each in zip(types, given, strict=True)]
 
     def cell_parts(self, key: Keys, sort: Given | None) -> list[RequestPart]:
-        """Return the parts of a request that name one value."""
+        """Return the parts of a request that select one value: the key, and its ordered part."""
         if (sort is None) != (self.sort is None):
             raise StateTypeError(
                 f"{self.where}: a key of the store has {'an' if sort is None else 'no'} ordered "
@@ -207,7 +207,7 @@ class StoreOperator:
         return [*self.key_parts(key), *ordered]
 
     def check_keys(self, stream: Stream[Any], keys: Given) -> None:
-        """Check that a field with keys for `multi_get` has a list or a tuple of them."""
+        """Check that the field with the keys of `multi_get` is declared as a list or a tuple."""
         types = tuple(self.keys.values())
         key: Any = types[0] if len(types) == 1 else tuple.__class_getitem__(types)
         lists = (list_of(key), tuple.__class_getitem__((key, ...)))
@@ -225,7 +225,7 @@ class StoreOperator:
     def checked(
         self, kind: str, stream: Stream[Any], name: str | None, what: str, of: Any
     ) -> ArgumentCheck:
-        """Return the check of what an argument of an operation gives."""
+        """Return the check for the values of an operation's argument."""
         own: object = getattr(stream, "name", stream)
         return ArgumentCheck(name or f"{self.name}.{kind}.{own}", what, of)
 
@@ -241,7 +241,7 @@ class StoreOperator:
         into: Any,
         name: str | None,
     ) -> Stream[Any]:
-        """Declare a `get` or `get_with`, of the present values or of those of a time."""
+        """Declare a `get` or `get_with`, of present values or, with `as_of`, of former ones."""
         results: dict[str, Any] = {"value": optional(self.value)}
         if as_of is None:
             handle = operations.get(self.layout)
@@ -256,7 +256,7 @@ class StoreOperator:
         return self.added(kind, stream, parts, results, handle, into, name)
 
     def named(self, kind: str, stream: Stream[Any], name: str | None) -> str:
-        """Return the name of an operation's answers, after checking that it can be added."""
+        """Check that an operation can be added, and return the name of its answers."""
         job = self.job
         if job is None:
             raise StateTypeError(
@@ -292,8 +292,8 @@ class StoreOperator:
         name: str | None,
         **arguments: Any,
     ) -> Stream[Any]:
-        """Declare an operation with the records of a stream, and return its answers."""
-        # Buffered requests belong to an operation by the name of their class: it says the kind.
+        """Declare an operation on the records of a stream, and return the stream of answers."""
+        # Buffered requests belong to an operation by the name of their class, which has the kind.
         suffix = "requests" if name is None else f"{kind}.requests"
         name = self.named(kind, stream, name)
         if self.event_time is not None:
@@ -312,11 +312,11 @@ class StoreOperator:
         into: Any,
         arguments: Mapping[str, Any] = MappingProxyType({}),
     ) -> Stream[Any]:
-        """Declare an operation with its requests, and return its answers.
+        """Declare an operation on a stream of requests, and return the stream of answers.
 
         Parameters:
             results: the names and types of the results of `handle`.
-            arguments: what it was declared with, beside the parts of its requests.
+            arguments: the arguments of its declaration, except the parts of its requests.
         """
         request: Any = requests.record_class
         fields = typing.get_type_hints(request, include_extras=True) | results
@@ -340,7 +340,7 @@ class StoreOperator:
 
     @contextmanager
     def undone_if_refused(self) -> Iterator[None]:
-        """Leave the job and the store as they are if an operation cannot be declared."""
+        """Restore the job and the store if the declaration of an operation raises an error."""
         assert self.job is not None
         job, operations = self.job, self.operations
         operators, transforms = [*job.operators], [*job.transforms]
@@ -371,7 +371,6 @@ class StoreOperator:
 
 
 def _key_parts(key: Any) -> dict[str, Any]:
-    """Return the names and types of the parts of a key."""
     if key is tuple or isinstance(key, str):
         raise StateTypeError(
             f"KVStore(key={shown(key)}): give a type, such as str or tuple[str, int]"
@@ -382,5 +381,5 @@ def _key_parts(key: Any) -> dict[str, Any]:
 
 
 def _item_of(key_of: Callable[[Any], Any], parts: int, where: str, place: int, record: Any) -> Any:
-    """Return one part of the key that a function returns."""
+    """Compute the key of a record, and return one part of it."""
     return key_of_parts(key_of(record), parts, where)[place]

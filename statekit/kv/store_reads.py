@@ -83,9 +83,9 @@ class StoreReads(Generic[K, V]):
         """Get a value for each record. Answers have `key` and `value`, which may be None.
 
         Parameters:
-            as_of: the field, or function, with the time of which the value is asked for, of a store
-                with a history. Answers have `as_of` and `status`, too: "found", "absent", "too old"
-                for a time before the history, or "not yet" for one after the request.
+            as_of: the field, or function, with the time of the value to read, in a store with a
+                history. Answers also have `as_of` and `status`: "found", "absent", "too old" for a
+                time before the history, or "not yet" for a time after the request.
 
         The other parameters, and the errors, are those of `put`.
         """
@@ -226,15 +226,15 @@ class StoreReads(Generic[K, V]):
         into: Any = None,
         name: str | None = None,
     ) -> Stream[Any]:
-        """Read entries of a partition in order, for each record. Answers have `key`, the bounds
-        that were given, and `entries`, a list of records with `sort` and `value`.
+        """Read entries of a partition in order, for each record. Answers have `key`, the bounds of
+        the request, and `entries`, a list of records with `sort` and `value`.
 
         Parameters:
             key: the field, fields or function with the partition.
-            start, end: fields, or functions, with the smallest ordered part and the one at which
-                the scan ends, without it; None leaves that side open.
+            start, end: fields, or functions, with the bounds of the ordered part: the first one,
+                and the first one that is left out; None for no bound.
             reverse: from the greatest ordered part to the smallest.
-            limit: how many entries at most; None for all.
+            limit: limit of entries; None for all.
             into: a class for the answers. Its `entries` are a list of records with `sort` and
                 `value`, of any class.
 

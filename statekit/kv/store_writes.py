@@ -67,7 +67,7 @@ class StoreWrites(Generic[K, V]):
             key: the field with the key, several fields, or a function of a record.
             value: the field with the value, or a function of a record; by default the record
                 itself.
-            sort: the field, or function, with the ordered part of the key, of a store that has one.
+            sort: the field, or function, with the ordered part of the key, in a store with `sort`.
             into: a class for the answers.
             name: of the stream of answers; by default the names of the store, of the operation and
                 of the stream.
@@ -155,8 +155,8 @@ class StoreWrites(Generic[K, V]):
         into: Any = None,
         name: str | None = None,
     ) -> Stream[Any]:
-        """Replace a value by what a function makes of it, for each record. Answers have `key`, the
-        `record`, `before` and `value`, the new one.
+        """Replace a value by the result of a function, for each record. Answers have `key`, the
+        `record`, `before`, the old value, and `value`, the new one.
 
         Parameters:
             fn: takes the value, or None if it is absent, and the record. It returns the new value,
@@ -214,8 +214,8 @@ class StoreWrites(Generic[K, V]):
         into: Any = None,
         name: str | None = None,
     ) -> Stream[Any]:
-        """Set a value for each record unless there is one. Answers have `key`, the `record`, `won`,
-        which says whether it was set, and the `value` that there is now.
+        """Set a value for each record if it is absent. Answers have `key`, the `record`, `won`,
+        which is True if the value was set, and `value`, the present value.
 
         The parameters and errors are those of `put`.
         """
@@ -271,7 +271,7 @@ class StoreWrites(Generic[K, V]):
         name: str | None = None,
     ) -> Stream[Any]:
         """Replace a value for each record if it equals an expected one. Answers have `key`, the
-        `record`, `won`, which says whether it was replaced, and the `value` that there is now.
+        `record`, `won`, which is True if the value was replaced, and `value`, the present value.
 
         Parameters:
             expected: the field with the expected value, or a function of a record; None stands for

@@ -1,7 +1,7 @@
-"""Static types of answers that have no class of the user.
+"""Static types of answers without a class of the user.
 
-The classes of such answers are made when an operation is declared. These protocols say to type
-checkers which fields they have. With `into=`, answers have the class of the user instead.
+The classes of such answers are created when an operation is declared. These protocols declare
+their fields for type checkers. With `into=`, answers have the class of the user instead.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class AsOfAnswer(ValueAnswer[K_co, V_co], Protocol[K_co, V_co]):
 
     @property
     def as_of(self) -> dt.datetime:
-        """The time of which the value is."""
+        """The time of the value."""
 
     @property
     def status(self) -> str:
@@ -82,7 +82,7 @@ class AttemptAnswer(RecordAnswer[K_co, V_co, T_co], Protocol[K_co, V_co, T_co]):
 
     @property
     def won(self) -> bool:
-        """Whether the value was set."""
+        """True if the value was set."""
 
 
 class ValuesAnswer(Protocol[V_co, T_co]):
@@ -114,7 +114,7 @@ class ScanEntry(Protocol[V_co]):
 
 
 class ScanAnswer(KeyAnswer[K_co], Protocol[K_co, V_co]):
-    """The answer of `scan`. It has the bounds that were given, as `start` and `end`."""
+    """The answer of `scan`. It also has the bounds of the request, as `start` and `end`."""
 
     @property
     def entries(self) -> Sequence[ScanEntry[V_co]]:

@@ -17,11 +17,11 @@ _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]/]+)):
 
 @dataclass(frozen=True)
 class Address:
-    """Where an endpoint listens.
+    """The address of an endpoint.
 
     Parameters:
         host: a name or an IP address.
-        port: 0 for a free one.
+        port: the port; 0 for a free one.
     """
 
     host: str
@@ -29,7 +29,7 @@ class Address:
 
     @classmethod
     def of(cls, given: object) -> Address:
-        """Return the address that a user means: a port of the loopback address, or "host:port".
+        """Parse an address: a port of the loopback address, or "host:port".
 
         Raises:
             StateTypeError: it is neither.

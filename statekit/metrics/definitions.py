@@ -1,4 +1,4 @@
-"""Every metric of a job and of the server: name, kind, labels and meaning."""
+"""Definitions of all metrics of a job and of the server: name, kind, labels and meaning."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric as Prometheus knows it.
+    """A metric of Prometheus.
 
     Parameters:
         name: with the unit; a counter ends in `_total`.
@@ -29,7 +29,7 @@ class Distribution:
 
     Parameters:
         bounds: the upper bounds of the buckets, in order; one more bucket has no bound.
-        counts: how many values are in each bucket.
+        counts: the number of values in each bucket.
         total: the sum of all values.
     """
 
@@ -54,7 +54,7 @@ class Distribution:
 
     @property
     def count(self) -> int:
-        """The number of values."""
+        """Number of values."""
         return sum(self.counts)
 
 
@@ -110,7 +110,7 @@ STATE_BYTES = Metric(
 )
 
 EPOCH_METRICS = (EPOCH, LAG, WATERMARK, EVENT_TIME_LAG, INPUT_WAIT, STATE_ROWS, STATE_BYTES)
-"""Values of the last epoch: a job and the server report them."""
+"""Metrics of the last epoch. A job and the server report them."""
 
 # ------------------------------------------------------------------------------------ of a job
 

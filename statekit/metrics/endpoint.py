@@ -1,4 +1,4 @@
-"""The HTTP endpoint at which Prometheus reads the metrics of a run."""
+"""HTTP endpoint at which Prometheus reads the metrics of a run."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from statekit.metrics.run_metrics import RunMetrics
 _log = logging.getLogger("statekit.metrics")
 
 _STOP_S = 0.1
-"""How often the server checks whether it was closed."""
+"""Seconds between two checks of the server whether it was closed."""
 
 
 class Endpoint:
     """Serves the metrics of one run, in threads of this process.
 
-    It is bound when it is created, so that a port that is in use is found before the run starts.
-    Each endpoint has a registry of its own.
+    It is bound when it is created, so that a used port raises an error before the run starts. Each
+    endpoint has a registry of its own.
 
     Parameters:
-        address: where to listen.
+        address: the address to listen on.
 
     Attributes:
-        url: what Prometheus reads.
-        is_closed: whether the port is free again.
+        url: the URL for Prometheus.
+        is_closed: True once the port is free again.
 
     Raises:
-        StateTypeError: the name of the host is not possible.
+        StateTypeError: the name of the host is not valid.
         StorageError: the machine has no such address, or another process uses the port.
     """
 
@@ -57,7 +57,7 @@ class Endpoint:
         self.is_closed = False
 
     def serve(self, job: str, metrics: RunMetrics) -> None:
-        """Begin to answer.
+        """Start to answer requests.
 
         Parameters:
             job: the name of the job, for the log.
@@ -71,7 +71,7 @@ class Endpoint:
         _log.info("metrics of job %r: %s", job, self.url)
 
     def close(self) -> None:
-        """Stop answering, and free the port. After any call has returned, the port is free."""
+        """Stop answering, and free the port. It is free after any call has returned."""
         with self._closing:
             if self._thread is not None:
                 self._server.shutdown()
@@ -83,7 +83,7 @@ def _resolved(address: Address) -> tuple[socket.AddressFamily, tuple[str, int]]:
     """Return the family and the IP address of a host.
 
     Raises:
-        StateTypeError: no host can have this name.
+        StateTypeError: the name is not a valid name of a host.
         OSError: no host has this name.
     """
     try:
@@ -100,12 +100,12 @@ def _resolved(address: Address) -> tuple[socket.AddressFamily, tuple[str, int]]:
 
 
 class _Server(ThreadingHTTPServer):
-    """Answers each connection in a thread of its own.
+    """HTTP server with a thread for each connection.
 
     Parameters:
         family: of the address.
         where: the IP address and the port.
-        handler: answers a request.
+        handler: the class that answers a request.
     """
 
     def __init__(
@@ -120,6 +120,6 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(MetricsHandler):
-    """Answers with all metrics. A client that sends nothing is disconnected after 10 seconds."""
+    """Answers requests with all metrics. A silent client is disconnected after 10 seconds."""
 
     timeout = 10.0

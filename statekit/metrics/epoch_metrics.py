@@ -20,7 +20,7 @@ from statekit.watermark import BEGINNING, END
 
 
 class EpochMetrics:
-    """The metrics of one epoch. Shards are added up once, however often the metrics are read.
+    """The metrics of one epoch. The sizes of shards are added up once, at the first read.
 
     Parameters:
         job: the name of the job in the labels.

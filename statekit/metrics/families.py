@@ -1,4 +1,4 @@
-"""Metrics in the objects of prometheus_client."""
+"""Metric families: conversion of samples to the objects of prometheus_client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from statekit.metrics.definitions import Distribution, Metric, Sample
 
 
 class SampleCollector(Collector):
-    """Reads metrics when Prometheus asks for them.
+    """Collects the metrics when Prometheus reads them.
 
     Parameters:
         samples: returns the values of all metrics.
@@ -32,7 +32,6 @@ class SampleCollector(Collector):
 
 
 def _family(metric: Metric) -> Family:
-    """Return the empty family of a metric."""
     if metric.kind == "counter":
         return CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
     if metric.kind == "gauge":

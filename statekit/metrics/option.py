@@ -1,4 +1,4 @@
-"""The option `metrics=` of a run."""
+"""Option `metrics=` of a run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def open_endpoint(given: object) -> Endpoint | None:
-    """Return an endpoint that is bound to the address in the option `metrics=`; None for None.
+    """Bind an endpoint to the address in the option `metrics=`, and return it; None for None.
 
     Raises:
-        StateTypeError: it is no address.
+        StateTypeError: it is not an address.
         StatekitError: prometheus-client is not installed.
         StorageError: the machine has no such address, or another process uses the port.
     """

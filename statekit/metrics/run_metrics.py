@@ -1,4 +1,4 @@
-"""Metrics of a run: what it has committed since it started, and its last epoch."""
+"""Metrics of a run: counts of its commits since it started, and the values of its last epoch."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from statekit.metrics.epoch_metrics import EpochMetrics
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 _LEASES_MAX = 50
-"""Readers choose their names, so the number of leases has no bound of its own."""
+"""Limit of the reported leases: readers choose their names, so their number has no bound."""
 
 
 class RunMetrics:
-    """Counts what a run commits. One thread commits, any thread may read.
+    """Counts the commits of a run. One thread commits, any thread may read.
 
     Labels are the names of operators, sources, states and readers: their number does not depend on
     keys, shards and epochs.
@@ -66,11 +66,11 @@ class RunMetrics:
         self._last = None if last is None else EpochMetrics(job, last)
 
     def committed(self, manifest: EpochManifest, seconds: float) -> None:
-        """Count an epoch.
+        """Count a committed epoch.
 
         Parameters:
             manifest: of the epoch.
-            seconds: how long it took.
+            seconds: the time from its start to its commit.
         """
         before = None if self._last is None else self._last.manifest
         counts = Counter[tuple[Metric, str]]()
@@ -118,7 +118,7 @@ class RunMetrics:
             yield Sample(LEASE_EXPIRY, labels, lease.expires_in_s)
 
     def values(self) -> dict[str, float]:
-        """Return all values by name and labels, as Prometheus writes them, without the label `job`.
+        """Return all values by name and labels in Prometheus notation, without the label `job`.
 
         A histogram has its sum and the number of its values.
         """
@@ -136,9 +136,9 @@ class RunMetrics:
 
 
 def _uploaded(before: OperatorEpoch | None, after: OperatorEpoch) -> int:
-    """Return the bytes that shards had uploaded when they committed an epoch, and not before it.
+    """Return the bytes that the shards of an operator uploaded for an epoch.
 
-    The shards of another parallelism begin to count anew.
+    After a change of the parallelism, the new shards count from 0.
     """
     so_far = sum(shard.chain.uploaded for shard in after.shards)
     if before is not None:

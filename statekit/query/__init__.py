@@ -17,7 +17,7 @@ __all__ = ["AsyncClient", "Client", "WatchEvent"]
 if not TYPE_CHECKING:  # else every name would be one of this package, to mypy
 
     def __getattr__(name: str) -> Any:
-        """Return a name of `client`, which needs httpx: nothing else here does."""
+        """Import `client` on first use, and return a name of it: only this module needs httpx."""
         if name not in __all__:
             raise AttributeError(f"module 'statekit.query' has no attribute {name!r}")
         from statekit.query import client

@@ -1,4 +1,4 @@
-"""Change: one change of a state, as the feed gives it."""
+"""Change: one change of a state, as the feed yields it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import datetime as dt
 from typing import Any, Literal, NamedTuple
 
 Kind = Literal["snapshot", "changes", "difference"]
-"""How the changes of an epoch were found: all rows, for a table that starts empty; from the change
-files of the epoch; or by comparing two states.
+"""Origin of the changes of an epoch: all rows, for a table that starts empty; the change files of
+the epoch; or the comparison of two states.
 """
 
 

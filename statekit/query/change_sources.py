@@ -1,4 +1,4 @@
-"""Change sources: where the changes of a state in one epoch are read from."""
+"""Change sources: the files or states from which the changes of a state in an epoch are read."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from statekit.working_copy.unpacked_shard import ShardRows
 
 @dataclass(frozen=True)
 class ChangeSource:
-    """Where the changes of a state in an epoch are read from.
+    """Source of the changes of a state in an epoch.
 
     Parameters:
-        kind: how they are found.
+        kind: origin of the changes.
         repository: the checkpoint.
         after: the manifest of the epoch.
-        rows: how its rows are read.
+        rows: the decoder of its rows.
     """
 
     kind: Kind
@@ -54,11 +54,11 @@ class ChangeSource:
         return self.after.operators[self.rows.operator.name].shards
 
     def _numbers(self) -> dict[int, int]:
-        """Return the number of each shard by its first key group, which its operator state has."""
+        """Return the number of each shard by its first key group: the prefix of operator state."""
         return {shard.first_group: number for number, shard in enumerate(self._shards)}
 
     def _all_of_shards(self) -> Iterator[Change]:
-        """Yield operator state completely: its shards are others than before."""
+        """Yield a clear and all rows of operator state, for an epoch whose shards have changed."""
         name = self.rows.state.name
         yield Change("clear", None)
         rows_of = local_rows(self.repository, self.rows.operator, self.after)[name]
@@ -85,7 +85,7 @@ class ChangeSource:
 
 @dataclass(frozen=True)
 class FileChanges(ChangeSource):
-    """Changes that follow from the change files of the epoch."""
+    """Changes from the change files of the epoch."""
 
     before: EpochManifest
 
@@ -98,7 +98,7 @@ class FileChanges(ChangeSource):
             yield from self._of_shard(refs)
 
     def files_of_shards(self) -> Iterator[tuple[ShardState, Sequence[FileRef]]]:
-        """Yield the shards that changed, each with the change files to read in order."""
+        """Yield the shards that changed, with the change files of each in reading order."""
         operator = self.rows.operator.name
         for shard, refs in own_files(self.repository, self.before, self.after, operator):
             if own := [ref for ref in refs if self.rows.is_local or not ref.local]:
@@ -138,7 +138,7 @@ class Comparison(ChangeSource):
     def changed_rows(
         self, groups_before: tuple[int, int] | None, groups: tuple[int, int]
     ) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yield the row keys of rows that differ, and the rows after; None for deleted ones.
+        """Yield the row keys of rows that differ, and the new rows; None for deleted ones.
 
         Parameters:
             groups_before, groups: one of the `pieces`.
@@ -162,7 +162,6 @@ class Comparison(ChangeSource):
     def _unpacked(
         self, manifest: EpochManifest, groups: tuple[int, int], closing: contextlib.ExitStack
     ) -> Iterator[Row]:
-        """Return the rows of the state in some key groups after an epoch."""
         name = self.rows.state.name
         shards = ShardRows(self.repository, self.rows.operator.name, manifest)
         backend = closing.enter_context(shards.opened_groups(groups, [name]))
@@ -185,14 +184,14 @@ def change_source(
     after: EpochManifest,
     rows_of: Callable[[EpochManifest], StateRows],
 ) -> FileChanges | Comparison:
-    """Return where the changes of a state from one epoch to the next are read from.
+    """Return the source of the changes of a state from one epoch to the next.
 
     Parameters:
         repository: the checkpoint.
         before: the manifest of the epoch before; None if it does not have the state, and for a
-            consumer without anything.
+            consumer that starts with an empty table.
         after: the manifest of the epoch.
-        rows_of: returns how the rows of the state are read in an epoch.
+        rows_of: returns the decoder of the state's rows in an epoch.
     """
     rows = rows_of(after)
     if before is None:
@@ -204,7 +203,7 @@ def change_source(
 
 
 def have_other_shards(before: EpochManifest, after: EpochManifest, operator: str) -> bool:
-    """Return whether the shards of an operator are others in an epoch than in the one before."""
+    """Return whether the shards of an operator differ between an epoch and the one before."""
     of_before, of_after = (
         [shard.groups for shard in manifest.operators[operator].shards]
         for manifest in (before, after)
@@ -213,7 +212,7 @@ def have_other_shards(before: EpochManifest, after: EpochManifest, operator: str
 
 
 def is_same_row(rows_before: StateRows, old: bytes, rows: StateRows, new: bytes) -> bool:
-    """Return whether a row has the same value and deadline as before, maybe as another type."""
+    """Return whether a row has the same value and deadline as before. Its type may have changed."""
     if rows_before.state == rows.state:
         return old == new
     return (rows_before.value(old), rows_before.deadline_us(old)) == (

@@ -37,12 +37,12 @@ from statekit.watermark import BEGINNING
 
 @dataclass(frozen=True)
 class ChangeFacts:
-    """What every change of an epoch has in common. Small, and picklable.
+    """Facts that all changes of an epoch share. Small, and picklable.
 
     Parameters:
         epoch: its number.
-        cause: what made it.
-        kind: how the changes are found.
+        cause: the cause of the epoch.
+        kind: the origin of the changes.
         watermark_us: of the operator.
         processing_time_us: of the epoch.
     """
@@ -140,7 +140,7 @@ class ChangeTable:
     def _filled(
         self, epoch: ChangeFacts, op: str, count: int, stored: pa.RecordBatch | None
     ) -> pa.RecordBatch:
-        """Return a batch of all columns: those that are not stored are null."""
+        """Return a batch with all columns: columns that are not stored are null."""
         names = set() if stored is None else set(stored.schema.names)
         arrays = []
         for field in self.schema:
@@ -156,7 +156,7 @@ class ChangeTable:
 
 
 def _places(state: StateRecord, wide: bool) -> Iterator[Offered]:
-    """Yield the column of map keys, or of positions as the feed gives them."""
+    """Yield the column of map keys, or of positions in the form of the feed: hex text."""
     if state.shape is not RowShape.ELEMENTS:
         yield from place_columns(state, wide=wide)
         return

@@ -35,13 +35,13 @@ _OUT_OF_MEMORY = 4
 """The exit code of a child that has reached its memory limit."""
 
 _LIBRARIES_BYTES = 150 * 2**20
-"""What the code of libraries takes of the memory of a child: the rest is for heap and stacks."""
+"""Memory that the code of libraries takes in a child: the rest is for heap and stacks."""
 
 _ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
 """Arrow's other allocators reserve a gigabyte of addresses, which a limit of memory counts."""
 
 _END_BY_ITSELF_S = 5.0
-"""How long after its time a child ends by itself, if nobody has ended it."""
+"""Seconds after its time limit until a child ends by itself, if the parent has not ended it."""
 
 
 class ChildLimitError(QueryError):
@@ -49,14 +49,14 @@ class ChildLimitError(QueryError):
 
 
 class _Request(msgspec.Struct, frozen=True):
-    """What a child gets.
+    """The request that a child reads from its input.
 
     Parameters:
-        work: what it has to do, in MessagePack.
-        directory: for its files; whoever ends last removes it.
+        work: the work to do, in MessagePack.
+        directory: for its files. The process that ends last removes it.
         seconds: after which it ends by itself.
         parent: the process that waits for it.
-        memory_bytes: how much it may take in all; None for any size.
+        memory_bytes: limit of its memory in all; None for no limit.
     """
 
     work: bytes
@@ -67,20 +67,20 @@ class _Request(msgspec.Struct, frozen=True):
 
 
 class _Failure(msgspec.Struct):
-    """An error of statekit in a child."""
+    """A statekit error that a child raised."""
 
     kind: str
     detail: str
 
 
 class WarmChild:
-    """A child that has imported its module already, for the next request: that takes a second.
+    """A child that has already imported its module, for the next request. This saves a second.
 
-    Each child answers one request. When that has ended, the next one is started.
+    Each child answers one request. When a request has ended, the next child is started.
 
     Parameters:
         module: its name.
-        niceness: how much the scheduler prefers other processes, such as the one that serves.
+        niceness: of the process, so that the scheduler prefers others, such as the server.
     """
 
     def __init__(self, module: str, niceness: int = 0) -> None:
@@ -90,16 +90,16 @@ class WarmChild:
         self._is_closed = False
 
     def take(self) -> subprocess.Popen[bytes]:
-        """Return a child that waits for its request, or is about to."""
+        """Return a child that waits for its request, or still imports its module."""
         with self._lock:
             child, self._next = self._next, None
-            if child is not None and child.poll() is not None:  # somebody has ended it
+            if child is not None and child.poll() is not None:  # it was ended from outside
                 _end(child)
                 child = None
             return child or _started(self._module, self._niceness)
 
     def prepare(self) -> None:
-        """Start a child for the next request, if none waits."""
+        """Start a child for the next request, if no child waits already."""
         with self._lock:
             if self._next is None and not self._is_closed:
                 self._next = _started(self._module, self._niceness)
@@ -129,16 +129,16 @@ def run_child(
 
     Parameters:
         module: its name; it calls `answer_parent` when it is run.
-        work: what it has to do.
-        what: what that is, for error messages, such as "query".
+        work: the work to do.
+        what: a name of the work for error messages, such as "query".
         timeout_s: the longest time, in seconds.
         is_unwanted: asked while the child runs; it is ended once nobody wants the answer.
         below: where the directory for its files is created; None for `TMPDIR`.
-        memory_bytes: how much memory the process may take in all; None for any size. Linux
+        memory_bytes: limit of the memory of the process in all; None for no limit. Linux
             enforces it.
-        niceness: how much the scheduler prefers other processes, such as the one that serves.
+        niceness: of the process, so that the scheduler prefers others, such as the server.
         warm: has started a process of this module already, with its own niceness.
-        advice: what the user can do if it takes too much, for error messages.
+        advice: advice to the user if the work takes too much, for error messages.
 
     Raises:
         ChildLimitError: it takes too long or too much memory.
@@ -208,7 +208,7 @@ def _ran(
     advice: str,
     is_unwanted: Callable[[], bool],
 ) -> tuple[int, bytes, bytes]:
-    """Run the process, and return its exit code, output and errors."""
+    """Send the request to the child, and return its exit code, output and errors."""
     until_s = stopwatch_s() + timeout_s
     with child as process:
         given: bytes | None = request
@@ -235,7 +235,7 @@ def _ran(
 
 
 def answer_parent(cls: type[W], answer: Callable[[W, Path], bytes]) -> int:
-    """Answer the request that the input has, and return the exit code.
+    """Read the request from the input, write the answer to the output and return the exit code.
 
     Parameters:
         cls: the class of the work.

@@ -1,7 +1,7 @@
-"""Clients of `statekit serve`: what a replica answers in the same process, over HTTP.
+"""Clients of `statekit serve`: the reads of a replica, over HTTP.
 
-`_Exchanges` says what is sent and what answers mean. `Client` and `AsyncClient` send it, and try
-again while the server is busy, starts or cannot be reached.
+`_Exchanges` builds the requests and decodes the answers. `Client` and `AsyncClient` send the
+requests, and try again while the server is busy, starts or cannot be reached.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ T = TypeVar("T")
 _BUSY = frozenset({429, 502, 503, 504})
 _ABSENT = 404
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-"""Answers of a proxy, as of one that has moved, or that speaks TLS alone."""
+"""Status codes of a proxy that has moved, or that accepts only TLS."""
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
-"""What the value of a header may be."""
+"""Characters that the value of a header may have."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _RETRIES_AT_FIRST, _RETRIES_LATER = 4, 13
-"""Pauses of 1.5 and of 41 s in all: a server is down for up to 30 s when it is restarted."""
+"""Pauses of 1.5 s and of 41 s in all: a restart of a server takes up to 30 s."""
 
 Functions = Mapping[str, Process[Any, Any, Any]] | Iterable[Process[Any, Any, Any]]
 
 
 class EpochChoice(TypedDict, total=False):
-    """The epoch of which a read is, as in addresses; without it the last one that is served.
+    """The epoch to read, as in addresses; without any of these, the last one that is served.
 
     Parameters:
         epoch: its number.
-        as_of: the last epoch that was not processed later, an aware datetime or ISO text.
+        as_of: the last epoch that was not processed after this time: an aware datetime or ISO text.
         min_epoch: this epoch or a later one.
         min_watermark: an epoch whose watermark has reached this time.
-        wait: how many seconds to wait for `min_epoch` and `min_watermark`.
+        wait: the longest wait for `min_epoch` and `min_watermark`, in seconds.
     """
 
     epoch: int
@@ -80,7 +80,7 @@ class WatchEvent(NamedTuple):
     Parameters:
         name: "reset", "row", "change" or "epoch": see docs/serving.md.
         id: continues a watch after this event.
-        data: what it says.
+        data: its contents.
     """
 
     name: str
@@ -101,15 +101,15 @@ Step = Call | float
 """A request to send, or seconds to wait."""
 
 Exchange = Generator[Step, Any, T]
-"""Steps, and then a result. A request gets its answer, or the error of the connection."""
+"""Steps, and then a result. A sent request yields its answer, or the error of the connection."""
 
 
 class Retries:
-    """How often a request is sent again while the server is busy or cannot be reached.
+    """Number of times to send a request again while the server is busy or cannot be reached.
 
     Parameters:
-        given: by the user; None for a few times until the server has answered once, since its
-            address may be wrong, and then for longer than a restart of the server takes.
+        given: the number that the user chose. None: a few times until the server has answered
+            once, since its address may be wrong, and then for longer than a restart takes.
     """
 
     def __init__(self, given: int | None) -> None:
@@ -127,17 +127,17 @@ class Retries:
         return _RETRIES_LATER if self._has_answered else _RETRIES_AT_FIRST
 
     def note_answer(self) -> None:
-        """Note that the server has answered."""
+        """Record that the server has answered."""
         self._has_answered = True
 
 
 class _Exchanges:
-    """What is sent for each read, and what the answers mean.
+    """Builds the requests of each read, and decodes the answers.
 
     Parameters:
         url: of the server, for messages.
         functions: process functions, by the name of their operator.
-        retries: how often a request is sent again.
+        retries: the number of times to send a request again.
     """
 
     def __init__(
@@ -215,14 +215,14 @@ class _Exchanges:
         try:
             return event._replace(data=_typed(followed.rows, event.data))
         except (StateTypeError, CorruptCheckpointError):
-            # The job may have gone on with other types.
+            # The job may have continued with other types.
             followed.rows = yield from self.rows(job, operator, state, {})
             return event._replace(data=_typed(followed.rows, event.data))
 
     def rows(
         self, job: str, operator: str, state: str, epoch: Mapping[str, Any]
     ) -> Exchange[StateRows]:
-        """Return how the rows of a state are read by its process function."""
+        """Return the decoder of a state's rows, with the types of its process function."""
         types = yield from self._types(job, epoch)
         return StateRows(types, operator, state, self._functions[operator])
 
@@ -293,7 +293,7 @@ def _params(epoch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _json_params(**given: Any) -> dict[str, str]:
-    """Return parameters with keys, or parts of them, as JSON. None is no parameter."""
+    """Return parameters with keys, or parts of them, as JSON. Leave out those that are None."""
     return {name: _json_key(of).decode() for name, of in given.items() if of is not None}
 
 
@@ -329,10 +329,10 @@ def _shown_key(key: Any) -> Any:
 
 
 def _place(*names: str) -> str:
-    """Return the path of a job, an operator, a state, and of a key as text.
+    """Return the path of a job, an operator, a state and a key as text, or of the first of them.
 
     Raises:
-        StateTypeError: one of them is no text.
+        StateTypeError: one of them is not text.
     """
     try:
         return "/" + "/".join(quote(name, safe="") for name in names)
@@ -349,10 +349,10 @@ def _answer_of(response: httpx.Response) -> HttpAnswer:
 
 
 def _checked(answer: HttpAnswer) -> HttpAnswer:
-    """Return an answer that is one, also that a key is absent.
+    """Return an answer without a problem. The answer for an absent key is not a problem.
 
     Raises:
-        StatekitError: it is a problem.
+        StatekitError: the answer is a problem.
     """
     if answer.status < 400:
         return answer
@@ -369,7 +369,6 @@ def _checked(answer: HttpAnswer) -> HttpAnswer:
 
 
 def _pause_s(attempt: int, answer: HttpAnswer | None) -> float:
-    """Return how long to wait before the next attempt."""
     asked = None if answer is None else answer.headers.get("retry-after")
     pause = _FIRST_PAUSE_S * 2**attempt
     return min(_LONGEST_PAUSE_S, float(asked) if asked and asked.isdecimal() else pause)
@@ -382,13 +381,13 @@ def _unreachable(url: object, error: Exception) -> StorageError:
 
 
 class _EventParser:
-    """Puts the lines of a stream together to events."""
+    """Assembles events from the lines of a stream."""
 
     def __init__(self) -> None:
         self._fields: dict[str, str] = {}
 
     def line(self, line: str) -> WatchEvent | None:
-        """Return the event that a line ends."""
+        """Return the event that this line completes; None if it does not complete one."""
         if line:
             name, _, of = line.partition(": ")
             if name:
@@ -407,7 +406,7 @@ class _Followed:
         place: the names of the job, the operator and the state.
         params: of the request.
         after: the id of the last event that was applied.
-        retries: how often it is connected again without an event in between.
+        retries: the number of reconnections without an event in between.
     """
 
     def __init__(
@@ -419,7 +418,7 @@ class _Followed:
     ) -> None:
         self.place, self.path, self.params = place, _place(*place), params
         self.rows: StateRows | None = None
-        """How its rows are read by the process function; None if that is not known yet."""
+        """The decoder of its rows, with the types of the process function; None if not known."""
         self._after, self._retries = after, retries
         self._attempt = 0
         self._parser = _EventParser()
@@ -431,7 +430,7 @@ class _Followed:
         return {"Accept": "text/event-stream", **last}
 
     def line(self, line: str) -> WatchEvent | None:
-        """Return the event that a line ends, if a consumer is to see it."""
+        """Return the event that this line completes, if it is for the consumer; else None."""
         event = self._parser.line(line)
         if event is None or event.name == "end":
             return None
@@ -441,20 +440,20 @@ class _Followed:
         return event
 
     def check_answer(self, answer: HttpAnswer) -> None:
-        """Check that a connection was refused for a time only.
+        """Check that the server refused a connection only for a time.
 
         Raises:
-            StatekitError: it was refused, or too often.
+            StatekitError: the server refused it for good, or too often.
         """
         self._retries.note_answer()
         if answer.status not in _BUSY or self._attempt >= self._retries.most:
             _checked(answer)
 
     def pause_s(self, url: object, error: Exception | None) -> float:
-        """Return how long to wait before the next connection.
+        """Return the seconds to wait before the next connection.
 
         Raises:
-            StorageError: there were too many.
+            StorageError: there were too many connections.
         """
         if error is not None and self._attempt >= self._retries.most:
             raise _unreachable(url, error) from error
@@ -487,15 +486,15 @@ class Client:
     Parameters:
         url: of the server.
         token: that the server knows.
-        functions: process functions, for typed keys and values, as for `Replica`. Without them they
-            are what JSON can hold.
+        functions: process functions, for typed keys and values, as for `Replica`. Without them,
+            keys and values have JSON types.
         timeout: the longest wait for one answer; a timedelta or text.
-        retries: how often a request is sent again while the server is busy or cannot be reached.
-            None: 4 times, for 1.5 s, until the server has answered once, and then for 41 s, so
-            that a client outlives a restart of the server.
+        retries: number of times to send a request again while the server is busy or cannot be
+            reached. None: 4 times, for 1.5 s, until the server has answered once, and then for
+            41 s, so that a client outlives a restart of the server.
 
     Raises:
-        StateTypeError: an argument is not what it is to be.
+        StateTypeError: an argument is not valid.
     """
 
     def __init__(
@@ -528,7 +527,7 @@ class Client:
     def get(
         self, job: str, operator: str, state: str, key: Any, **epoch: Unpack[EpochChoice]
     ) -> Answer[Any]:
-        """Return what a state has for a key.
+        """Return the value of a state for a key, and the epoch of the value.
 
         Parameters:
             epoch: which epoch: see `EpochChoice`.
@@ -543,16 +542,16 @@ class Client:
     def get_text(
         self, job: str, operator: str, state: str, text: str, **epoch: Unpack[EpochChoice]
     ) -> Answer[Any]:
-        """Return what a state has for a key that is given as text, as for `statekit get`.
+        """Return the value of a state for a key in text form, as for `statekit get`, and its epoch.
 
-        The value is what JSON can hold. The other parameters and the errors are those of `get`.
+        The value has JSON types. The other parameters and the errors are those of `get`.
         """
         return self._run(self._exchanges.get_text(job, operator, state, text, _params(epoch)))
 
     def get_many(
         self, job: str, operator: str, state: str, keys: Iterable[Any], **epoch: Unpack[EpochChoice]
     ) -> Answer[list[Any]]:
-        """Return what a state has for each key, all after one epoch.
+        """Return the values of a state for several keys, all after one epoch, and the epoch.
 
         The parameters and errors are those of `get`.
         """
@@ -561,10 +560,10 @@ class Client:
     def scan(
         self, job: str, operator: str, state: str, start: Any = None, end: Any = None
     ) -> Iterator[tuple[Any, Any]]:
-        """Yield keys in their order with what the state has for them, all after one epoch.
+        """Yield the keys of a state in order, with their values, all after one epoch.
 
         Keys and values have the types of the process function, if the client has it; otherwise
-        they are what JSON can hold.
+        they have JSON types.
 
         Parameters:
             start: the first key; None for all.
@@ -608,20 +607,20 @@ class Client:
         rows: bool = True,
         after: str | None = None,
     ) -> Iterator[WatchEvent]:
-        """Yield the events of a state, or of one key or some, without end.
+        """Yield the events of a state, of one key or of the keys with a prefix, without end.
 
-        If the connection breaks, it is made again and continues after the last event. The `key`,
-        `place`, `value` and `before` of an event have the types of the process function, if the
-        client has it; otherwise they are what JSON can hold.
+        If the connection breaks, the client connects again and continues after the last event. The
+        `key`, `place`, `value` and `before` of an event have the types of the process function, if
+        the client has it; otherwise they have JSON types.
 
         Parameters:
-            key, prefix: as the operator has it, or as JSON can hold it; None for all keys.
-            rows: begin with the rows that there are; otherwise only changes are sent.
-            after: the id of the last event that was applied; None for a consumer without anything.
+            key, prefix: with the types of the operator, or as JSON; None for all keys.
+            rows: begin with all present rows; otherwise only changes are sent.
+            after: the id of the last event that was applied; None for a new consumer.
 
         Raises:
             QueryError: there is no such state, or the server refuses.
-            StateTypeError: `after` is no id of an event.
+            StateTypeError: `after` is not the id of an event.
             StorageError: the server cannot be reached again.
         """
         followed = _followed(job, operator, state, key, prefix, rows, after, self._retries)
@@ -643,7 +642,6 @@ class Client:
             sleep_s(followed.pause_s(self._http.base_url, broken))
 
     def _run(self, exchange: Exchange[T]) -> T:
-        """Carry out the steps of an exchange, and return its result."""
         answer: Any = None
         try:
             while True:
@@ -684,7 +682,7 @@ class Client:
 
 
 class AsyncClient:
-    """The same as `Client` in a loop of asyncio."""
+    """The same as `Client`, for an asyncio event loop."""
 
     def __init__(
         self,
@@ -707,25 +705,25 @@ class AsyncClient:
     async def get(
         self, job: str, operator: str, state: str, key: Any, **epoch: Unpack[EpochChoice]
     ) -> Answer[Any]:
-        """Return what a state has for a key. See `Client.get`."""
+        """Return the value of a state for a key. See `Client.get`."""
         return await self._run(self._exchanges.get(job, operator, state, key, _params(epoch)))
 
     async def get_text(
         self, job: str, operator: str, state: str, text: str, **epoch: Unpack[EpochChoice]
     ) -> Answer[Any]:
-        """Return what a state has for a key that is given as text. See `Client.get_text`."""
+        """Return the value of a state for a key in text form. See `Client.get_text`."""
         return await self._run(self._exchanges.get_text(job, operator, state, text, _params(epoch)))
 
     async def get_many(
         self, job: str, operator: str, state: str, keys: Iterable[Any], **epoch: Unpack[EpochChoice]
     ) -> Answer[list[Any]]:
-        """Return what a state has for each key, all after one epoch. See `Client.get_many`."""
+        """Return the values of a state for several keys. See `Client.get_many`."""
         return await self._run(self._exchanges.get_many(job, operator, state, keys, _params(epoch)))
 
     async def scan(
         self, job: str, operator: str, state: str, start: Any = None, end: Any = None
     ) -> AsyncIterator[tuple[Any, Any]]:
-        """Yield keys in their order with what the state has for them. See `Client.scan`."""
+        """Yield the keys of a state in order, with their values. See `Client.scan`."""
         params = _json_params(start=start, end=end)
         while True:
             items, cursor = await self._run(self._exchanges.page(job, operator, state, params))
@@ -752,7 +750,7 @@ class AsyncClient:
         rows: bool = True,
         after: str | None = None,
     ) -> AsyncIterator[WatchEvent]:
-        """Yield the events of a state, or of one key or some, without end. See `Client.follow`."""
+        """Yield the events of a state without end. See `Client.follow`."""
         followed = _followed(job, operator, state, key, prefix, rows, after, self._retries)
         while True:
             broken: Exception | None = None
@@ -772,7 +770,6 @@ class AsyncClient:
             await asyncio.sleep(followed.pause_s(self._http.base_url, broken))
 
     async def _run(self, exchange: Exchange[T]) -> T:
-        """Carry out the steps of an exchange, and return its result."""
         answer: Any = None
         try:
             while True:
@@ -802,8 +799,8 @@ class AsyncClient:
 
 @lru_cache(maxsize=256)
 def _url(base: httpx.URL, path: str) -> httpx.URL:
-    """Return the address of a path below that of a server. To parse it takes longer than to send
-    the request.
+    """Return the address of a path below that of a server. Cached: parsing an address takes longer
+    than sending the request.
     """
     return base.copy_with(raw_path=base.raw_path.rstrip(b"/") + path.encode())
 
@@ -837,7 +834,7 @@ def _scheme(url: object) -> str:
     """Return the scheme of a server's address.
 
     Raises:
-        StateTypeError: it is no address of HTTP.
+        StateTypeError: it is not an HTTP address.
     """
     try:
         parsed = httpx.URL(url) if isinstance(url, str) else None

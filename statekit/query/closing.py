@@ -1,4 +1,4 @@
-"""Closing: what has to be closed, and is at the end of a `with` block."""
+"""Closing: base class of objects that have to be closed, also by a `with` block."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Self
 
 
 class Closing:
-    """Has a `close` method, which the end of a `with` block calls."""
+    """An object with a `close` method, which the end of a `with` block calls."""
 
     def close(self) -> None:
         """Release all resources. A second call does nothing."""

@@ -5,8 +5,8 @@ struct of `_1`, `_2`, …, an enum its value, a timedelta its microseconds, a De
 Other types are JSON text: unions, recursive types, dicts whose keys are not scalars, keys of plain
 dicts.
 
-A column is built from all of its values at once: those of a list are strung together, those of a
-struct are divided by field, and Arrow converts each such sequence in one call.
+A column is built from all of its values at once: the items of lists are concatenated, structs are
+divided into fields, and Arrow converts each such sequence in one call.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WIDE_INT = pa.decimal128(20, 0)
 
 
 def with_text(schema: pa.Schema) -> pa.Schema:
-    """Return a schema with text in the place of ints of 20 digits.
+    """Return a schema with text in place of ints of 20 digits.
 
     >>> with_text(pa.schema({"n": WIDE_INT, "of": pa.list_(WIDE_INT)})).types
     [DataType(string), ListType(list<item: string>)]
@@ -66,14 +66,14 @@ def _with_text(type_: pa.DataType) -> pa.DataType:
 
 @dataclass(frozen=True)
 class Column:
-    """A type of Arrow, and how values become such an array.
+    """An Arrow type, and the conversion of values to an array of it.
 
     Parameters:
         type: of the column. Any value may be null.
         wire: the type that `msgspec` decodes a value as.
         array: returns values, None among them, as an array.
-        is_json: whether it is JSON text.
-        has_json: whether it, or a part of it, is JSON text.
+        is_json: True if it is JSON text.
+        has_json: True if it, or a part of it, is JSON text.
     """
 
     type: pa.DataType
@@ -132,7 +132,7 @@ class Decoder:
     """Decodes many MessagePack values in one call.
 
     The values are joined to one MessagePack array, with a nil after each. If a row is cut short, or
-    has more than its value, the nils are not where they belong, and the values are decoded one by
+    has more than its value, the nils are at the wrong places, and the values are decoded one by
     one to find the row.
 
     Parameters:
@@ -155,6 +155,7 @@ class Decoder:
             CorruptCheckpointError: one is not of this type.
         """
         count = len(values)
+        # 0xdd begins a MessagePack array whose length has 4 bytes: each value, and a nil after it.
         header = b"\xdd" + (2 * count).to_bytes(4, "big")
         try:
             found = self._many(b"".join((header, _NIL.join(values), _NIL if count else b"")))
@@ -269,7 +270,7 @@ class _Columns:
 
 
 class Struct:
-    """A column per field of a struct.
+    """The columns of the fields of a struct.
 
     Parameters:
         columns: by field. Stored structs may have other fields, and lack some of these.
@@ -285,7 +286,7 @@ class Struct:
         self._blank = self.wire()
 
     def arrays(self, values: Values) -> list[pa.Array]:
-        """Return the fields of decoded structs; nulls for None."""
+        """Return an array for each field of decoded structs, with nulls for None."""
         blank = self._blank
         if None in values:
             values = [blank if value is None else value for value in values]
@@ -359,12 +360,12 @@ def _any_json(columns: Sequence[Column]) -> bool:
 
 
 def _bounds(values: Values) -> pa.Array:
-    """Return where the parts of each value begin among those of all values."""
+    """Return the offset of the first item of each value among the items of all values."""
     return pa.array(accumulate((len(value or ()) for value in values), initial=0), pa.int32())
 
 
 def _mask(values: Values) -> pa.Array | None:
-    """Return which values are None; None if there are none."""
+    """Return the mask of the values that are None; None if there is no such value."""
     return pa.array([value is None for value in values]) if None in values else None
 
 

@@ -1,4 +1,4 @@
-"""What each epoch did: records, time, bytes and the sizes of states, from its manifest."""
+"""Facts of each epoch from its manifest: records, times, bytes and the sizes of states."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from statekit.watermark import BEGINNING
 
 
 class OperatorFacts(NamedTuple):
-    """What one operator did in an epoch.
+    """Counts of one operator in an epoch.
 
     Parameters:
         records_in, records_out, late: numbers of records.
-        records_by_input: those of each input stream; of a broadcast stream, those that each shard
-            handled.
+        records_by_input: the records of each input stream; of a broadcast stream, those that each
+            shard handled.
         bytes_written: to change files.
         watermark_us: None before any record, or without event time.
-        rows, bytes: of each state after the epoch.
+        rows, bytes: sizes of each state after the epoch.
     """
 
     records_in: int
@@ -36,16 +36,16 @@ class OperatorFacts(NamedTuple):
 
 
 class EpochFacts(NamedTuple):
-    """One epoch.
+    """Facts of one epoch.
 
     Parameters:
         epoch: its number.
         previous: the epoch before it in its history; None for the first.
-        cause: what made it.
+        cause: the cause of the epoch.
         processing_time_us: when it began.
         committed_at_us: when it was committed, by the clock of the driver.
         parallelism: its number of shards.
-        writer: the run that committed it: another version of the checkpoint has others.
+        writer: the run that committed it: another version of the checkpoint has other runs.
         operators: by name.
     """
 
@@ -87,12 +87,12 @@ def facts_of(manifest: EpochManifest) -> EpochFacts:
 
 
 class EpochHistory:
-    """The epochs of a checkpoint that lead to another one. Each manifest is read once. Threads may
+    """The last epochs of a checkpoint up to an epoch. Each manifest is read once. Threads may
     share it.
 
     Parameters:
         repository: the checkpoint.
-        kept: how many epochs are remembered.
+        kept: limit of the cached epochs.
     """
 
     def __init__(self, repository: Repository, kept: int = 1_000) -> None:
@@ -102,8 +102,8 @@ class EpochHistory:
         self._lock = threading.Lock()
 
     def until(self, last: EpochManifest, limit: int) -> list[EpochFacts]:
-        """Return the last epochs up to one of them, in order: those that the checkpoint keeps, and
-        those that were read before.
+        """Return the last `limit` epochs up to `last`, in order: those that the checkpoint keeps,
+        and those that were read before they were collected.
 
         Raises:
             StorageError: the store failed.
@@ -119,8 +119,9 @@ class EpochHistory:
         return found[::-1]
 
     def _is_continued_by(self, last: EpochManifest) -> bool:
-        """Return whether an epoch is of the same version of the checkpoint as those that were read.
-        One run commits all its epochs on top of each other.
+        """Return whether an epoch is of the same version of the checkpoint as the known ones. One
+        run commits all its epochs on top of each other, so a request is needed only for another
+        writer.
         """
         known = self._facts.get(last.epoch)
         if known is not None:

@@ -1,4 +1,4 @@
-"""Epochs of a checkpoint as a reader outside of the job follows them."""
+"""Epochs of a checkpoint, for a reader outside of the job that follows them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ RESYNCHRONISE = (
     "Read the state of an epoch that is kept, with statekit.read or a new replica, and take the "
     "feed after that epoch"
 )
-"""What a reader has to do whose epochs were collected."""
+"""Advice for a reader whose epochs were collected."""
 
 
 class ReplacedError(QueryError):
-    """The checkpoint does not continue what was read from it before."""
+    """The checkpoint does not continue the epoch that was read from it before."""
 
 
 class EpochReader:
@@ -53,13 +53,13 @@ class EpochReader:
         self._job_files: dict[str, JobFile] = {}  # by their checksum: a path may be used again
 
     def poll_s(self, poll: Any) -> float:
-        """Return how often to ask for a new epoch, in seconds.
+        """Return the seconds between two requests for a new epoch.
 
         Parameters:
             poll: a timedelta or text; None for the default, which depends on the store.
 
         Raises:
-            StateTypeError: it is no duration, or 0.
+            StateTypeError: it is not a duration, or it is 0.
         """
         if poll is not None:
             poll_us = duration_to_micros(poll, "poll")
@@ -122,10 +122,11 @@ class EpochReader:
         return found
 
     def kept_before(self, epoch: int) -> int:
-        """Return how many epochs directly before one have manifests.
+        """Return the number of epochs directly before one that have manifests.
 
-        The number of requests is twice the logarithm of the result: nothing is listed.
+        The number of requests is twice the logarithm of the result: no directory is listed.
         """
+        # Double the distance until an epoch is gone, then bisect.
         kept, gone = 0, 1
         while gone <= epoch and self.repository.is_committed(epoch - gone):
             kept, gone = gone, 2 * gone
@@ -155,7 +156,7 @@ class EpochReader:
         return record is not None and any(own.name == state for own in record.states)
 
     def job_file_at(self, ref: FileRef, epoch: int) -> JobFile:
-        """Return a job file that is in force in an epoch: as `job_file`."""
+        """Return the job file of a reference that is in force in an epoch. Raises as `job_file`."""
         job = self._job_files.get(ref.checksum)
         if job is None:
             with still_kept(self.repository, epoch, QueryError):
@@ -174,7 +175,7 @@ def next_manifest(
 
     Parameters:
         last: the other epoch; None for the first epoch that is kept.
-        thorough: if there is no next epoch, list the epochs to find out whether the checkpoint has
+        thorough: if there is no next epoch, list the epochs to check whether the checkpoint has
             later ones, or fewer. Otherwise this takes one request.
 
     Raises:
@@ -212,7 +213,7 @@ def _check_is_last(repository: Repository, last: EpochManifest) -> None:
 
 
 def is_still_there(repository: Repository, last: EpochManifest) -> bool | None:
-    """Return whether an epoch that was read before is the same; None if it was collected since.
+    """Return whether an epoch that was read before is unchanged; None if it was collected since.
 
     It is another one of the same number if the checkpoint was replaced meanwhile, such as by a
     backup.
@@ -231,8 +232,8 @@ def is_still_there(repository: Repository, last: EpochManifest) -> bool | None:
 def _check_continues(repository: Repository, last: EpochManifest, after: EpochManifest) -> None:
     """Check that an epoch was committed on top of another one that was read before.
 
-    It was not if the checkpoint was replaced meanwhile, such as by a backup: epochs of the same
-    numbers are then others. One run commits all its epochs on top of each other, so a request is
+    It was not if the checkpoint was replaced meanwhile, such as by a backup: it then has other
+    epochs of the same numbers. One run commits all its epochs on top of each other, so a request is
     made only if another run committed the second one. If the first one was collected since, nothing
     shows whether it is the same.
 
@@ -261,7 +262,7 @@ def _first_manifest(repository: Repository) -> EpochManifest | None:
 
 
 def _collected(repository: Repository, epoch: int) -> StatekitError:
-    """Return the error that a reader cannot continue after an epoch."""
+    """Return the error for a reader that cannot continue after an epoch."""
     return resync_error(repository, epoch) or CorruptCheckpointError(
         f"{repository.at(epoch_path(epoch))}, or the epoch after it, is missing although later "
         "epochs exist: restore the files of this directory from a backup"
@@ -269,7 +270,7 @@ def _collected(repository: Repository, epoch: int) -> StatekitError:
 
 
 def not_there(repository: Repository, epoch: int) -> StorageError:
-    """Return the error that a checkpoint has no epochs, although one was read from it before."""
+    """Return the error for a checkpoint without epochs from which an epoch was read before."""
     return StorageError(
         f"{repository.url} has no epochs at the moment, and epoch {epoch} was read from it: it was "
         "moved away or removed, or is not mounted. Nothing that was read is lost: make it "
@@ -278,7 +279,7 @@ def not_there(repository: Repository, epoch: int) -> StorageError:
 
 
 def replaced(repository: Repository, epoch: int) -> ReplacedError:
-    """Return the error that a checkpoint is another version than the one that was read before."""
+    """Return the error for a checkpoint that is not the version that was read before."""
     return ReplacedError(
         f"{repository.url} was replaced: it does not continue the epoch {epoch} that was read "
         f"from it, as after a restore from a backup. {RESYNCHRONISE}"

@@ -1,6 +1,6 @@
-"""The export of a state in a process of its own: `python -m statekit.query.export_in_child`.
+"""Export of a state in a process of its own: `python -m statekit.query.export_in_child`.
 
-It reads all rows of a state, which would slow down a process that serves others.
+An export reads all rows of a state, which would slow down a process that serves requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MODULE = "statekit.query.export_in_child"
 
 
 class ExportRequest(msgspec.Struct, frozen=True):
-    """A state whose rows are exported.
+    """Request to export the rows of a state.
 
     Parameters:
         wide_ints: as for `statekit.read`.
@@ -42,7 +42,7 @@ class ExportRequest(msgspec.Struct, frozen=True):
         Raises:
             WideIntError: an int is too large for its column.
             QueryError: there is no such state or epoch.
-            StatekitError: the checkpoint cannot be read, or the file not be written.
+            StatekitError: the checkpoint cannot be read, or the file cannot be written.
         """
         reader = CheckpointReader(self.checkpoint, epoch=self.epoch)
         rows = StateTable(reader, self.operator, self.state)
@@ -54,7 +54,7 @@ class ExportRequest(msgspec.Struct, frozen=True):
         """Write the file in a process of its own.
 
         Parameters:
-            warm: made by `warm_child`.
+            warm: the child of `warm_child`.
             timeout_s: the longest time, in seconds.
             is_unwanted: asked while the process runs; it is ended once nobody wants the file.
             below: where the directory for the files of the process is created.
@@ -80,13 +80,13 @@ def warm_child(niceness: int) -> WarmChild:
     """Return a process that waits for the next export.
 
     Parameters:
-        niceness: how much the scheduler prefers other processes, such as the one that serves.
+        niceness: of the process, so that the scheduler prefers others, such as the server.
     """
     return WarmChild(_MODULE, niceness)
 
 
 def _answer(request: ExportRequest, _: Path) -> bytes:
-    """Write the file, and return why an int does not fit."""
+    """Write the file. Return the message of a `WideIntError`; empty if there is none."""
     try:
         request.carry_out()
     except WideIntError as error:

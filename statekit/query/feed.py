@@ -1,8 +1,8 @@
-"""Change feed: what each epoch changed in one state.
+"""Change feed: the changes of one state, epoch by epoch.
 
-Most epochs have change files of their own, and the feed reads only those. After a rollback, a
-repair, an import, or a change of the state's type or TTL, an epoch has none that lead to it. The
-feed then compares the state before with the state after. So whoever applies the feed to a table
+For most epochs, the feed reads only the change files of the epoch. After a rollback, a repair, an
+import, or a change of the state's type or TTL, no change files lead to the epoch. The feed then
+compares the state before with the state after. So a consumer that applies the feed to a table
 always ends with the state of the epoch.
 """
 
@@ -39,21 +39,20 @@ from statekit.timestamp import instant
 from statekit.watermark import BEGINNING
 
 LEASE_TTL = "10 minutes"
-"""How long the lease of a named reader is valid if the user says nothing."""
+"""Default lifetime of the lease of a named reader."""
 
 _CHECKED_EVERY_S = 1.0
-"""How often a feed that waits checks that the checkpoint is still the same."""
+"""Seconds between two checks of a waiting feed that the checkpoint was not replaced."""
 
 
 @dataclass(frozen=True)
 class EpochChanges:
-    """What an epoch changed in a state. Iterating reads the changes; each time, they are read
-    anew.
+    """The changes of a state in an epoch. Each iteration reads them again from the checkpoint.
 
     Attributes:
         epoch: its number.
-        kind: how the changes were found. Before a "snapshot", empty the table.
-        cause: what made the epoch: "records" of a run, or the command that changed the checkpoint.
+        kind: origin of the changes. Empty the table before a "snapshot".
+        cause: cause of the epoch: "records" of a run, or the command that changed the checkpoint.
         watermark: of the operator, in event time; None before any record or without event time.
         processing_time: of the epoch.
     """
@@ -73,16 +72,16 @@ class EpochChanges:
 
     @property
     def position(self) -> str:
-        """Where a feed continues after this epoch: store it with what was applied, and pass it as
-        `after`. Unlike the number of the epoch it shows whether the checkpoint was replaced since.
+        """Position after this epoch: store it with the applied changes, and pass it as `after`.
+        Unlike the number of the epoch, it shows whether the checkpoint was replaced since.
         """
         return str(self.id)
 
     def __iter__(self) -> Iterator[Change]:
         """Yield the net changes: each row at most once, and "clear" before the rows of its key.
 
-        A row that has expired may still be in the table, with its time in `expires`: it is deleted
-        in a later epoch, when the job removes it.
+        A row that has expired may stay in the table, with its time in `expires`, until a later
+        epoch in which the job removes it and the feed deletes it.
 
         Raises:
             QueryError: the epoch was collected meanwhile.
@@ -119,13 +118,13 @@ def feed(
         checkpoint: a directory, an object store URL or an open repository.
         operator, state: their names.
         after: the epoch that the consumer has applied, as its `position` or its number; None for a
-            consumer without anything, which first gets all rows of the first epoch that is kept.
-            After a number, a checkpoint that was replaced since, such as by a backup, is read on as
-            if it were the same: a position is refused then.
+            new consumer, which first gets all rows of the first epoch that is kept. If the
+            checkpoint was replaced since, such as by a backup, the feed refuses a position. It
+            cannot detect this from a number, and continues as if the checkpoint were the same.
         until: the last epoch to return; None for no end.
         follow: wait for new epochs, and do not end after the last one.
-        poll: how often to ask for a new epoch; a timedelta or text. None for 20 milliseconds on a
-            local disk, and a second on an object store.
+        poll: the time between two requests for a new epoch; a timedelta or text. None for 20
+            milliseconds on a local disk, and a second on an object store.
         before: resolve the changes into rows, each with the value before it: a "delete" for each
             row that is cleared, and for each that expires, in the epoch in which it does. The feed
             then keeps a copy of the operator's rows below `TMPDIR`, and has to be closed.
@@ -133,17 +132,17 @@ def feed(
             committed, within the bound of `Retention.readers`. Call `Feed.commit` for each epoch
             that was applied. Each feed has a name of its own. Close the feed: then the next run of
             the reader can start at once.
-        lease_ttl: how long the epochs are kept after the feed was closed or its process was killed;
+        lease_ttl: time to keep the epochs after the feed was closed or its process was killed;
             a timedelta or text. None for ten minutes. It is renewed while the feed is open.
         token: a text that all runs of this reader give, and no others: a new run then takes over
             from an earlier one at once, also on another host. None: it waits, up to `lease_ttl`,
             for a run on another host that was killed.
         function: the process function, for typed keys and values, converted by its migrate hooks;
-            None for what JSON can hold. Then a key of several fields is a tuple.
-        allow_pickle: unpickle values, which can run any code that whoever wrote the checkpoint
+            None for JSON types. Then a key of several fields is a tuple.
+        allow_pickle: unpickle values. Unpickling can run any code that the writer of the checkpoint
             chose.
-        directory: where the copy of `before` is kept; None for `TMPDIR`.
-        rocksdb: limits of memory of that copy.
+        directory: of the copy for `before`; None for `TMPDIR`.
+        rocksdb: memory limits of that copy.
 
     Raises:
         StateTypeError: an argument is not valid.
@@ -198,7 +197,7 @@ def feed(
 
 
 def _checked(after: object) -> int | EpochId | None:
-    """Return where a feed begins.
+    """Return the checked start of a feed: an epoch number, the identity of an epoch, or None.
 
     Raises:
         StateTypeError: it is neither the number of an epoch nor a position.
@@ -219,10 +218,10 @@ def _checked(after: object) -> int | EpochId | None:
 
 
 def _check_name(reader: object) -> None:
-    """Check that a reader can have a name.
+    """Check that the name of a reader is valid.
 
     Raises:
-        StateTypeError: it cannot.
+        StateTypeError: it is not.
     """
     fault = name_fault(reader) if isinstance(reader, str) else "give a text"
     if fault is not None:
@@ -266,7 +265,7 @@ class Feed(Closing):
         self._resolver: Resolver | None = None
         self._is_closed = False
         if (latest := epochs.latest()) is not None:
-            self._rows(latest)  # raises if there is no such state
+            self._rows(latest)  # raises if the checkpoint does not have the state
         if after is not None:
             self._last = epochs.manifest(after)
         self.epoch = after = None if self._last is None else self._last.epoch
@@ -287,7 +286,7 @@ class Feed(Closing):
 
     @property
     def position(self) -> str | None:
-        """Where another feed continues after the last epoch that was returned; None before any."""
+        """Position of the last epoch that was returned, for another feed; None before any."""
         return None if self._last is None else str(self._last.id)
 
     def _taken(
@@ -427,8 +426,8 @@ class Feed(Closing):
             self._lease.check()
 
     def close(self) -> None:
-        """Release what the feed keeps on the local disk, and the lease of its reader. Its changes
-        cannot be read any more.
+        """Remove the feed's files on the local disk, and release the lease of its reader. Its
+        changes cannot be read any more.
         """
         self._is_closed = True
         self._closing.close()

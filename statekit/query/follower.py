@@ -5,7 +5,7 @@
                                 a copy of an operator (`operator_copy`)
 
 Every operator has one copy. For a new epoch, the change files of the epoch are applied to all
-copies. Where change files do not lead to the epoch, as after a rollback, or if the follower is too
+copies. If change files do not lead to the epoch, as after a rollback, or if the follower is too
 far behind, new copies are restored beside the old ones.
 """
 
@@ -41,7 +41,7 @@ class Follower:
 
     Parameters:
         reader: of the checkpoint.
-        directory: where the copies are kept, for this process alone.
+        directory: of the copies, for this process alone.
         operators: names of the operators; None for all.
         key_groups: the first and the last key group; None for all.
         options: limits of RocksDB.
@@ -49,11 +49,11 @@ class Follower:
     Attributes:
         manifest: of the epoch that the copies are at; None before the first.
         latest: the last committed epoch that is known.
-        is_rebuilding: whether copies are being restored.
+        is_rebuilding: True while copies are being restored.
         lock: of the directory.
-        times_begun_again: how often copies were restored at an epoch that may not continue the one
-            before: the checkpoint was replaced by another version of it, or the epochs between
-            them were collected.
+        times_begun_again: number of times that copies were restored at an epoch that may not
+            continue the one before: the checkpoint was replaced by another version of it, or the
+            epochs between them were collected.
 
     Raises:
         QueryError: the directory is used by another process.
@@ -83,7 +83,7 @@ class Follower:
 
     @property
     def is_at_an_epoch(self) -> bool:
-        """Whether all copies are at the same epoch, and no part of a later one was applied."""
+        """True if all copies are at the same epoch, and no part of a later one was applied."""
         return self.manifest is not None and all(
             copy.position.applying is None for copy in self._copies.values()
         )
@@ -158,7 +158,7 @@ class Follower:
     def _reopened(
         self, job: JobFile, records: Sequence[OperatorRecord], groups: tuple[int, int]
     ) -> dict[str, OperatorCopy] | None:
-        """Return the copies of an earlier process; None if one is missing. Others are removed."""
+        """Return the copies of an earlier process; None if one is missing. Remove all others."""
         self._remove_others(job, {record.name for record in records})
         copies: dict[str, OperatorCopy] = {}
         for record in records:
@@ -190,13 +190,13 @@ class Follower:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _position_of(self, copies: Mapping[str, OperatorCopy]) -> EpochManifest | None:
-        """Return the manifest of the epoch that all copies are at, or some are at and others after.
+        """Return the manifest of the earliest epoch of copies that are at most one epoch apart.
 
         A process that was killed may have advanced only some of the copies. Those apply the files
         of that epoch once more, which changes nothing.
 
         Returns:
-            None if the epochs differ more, or the checkpoint does not have them any more.
+            None if they are further apart, or the checkpoint does not have the epochs any more.
         """
         first = min((copy.position.epoch for copy in copies.values()), default=0)
         try:
@@ -217,7 +217,7 @@ class Follower:
     # --------------------------------------------------------------------------- the next epoch
 
     def advance(self, *, thorough: bool = True) -> bool:
-        """Apply the next epoch. Return False if there is none.
+        """Apply the next epoch. Return False if there is no next epoch.
 
         Parameters:
             thorough: if there is no next epoch, check that the checkpoint has no later one.
@@ -245,7 +245,7 @@ class Follower:
         return True
 
     def apply(self, after: EpochManifest) -> None:
-        """Apply an epoch: its change files if they lead to it, else restore copies at it.
+        """Apply the change files of an epoch. If they do not lead to it, restore copies at it.
 
         Raises:
             CorruptCheckpointError: a file is missing or altered.
@@ -278,7 +278,7 @@ class Follower:
     def restore(
         self, manifest: EpochManifest, keep: Mapping[str, OperatorCopy] | None = None
     ) -> None:
-        """Restore copies at an epoch, beside the present ones.
+        """Restore copies at an epoch beside the present ones, and replace those.
 
         Parameters:
             keep: copies that are at the epoch, by operator; None to restore all.
@@ -326,7 +326,7 @@ class Follower:
 
     @contextlib.contextmanager
     def _kept(self, epoch: int) -> Iterator[None]:
-        """Keep an epoch from being collected, if the checkpoint may be written."""
+        """Keep an epoch from being collected, if the checkpoint is writable."""
         with contextlib.ExitStack() as keeping:
             with contextlib.suppress(StorageError):
                 keeping.enter_context(held(self.reader.repository, epoch))
@@ -334,11 +334,11 @@ class Follower:
 
     @property
     def damaged(self) -> list[str]:
-        """The operators whose copies have damaged files."""
+        """Names of the operators whose copies have damaged files."""
         return [name for name, copy in self._copies.items() if copy.is_damaged]
 
     def repair(self) -> None:
-        """Restore the copies that are damaged; all of them if their epoch is not kept any more.
+        """Restore the damaged copies; all copies if their epoch is not kept any more.
 
         Raises:
             CorruptCheckpointError: a file is missing or altered.
@@ -360,7 +360,7 @@ class Follower:
     # ------------------------------------------------------------------------------- the end
 
     def remove_unread(self) -> None:
-        """Remove copies that were replaced, and that nobody reads any more."""
+        """Remove the replaced copies that no view reads any more."""
         replaced, self._replaced = self._replaced, []
         for copy in replaced:
             if copy.is_read:
@@ -369,7 +369,7 @@ class Follower:
                 copy.remove()
 
     def close(self) -> None:
-        """Close all copies, and release the directory. Rows of theirs must not be read any more."""
+        """Close all copies, and release the directory. Their rows must not be read any more."""
         for copy in self._replaced:
             copy.remove()
         for copy in self._copies.values():
@@ -382,10 +382,10 @@ class Follower:
 def _has_other_operator_state(
     copy: OperatorCopy, before: EpochManifest, after: EpochManifest
 ) -> bool:
-    """Return whether the operator state of a copy is that of other shards in the next epoch.
+    """Return whether the operator state of a copy belongs to other shards in the next epoch.
 
     A copy of all key groups gets it from the change files of the epoch. A copy of a part of them
-    does not: it does not follow all shards before.
+    does not: it does not follow all shards of the epoch before.
     """
     is_part = copy.groups != (0, after.key_groups - 1)
     return is_part and copy.has_operator_state and have_other_shards(before, after, copy.operator)

@@ -1,6 +1,6 @@
-"""Hot rows: rows of a state after one epoch that were read before, in memory.
+"""Hot rows: a cache in memory of the rows of a state after one epoch.
 
-An epoch does not change, so these rows are never stale. They go with their epoch.
+An epoch does not change, so these rows are never stale. They are dropped with their epoch.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 
 BYTES_MAX = 32 * 2**20
-"""How much the rows of one state take."""
+"""Limit of memory for the cached rows of one state, in bytes."""
 
 _OF_ENTRY = 150
-"""Bytes that Python takes for an entry beside key and row."""
+"""Bytes that Python takes for an entry, in addition to its key and row."""
 
 _UNKNOWN = b"unknown"
-"""Stands for a row that was not read yet. Compared by identity."""
+"""Marker for a row that was not read yet. It is compared by identity."""
 
 
 class HotRows:
-    """Rows by their encoded keys. Threads may share it.
+    """Cached rows by their encoded keys. Threads may share it.
 
     Parameters:
-        bytes_max: how much they may take. Once they do, further rows are read each time.
+        bytes_max: limit of memory. Once it is reached, no further rows are cached.
     """
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
@@ -30,7 +30,7 @@ class HotRows:
         self._left = bytes_max
 
     def known(self, keys: Sequence[bytes]) -> list[bytes | None] | None:
-        """Return the row of each key without reading any; None if one is not known."""
+        """Return the cached row of each key, in that order; None if a row is not cached."""
         rows = self._rows
         try:
             # Most of the time goes to memory that no cache of the processor holds.
@@ -44,7 +44,7 @@ class HotRows:
         """Return the row of each key, in that order.
 
         Parameters:
-            read: returns the rows of keys that are not known.
+            read: returns the rows of keys that are not cached.
         """
         found: list[bytes | None] = list(map(self._rows.get, keys, repeat(_UNKNOWN)))
         unknown = [place for place, row in enumerate(found) if row is _UNKNOWN]
@@ -64,6 +64,6 @@ class HotRows:
         self._left -= _OF_ENTRY * len(keys)
 
     def forget(self) -> None:
-        """Forget all rows, and keep none from now on."""
+        """Remove all rows, and cache no more rows."""
         self._left = 0
         self._rows = {}

@@ -35,8 +35,8 @@ class KeyColumn(NamedTuple):
     Parameters:
         type: of the column.
         decode: reads the keys.
-        is_json: whether it is JSON text.
-        has_json: whether it, or a part of it, is JSON text.
+        is_json: True if it is JSON text.
+        has_json: True if it, or a part of it, is JSON text.
     """
 
     type: pa.DataType
@@ -106,10 +106,10 @@ class PartsOfKey:
 
 
 def checked_ends(packed: PackedBytes, ends: Offsets) -> Offsets:
-    """Return offsets, one for each string, after checking that each lies within its string.
+    """Check that each offset lies within its string, and return the offsets.
 
     Raises:
-        ValueError: one does not.
+        ValueError: an offset does not.
     """
     if (ends > packed.ends).any():
         raise ValueError("it is cut off")

@@ -1,4 +1,4 @@
-"""Everything that an operator has for one key: its states, when they expire, and its timers."""
+"""Key facts: all states of one key in an operator, their expiry times, and its timers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from statekit.state.timers import Timer
 
 
 class StateOfKey(NamedTuple):
-    """What a state has for a key.
+    """The value of one state for a key.
 
     Parameters:
         value: a value, a list or a map; None if it is absent.
-        expires: when its next row expires; None if none does.
-        is_cut: whether the state has more rows than the value shows.
+        expires: time at which its next row expires; None if no row expires.
+        is_cut: True if the state has more rows than the value shows.
     """
 
     value: Any
@@ -28,15 +28,15 @@ class StateOfKey(NamedTuple):
 
 
 class KeyFacts(NamedTuple):
-    """What an operator has for a key.
+    """The states and timers of an operator for a key.
 
     Parameters:
-        key: as answers show it.
+        key: in the form of answers.
         key_group: its number.
         shard: the number of the shard that has the key group.
         states: by name.
         timers: those that are pending; None if the operator has no timers.
-        timers_cut: whether there are more timers.
+        timers_cut: True if there are more timers than `timers`.
     """
 
     key: Any
@@ -50,13 +50,13 @@ class KeyFacts(NamedTuple):
 def key_facts(
     view: View, operator: str, data: Any, states: Iterable[str], *, rows: int = 1_000
 ) -> KeyFacts:
-    """Return what an operator has for a key after an epoch.
+    """Return the states and timers of an operator for a key after an epoch.
 
     Parameters:
         view: of a replica without process functions.
         data: the key, as JSON.
         states: the names of the keyed states that are read.
-        rows: how many rows of each state, and how many timers, at most: the first ones.
+        rows: limit of the rows of each state, and of the timers: the first ones are returned.
 
     Raises:
         QueryError: there is no such operator or state.

@@ -1,4 +1,4 @@
-"""Net changes: what several mutations of the same rows amount to.
+"""Net changes: the result of several mutations of the same rows.
 
 In an epoch a row may be written more than once: a full batch is written to the change file in the
 middle of the epoch. The net changes of a state in an epoch are ranges that were cleared, and after
@@ -78,27 +78,27 @@ class NetChanges(Closing):
 
     @property
     def cleared(self) -> Iterator[tuple[bytes, bytes]]:
-        """The ranges that were cleared before the rows were written, in order: the first row key,
-        and the one after the range.
+        """Ranges that were cleared before the rows were written, in order: the first row key, and
+        the row key after the range.
         """
         return self._backend.scan(_CLEARED, *_EVERYTHING)
 
     @property
     def rows(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """The changed rows in order: the row key, and the row or None if it was deleted."""
+        """Changed rows in order: the row key, and the row, or None if it was deleted."""
         return (
             (key, None if row[:1] == _DELETED else row[1:])
             for key, row in self._backend.scan(_ROW, *_EVERYTHING)
         )
 
     def touch(self, row_keys: Iterable[bytes]) -> None:
-        """Count rows as changed, which may be changed already."""
+        """Add rows to the changed ones, as deleted, except those that are changed already."""
         unchanged = (key for key in row_keys if self._backend.get(_ROW, key) is None)
         for batch in in_batches((_ROW, key, _DELETED) for key in unchanged):
             self._backend.write(batch)
 
     def close(self) -> None:
-        """Release memory and local disk."""
+        """Release the memory and remove the files on the local disk."""
         self._closing.close()
 
 

@@ -1,6 +1,6 @@
-"""A replica's copy of one operator: its rows after an epoch, in local RocksDB.
+"""Operator copy: a replica's copy of one operator, its rows after an epoch, in local RocksDB.
 
-    <home>/copy.json    what the databases contain
+    <home>/copy.json    key groups and states of the databases
     <home>/db/…         the databases, as those of a working copy
 
 A copy of a part of the key groups has the operator state of each shard with key groups in that
@@ -44,7 +44,7 @@ from statekit.working_copy.restore import restored
 from statekit.working_copy.uploaded_tables import forget_stored_below
 
 POSITION = "_position"
-"""The column family with the row that states the epoch. States of users have no such names."""
+"""Column family with the row that has the epoch. User states cannot have such names."""
 
 _DESCRIPTION = "copy.json"
 
@@ -72,7 +72,7 @@ class Position(Record):
 
 
 class _Description(Record):
-    """What the databases of a copy contain."""
+    """The contents of `copy.json`: the key groups and states that the databases contain."""
 
     groups: tuple[Count, Count]
     states: tuple[str, ...]
@@ -80,7 +80,7 @@ class _Description(Record):
 
 
 class OperatorCopy:
-    """The rows of an operator in some key groups. Only one thread may advance it.
+    """The rows of an operator in a range of key groups. Only one thread may advance it.
 
     Parameters:
         home: its directory.
@@ -107,8 +107,8 @@ class OperatorCopy:
         self.has_operator_state = any(state.is_local for state in operator.states)
         self.position = position
         self.version = 0
-        """Increases whenever rows begin to change: a read between two equal versions is of one
-        epoch.
+        """Number that increases whenever rows begin to change: a read between two equal versions
+        is of one epoch.
         """
         self._backend, self._fragments = backend, fragments
         backend.log_writes()
@@ -126,9 +126,9 @@ class OperatorCopy:
         home: Path,
         options: RocksOptions,
     ) -> Self:
-        """Create a copy from the checkpoint.
+        """Restore a copy from the checkpoint.
 
-        Tables that another copy beside `home` has are linked, and not fetched.
+        Tables of another copy beside `home` are linked instead of fetched.
 
         Parameters:
             home: a directory that does not exist.
@@ -164,7 +164,7 @@ class OperatorCopy:
     def reopen(
         cls, operator: OperatorRecord, groups: tuple[int, int], home: Path, options: RocksOptions
     ) -> Self | None:
-        """Open a copy of an earlier process; None if it is damaged or of other rows."""
+        """Open a copy of an earlier process; None if it is damaged or has other rows."""
         try:
             found = _Description.model_validate_json((home / _DESCRIPTION).read_bytes())
         except (OSError, ValidationError):
@@ -212,8 +212,9 @@ class OperatorCopy:
                     yield batch if is_clean else batch.within(*bounds, states)
 
     def _write(self, batches: Iterable[Batch], position: Position) -> None:
-        """Apply batches, with the new position in the last one."""
+        """Write batches, with the new position in the last one."""
         self.version += 1
+        # The last batch is held back, so that it gets the new position in the same write.
         waiting: Batch | None = None
         for batch in batches:
             if waiting is None:
@@ -236,18 +237,18 @@ class OperatorCopy:
     # ----------------------------------------------------------------------------------- reading
 
     def rows(self) -> EpochRows:
-        """Return the rows as they are now. Nothing may be applied during the call."""
+        """Return the present rows. No epoch may be applied during the call."""
         rows = EpochRows(self, self._backend.frozen())
         self._readers.add(rows)
         return rows
 
     @property
     def is_damaged(self) -> bool:
-        """Whether RocksDB reported damaged files."""
+        """True if RocksDB reported damaged files."""
         return self._backend.damaged
 
     def failure(self, error: DatabaseError) -> StorageError:
-        """Return the error of the replica for one of the databases."""
+        """Return the error of the replica for an error of one of the databases."""
         if not self.is_damaged:
             return unwritable(self.home, error)
         return StorageError(
@@ -258,11 +259,11 @@ class OperatorCopy:
 
     @property
     def is_read(self) -> bool:
-        """Whether rows of an epoch may still be read from it."""
+        """True if rows of an epoch may still be read from it."""
         return any(not rows.is_closed for rows in self._readers)
 
     def close(self) -> None:
-        """Close the databases. Rows that are still read keep the files until they are closed."""
+        """Close the databases. Open `EpochRows` keep the files until they are closed."""
         self._backend.close()
 
     def remove(self) -> None:
@@ -275,10 +276,10 @@ class OperatorCopy:
 
 
 class EpochRows:
-    """The rows of a copy after one epoch. Reads may come from any thread.
+    """The rows of a copy after one epoch. Any thread may read them.
 
-    While no later epoch is applied, single reads go to the database itself, which takes a third of
-    the time of its snapshot. A read that was overtaken by a change is repeated on the snapshot.
+    While no later epoch is applied, point reads use the database itself, which takes a third of the
+    time of its snapshot. If a change began during the read, it is repeated on the snapshot.
     """
 
     def __init__(self, copy: OperatorCopy, frozen: FrozenRows) -> None:
@@ -289,16 +290,16 @@ class EpochRows:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether the files that the rows are in are damaged."""
+        """True if the files of the rows are damaged."""
         return self._copy.is_damaged
 
     @property
     def is_closed(self) -> bool:
-        """Whether the rows were released."""
+        """True if the rows were released."""
         return self._closed is not None
 
     def get(self, state: str, key: bytes) -> bytes | None:
-        """Return the row at `key`, or None."""
+        """Return the row at `key`; None if there is none."""
         copy, version = self._copy, self._version
         if copy.version == version and self._closed is None:
             try:
@@ -310,7 +311,7 @@ class EpochRows:
         return self._read(lambda: self._frozen.get(state, key))
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the rows at `keys`, in that order."""
+        """Return the rows at `keys`, in that order; None for keys without a row."""
         copy, version = self._copy, self._version
         if copy.version == version and self._closed is None:
             rows = self._read(lambda: copy.get_many(state, keys))
@@ -352,7 +353,7 @@ class EpochRows:
         """Release the rows. Further reads fail.
 
         Parameters:
-            why: what the error says.
+            why: the message of the error.
         """
         if self._closed is None:
             self._closed = why
@@ -365,7 +366,7 @@ class EpochRows:
 
 
 def unwritable(home: Path, error: OSError | DatabaseError) -> StorageError:
-    """Return the error for a local disk that a copy cannot be written to."""
+    """Return the error for a copy that cannot be written to the local disk."""
     return StorageError(
         f"the replica cannot use its copy in {home}: {error.__cause__ or error}. The checkpoint is "
         "not affected: make space there, or choose another directory"
@@ -375,7 +376,7 @@ def unwritable(home: Path, error: OSError | DatabaseError) -> StorageError:
 def _rows_before(
     repository: Repository, manifest: EpochManifest, operator: OperatorRecord, first: int
 ) -> Iterator[Batch]:
-    """Yield the operator state of the shard that has a key group but begins before it."""
+    """Yield the operator state of the shard with key group `first`, if it begins before that."""
     for shard in manifest.shards_over(operator.name, first, first):
         if shard.first_group < first:
             prefix = pack_group(shard.first_group)
@@ -392,7 +393,7 @@ def _position_keys(fragments: Ranges) -> list[bytes]:
 def _position(backend: Database, fragments: Ranges) -> Position | None:
     """Return the position of databases; None if they are at different ones.
 
-    They are if the machine lost power, which may take the last writes of some of them.
+    They differ if the machine lost power, which may lose the last writes of some of them.
     """
     try:
         rows = set(backend.get_many(POSITION, _position_keys(fragments)))

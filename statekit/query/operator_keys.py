@@ -1,4 +1,4 @@
-"""Operator keys: the keys of an operator as users give them, and as row keys start with them."""
+"""Operator keys: conversion of the keys of users to the encoded keys in row keys, and back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class OperatorKeys:
         function: the process function, for typed keys; None for plain data.
 
     Raises:
-        QueryError: the function has another key, or the operator has none.
+        QueryError: the function has another key than the operator, or the operator has no key.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class OperatorKeys:
             self._decode = generic_key_decoder(schema)
 
     def prefix(self, key: Any) -> bytes:
-        """Return the bytes that the row keys of a key start with: its key group and its encoding.
+        """Return the first bytes of the row keys of a key: its key group and its encoding.
 
         Parameters:
             key: a key as the function has it; without the function also as JSON, or its text. A
@@ -62,7 +62,7 @@ class OperatorKeys:
         return pack_group(key_group(key, self._key_groups)) + encoded
 
     def from_json(self, data: Any) -> Any:
-        """Return a key that is given as JSON, in the form that it has without the process function.
+        """Return a JSON key with the types of the operator's key.
 
         Raises:
             StateTypeError: it is not a key of the operator.
@@ -70,10 +70,10 @@ class OperatorKeys:
         return self._codec.decode(self._of_json(data))[0]
 
     def prefixes(self, keys: Sequence[Any]) -> list[bytes]:
-        """Return the same for several keys.
+        """Return the `prefix` of each key, in that order.
 
         Raises:
-            StateTypeError: one of them is not a key of the operator.
+            StateTypeError: one of the keys is not a key of the operator.
         """
         try:
             encoded = self._codec.encode_all(keys)
@@ -94,7 +94,7 @@ class OperatorKeys:
         return self.prefix(key)[GROUP_BYTES:]
 
     def split(self, row_key: bytes) -> tuple[Any, int]:
-        """Return the key of a row key, and where it ends there. Without the function, the key is
+        """Return the key of a row key, and the offset of its end. Without the function, the key is
         `hashable`.
 
         Raises:
@@ -104,13 +104,13 @@ class OperatorKeys:
         return hashable(key), end
 
     def regrouped(self, row_key: bytes) -> bytes:
-        """Return a row key of another number of key groups with the key group that it has here."""
+        """Replace the key group of a row key, from a checkpoint with other key groups."""
         key = self._codec.decode(row_key, GROUP_BYTES)[0]
         return pack_group(key_group(key, self._key_groups)) + row_key[GROUP_BYTES:]
 
 
 def hashable(key: Any) -> Any:
-    """Return a key as a dict takes it: JSON arrays and objects become tuples of their values.
+    """Return a key that can be hashed: JSON arrays and objects become tuples of their values.
 
     >>> hashable(["UA", {"month": 1, "day": 31}])
     ('UA', (1, 31))
@@ -121,7 +121,7 @@ def hashable(key: Any) -> Any:
 
 
 def arrays(key: Any) -> Any:
-    """Return a key as JSON writes one that is hashable: objects become arrays of their values.
+    """Return the JSON form of a hashable key: objects become arrays of their values.
 
     >>> arrays(["UA", {"month": 1, "day": 31}])
     ['UA', [1, 31]]

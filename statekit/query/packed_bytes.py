@@ -1,4 +1,4 @@
-"""Many byte strings in one buffer, so that numpy reads the same part of all of them in one call."""
+"""Packed bytes: byte strings in one buffer. One NumPy call reads the same part of all of them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 Offsets = npt.NDArray[np.int64]
-"""A place in the buffer for each string."""
+"""An offset in the buffer for each string."""
 
 _PADDING = bytes(16)
-"""A part of the last string may be read beyond its end, before the end is checked."""
+"""Zeros after the last string: it may be read beyond its end, before the end is checked."""
 
 
 class PackedBytes:
-    """Byte strings, one after the other.
+    """Byte strings in one buffer, one after the other.
 
     Attributes:
-        data: the bytes of all of them, and some zeros.
-        starts, ends: where each string begins and ends.
+        data: the bytes of all strings, and some zeros.
+        starts, ends: the offsets of each string.
 
     >>> packed = PackedBytes([b"ab", b"c"])
     >>> packed.slices(packed.starts, packed.ends).to_pylist()
@@ -38,10 +38,10 @@ class PackedBytes:
         self.starts: Offsets = self.ends - sizes
 
     def numbers(self, at: Offsets, kind: str) -> npt.NDArray[Any]:
-        """Return the number, or the bytes, at each offset.
+        """Return the number, or the bytes of a fixed size, at each offset.
 
         Parameters:
-            kind: a type of numpy, such as ">u8".
+            kind: a NumPy type, such as ">u8".
 
         Raises:
             IndexError: an offset is outside of the buffer.
@@ -61,9 +61,9 @@ class PackedBytes:
         return pa.Array.from_buffers(pa.binary(), len(sizes), buffers)
 
     def ends_of_text(self, starts: Offsets) -> tuple[Offsets, bool]:
-        """Return where each text that begins at an offset ends, before its two zeros.
+        """Return the end of each text that begins at an offset, before its two zeros.
 
-        Also return whether one of them contains a zero, which is escaped.
+        Also return whether any text contains a zero, which is escaped.
 
         Raises:
             ValueError: a text does not end within its string.
@@ -100,7 +100,7 @@ class RowBatch(NamedTuple):
     shards: list[int] | None = None
 
     def divided(self, count: int) -> tuple[RowBatch, RowBatch]:
-        """Return the first rows, and the others.
+        """Return the first `count` rows, and the other rows.
 
         >>> RowBatch([b"a", b"b"], [b"1", b"2"]).divided(1)[1]
         RowBatch(keys=[b'b'], rows=[b'2'], shards=None)
@@ -118,11 +118,11 @@ class RowBatch(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of row keys and rows."""
+        """Size of the row keys and rows, in bytes."""
         return sum(map(len, self.keys)) + sum(map(len, self.rows))
 
     def where(self, keep: npt.NDArray[np.bool_]) -> RowBatch:
-        """Return some of the rows.
+        """Return the rows for which `keep` is True.
 
         >>> RowBatch([b"a", b"b"], [b"1", b"2"]).where(np.array([False, True])).keys
         [b'b']
@@ -146,7 +146,7 @@ def row_batches(
     Parameters:
         rows: row keys and rows.
         rows_max: the number of rows of a batch.
-        bytes_max: a batch ends when it has so many bytes, or a few hundred rows later.
+        bytes_max: a batch ends at this number of bytes, or a few hundred rows later.
 
     >>> [batch.keys for batch in row_batches(iter([(b"a", b"1"), (b"b", b"2")]), rows_max=1)]
     [[b'a'], [b'b']]

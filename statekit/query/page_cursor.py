@@ -1,7 +1,7 @@
-"""The cursor of a page: where a scan of a state continues, and which scan that is.
+"""Page cursor: the position at which a scan of a state continues, and the scan it belongs to.
 
-A cursor is text: the base64 of JSON. It has what must be the same in the next request: the epoch,
-by its identity, the state, the direction and the range.
+A cursor is text: the base64 of JSON. It also has the parts that must be the same in the next
+request: the identity of the epoch, the state, the direction and the range.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class PageScan:
 
     Parameters:
         state: the operator and the state, as `operator.state`.
-        reverse: whether it is from the last key to the first.
-        first, last: the bytes of the first key, and of the one after the range; None without.
+        reverse: True for a scan from the last key to the first.
+        first, last: the bytes of the first key, and of the key after the range; None for no bound.
     """
 
     state: str
@@ -33,14 +33,14 @@ class PageScan:
 
     @property
     def range_sum(self) -> str:
-        """A checksum of the range."""
+        """Checksum of the range."""
         bounds = [None if bound is None else bound.hex() for bound in (self.first, self.last)]
         return checksum_of(json.dumps(bounds).encode())[:16]
 
 
 @dataclass(frozen=True)
 class PageCursor:
-    """Where a scan continues.
+    """The position at which a scan continues.
 
     Parameters:
         epoch_id: the identity of the epoch of all pages.
@@ -61,7 +61,7 @@ class PageCursor:
 
     @property
     def text(self) -> str:
-        """The cursor as users pass it."""
+        """The cursor as text, for users."""
         place = {
             "epoch": str(self.epoch_id),
             "after": self.after.hex(),
@@ -73,10 +73,10 @@ class PageCursor:
 
     @classmethod
     def of_text(cls, cursor: str) -> PageCursor:
-        """Return the cursor that a user passes.
+        """Return the cursor of a text that a user passes.
 
         Raises:
-            QueryError: it is no cursor.
+            QueryError: it is not a cursor.
         """
         try:
             given = json.loads(base64.urlsafe_b64decode(cursor))
@@ -91,10 +91,10 @@ class PageCursor:
         return cls(epoch_id, after, *parts)
 
     def check(self, scan: PageScan) -> None:
-        """Check that it is of a scan.
+        """Check that the cursor belongs to a scan.
 
         Raises:
-            QueryError: it is of another state, direction or range.
+            QueryError: it has another state, direction or range.
         """
         advice = "Pass what the page before was asked with, or begin again without a cursor"
         if self.state != scan.state:

@@ -15,10 +15,10 @@ from statekit.query.columns import is_json_text
 
 
 def json_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Yield rows as data for `msgspec.json`: columns of JSON text as the JSON itself.
+    """Yield rows as dicts for `msgspec.json`. JSON text becomes the JSON value itself.
 
-    Times are ISO text, bytes are hex, maps are arrays of pairs, NaN and infinities are text, and so
-    are decimals that are no integers.
+    Times are ISO text, bytes are hex, and maps are arrays of pairs. NaN, infinities and decimals
+    that are not integers are text.
     """
     names = batch.schema.names
     for values in json_values(batch):
@@ -26,7 +26,7 @@ def json_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def json_values(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """Yield the values of rows likewise: two columns may have one name."""
+    """Yield the values of rows as `json_rows`, without names: two columns may share a name."""
     if batch.num_columns:
         yield from zip(*map(_plain_column, batch.schema, batch.columns), strict=True)
 
@@ -41,7 +41,7 @@ def _plain_column(field: pa.Field, column: pa.Array) -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value of Arrow as JSON-able data.
+    """Return an Arrow value as JSON-able data.
 
     >>> plain({"at": dt.date(2013, 1, 1), "raw": bytes([255]), "n": [Decimal(2**63)]})
     {'at': '2013-01-01', 'raw': 'ff', 'n': [9223372036854775808]}

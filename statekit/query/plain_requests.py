@@ -1,8 +1,8 @@
-"""Plain requests: those of `Client` to addresses that begin with http://, over sockets and
+"""Plain requests: requests of `Client` to addresses that begin with http://, over sockets and
 httptools.
 
-httpx takes several times as long for each: more than the server needs for a thousand keys. Streams,
-TLS and proxies are left to it. Errors are those of httpx, so that callers see one kind.
+httpx takes several times as long for each request: more than the server needs for a thousand keys.
+It still handles streams, TLS and proxies. Errors are those of httpx, so that callers see one kind.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DEFAULT_PORT = 80
 
 
 class HttpAnswer(NamedTuple):
-    """What a server answered.
+    """An answer of a server.
 
     Parameters:
         path: of the request.
@@ -37,16 +37,16 @@ class HttpAnswer(NamedTuple):
     content: bytes
 
     def json(self) -> Any:
-        """Return what it says.
+        """Return the content, decoded as JSON.
 
         Raises:
-            ValueError: it is no JSON.
+            ValueError: it is not JSON.
         """
         return msgspec.json.decode(self.content)
 
 
 class PlainRequests:
-    """Sends requests to one server, and keeps connections for the next ones. Threads may share it.
+    """Sends requests to one server, and keeps connections for later ones. Threads may share it.
 
     Parameters:
         base: the address of the server.
@@ -88,7 +88,7 @@ class PlainRequests:
         return self._exchanged(self._connected(), request)
 
     def _kept(self) -> socket.socket | None:
-        """Return a connection that was kept, and that the server has not closed meanwhile."""
+        """Return an idle connection that the server has not closed; None if there is none."""
         with contextlib.suppress(IndexError):
             while True:
                 connection = self._idle.pop()
@@ -102,7 +102,6 @@ class PlainRequests:
     def _exchanged(
         self, connection: socket.socket, request: bytes
     ) -> tuple[int, dict[str, str], bytes]:
-        """Send a request over a connection, and return status, headers and body."""
         is_kept = False
         try:
             connection.sendall(request)
@@ -134,11 +133,11 @@ class PlainRequests:
 
 
 class _Parsed:
-    """An answer that is read. httptools calls the methods that begin with `on_`.
+    """An answer that is being read. httptools calls the methods that begin with `on_`.
 
     Attributes:
-        is_complete: whether all of it was read.
-        goes_on: whether its connection may be used again.
+        is_complete: True after all of it was read.
+        goes_on: True if its connection may be used again.
     """
 
     def __init__(self) -> None:
@@ -147,12 +146,12 @@ class _Parsed:
         self.on_message_begin()
 
     def feed(self, data: bytes) -> None:
-        """Read the next bytes; none if the connection has ended.
+        """Parse the next bytes; no bytes mean that the connection has ended.
 
         Raises:
             ConnectionError: it ended before the answer.
             httpx.RemoteProtocolError: it ended within the answer.
-            httptools.HttpParserError: this is no answer.
+            httptools.HttpParserError: the bytes are not an answer.
         """
         if data:
             self._parser.feed_data(data)
@@ -203,7 +202,7 @@ def is_plain(url: str) -> bool:
 
 @contextlib.contextmanager
 def _errors_of_httpx() -> Iterator[None]:
-    """Raise what httpx would raise for a connection that breaks."""
+    """Convert the errors of a broken connection to the errors that httpx would raise."""
     try:
         yield
     except TimeoutError as error:

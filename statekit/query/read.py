@@ -1,7 +1,7 @@
 """`statekit.read`: the rows of one state after an epoch as Arrow record batches.
 
-Shards are unpacked one after the other, and their rows become batches of bounded size. So the size
-of the state limits neither memory nor, beyond that of the largest shard, the local disk.
+Shards are unpacked one after the other, and their rows become batches of bounded size. So a read
+needs memory for one batch, and local disk for the largest shard, whatever the size of the state.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from statekit.stored_types import encoded_keys, key_schema
 from statekit.working_copy.unpacked_shard import ShardRows
 
 WideInts = bool | Literal["text"]
-"""How ints become columns: int64; with True decimal(20, 0), which has all of them; or text."""
+"""Column type of ints: int64; for True decimal(20, 0), which holds all of them; or text."""
 
 
 class WideIntError(QueryError):
-    """An int is too large for the column that it was asked for in."""
+    """An int is too large for the requested column type."""
 
 
 def read(
@@ -60,17 +60,17 @@ def read(
         checkpoint: a directory, an object store URL or an open repository.
         operator: its name.
         state: its name; "_timers" for timers, "_waiting" for buffered records.
-        epoch: which epoch; None for the last one.
-        key: read the rows of this key alone, from its key group: as text or JSON; several key
+        epoch: number of the epoch; None for the last one.
+        key: read only the rows of this key, from its key group: as text or JSON; several key
             fields as a list; the key None as "null".
         columns: the columns to read, in order; None for all. Others are not decoded.
         wide_ints: for states with ints of 2^63 or more: True gives all ints the type
             decimal(20, 0), and "text" makes them text, for tools without such decimals.
-        allow_pickle: unpickle values, which can run any code that whoever wrote the checkpoint
+        allow_pickle: unpickle values. Unpickling can run any code that the writer of the checkpoint
             chose.
 
     Returns:
-        A reader whose schema follows from the stored types alone.
+        A reader whose schema depends only on the stored types.
 
     Raises:
         QueryError: there is no such epoch, operator, state or column; the values are pickled; or,
@@ -119,7 +119,7 @@ class StateTable:
             )
         self.family = Family(self._operator, state)
         self.place = f"{operator}.{state} in epoch {self._manifest.epoch}"
-        """What messages name."""
+        """Name of the state and the epoch, for messages."""
 
     def reader(
         self,
@@ -131,11 +131,11 @@ class StateTable:
         wide_ints: WideInts = False,
         allow_pickle: bool = False,
     ) -> pa.RecordBatchReader:
-        """Return the rows as record batches: as `read`.
+        """Return the rows as record batches. Other parameters and errors are those of `read`.
 
         Parameters:
-            encoded_key: read the rows of this key alone.
-            shard: read the rows of this shard alone; of keyed state, timers and buffered records.
+            encoded_key: read only the rows of this key.
+            shard: read only the rows of this shard: keyed state, timers or buffered records.
         """
         if columns is not None and (
             isinstance(columns, str) or not all(isinstance(name, str) for name in columns)
@@ -167,7 +167,7 @@ class StateTable:
         return pa.RecordBatchReader.from_batches(schema, filled())
 
     def schema(self, *, wide_ints: bool = False, allow_pickle: bool = False) -> pa.Schema:
-        """Return the columns.
+        """Return the schema of the record batches.
 
         Raises:
             QueryError: the values are pickled and `allow_pickle` is False.
@@ -177,13 +177,13 @@ class StateTable:
 
     @property
     def key_names(self) -> Sequence[str]:
-        """The names of the columns of the key, which come first."""
+        """Names of the key columns, which are the first columns."""
         names: list[str] = self.schema(allow_pickle=True).names
         return names[: len(self._operator.key)]
 
     @property
     def expired_until(self) -> int | None:
-        """The last write time of rows that had expired when the epoch took place; None if none
+        """Last write time of rows that had expired when the epoch took place; None if no rows
         expire.
         """
         state = self.family.state
@@ -207,7 +207,7 @@ class StateTable:
 
     @property
     def shards(self) -> Sequence[int]:
-        """The numbers of the shards that have rows; none for operator state."""
+        """Numbers of the shards that may have rows; none for operator state."""
         epoch = self._manifest.operators.get(self._operator.name)
         if self.family.is_local or epoch is None:
             return []
@@ -233,7 +233,7 @@ class StateTable:
         return encoded_keys(self._operator, key)
 
     def _batches_of_key(self, readings: Sequence[bytes]) -> Generator[RowBatch]:
-        """Yield the rows of the first of some encoded keys that has rows."""
+        """Yield the rows of the first reading of a key that has rows."""
         decode, name = schema_key_codec(key_schema(self._operator)).decode, self.family.name
         unpacked = ShardRows(self._repository, self._operator.name, self._manifest)
         for encoded in readings:
@@ -252,7 +252,7 @@ class StateTable:
 
     @contextlib.contextmanager
     def _located(self) -> Iterator[None]:
-        """Name the state and the epoch in errors."""
+        """Add the names of the state and the epoch to errors."""
         epoch = self._manifest.epoch
         try:
             with still_kept(self._repository, epoch, QueryError):
@@ -273,4 +273,4 @@ class StateTable:
 
 
 _WAITING_KEY_AT = 10
-"""Where the key begins in the row key of a buffered record: after the key group and the time."""
+"""Offset of the key in the row key of a buffered record: after the key group and the time."""

@@ -1,7 +1,7 @@
-"""Read a checkpoint from outside: without the job, the user's code or any write.
+"""Checkpoint reader: reads from outside, without the job, the user's code or any write.
 
-Stored values are decoded by the schemas in the job file. Nothing is unpickled unless the reader
-asks for it.
+Stored values are decoded by the schemas in the job file. Values are unpickled only if the caller
+allows it.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class CheckpointReader:
 
     Parameters:
         url: a directory, an object store URL or an open repository.
-        epoch: which epoch, by its number or its identity; None for the last one.
-        allow_pickle: unpickle states that were declared with `PickleCodec`, which can run any code
-            that whoever wrote the checkpoint chose.
+        epoch: number or identity of the epoch; None for the last one.
+        allow_pickle: unpickle states that were declared with `PickleCodec`. Unpickling can run any
+            code that the writer of the checkpoint chose.
 
     Raises:
         StateTypeError: `epoch` is not the number of an epoch.
         ReplacedError: the checkpoint has another epoch of that number.
-        QueryError: nothing is committed yet, not that epoch, or it was collected, also while it is
-            read.
+        QueryError: no epoch is committed yet, or not this one, or it was collected, also while it
+            is read.
         CorruptCheckpointError: a file that is needed is missing or altered.
     """
 
@@ -83,7 +83,7 @@ class CheckpointReader:
 
     @property
     def abandoned(self) -> tuple[tuple[int, int], ...]:
-        """The epochs that were rolled back, as ranges of numbers, first and last."""
+        """Epochs that were rolled back, as ranges of numbers: first and last."""
         last = self.epochs[-1]
         manifest = self.manifest
         return (manifest if manifest.epoch == last else self.repository.manifest(last)).abandoned
@@ -157,7 +157,7 @@ class CheckpointReader:
         return [rows.whole(own, 0) for own in rows_of_shards]
 
     def rows(self, operator: str, state: str, directory: str | Path) -> Iterator[tuple[Any, Any]]:
-        """Yield every key of a state and its value, by key group and key.
+        """Yield every key of a state and its value, in the order of key groups and keys.
 
         Parameters:
             directory: an empty one to unpack the state in; delete it afterwards.
@@ -173,11 +173,11 @@ class CheckpointReader:
     def unpack(
         self, operator: str, directory: str | Path, groups: tuple[int, int] | None = None
     ) -> Backend:
-        """Return the rows of an operator on the local disk. The caller closes what holds them.
+        """Restore the rows of an operator to the local disk. The caller closes the backend.
 
         Parameters:
             directory: an empty one; to be deleted afterwards.
-            groups: the first and the last key group of which; None for all.
+            groups: the first and the last key group; None for all.
         """
         record = self.operator(operator)
         first, last = (0, self.job.key_groups - 1) if groups is None else groups
@@ -190,7 +190,7 @@ class CheckpointReader:
 
     @property
     def bounds(self) -> tuple[bytes, bytes]:
-        """The first row key of all key groups, and the end of the last one."""
+        """First row key of all key groups, and the end of the last one."""
         return group_bounds(0, self.job.key_groups - 1)
 
     def _restore_plan(self, record: OperatorRecord, first: int, last: int) -> RestorePlan:

@@ -1,8 +1,8 @@
 """Replica: a copy of a checkpoint's state that follows the job, in a process of its own.
 
-A `Follower` keeps the copies. After each epoch, the replica publishes it: it takes a snapshot of
-each copy. So a view of an epoch never changes, and reads never wait. While copies are restored,
-earlier epochs are read.
+A `Follower` keeps the copies. After each epoch, the replica takes a snapshot of each copy and
+publishes the epoch. So a view of an epoch never changes, and reads never wait. While copies are
+restored, earlier epochs can be read.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _CLOSED = "the replica was closed: open it again"
 
 
 class Answer(NamedTuple, Generic[V]):
-    """What a read returned, and the epoch that it is of."""
+    """The result of a read, and its epoch."""
 
     value: V
     epoch: int
@@ -65,19 +65,19 @@ class Answer(NamedTuple, Generic[V]):
 
 @dataclass(frozen=True)
 class ReplicaStatus:
-    """What a replica is doing.
+    """The status of a replica.
 
     Attributes:
         epoch: the last epoch that can be read; None before the first.
         latest: the last committed epoch, as far as the replica knows.
-        is_rebuilding: whether copies are being restored from the checkpoint. Earlier epochs can be
+        is_rebuilding: True while copies are restored from the checkpoint. Earlier epochs can be
             read meanwhile.
-        error: why the last attempt to follow failed, or which local files are damaged and are being
-            restored; None if nothing is wrong. The replica tries again.
+        error: message of the last attempt to follow, if it failed, or the damaged local files that
+            are being restored; None if nothing is wrong. The replica tries again.
         views: the epochs that can be read.
-        headroom: how many kept epochs come before the next one that the replica needs. At 0,
-            garbage collection may delete that one, and the replica restores its copies. None while
-            it is not known.
+        headroom: number of kept epochs before the next one that the replica needs. At 0, garbage
+            collection may delete that epoch, and the replica restores its copies. None while it is
+            not known.
     """
 
     epoch: int | None
@@ -89,34 +89,34 @@ class ReplicaStatus:
 
 
 class Replica(Closing):
-    """Follows a checkpoint, and reads the state of its epochs.
+    """A copy of a checkpoint's state that follows the job, for reads of its last epochs.
 
     Parameters:
         checkpoint: a directory, an object store URL or an open repository.
         operators: names of the operators to follow, in a list; None for all.
-        key_groups: the first and the last key group to follow; None for all. The disk space is that
-            of this part.
-        directory: where the copies are kept, for this process alone. None for a temporary one,
-            which is removed at the end. With a directory, a replica that starts again continues
-            from the epoch that it was at.
+        key_groups: the first and the last key group to follow; None for all. Only this part takes
+            disk space.
+        directory: of the copies, for this process alone. None for a temporary one, which is removed
+            at the end. With a directory, a replica that starts again continues from the epoch that
+            it was at.
         functions: process functions, for typed keys and values; by the name of their operator, or
             in a list if operators have the names of the functions. The first epoch that is read
             must have these operators. States of other operators are read as plain data.
         views: the number of last epochs that can be read.
-        view_timeout: how long an open view keeps an older epoch readable, from when it was taken; a
+        view_timeout: time that an open view keeps an older epoch readable, after it was taken; a
             timedelta or text. It bounds the disk space of views that are never closed.
-        follow: whether a thread follows new epochs. If not, call `refresh`.
-        poll: how often the thread asks for a new epoch; a timedelta or text. None for 20
-            milliseconds on a local disk, and a second on an object store.
-        rocksdb: limits of memory.
-        allow_pickle: unpickle values, which can run any code that whoever wrote the checkpoint
+        follow: start a thread that follows new epochs. If False, call `refresh`.
+        poll: the time between two requests of the thread for a new epoch; a timedelta or text. None
+            for 20 milliseconds on a local disk, and a second on an object store.
+        rocksdb: memory limits.
+        allow_pickle: unpickle values. Unpickling can run any code that the writer of the checkpoint
             chose.
-        check_space: is called before copies are restored, and before each epoch. If it raises
+        check_space: called before copies are restored, and before each epoch. If it raises
             StorageError, the replica stays at its epoch, and tries again.
 
     Raises:
         RestoreError: it is a savepoint, or a local path that does not exist.
-        StateTypeError: an argument is not what it is to be.
+        StateTypeError: an argument is not valid.
         QueryError: the directory is used by another process, or is in the checkpoint; or there is
             no such operator or key group.
         CorruptCheckpointError: a file is missing or altered.
@@ -231,7 +231,7 @@ class Replica(Closing):
         return applied
 
     def _measure_headroom(self) -> None:
-        """Count the kept epochs before the next one, once in so many polls."""
+        """Count the kept epochs before the next one, once in `_BETWEEN_CHECKS` polls."""
         manifest, now_s = self._follower.manifest, stopwatch_s()
         if manifest is None or now_s < self._headroom_due_s:
             return
@@ -283,7 +283,7 @@ class Replica(Closing):
         return self._reader.repository.url
 
     def _publish(self) -> int:
-        """Make the epoch of the follower readable. Return the number of published epochs."""
+        """Publish the epoch of the follower. Return the number of published epochs: 0 or 1."""
         follower = self._follower
         manifest = follower.manifest
         if manifest is None or not follower.is_at_an_epoch:
@@ -320,7 +320,7 @@ class Replica(Closing):
         return 1
 
     def _close_old_views(self) -> None:
-        """Release epochs that nobody reads, or for too long, and copies that nobody reads."""
+        """Release old epochs whose views are closed or have timed out, and unread copies."""
         with self._reading:
             held, self._held = self._held, []
             for published in held:
@@ -337,7 +337,7 @@ class Replica(Closing):
     # ---------------------------------------------------------------------------------- reading
 
     def at(self, epoch: int | EpochId | None = None) -> View:
-        """Return a view of an epoch: any number of reads that belong together.
+        """Return a view of an epoch, for several reads of the same epoch.
 
         Parameters:
             epoch: one of `status().views`, or the `id` of a view; None for the last one.
@@ -379,7 +379,7 @@ class Replica(Closing):
         )
 
     def get(self, operator: str, state: str, key: Any) -> Answer[Any]:
-        """Return what a state has for a key in the last epoch: see `StateView.get`.
+        """Return the value of a state for a key in the last epoch. See `StateView.get`.
 
         Raises:
             QueryError: there is no such operator or state, or nothing is committed yet.
@@ -389,7 +389,9 @@ class Replica(Closing):
         return Answer(published.state(operator, state).get(key), published.manifest.epoch)
 
     def get_many(self, operator: str, state: str, keys: Iterable[Any]) -> Answer[list[Any]]:
-        """Return what a state has for each key in the last epoch: see `StateView.get_many`.
+        """Return the values of a state for several keys in the last epoch.
+
+        See `StateView.get_many`.
 
         Raises:
             QueryError, StateTypeError: as for `get`.
@@ -418,9 +420,7 @@ class Replica(Closing):
 
     @property
     def epoch_id(self) -> EpochId | None:
-        """The identity of the last epoch that can be read; None before the first, and after the
-        end.
-        """
+        """Identity of the last epoch that can be read; None before the first, and after the end."""
         try:
             return self._published[-1].id
         except IndexError:
@@ -436,7 +436,7 @@ class Replica(Closing):
 
     @property
     def checkpoint_id(self) -> str:
-        """The id of the checkpoint, which no other has.
+        """Unique id of the checkpoint.
 
         Raises:
             QueryError: nothing is committed yet, or the replica was closed.
@@ -444,7 +444,7 @@ class Replica(Closing):
         return self._newest().job.id
 
     def status(self) -> ReplicaStatus:
-        """Return what the replica is doing."""
+        """Return the status of the replica."""
         with self._reading:
             views = tuple(published.manifest.epoch for published in self._published)
         return ReplicaStatus(
@@ -480,12 +480,12 @@ class Replica(Closing):
             )
 
     def wait_for_other(self, epoch_id: EpochId | None, timeout_s: float) -> EpochId | None:
-        """Wait until the last epoch that can be read is another than this one, or the replica is
+        """Wait until the last epoch that can be read differs from `epoch_id`, or the replica is
         closed, and return its identity.
 
         Parameters:
-            epoch_id: what `replica.epoch_id` was.
-            timeout_s: the longest wait, in seconds. Then it may be the same.
+            epoch_id: the last value of `replica.epoch_id`.
+            timeout_s: the longest wait, in seconds. After it, the epoch may be the same.
         """
         with self._changed:
             self._changed.wait_for(
@@ -494,7 +494,7 @@ class Replica(Closing):
         return self.epoch_id
 
     def close(self) -> None:
-        """Stop following, and close all views. A temporary directory is removed."""
+        """Stop following, close all views, and remove a temporary directory."""
         if self._ends.is_set():
             return
         self._ends.set()

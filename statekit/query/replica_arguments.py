@@ -1,4 +1,4 @@
-"""Check the arguments of a replica, so that a wrong one is refused and not misread."""
+"""Replica arguments: checks that refuse a wrong argument instead of misreading it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Functions = Mapping[str, Process[Any, Any, Any]]
 
 
 def operator_names(operators: Any) -> tuple[str, ...] | None:
-    """Return the names of operators that were given; None for all.
+    """Return the `operators` argument as a tuple of names; None for all.
 
     Raises:
         StateTypeError: they are not names.
@@ -34,7 +34,7 @@ def operator_names(operators: Any) -> tuple[str, ...] | None:
 
 
 def key_group_range(key_groups: Any) -> tuple[int, int] | None:
-    """Return the first and the last key group that were given; None for all.
+    """Return the `key_groups` argument as the first and the last key group; None for all.
 
     Raises:
         StateTypeError: they are not two ints.
@@ -80,7 +80,7 @@ def check_functions(functions: Collection[str], job: JobFile) -> None:
         functions: the names of the operators.
 
     Raises:
-        QueryError: it has none.
+        QueryError: a function has no operator.
     """
     names = [operator.name for operator in job.operators]
     for name in functions:
@@ -96,7 +96,7 @@ def listed_keys(keys: Iterable[Any]) -> list[Any]:
     """Return keys as a list.
 
     Raises:
-        StateTypeError: it is one key, and not several.
+        StateTypeError: the argument is a single key.
     """
     if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
         raise StateTypeError(

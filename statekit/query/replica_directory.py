@@ -1,8 +1,8 @@
-"""The directory of a replica: one that the user gives, or a temporary one.
+"""Replica directory: one that the user gives, or a temporary one.
 
 A temporary directory has the file `temporary`. It is removed when its replica is closed or is
-collected as garbage, or when the process ends. If the process is killed, the next replica on the
-host that needs a temporary directory removes it: its lock is free then.
+collected as garbage, or when the process ends. If the process is killed, its lock is free, and the
+next replica on the host that needs a temporary directory removes it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from statekit.errors import QueryError, StorageError
 from statekit.working_copy.lock import DirectoryLock, releasing
 
 REPLICA_PREFIX = "statekit-replica-"
-"""What names of temporary directories of replicas begin with."""
+"""Prefix of the names of temporary directories of replicas."""
 
 _MARK = "temporary"
 
@@ -32,7 +32,7 @@ def replica_directory(directory: str | Path | None, repository: Repository) -> P
 
     Raises:
         QueryError: it is a part of the checkpoint.
-        StorageError: none can be created below `TMPDIR`.
+        StorageError: no directory can be created below `TMPDIR`.
     """
     if directory is None:
         return temporary_directory(REPLICA_PREFIX)
@@ -69,11 +69,11 @@ def locked(directory: Path) -> DirectoryLock:
 
 
 def temporary_directory(prefix: str) -> Path:
-    """Return a new directory below `TMPDIR`, and remove those of killed processes. Lock it, and
-    mark it after that.
+    """Create a directory below `TMPDIR`, and remove those of killed processes. The caller locks the
+    new directory, and then marks it.
 
     Parameters:
-        prefix: what its name begins with.
+        prefix: of its name.
 
     Raises:
         StorageError: it cannot be created.
@@ -89,10 +89,10 @@ def temporary_directory(prefix: str) -> Path:
 
 
 def remove_unused(prefix: str) -> None:
-    """Remove the temporary directories below `TMPDIR` of processes that were killed.
+    """Remove the temporary directories of killed processes below `TMPDIR`.
 
     Parameters:
-        prefix: what their names begin with.
+        prefix: of their names.
 
     Raises:
         OSError: `TMPDIR` cannot be read.
@@ -106,24 +106,24 @@ def remove_unused(prefix: str) -> None:
 
 @contextlib.contextmanager
 def removed_on_failure(directory: Path | None) -> Iterator[None]:
-    """Remove a temporary directory, which is not marked yet, if an error is raised.
+    """Remove a temporary directory that is not marked yet, if an error is raised.
 
     Parameters:
-        directory: None for one that the user has given.
+        directory: the temporary directory; None if the user has given one.
     """
     try:
         yield
     except BaseException:
         if directory is not None:
             shutil.rmtree(directory, ignore_errors=True)
-            with contextlib.suppress(OSError):  # needs no descriptor, which may be what is missing
+            with contextlib.suppress(OSError):  # needs no descriptor: none may be left
                 directory.rmdir()
         raise
 
 
 def mark_temporary(directory: Path) -> None:
     """Mark a locked directory as a temporary one."""
-    with contextlib.suppress(OSError):  # then nobody removes it after a kill
+    with contextlib.suppress(OSError):  # without the mark, it stays after a kill
         (directory / _MARK).touch()
 
 
@@ -133,7 +133,7 @@ def end(
     """End a replica that was not closed, and remove its temporary directory.
 
     Parameters:
-        ends: ends the thread.
+        ends: the event that ends the thread.
         lock: of the directory. A forked process does not hold it, and removes nothing.
     """
     if lock.is_held:

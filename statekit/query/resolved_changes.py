@@ -1,14 +1,14 @@
-"""Resolved changes: row by row, with the value before, and with rows that expire.
+"""Resolved changes: changes row by row, with the value before, and with rows that expire.
 
 The change files of an epoch have neither: a range of rows may be cleared at once, and an expired
 row is removed some time later. So a resolved feed keeps a copy of the operator's rows, as a replica
-does, and compares the rows that an epoch touched before and after it. When a row expires follows
+does, and compares the rows that an epoch touched before and after it. The deadline of a row follows
 from its stamp. An index on the local disk finds the rows whose deadline an epoch has passed:
 
     due    deadline (8 bytes, sortable) + row key  → nothing
 
-An entry is written for each row that is written. It is checked once, when it is due: if the row has
-a later deadline by then, it has a later entry too.
+Each written row adds an entry. The entry is checked once, when it is due: if the row has a later
+deadline by then, it has a later entry too.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _ALL = group_bounds(0, MAX_GROUPS - 1)
 
 @dataclass(frozen=True)
 class RowsAt:
-    """The rows of the state after an epoch.
+    """The rows of one state after an epoch.
 
     Parameters:
         manifest: of the epoch.
         stored: its rows.
-        rows: how they are read.
+        rows: their decoder.
     """
 
     manifest: EpochManifest
@@ -57,11 +57,11 @@ class RowsAt:
 
     @property
     def now_us(self) -> int:
-        """The time by which rows expire."""
+        """Time of the epoch by the clock of the TTL, in microseconds."""
         return expiry_time_us(self.manifest, self.rows.operator.name, self.rows.state)
 
     def get(self, row_key: bytes) -> bytes | None:
-        """Return a row that has not expired, or None."""
+        """Return the row at a row key; None if there is none, or if it has expired."""
         row = self.stored.get(self.rows.state.name, row_key)
         return None if row is None or self.rows.is_expired(row, self.now_us) else row
 
@@ -104,7 +104,7 @@ class Resolver:
 
         Parameters:
             after: the first epoch, or the one after that of the last call.
-            rows: how its rows are read.
+            rows: the decoder of its rows.
         """
         self._forget_before()
         before, self._before = self._now, self._now
@@ -161,7 +161,7 @@ class _Resolved(ChangeSource):
     def _change(
         self, row_key: bytes, old: bytes | None, new: bytes | None, shard: int | None = None
     ) -> Iterator[Change]:
-        """Yield how a row changed, if it did."""
+        """Yield the change of a row; nothing if it is the same."""
         if old is None and new is None:
             return
         rows_before = None if self.before is None else self.before.rows

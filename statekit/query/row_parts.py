@@ -1,4 +1,4 @@
-"""The parts of stored rows, for all rows of a batch: keys, map keys, positions, times and values.
+"""Row parts: keys, map keys, positions, times and values of all rows of a batch.
 
 With G the key group, rows of an operator have these row keys:
 
@@ -61,22 +61,22 @@ class Family:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is operator state."""
+        """True for operator state."""
         return self.state is not None and self.state.is_local
 
     @property
     def ttl_era(self) -> Era | None:
-        """The era of the stamps that count; None if no row has a stamp."""
+        """Era of the stamps that count; None if no row has a stamp."""
         return None if self.state is None or not self.state.era else self.state.expiry_era
 
     @cached_property
     def key(self) -> PartsOfKey:
-        """The fields of the key."""
+        """Decoder of the fields of the key."""
         return PartsOfKey([Schema.from_json(field.type) for field in self.operator.key])
 
 
 class Positions:
-    """Numbers list elements from 0, for rows of one key that come in several batches."""
+    """Numbers the list elements of each key from 0, also if its rows are in several batches."""
 
     def __init__(self) -> None:
         self._key, self._next = b"", 0
@@ -103,12 +103,12 @@ class Positions:
 
 
 class RowParts:
-    """The parts of the rows of a batch, each of which is computed when it is first used.
+    """The parts of the rows of a batch. Each part is computed at its first use.
 
     Parameters:
         family: the state of the rows.
         rows: the rows.
-        positions: numbers list elements.
+        positions: the numbering of list elements.
 
     Raises:
         CorruptCheckpointError, ValueError, IndexError: from every part, if a row is not of its
@@ -140,7 +140,7 @@ class RowParts:
 
     @property
     def key_ends(self) -> Offsets:
-        """Where the rest of each row key begins."""
+        """Offset of the end of the key in each row key."""
         return self._key[1]
 
     @property
@@ -160,7 +160,7 @@ class RowParts:
 
     @property
     def key_bytes(self) -> pa.Array:
-        """The encoded keys; of operator state 4 bytes with the shard."""
+        """The encoded keys; for operator state, the number of the shard in 4 bytes."""
         if self._family.is_local:
             shards = [shard.to_bytes(4, "big") for shard in self.rows.shards or ()]
             return pa.array(shards, pa.binary())
@@ -203,7 +203,7 @@ class RowParts:
 
     @property
     def records(self) -> list[bytes]:
-        """Buffered records, encoded."""
+        """The encoded buffered records."""
         ends = (self.key_ends - self.packed.starts).tolist()
         return [record_of_row(k[end:]) for k, end in zip(self.rows.keys, ends, strict=True)]
 
@@ -220,7 +220,9 @@ class RowParts:
 
     @cached_property
     def by_generation(self) -> tuple[list[bytes], dict[int, tuple[int, bytes]]]:
-        """The values, with nil for those of earlier generations; those by place in the batch."""
+        """The values, with nil in place of those of earlier generations; and those, with their
+        generations, by their places in the batch.
+        """
         state, values = self._family.state, self._unstamped[0]
         if state is None or not state.generation:
             return values, {}
@@ -262,8 +264,8 @@ def sortable_times(numbers: npt.NDArray[Any]) -> Times:
 
 
 def instants(micros: Times) -> pa.Array:
-    """Return times as a column, within the years 1 to 9999; nulls for the write times of rows that
-    do not expire, or that had expired in an earlier era.
+    """Return times as a column, clipped to the years 1 to 9999. Write times of rows that do not
+    expire, or that had expired in an earlier era, are null.
 
     >>> instants(np.array([0, PERMANENT])).is_null().to_pylist()
     [False, True]

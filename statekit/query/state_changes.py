@@ -1,8 +1,8 @@
-"""State changes: what epochs changed in a state, in pieces that can be read in parallel.
+"""State changes: the changes of a state in several epochs, in pieces to read in parallel.
 
-The changes are those of the change feed. A piece is what one shard changed in one epoch, or, where
-two states have to be compared, a range of key groups. Pieces are planned in one process and read in
-others: they are small, and picklable.
+The changes are those of the change feed. A piece has the changes of one shard in one epoch, or, if
+two states have to be compared, those of a range of key groups. Pieces are planned in one process
+and read in others: they are small, and picklable.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class ShardChanges:
     """A part of the changes of a state in one epoch.
 
     Parameters:
-        facts: what its changes have in common.
+        facts: the facts that its changes share.
         job_file: the job file in force.
         shard: the number of the shard that changed.
         files: its change files, in order; empty if there are none to read.
         epoch_id: the identity of the epoch, for rows that are not in files of its own.
         before: the identity of the epoch that is compared with this one; None for all rows.
         groups_before: the key groups of the epoch before that are compared.
-        groups: the key groups that are compared, or read; None to read files, or operator state
-            completely.
+        groups: the key groups that are compared, or read; None to read files, or all operator
+            state.
     """
 
     facts: ChangeFacts
@@ -61,12 +61,12 @@ class ShardChanges:
 
     @property
     def mutations(self) -> int:
-        """The number of mutations to read from change files."""
+        """Number of mutations to read from change files."""
         return sum(ref.rows for ref in self.files)
 
 
 class StateChanges:
-    """The changes of one state, as the feed gives them.
+    """The changes of one state, as in the change feed.
 
     Parameters:
         checkpoint: a directory, an object store URL or an open repository.
@@ -131,7 +131,7 @@ class StateChanges:
     # --------------------------------------------------------------------------------- planning
 
     def manifests(self, before: EpochManifest | None, last: int) -> Iterator[EpochManifest]:
-        """Yield the manifests of the epochs after another one.
+        """Yield the manifests of the epochs after `before`, up to `last`.
 
         Parameters:
             before: the manifest of that epoch; None for the first kept epoch and those after it.
@@ -149,7 +149,7 @@ class StateChanges:
     def pieces(
         self, before: EpochManifest | None, epochs: Iterable[EpochManifest]
     ) -> Iterator[ShardChanges]:
-        """Yield the pieces of the changes of epochs.
+        """Yield the pieces of the changes in the epochs.
 
         Parameters:
             before: the manifest of the epoch before the first; None to begin with all rows.
@@ -161,7 +161,7 @@ class StateChanges:
         before = before if before is None or self._has_state(before) else None
         for after in epochs:
             if before is None and not self._has_state(after):
-                continue  # as long as there is no such state, nothing changes in it
+                continue  # before the first epoch with the state, it has no changes
             with still_kept(self._repository, after.epoch, QueryError):
                 yield from self._pieces_of(
                     change_source(self._repository, before, after, self._rows_of)
@@ -230,7 +230,7 @@ class StateChanges:
             yield from _changed(piece.facts, table, rows, shard)
 
     def _of_all_shards(self, piece: ShardChanges, table: ChangeTable) -> Iterator[pa.RecordBatch]:
-        """Yield operator state completely."""
+        """Yield a clear and all rows of operator state."""
         yield table.clear_all(piece.facts)
         manifest = self._manifest_of(piece)
         operator = self._rows_of(manifest).operator
@@ -258,7 +258,7 @@ class StateChanges:
 
     @contextmanager
     def _located(self, epoch: int) -> Iterator[None]:
-        """Name the state and the epoch in errors."""
+        """Add the names of the state and the epoch to errors."""
         place = f"{self._operator}.{self._state} in epoch {epoch}"
         try:
             with still_kept(self._repository, epoch, QueryError):
@@ -273,7 +273,7 @@ class StateChanges:
 
 
 def _in_shard(batch: RowBatch, shard: int | None) -> RowBatch:
-    """Return rows of operator state with their shard; other rows as they are."""
+    """Return rows of operator state with their shard; other rows unchanged."""
     return batch if shard is None else batch._replace(shards=[shard] * len(batch.keys))
 
 

@@ -1,8 +1,8 @@
-"""State rows: how the rows of one state become keys, places and values.
+"""State rows: the conversion of the rows of one state to keys, places and values.
 
-A reader outside of the job knows a state by its record in the job file, and may be given the
-process function too. With the function, keys and values have the user's classes, and migrate hooks
-convert old values. Without it, they are what JSON can hold.
+A reader outside of the job decodes a state by its record in the job file, and may have the process
+function too. With the function, keys and values have the user's classes, and migrate hooks convert
+old values. Without it, they have JSON types.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def record_of_state(operator: OperatorRecord, name: str) -> StateRecord:
 
 
 def expiry_time_us(manifest: EpochManifest, operator: str, state: StateRecord) -> int:
-    """Return the time of the clock by which rows of a state expire in an epoch, in microseconds."""
+    """Return the time of an epoch by the clock of a state's TTL, in microseconds."""
     if state.ttl is None or state.ttl.clock == "processing":
         return manifest.processing_time_us
     watermark = manifest.operators[operator].watermark_us
@@ -77,14 +77,14 @@ def expiry_time_us(manifest: EpochManifest, operator: str, state: StateRecord) -
 
 
 class StateRows:
-    """How the rows of one state are read.
+    """Decoder of the rows of one state.
 
     Parameters:
         job: the job file of the epoch.
         operator: the operator's name.
         state: the state's name.
         function: the process function, for typed keys and values; None for plain data.
-        allow_pickle: unpickle values, which can run any code that whoever wrote the checkpoint
+        allow_pickle: unpickle values. Unpickling can run any code that the writer of the checkpoint
             chose.
 
     Raises:
@@ -108,14 +108,14 @@ class StateRows:
         self.shape = self.state.shape
         self.is_typed = function is not None
         self.result: Callable[[Any], Any] | None = None
-        """Turns a decoded accumulator into its result; None if values are read as they are."""
+        """Converts a decoded accumulator to its result; None for states without an aggregate."""
         self._default_row: bytes | None = None
         self._decode_all: Callable[[Sequence[bytes]], list[Any]] | None = None
         self._has_dicts = True
         self._era, self._ttl = self.state.expiry_era, self.state.ttl
         self._has_stamps = self.state.era > 0
         self.may_expire = self._ttl is not None or bool(self._era.ended)
-        """Whether stored rows may have expired."""
+        """True if stored rows may have expired."""
         if not self.is_local:
             self.keys = OperatorKeys(self.operator, job.key_groups, function)
         if self.shape is RowShape.ENTRIES:
@@ -145,7 +145,7 @@ class StateRows:
                 f"declares {names}. Pass the function of operator {self.operator.name!r}"
             )
         if self.state.codec == PickleCodec.name and not allow_pickle:
-            row_decoder(self.state, allow_pickle=False)  # raises what explains it
+            row_decoder(self.state, allow_pickle=False)  # raises the error that explains it
         self.decode = self._typed_decoder(function, spec)
         if self.decode is spec.codec.decode:
             self._decode_all = spec.codec.decode_all
@@ -159,7 +159,7 @@ class StateRows:
     def _typed_decoder(
         self, function: Process[Any, Any, Any], spec: StateSpec
     ) -> Callable[[bytes], Any]:
-        """Return the decoder of rows, which converts rows of earlier types with the hooks."""
+        """Return the decoder of rows. It converts rows of earlier types with the hooks."""
         name = self.operator.name
         inputs, broadcasts = self.operator.inputs, self.operator.broadcasts
         declared = Operator(name, function, inputs, broadcasts).record()
@@ -172,7 +172,7 @@ class StateRows:
 
     @property
     def absent(self) -> Any:
-        """What an absent value reads as: None, or the default that the function declares."""
+        """Value to return for an absent value: None, or the default that the function declares."""
         return None if self._default_row is None else self.decode(self._default_row)
 
     def encode_place(self, place: Any) -> bytes:
@@ -189,8 +189,7 @@ class StateRows:
             return self._place_of_json(place)
 
     def place_from_json(self, data: Any) -> Any:
-        """Return a map key that is given as JSON, in the form that it has without the process
-        function.
+        """Return a JSON map key with the types of the state's map keys.
 
         Raises:
             StateTypeError: it is not a map key of the state.
@@ -200,7 +199,7 @@ class StateRows:
     # --------------------------------------------------------------------------------- decoding
 
     def key_end(self, row_key: bytes) -> int:
-        """Return where the key ends in a row key."""
+        """Return the offset of the end of the key in a row key."""
         if self.is_local:
             return GROUP_BYTES
         if self.shape is RowShape.VALUE:
@@ -210,7 +209,10 @@ class StateRows:
         return self.keys.split(row_key)[1]
 
     def place(self, row_key: bytes, end: int) -> Any:
-        """Return what identifies a row among those of its key, which ends at `end`.
+        """Return the place of a row among the rows of its key.
+
+        Parameters:
+            end: the offset of the end of the key in the row key.
 
         Returns:
             A map key; for a list element its position, as text that sorts like the elements; None
@@ -221,16 +223,16 @@ class StateRows:
         return row_key[end:].hex() if self.shape is RowShape.ELEMENTS else None
 
     def value(self, row: bytes) -> Any:
-        """Return the value of a row, as the state returns it."""
+        """Return the value of a row, as the state returns it to the process function."""
         value = self.decode(without_stamp(row) if self._has_stamps else row)
         return value if self.result is None else self.result(value)
 
     def value_of_json(self, data: Any) -> Any:
-        """Return the value of the function's type that a reader without the function sees as JSON.
+        """Return the value, with the function's type, of a JSON value as answers show it.
 
         Raises:
-            QueryError: the type was changed in a way that rows have to say which type they have.
-            StateTypeError: JSON does not say which member of a union it is.
+            QueryError: the state has rows of several stored types.
+            StateTypeError: the JSON value may be of several members of a union.
         """
         if self.state.generation:
             raise QueryError(
@@ -244,7 +246,7 @@ class StateRows:
         return value if self.result is None else self.result(value)
 
     def values(self, rows: Sequence[bytes | None]) -> list[Any]:
-        """Return the values of the rows of several keys; None is a row that is absent."""
+        """Return the values of rows of several keys, in that order. A row of None is absent."""
         absent, decode_all = self.absent, self._decode_all
         if decode_all is None or self._has_stamps or self.result is not None:
             return [absent if row is None else self.value(row) for row in rows]
@@ -254,9 +256,9 @@ class StateRows:
         return [absent if row is None else next(of_rows) for row in rows]
 
     def deadline_us(self, row: bytes) -> int | None:
-        """Return when a row expires by the clock of its TTL, in microseconds; None if never.
+        """Return the deadline of a row by the clock of its TTL, in microseconds; None if permanent.
 
-        Downtime that does not count moves it: this is the time after the downtime so far.
+        Downtime that does not count moves the deadline. The result includes the downtime so far.
         """
         if self._ttl is None:
             return None
@@ -280,10 +282,10 @@ class StateRows:
         return (row for row in rows if unstamped(row[1], era)[1] > until)
 
     def whole(self, rows: Iterable[Row], end: int) -> Any:
-        """Return what a state has for a key, from all rows of the key that have not expired.
+        """Return the value of a state for a key from all rows of the key that have not expired.
 
         Parameters:
-            end: where the key ends in their row keys.
+            end: the offset of the end of the key in their row keys.
 
         Returns:
             A value, a list, or the entries of a map as a dict; for plain data as a list of pairs,
@@ -303,10 +305,10 @@ class StateRows:
     def by_key(
         self, rows: Iterable[Row], most: int | None = None
     ) -> Iterator[tuple[bytes, list[Row]]]:
-        """Yield what the row keys of each key start with, and its rows, of rows in order.
+        """Group rows in key order by key: yield the prefix of its row keys, and its rows.
 
         Parameters:
-            most: how many rows of a key at most; None for all.
+            most: limit of the rows of each key; None for all.
         """
         for prefix, own in groupby(rows, lambda row: row[0][: self.key_end(row[0])]):
             yield prefix, list(islice(own, most))

@@ -30,15 +30,15 @@ V = TypeVar("V")
 _NO_GROUP = b"\x00" * GROUP_BYTES
 
 KEYS_AT_ONCE = 1_000
-"""The number of keys that `get_many` reads together."""
+"""Number of keys that `get_many` reads together."""
 
 
 class Page(NamedTuple, Generic[K, V]):
-    """A part of a scan.
+    """One page of a scan.
 
     Parameters:
-        items: keys with what the state has for them.
-        cursor: continues the scan, at the same epoch; None at its end.
+        items: keys with their values.
+        cursor: continues the scan at the same epoch; None at its end.
     """
 
     items: list[tuple[K, V]]
@@ -49,7 +49,7 @@ class LargeKeyError(QueryError):
     """A key has more rows than a page may have.
 
     Parameters:
-        key: as pages show it.
+        key: in the form of pages.
         cursor: continues the scan after the key.
     """
 
@@ -62,10 +62,10 @@ class ReadableRows(Protocol):
     """The rows of an operator after one epoch, until they are released."""
 
     def get(self, state: str, key: bytes) -> bytes | None:
-        """Return the row at `key`, or None."""
+        """Return the row at `key`; None if there is none."""
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the rows at `keys`, in that order."""
+        """Return the rows at `keys`, in that order; None for keys without a row."""
 
     def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
         """Yield rows with `start <= key < end` in key order."""
@@ -80,11 +80,11 @@ class StateView(Generic[K, V]):
     It keeps its view open, as do its iterators. After the `with` block of the view, or `close`, all
     reads raise QueryError, and so do iterators that have begun.
 
-    Without the process function, keys and values are what JSON can hold, and a key may be given as
-    the operator has it, as JSON, or as its text. With the function they have its types.
+    Without the process function, keys and values have JSON types, and a key argument may have the
+    type of the operator's key, or be JSON or text. With the function, they have its types.
 
     Parameters:
-        rows: how the rows of the state are read.
+        rows: the decoder of the state's rows.
         source: the rows of the operator after the epoch.
         epoch_id: the identity of the epoch.
         manifest: of the epoch.
@@ -100,7 +100,7 @@ class StateView(Generic[K, V]):
         groups: tuple[int, int],
     ) -> None:
         self.epoch = manifest.epoch
-        """The epoch that all reads are of."""
+        """The epoch of all reads."""
         self._rows = rows
         self._source = source
         self._epoch_id = epoch_id
@@ -114,21 +114,21 @@ class StateView(Generic[K, V]):
         self._is_plain = rows.shape is RowShape.VALUE and not rows.may_expire
 
     def through(self, source: ReadableRows) -> Self:
-        """Return the same reads of the same rows, which another object releases."""
+        """Return a copy that reads the same rows through another object, released separately."""
         own = copy(self)
         own._source = source
         return own
 
     @property
     def shape(self) -> RowShape:
-        """What rows a key has: one value, elements of a list, or entries of a map."""
+        """Kind of the rows of a key: one value, elements of a list, or entries of a map."""
         return self._rows.shape
 
     def key_from_json(self, data: Any) -> Any:
-        """Return a key that is given as JSON, in a replica without the process function.
+        """Return the key of a JSON key, in a replica without the process function.
 
-        Text that looks like JSON stays text: `"null"` is not null, and `"5"` is 5 only where keys
-        are ints.
+        Text that looks like JSON stays text: `"null"` is not null, and `"5"` is 5 only if keys are
+        ints.
 
         Raises:
             StateTypeError: it is not a key of the operator.
@@ -136,7 +136,7 @@ class StateView(Generic[K, V]):
         return self._rows.keys.from_json(data)
 
     def shown_key(self, key: K) -> Any:
-        """Return a key as `rows` and the change feed give it.
+        """Return a key in the form of `rows` and the change feed.
 
         Raises:
             StateTypeError: it is not a key of the operator.
@@ -144,7 +144,7 @@ class StateView(Generic[K, V]):
         return self._rows.keys.split(self._prefix(key))[0]
 
     def map_key_from_json(self, data: Any) -> Any:
-        """Return a map key that is given as JSON, likewise.
+        """Return the map key of a JSON map key, as `key_from_json`.
 
         Raises:
             StateTypeError: it is not a map key of the state.
@@ -156,7 +156,7 @@ class StateView(Generic[K, V]):
     # ------------------------------------------------------------------------------ single keys
 
     def get(self, key: K) -> V | None:
-        """Return what the state has for a key.
+        """Return the value of the state for a key.
 
         Returns:
             A value, a list, or a map's entries as a dict; without the function as a list of pairs,
@@ -175,10 +175,10 @@ class StateView(Generic[K, V]):
         return whole
 
     def get_at_most(self, key: K, rows: int) -> V | None:
-        """Return what the state has for a key, if these are not too many rows.
+        """Return the value of the state for a key with at most `rows` rows.
 
         Raises:
-            QueryError: they are more.
+            QueryError: the key has more rows.
             StateTypeError, QueryError: as for `get`.
         """
         found, is_cut = self.get_first(key, rows)
@@ -190,7 +190,7 @@ class StateView(Generic[K, V]):
         return found
 
     def get_first(self, key: K, rows: int) -> tuple[V | None, bool]:
-        """Return what the first rows of a key are together, and whether the state has more.
+        """Return the value of the first rows of a key, and whether the key has more rows.
 
         Raises:
             StateTypeError, QueryError: as for `get`.
@@ -204,7 +204,7 @@ class StateView(Generic[K, V]):
         return whole, len(stored) > rows
 
     def next_expiry(self, key: K) -> dt.datetime | None:
-        """Return when the next row of a key expires, by the clock of its TTL; None if none does.
+        """Return the next deadline of a key's rows by the clock of the TTL; None if none expires.
 
         Raises:
             StateTypeError, QueryError: as for `get`.
@@ -216,10 +216,10 @@ class StateView(Generic[K, V]):
         return None if first is None else instant(first)
 
     def get_many(self, keys: Iterable[K]) -> list[V | None]:
-        """Return what the state has for each key, in that order.
+        """Return the values of the state for several keys, in that order.
 
         Raises:
-            StateTypeError: one of them is not a key of the operator, or it is one key.
+            StateTypeError: one of them is not a key of the operator, or `keys` is a single key.
             QueryError: the replica does not have the key group of one, or the view was closed.
         """
         keys = listed_keys(keys)
@@ -235,7 +235,7 @@ class StateView(Generic[K, V]):
         return values
 
     def entry(self, key: K, map_key: Any) -> Any:
-        """Return one entry of a map without reading the others; None if it is absent.
+        """Return the value of one map entry without reading the others; None if it is absent.
 
         Raises:
             StateTypeError: it is not a key of the operator, or of the map.
@@ -248,7 +248,7 @@ class StateView(Generic[K, V]):
     def entries(
         self, key: K, start: Any = None, end: Any = None, *, reverse: bool = False
     ) -> Iterator[tuple[Any, Any]]:
-        """Yield entries of a map in the order of their keys.
+        """Yield the entries of a map in the order of their keys.
 
         Parameters:
             start: the first map key; None for all.
@@ -266,7 +266,7 @@ class StateView(Generic[K, V]):
             yield rows.place(row_key, len(prefix)), rows.value(row)
 
     def elements(self, key: K, start: int = 0, stop: int | None = None) -> list[Any]:
-        """Return a slice of a list. It reads the list up to `stop`.
+        """Return a slice of a list. This reads the list up to `stop`.
 
         Raises:
             StateTypeError, QueryError: as for `get`, or the state is not a list.
@@ -278,10 +278,10 @@ class StateView(Generic[K, V]):
         return [self._rows.value(row) for _, row in islice(self._stored(prefix), start, stop)]
 
     def expires(self, key: K, place: Any = None) -> dt.datetime | None:
-        """Return when a row expires by the clock of its TTL.
+        """Return the deadline of a row by the clock of its TTL.
 
         Parameters:
-            place: the map key; the index of a list element, from 0 on; None for states with one row
+            place: the map key; the index of a list element, from 0; None for states with one row
                 per key.
 
         Returns:
@@ -316,7 +316,7 @@ class StateView(Generic[K, V]):
     # ----------------------------------------------------------------------------- all the keys
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """Yield every key with what the state has for it, in the order of key groups and keys.
+        """Yield every key with its value, in the order of key groups and keys.
 
         Raises:
             QueryError: the view was closed.
@@ -326,7 +326,7 @@ class StateView(Generic[K, V]):
             yield rows.keys.split(prefix)[0], rows.whole(own, len(prefix))
 
     def rows(self) -> Iterator[tuple[Any, Any, Any]]:
-        """Yield each row as its key, place and value, as the change feed gives them, in the order
+        """Yield the key, place and value of each row in the form of the change feed, in the order
         of key groups and keys.
 
         The place is the map key, or the position of a list element; None for states with one row
@@ -338,7 +338,7 @@ class StateView(Generic[K, V]):
         return self._rows_between(*group_bounds(*self._groups))
 
     def rows_of(self, key: K) -> Iterator[tuple[Any, Any, Any]]:
-        """Yield the rows of one key, likewise.
+        """Yield the rows of one key, as `rows`.
 
         Raises:
             StateTypeError: it is not a key of the operator.
@@ -354,14 +354,14 @@ class StateView(Generic[K, V]):
             yield key, rows.place(row_key, end), rows.value(row)
 
     def stored_rows(self, keys: Sequence[bytes]) -> list[bytes | None] | list[list[Row]]:
-        """Return the rows that have not expired of some keys, as they are stored.
+        """Return the stored rows of some keys that have not expired.
 
         Parameters:
             keys: encoded.
 
         Returns:
-            For each key of a state with one row per key the row, or None; of other states the rows:
-            what follows the key in the row key, and the row.
+            For a state with one row per key, the row of each key, or None. For other states, the
+            rows of each key: the part of the row key after the key, and the row.
 
         Raises:
             StateTypeError: one of them is not a key of the operator.
@@ -375,7 +375,7 @@ class StateView(Generic[K, V]):
         return [[(key[end:], row) for key, row in self._stored(p)] for p, end in found]
 
     def hot_rows(self, keys: Sequence[bytes]) -> list[bytes | None] | None:
-        """Return the same for a state with one row per key, if all rows are in memory; else None.
+        """Return the `stored_rows` of a state with one row per key; None if not all are in memory.
 
         Raises:
             QueryError: the view was closed.
@@ -392,7 +392,7 @@ class StateView(Generic[K, V]):
         return [None if row is None or rows.is_expired(row, now_us) else row for row in of_keys]
 
     def _regrouped(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Return the bytes that the row keys of encoded keys start with."""
+        """Return the prefix of the row keys of each encoded key."""
         try:
             prefixes = [self._rows.keys.regrouped(_NO_GROUP + key) for key in keys]
         except CorruptCheckpointError as error:
@@ -403,11 +403,12 @@ class StateView(Generic[K, V]):
         return prefixes
 
     def forget_hot_rows(self) -> None:
-        """Free the memory of rows that were read, as of an epoch that is not the last any more."""
+        """Free the memory of the hot rows, when the epoch is not the last one any more."""
         self._hot.forget()
 
     def count(self) -> int:
-        """Return the number of rows: values, elements or entries. It reads no row if none expires.
+        """Return the number of rows: values, elements or entries. Without a TTL, no row is read if
+        the replica has all key groups.
 
         Raises:
             QueryError: the view was closed.
@@ -426,7 +427,7 @@ class StateView(Generic[K, V]):
         reverse: bool = False,
         after: K | None = None,
     ) -> Iterator[tuple[K, V]]:
-        """Yield keys in their order with what the state has for them.
+        """Yield the keys of a range in order, with their values.
 
         Keys are stored by key group, so this merges one scan per key group.
 
@@ -458,17 +459,17 @@ class StateView(Generic[K, V]):
         cursor: str | None = None,
         rows: int | None = None,
     ) -> Page[K, V]:
-        """Return a part of a scan, and the cursor for the next part.
+        """Return one page of a scan, and the cursor for the next page.
 
         Parameters:
-            start, end, reverse: as for `scan`, the same for all parts.
-            limit: the maximum number of keys in a part.
-            cursor: of the part before; None for the first part.
-            rows: the maximum number of rows in a part: it ends before the key that exceeds it.
+            start, end, reverse: as for `scan`, the same for all pages.
+            limit: the maximum number of keys in a page.
+            cursor: of the page before; None for the first page.
+            rows: the maximum number of rows in a page: it ends before the key that exceeds it.
                 None for any number.
 
         Raises:
-            LargeKeyError: the first key of the part has more rows.
+            LargeKeyError: the first key of the page has more rows.
             QueryError: the limit is below 1, the cursor is of another epoch, state, range or
                 direction, or is not valid, or the view was closed.
             StateTypeError: a bound is not a key of the operator.
@@ -499,13 +500,12 @@ class StateView(Generic[K, V]):
         return Page(items, None)
 
     def _scan_of(self, start: K | None, end: K | None, reverse: bool) -> PageScan:
-        """Return a scan, for its cursors."""
         keys = self._rows.keys
         first, last = (None if key is None else keys.encode(key) for key in (start, end))
         return PageScan(f"{self._rows.operator.name}.{self._name}", reverse, first, last)
 
     def _key_of_cursor(self, text: str, scan: PageScan) -> bytes:
-        """Return the bytes of the key after which a page begins."""
+        """Check a cursor, and return the bytes of the key after which the page begins."""
         cursor = PageCursor.of_text(text)
         epoch = cursor.epoch_id.epoch
         if epoch != self.epoch:
@@ -530,8 +530,8 @@ class StateView(Generic[K, V]):
         after_key: bytes | None = None,
         most: int | None = None,
     ) -> Iterator[tuple[bytes, K, int, V]]:
-        """Yield the bytes of each key in a range, the key, the number of its rows, and what the
-        state has for it. Of a key with more than `most` rows, one more than these is read.
+        """Yield the bytes of each key in a range, the key, the number of its rows, and its value.
+        At most `most + 1` rows of a key are read.
         """
         rows = self._rows
         first = b"" if start is None else rows.keys.encode(start)
@@ -556,12 +556,12 @@ class StateView(Generic[K, V]):
         *,
         reverse: bool,
     ) -> Iterator[tuple[bytes, list[Row]]]:
-        """Yield the bytes of the keys of a key group in a range, each with its rows in order.
+        """Yield the bytes of each key of a key group in a range, with its rows in order.
 
         Parameters:
             group: the key group, packed.
-            first, last: the bytes of the first key, and of the one after the range; None for all.
-            after: the bytes of the key after which the scan goes on.
+            first, last: the bytes of the first key, and of the key after the range; None for all.
+            after: the bytes of the key after which the scan continues.
             most: as for `_scanned`.
         """
         start, end = group + first, prefix_end(group) if last is None else group + last
@@ -614,7 +614,7 @@ def _check_count(name: str, given: object, use: str, *, least: int = 0) -> None:
     """Check an argument that is a number of keys or rows, or an index.
 
     Raises:
-        QueryError: it is no int, or below `least`.
+        QueryError: it is not an int, or it is below `least`.
     """
     if fault := int_fault(given, use, least=least):
         raise QueryError(f"{name}={shown(given)}{fault}")

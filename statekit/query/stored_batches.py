@@ -1,4 +1,4 @@
-"""The stored rows of an operator after an epoch, in batches of bounded size."""
+"""Stored batches: the rows of an operator after an epoch, in batches of bounded size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def keyed_batches(
 ) -> Generator[tuple[str, RowBatch]]:
     """Yield the rows of keyed states, timers and buffered records, with their names.
 
-    One shard after the other is unpacked on the local disk. Within a shard, families are yielded
+    Shards are unpacked on the local disk one after the other. Within a shard, families are yielded
     one after the other, each in the order of its row keys.
 
     Raises:
@@ -48,7 +48,7 @@ def keyed_batches(
 def shard_batches(
     unpacked: ShardRows, shard: ShardState, families: Sequence[str]
 ) -> Generator[tuple[str, RowBatch]]:
-    """Yield the rows of one shard: as `keyed_batches`, but for the check of their number."""
+    """Yield the rows of one shard, as `keyed_batches`, but without the check of their number."""
     if shard.attempt is None:
         return
     with unpacked.opened(shard, families) as backend:

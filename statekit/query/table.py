@@ -10,11 +10,11 @@
     states with hooks    earlier
     states with a TTL    written, expires
 
-The columns follow from the stored types alone. A value field whose name is taken gets the prefix
+The columns depend only on the stored types. A value field whose name is taken gets the prefix
 `value_`, and then a key field the prefix `key_`; names are compared without case, as in SQL.
 
-The metadata of a column has its stored type (`statekit.type`). `statekit.json` is there if the
-column is JSON text ("all"), or if parts of its values are ("parts").
+The metadata of a column has its stored type (`statekit.type`). It has `statekit.json` if the column
+is JSON text ("all"), or if parts of its values are JSON text ("parts").
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ class Table:
         self.schema = pa.schema([column.field for column in self._columns])
 
     def no_rows(self) -> RowBatch:
-        """Return a batch of no rows, to be extended."""
+        """Return an empty batch that can be extended."""
         return RowBatch([], [], [] if self.family.is_local else None)
 
     def batch(self, rows: RowBatch, *, expired_until: int | None = None) -> pa.RecordBatch:
-        """Return rows as columns. Rows of one key are given together, in order.
+        """Return rows as columns. The rows of a key must be adjacent, also across batches.
 
         Parameters:
             rows: the rows.
-            expired_until: leave out rows that were written then, or before; None to keep all.
+            expired_until: leave out rows written at this time or before; None to keep all.
 
         Raises:
             TooWide: an int needs a wide table.
@@ -97,7 +97,7 @@ def table_for_reading(
     wide: bool = False,
     allow_pickle: bool = False,
 ) -> Table:
-    """Return the table in which a state is shown to people and tools.
+    """Return the table of a state for people and tools.
 
     Parameters:
         family: the state.
@@ -131,7 +131,7 @@ def _checked(family: Family, wanted: Sequence[str], names: Sequence[str]) -> Seq
 def distinct_columns(
     family: Family, values: Iterable[Offered], others: Iterable[Offered]
 ) -> tuple[list[Offered], list[Offered]]:
-    """Return the columns of the key and of the value, with names that no other column has."""
+    """Return the columns of the key and of the value, with names unique among all columns."""
     used = [offered.name for offered in others]
     values = renamed(values, used, "value_")
     return renamed(
@@ -140,14 +140,14 @@ def distinct_columns(
 
 
 def renamed(columns: Iterable[Offered], used_names: Sequence[str], prefix: str) -> list[Offered]:
-    """Return columns with names that differ from all other columns."""
+    """Return columns with unique names: a prefix is added to names that are used already."""
     offered = list(columns)
     names = column_names([column.name for column in offered], used_names, prefix)
     return [column._replace(name=name) for column, name in zip(offered, names, strict=True)]
 
 
 def column_names(wanted: Sequence[str], used_names: Sequence[str], prefix: str) -> list[str]:
-    """Return names for columns that differ from all other columns.
+    """Return unique names for columns: a prefix is added to names that are used already.
 
     >>> column_names(["user", "value", "Value"], ["value"], "key_")
     ['user', 'key_value', 'key_key_Value']
@@ -189,7 +189,7 @@ def timer_columns() -> Iterator[Offered]:
 
 
 def row_key_columns(family: Family, wide: bool) -> Iterator[Offered]:
-    """Yield the columns of what is in the row key beside the key."""
+    """Yield the columns of the other parts of the row key: timers, times, map keys or positions."""
     if family.name == TIMERS:
         yield from timer_columns()
     if family.name in (TIMERS, WAITING):
@@ -221,8 +221,8 @@ def place_columns(state: StateRecord, *, wide: bool) -> Iterator[Offered]:
 
 
 def written_column(family: Family) -> Offered:
-    """Return the column of write times, after downtime that does not count; nulls for rows that do
-    not expire.
+    """Return the column of write times, moved by downtime that does not count; null for rows that
+    do not expire.
     """
     paused_us = 0 if family.state is None else family.state.paused_us
     return plain_column(
@@ -231,7 +231,7 @@ def written_column(family: Family) -> Offered:
 
 
 def expires_column(family: Family) -> Offered:
-    """Return the column of deadlines; nulls for rows that do not expire."""
+    """Return the column of deadlines; null for rows that do not expire."""
     ttl = None if family.state is None else family.state.ttl
     duration = 0
     if family.state is not None and ttl is not None:
@@ -252,6 +252,6 @@ def _of_stamps(family: Family) -> Iterator[Offered]:
 
 
 def _later(written: Times, duration: int) -> Times:
-    """Return times that are later by a duration; those of permanent rows stay."""
+    """Return times plus a duration; times of permanent rows are unchanged."""
     ends = np.clip(written, MIN_MICROS, MAX_MICROS) + duration
     return np.where(np.abs(written) == PERMANENT, written, ends)

@@ -1,4 +1,4 @@
-"""The largest and the most written keys of a state, and the fullest key groups."""
+"""Top keys: the largest and the most written keys of a state, and the largest key groups."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Measure = Literal["size", "rows", "writes"]
 
 
 class TopKey(NamedTuple):
-    """A key of a state.
+    """A key of a state in a ranking.
 
     Parameters:
         state: its name.
         key: as JSON-able data.
-        rows: its rows, expired ones included; of a ranking by writes None.
-        bytes: bytes of its row keys and rows; likewise.
-        writes: how often it was written in the kept epochs; None in other rankings.
+        rows: number of its rows, including expired ones; None in a ranking by writes.
+        bytes: size of its row keys and rows; None in a ranking by writes.
+        writes: number of its writes in the kept epochs; None in other rankings.
     """
 
     state: str
@@ -51,10 +51,11 @@ class TopKeys(NamedTuple):
     """The first keys of a ranking.
 
     Parameters:
-        keys: the first ones first.
-        groups: key groups with their rows, the fullest first; empty in a ranking by writes.
-        epochs: the first and the last epoch whose writes were counted; None in other rankings.
-            Of the first kept epoch they are unknown, unless it is the first of all.
+        keys: in the order of the ranking.
+        groups: key groups with their numbers of rows, the largest first; empty in a ranking by
+            writes.
+        epochs: the first and the last epoch whose writes were counted; None in other rankings. The
+            writes of the first kept epoch are unknown, unless it is the first epoch of all.
     """
 
     keys: list[TopKey]
@@ -63,7 +64,7 @@ class TopKeys(NamedTuple):
 
 
 class _Size(NamedTuple):
-    """The size of a key. Sizes compare by what they are ranked by."""
+    """The size of a key. `order` is the measure of the ranking, so that sizes compare by it."""
 
     order: int
     rows: int
@@ -82,10 +83,10 @@ def first_keys(
 ) -> TopKeys:
     """Return the first keys of an operator in a ranking.
 
-    Each state counts for itself. By size or rows, all rows of the epoch are read once, and memory
-    does not depend on their number. By writes, the keys in the change files of all kept epochs are
-    counted, and memory follows the number of different keys; repeated writes of a key within an
-    epoch that were combined count once.
+    Keys are ranked per state. By size or rows, all rows of the epoch are read once, and memory does
+    not depend on their number. By writes, the keys in the change files of all kept epochs are
+    counted, and memory grows with the number of different keys. Writes of a row that were combined
+    within an epoch count once.
 
     Parameters:
         checkpoint: the checkpoint at an epoch.
@@ -121,7 +122,7 @@ def first_keys(
 def _families(
     record: OperatorRecord, state: str | Collection[str] | None, epoch: int
 ) -> tuple[str, ...]:
-    """Return the states that are ranked, in the order of the operator.
+    """Return the states to rank, in the order of the operator.
 
     Raises:
         QueryError: there is no keyed state of a name.
@@ -138,7 +139,6 @@ def _families(
 
 
 def _keys_of(family: Family, rows: RowBatch) -> list[bytes]:
-    """Return the encoded key of each row."""
     keys: list[bytes] = RowParts(family, rows, Positions()).key_bytes.to_pylist()
     return keys
 
@@ -149,8 +149,8 @@ def _sizes(
     groups: Counter[int],
     by: Measure,
 ) -> Iterator[_Size]:
-    """Yield the size of each key, and count rows per key group. Rows of a key come together, except
-    buffered records, which are counted at the end.
+    """Yield the size of each key, and count rows per key group. The rows of a key are adjacent.
+    Buffered records are not: the sizes of their keys are yielded at the end.
     """
     scattered: dict[bytes, list[int]] = {}
     current, rows, size = ("", b""), 0, 0
@@ -203,7 +203,6 @@ def _most_written(
 
 
 def _written_keys(family: Family, batch: pa.RecordBatch) -> list[bytes]:
-    """Return the encoded keys of the mutations of one state."""
     states, ops, keys = (column.to_pylist() for column in batch.columns)
     ranges_have_keys = family.name != WAITING  # those of buffered records end at a time
     row_keys = [
@@ -215,7 +214,7 @@ def _written_keys(family: Family, batch: pa.RecordBatch) -> list[bytes]:
 
 
 def _history(checkpoint: CheckpointReader) -> list[int]:
-    """Return the kept epochs that the epoch continues, and itself."""
+    """Return the kept epochs that were not rolled back, up to the epoch of the reader."""
     last = checkpoint.manifest
     return [n for n in checkpoint.epochs if n <= last.epoch and not last.has_abandoned(n)]
 
@@ -229,7 +228,7 @@ def _first_counted(checkpoint: CheckpointReader) -> int:
     """Return the first epoch whose writes are known.
 
     Raises:
-        QueryError: there is none up to the epoch.
+        QueryError: there is no such epoch up to the epoch of the reader.
     """
     first, *later = _history(checkpoint)
     if _manifest(checkpoint, first).previous is None:
@@ -244,10 +243,10 @@ def _first_counted(checkpoint: CheckpointReader) -> int:
 
 
 def _files_of_epochs(checkpoint: CheckpointReader, operator: str) -> Iterator[FileRef]:
-    """Yield the change files of keyed state that the kept epochs have added.
+    """Yield the change files of keyed state that the kept epochs added.
 
-    If earlier epochs were collected, it is not known which files the first kept one has added.
-    Epochs that change files do not lead to, as after a rollback, count as epochs without writes.
+    If earlier epochs were collected, the files that the first kept one added are unknown. Epochs
+    that change files do not lead to, as after a rollback, count as epochs without writes.
 
     Raises:
         CorruptCheckpointError: a manifest between them is missing.

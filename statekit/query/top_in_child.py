@@ -1,6 +1,6 @@
-"""The ranking of keys in a process of its own: `python -m statekit.query.top_in_child`.
+"""Ranking of keys in a process of its own: `python -m statekit.query.top_in_child`.
 
-Counting reads all rows of a state, which would slow down a process that serves others.
+A ranking reads all rows of a state, which would slow down a process that serves requests.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from statekit.query.top import Measure, first_keys
 
 
 class TopRequest(msgspec.Struct, frozen=True):
-    """A ranking: the parameters of `top`.
+    """Request for a ranking: the parameters of `first_keys`.
 
     Parameters:
-        memory_bytes: how much memory the process may take; None for any size.
+        memory_bytes: memory limit of the process; None for no limit.
     """
 
     checkpoint: str
@@ -47,7 +47,7 @@ def top_as_json(
         timeout_s: the longest time, in seconds.
         is_unwanted: asked while the child runs; it is ended once nobody wants the answer.
         below: where the directory for its files is created; None for `TMPDIR`.
-        niceness: how much the scheduler prefers other processes.
+        niceness: of the process, so that the scheduler prefers others.
 
     Raises:
         ChildLimitError: it takes too long, or too much memory.

@@ -1,4 +1,4 @@
-"""The columns of stored values: one per field of a struct, or one for other values."""
+"""Value columns: one column per field of a struct, or one column for other values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TableColumn(NamedTuple):
 
 
 class Offered(NamedTuple):
-    """A column that a table may have.
+    """A column that a table can build.
 
     Parameters:
         name: its name, unless another column has it.
@@ -44,7 +44,7 @@ class Offered(NamedTuple):
 
 
 def typed_field(name: str, column: Column | KeyColumn, schema: Schema) -> pa.Field:
-    """Return a field with the stored type in its metadata, and whether it is JSON text."""
+    """Return a field with metadata: its stored type, and a mark if it has JSON text."""
     metadata = {"statekit.type": str(schema)}
     if column.has_json:
         metadata["statekit.json"] = "all" if column.is_json else "parts"
@@ -56,7 +56,7 @@ def value_columns(family: Family, *, wide: bool, allow_pickle: bool) -> Iterator
 
     Parameters:
         wide: give ints 20 digits.
-        allow_pickle: unpickle values; else such a column raises QueryError when it is built.
+        allow_pickle: unpickle values; if False, building a pickled column raises QueryError.
     """
     if family.name == TIMERS:
         return
@@ -74,7 +74,7 @@ def value_columns(family: Family, *, wide: bool, allow_pickle: bool) -> Iterator
 
 
 def whole_values(family: Family, *, wide: bool) -> TableColumn:
-    """Return one column with the values. Pickled ones and those of earlier generations are null."""
+    """Return one column with the values. Pickled values and earlier generations are null."""
     schema, codec = _stored_type(family)
     if codec == PickleCodec.name:
         text = pa.string()
@@ -90,7 +90,6 @@ def whole_values(family: Family, *, wide: bool) -> TableColumn:
 
 
 def _stored_type(family: Family) -> tuple[Schema, str]:
-    """Return the type of the values and their codec."""
     if family.name == WAITING:
         return Schema.from_json(family.operator.ordered), "msgpack"
     assert family.state is not None, "all others are states"
@@ -102,7 +101,7 @@ def _encoded(family: Family, parts: RowParts) -> list[bytes]:
 
 
 class _Fields:
-    """The fields of structs, of which only the wanted ones are decoded.
+    """The fields of structs. Only the wanted fields are decoded.
 
     Parameters:
         family: the state.
@@ -122,7 +121,7 @@ class _Fields:
         self._last: tuple[RowParts, dict[str, pa.Array]] | None = None
 
     def builder(self, field: str) -> Callable[[str], TableColumn]:
-        """Return what builds the column of a field."""
+        """Return the function that builds the column of a field."""
 
         def build(name: str) -> TableColumn:
             self._wanted.append(field)
@@ -137,7 +136,7 @@ class _Fields:
         return struct, Decoder(struct.wire, self._schema.brief)
 
     def _arrays(self, parts: RowParts) -> dict[str, pa.Array]:
-        """Return the wanted fields of a batch, which are decoded together."""
+        """Return the wanted fields of a batch. They are decoded together, once per batch."""
         if self._last is None or self._last[0] is not parts:
             struct, decode = self._struct
             arrays = struct.arrays(decode(_encoded(self._family, parts)))

@@ -35,11 +35,11 @@ class PublishedEpoch:
         id: the identity of the epoch.
         manifest: of the epoch.
         job: the job file in force.
-        rows: of each operator that the replica has.
-        groups: the key groups that it has.
+        rows: by operator, for those that the replica follows.
+        groups: the first and the last key group of the replica.
         functions: process functions, by the name of their operator.
         allow_pickle: unpickle values.
-        views: those of it that were taken, and that somebody still has.
+        views: the views of this epoch that are still referenced.
     """
 
     id: EpochId
@@ -53,7 +53,7 @@ class PublishedEpoch:
     _states: dict[tuple[str, str], StateView[Any, Any]] = field(default_factory=dict)
 
     def state(self, operator: str, state: str) -> StateView[Any, Any]:
-        """Return the reads of a state."""
+        """Return the view of a keyed state. It is created at the first call."""
         view = self._states.get((operator, state))
         if view is None:
             rows = self.state_rows(operator, state)
@@ -67,7 +67,7 @@ class PublishedEpoch:
         return view
 
     def state_rows(self, operator: str, state: str) -> StateRows:
-        """Return how the rows of a state are read."""
+        """Return the decoder of a state's rows."""
         function = self.functions.get(operator)
         return StateRows(self.job, operator, state, function, allow_pickle=self.allow_pickle)
 
@@ -83,35 +83,35 @@ class PublishedEpoch:
         return rows
 
     def is_viewed(self, timeout_s: float) -> bool:
-        """Return whether an open view of it was taken less than a timeout ago."""
+        """Return whether an open view of the epoch was taken less than `timeout_s` seconds ago."""
         now_s = stopwatch_s()
         return any(view.is_open and now_s - view.opened_s < timeout_s for view in self.views)
 
     @property
     def is_damaged(self) -> bool:
-        """Whether local files that its rows are in are damaged."""
+        """True if local files of its rows are damaged."""
         return any(rows.is_damaged for rows in self.rows.values())
 
     def forget_hot_rows(self) -> None:
-        """Free memory that only the last epoch is worth."""
+        """Free the memory of hot rows: only the last epoch keeps them."""
         for state in tuple(self._states.values()):
             state.forget_hot_rows()
 
     def close(self, why: str) -> None:
-        """Release the rows."""
+        """Release the rows. Later reads raise QueryError with the message `why`."""
         for rows in self.rows.values():
             rows.close(why)
 
 
 class View(Closing):
-    """All states after one epoch: any number of reads, across operators, that belong together.
+    """All states after one epoch, for several reads of the same epoch, also across operators.
 
-    Created by `Replica.at`. Use it in a `with` block, or close it: a view that is kept open keeps
-    disk space. What it returned keeps it open, and cannot be read any more after it was closed.
+    Created by `Replica.at`. Use it in a `with` block, or close it: an open view keeps disk space.
+    Its state views and iterators keep it open. After it was closed, they cannot be read any more.
 
     Attributes:
-        is_open: whether it was not closed.
-        opened_s: when it was taken, by a monotonic clock.
+        is_open: False after it was closed.
+        opened_s: the time at which it was taken, in seconds of a monotonic clock.
     """
 
     def __init__(self, published: PublishedEpoch, replica: object) -> None:
@@ -123,7 +123,7 @@ class View(Closing):
 
     @property
     def epoch(self) -> int:
-        """The epoch that all reads are of."""
+        """The epoch of all reads."""
         return self._published.manifest.epoch
 
     @property
@@ -140,7 +140,7 @@ class View(Closing):
 
     @property
     def cause(self) -> Cause:
-        """What made the epoch."""
+        """The cause of the epoch."""
         return self._published.manifest.cause
 
     @property
@@ -150,16 +150,16 @@ class View(Closing):
 
     @property
     def processing_time_us(self) -> int:
-        """The same in microseconds since 1970."""
+        """The processing time of the epoch, in microseconds since 1970 UTC."""
         return self._published.manifest.processing_time_us
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """The names of the operators that the replica follows."""
+        """Names of the operators that the replica follows."""
         return tuple(self._published.rows)
 
     def record(self, operator: str) -> OperatorRecord:
-        """Return what the job file says of an operator.
+        """Return the record of an operator in the job file.
 
         Raises:
             QueryError: there is no such operator.
@@ -173,11 +173,11 @@ class View(Closing):
 
     @property
     def job_file_checksum(self) -> str:
-        """The checksum of that file: types are the same while it is."""
+        """The checksum of the job file: while it is the same, types are the same."""
         return self._published.manifest.job_file.checksum
 
     def sizes(self, operator: str) -> dict[str, tuple[int, int]]:
-        """Return the rows and bytes of each state of an operator.
+        """Return the numbers of rows and bytes of each state of an operator.
 
         Raises:
             QueryError: the replica does not follow it.
@@ -200,7 +200,7 @@ class View(Closing):
         return None if watermark is None or watermark == BEGINNING else instant(watermark)
 
     def held_back(self, operator: str) -> HeldBack | None:
-        """Return the input that the event time of an operator waits for; None if it waits for none.
+        """Return the input that holds back the event time of an operator; None if there is none.
 
         Raises:
             QueryError: the replica does not follow it.
@@ -209,7 +209,7 @@ class View(Closing):
         return self._published.manifest.operators[operator].held_back
 
     def state(self, operator: str, state: str) -> StateView[Any, Any]:
-        """Return the reads of a keyed state.
+        """Return the view of a keyed state.
 
         Raises:
             QueryError: there is no such operator or state, the state belongs to shards, or its
@@ -223,8 +223,8 @@ class View(Closing):
     def operator_state(self, operator: str, state: str) -> dict[int, Any]:
         """Return operator state or broadcast state, by the number of the shard.
 
-        A replica of a part of the key groups has that of each shard with key groups in the part.
-        Broadcast state is the same in all shards.
+        A replica of a part of the key groups has the operator state of each shard with key groups
+        in the part. Broadcast state is the same in all shards.
 
         Raises:
             QueryError: there is no such operator or state, or the state belongs to keys.
@@ -246,8 +246,8 @@ class View(Closing):
         return found
 
     def timers(self, operator: str, key: Any = None) -> Iterator[tuple[Any, Timer]]:
-        """Yield pending timers: those of a key by clock and time, or all by key group, key, clock
-        and time.
+        """Yield pending timers: those of a key in the order of clock and time, or all in the order
+        of key group, key, clock and time.
 
         Parameters:
             key: None for all keys.
@@ -287,7 +287,7 @@ class View(Closing):
 
 
 class _ViewedRows:
-    """The rows of an operator, while a view is open. It keeps the view."""
+    """The rows of an operator, while a view is open. They keep a reference to the view."""
 
     def __init__(self, view: View, rows: EpochRows) -> None:
         self._view = view

@@ -1,4 +1,4 @@
-"""What a recorder keeps: the newest epochs, up to its limit."""
+"""Kept recordings: the newest epochs of a recorder, up to its limit."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _LOG = logging.getLogger("statekit.recorder")
 
 
 class KeptRecordings:
-    """Removes the oldest epochs of a recorder when there is too much. In the driver.
+    """Removes the oldest epochs of a recorder above its limit. Used by the driver.
 
     Parameters:
-        recorder: whose.
+        recorder: the recorder.
 
     Raises:
         StatekitError: its path cannot be opened.
@@ -28,9 +28,10 @@ class KeptRecordings:
         self._bytes: dict[int, int] | None = None
 
     def committed(self, epoch: int) -> None:
-        """Remove what is too much after an epoch. The cost follows what that epoch recorded.
+        """Remove the oldest epochs above the limit, after an epoch was committed. After the first
+        call, only the files of that epoch are listed.
 
-        Failures are logged: the job goes on.
+        Failures are logged, and the job continues.
         """
         try:
             if self._bytes is None:
@@ -45,7 +46,7 @@ class KeptRecordings:
             _LOG.warning("old recordings are not removed: %s", error)
 
     def _listed(self, under: str) -> dict[int, int]:
-        """Return the bytes of the epochs in a folder."""
+        """Return the size of each epoch with files below a folder, in bytes."""
         found: dict[int, int] = {}
         for file in self._store.listed(under):
             if (epoch := epoch_of(file.path)) is not None:

@@ -1,4 +1,4 @@
-"""`Recorder`: which records of a job are kept, and where."""
+"""`Recorder`: the options for recording the input of a job."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _SHARES = 1_000_000
 class Recorder:
     """Keeps the input of a job's shards, so that `statekit replay` can run an epoch again.
 
-    Records are kept right before the function gets them, so also those that it fails on. Pass it to
-    `job.start` or `job.run`.
+    Records are kept before the function processes them, and so are those that it fails on. Pass the
+    recorder to `job.start` or `job.run`.
 
     Parameters:
         path: a directory of its own, or an object store URL, which all workers can write to; or
             the folder `recorded` of the checkpoint, where `statekit replay` looks by itself.
         operators: the names of the operators; None for all.
         shards: the numbers of the shards; None for all.
-        sample: the share of the epochs that is kept; a failed epoch is kept as any other.
-        limit: how much is kept in all, in bytes or as "1GB". The oldest epochs are removed when
-            there is more; of one epoch, each shard keeps its part of the limit at most.
+        sample: the share of the epochs that is kept. A failed epoch is treated as any other.
+        limit: limit of all recordings, in bytes or as "1GB". Above it, the oldest epochs are
+            removed. In one epoch, each shard keeps at most its part of the limit.
 
     Raises:
         StateTypeError: an option is not valid.
@@ -64,12 +64,12 @@ class Recorder:
 
     @property
     def limit_bytes(self) -> int:
-        """The limit as a number."""
+        """The limit in bytes."""
         limit = self.limit
         return size_bytes(limit, "Recorder(limit)") if isinstance(limit, str) else limit
 
     def keeps(self, operator: str, epoch: int, shard: int) -> bool:
-        """Return whether the input of a shard is kept. It is the same in a replay."""
+        """Return whether the input of a shard is kept. The result is the same in a replay."""
         if self.operators is not None and operator not in self.operators:
             return False
         if self.shards is not None and shard not in self.shards:
@@ -78,13 +78,13 @@ class Recorder:
 
 
 def check_recorder(given: object, operators: Sequence[str]) -> None:
-    """Check a recorder of a job.
+    """Check the recorder of a job.
 
     Parameters:
         operators: of the job.
 
     Raises:
-        StateTypeError: it is none, or names an operator that the job does not have.
+        StateTypeError: it is not a recorder, or has an operator that the job does not have.
     """
     if not isinstance(given, Recorder):
         raise StateTypeError(f"record={shown(given, 100)}: give a recorder, as sk.Recorder(path)")

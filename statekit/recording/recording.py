@@ -1,10 +1,10 @@
-"""The records that a shard got in one attempt at an epoch: written part by part, and read again.
+"""Recording: writes and reads the records of a shard in one attempt at an epoch, in parts.
 
     <epoch>/<operator>/<shard>-<attempt>.<part>
 
-A part is a checksum of all that follows, a line of JSON, and a pickled list of broadcast records
-and keyed batches. Records are bytes of the codec of their types, so that classes of a script are
-found again by another one; what their types do not allow is pickled.
+A part is a checksum of the rest of the part, a line of JSON, and a pickled list of broadcast
+records and keyed batches. Records are encoded by the codec of their types, so that another script
+can read records of a script's classes. Records that the codec does not accept are pickled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ from statekit.records.union import Records
 _LOG = logging.getLogger("statekit.recorder")
 _VERSION = 1
 _PART_BYTES = 64 * 1024
-"""Smaller batches wait for the next one; all but the first, which may be the one that kills."""
+"""Minimum size of a part: smaller batches are buffered. The first batch is always written at once,
+since it may be the one that kills the process.
+"""
 
 _BYTES_OF_A_RECORD = 40  # an estimate, to decide when a part is large enough
 
@@ -41,7 +43,7 @@ _FOLDER = re.compile(r"([0-9]{20})/")
 _NAME = re.compile(r"([0-9]{20})/([^/]+)/([0-9]+)-([0-9a-f]{32})\.([0-9]{6})")
 
 _Part = tuple[str, int, Any]
-"""What it is, the number of a broadcast input, and the records or batch."""
+"""Kind ("broadcast" or "batch"), number of the broadcast input, and the records or the batch."""
 
 
 def folder_of(epoch: int) -> str:
@@ -50,7 +52,7 @@ def folder_of(epoch: int) -> str:
 
 
 def epoch_of(path: str) -> int | None:
-    """Return the epoch in whose folder a file is; None if it is in no such folder.
+    """Return the epoch of the folder of a file; None if it is not in the folder of an epoch.
 
     >>> epoch_of(f"{folder_of(12)}/count/0-{'a' * 32}.000001"), epoch_of("tmp/draft")
     (12, None)
@@ -60,10 +62,10 @@ def epoch_of(path: str) -> int | None:
 
 
 class RecordForm:
-    """How records of some types are stored.
+    """The stored form of records of given types.
 
     Parameters:
-        records: their types; None for none.
+        records: the types; None to pickle all records.
     """
 
     def __init__(self, records: Records | None) -> None:
@@ -72,7 +74,7 @@ class RecordForm:
             try:
                 self._codec = value_codec(records.cls)
             except StateTypeError:
-                self._codec = None  # types that no state could have
+                self._codec = None  # types without a codec: their records are pickled
 
     def stored(self, records: Sequence[Any]) -> list[Any]:
         """Return the stored form of records."""
@@ -84,7 +86,7 @@ class RecordForm:
         return False, copy.deepcopy(record)  # the function may change it before it is written
 
     def read(self, stored: Iterable[Any]) -> list[Any]:
-        """Return records.
+        """Return the records of their stored form.
 
         Raises:
             CorruptCheckpointError: their types have changed so much that they cannot be read.
@@ -102,16 +104,16 @@ class RecordForm:
 
 
 class Recording:
-    """Takes the records of a shard in one attempt at an epoch.
+    """Writes the records of a shard in one attempt at an epoch.
 
-    If it cannot be written, that is logged, and the job goes on.
+    If a part cannot be written, the failure is logged, and the job continues.
 
     Parameters:
         store: the recorder's.
         process: the function that gets the records.
         plan: the shard and the times of the epoch.
-        shards: how many there are.
-        limit_bytes: no more is kept.
+        shards: the number of shards.
+        limit_bytes: limit of the written bytes.
     """
 
     def __init__(
@@ -136,12 +138,12 @@ class Recording:
         self._state = "open"
 
     def add_broadcast(self, broadcast: BroadcastRecords) -> None:
-        """Add broadcast records, before the function gets them."""
+        """Add broadcast records, before the function processes them."""
         number, records = broadcast
         self._add(("broadcast", number, self._broadcast_form.stored(records)))
 
     def add(self, batch: KeyedBatch) -> None:
-        """Add records, before the function gets them."""
+        """Add records, before the function processes them."""
         stored = batch._replace(records=self._form.stored(batch.records))
         self._add(("batch", 0, tuple(map(list, stored))))
 
@@ -155,16 +157,16 @@ class Recording:
             self._write("open")
 
     def close(self, *, is_whole: bool) -> None:
-        """Write what waits.
+        """Write the buffered records as the last part.
 
         Parameters:
-            is_whole: whether the function has got all records.
+            is_whole: True if the function has processed all records.
         """
         if self._state == "open":
             self._write("whole" if is_whole else "failed")
 
     def _write(self, state: str) -> None:
-        """Write a part.
+        """Write the buffered records as a part.
 
         Parameters:
             state: "open" if more may follow; "whole", "failed" or "cut" in the last part.
@@ -199,17 +201,17 @@ class Recording:
 
 @dataclass
 class Recorded:
-    """What was recorded of an attempt.
+    """The recorded input of an attempt.
 
     Parameters:
-        operator, epoch, shard: whose records these are.
+        operator, epoch, shard: of the attempt.
         checkpoint: the id of the checkpoint.
-        shards: how many shards there were.
+        shards: the number of shards of the operator.
         watermark_us, processing_time_us: the times of the epoch.
         state: "whole"; "failed" if the function failed, "open" if its process was killed, "cut" if
             there were more records than the limit allowed.
         broadcast: of each broadcast input.
-        batches: in the order in which the function got them.
+        batches: in the order in which the function processed them.
     """
 
     operator: str
@@ -225,7 +227,7 @@ class Recorded:
 
     @property
     def records(self) -> int:
-        """How many records there are."""
+        """Number of records."""
         return sum(len(batch.tokens) for batch in self.batches) + sum(
             len(records) for _, records in self.broadcast
         )
@@ -234,9 +236,9 @@ class Recorded:
 def recorded(
     store: Store, process: Process[Any, Any, Any], name: str, epoch: int
 ) -> list[Recorded]:
-    """Return what was recorded of an operator in an epoch, one attempt of each shard.
+    """Return the recorded input of an operator in an epoch, one attempt for each shard.
 
-    That is an attempt in which the function got all records; of others, the one with the most.
+    An attempt in which the function processed all records is preferred, then the one with the most.
 
     Parameters:
         store: the recorder's.
@@ -244,7 +246,7 @@ def recorded(
         name: of the operator.
 
     Raises:
-        QueryError: nothing was recorded, or not all.
+        QueryError: nothing was recorded, or the records exceeded the limit.
         CorruptCheckpointError: a part is damaged or missing.
     """
     attempts: dict[tuple[int, str], dict[int, str]] = {}
@@ -276,7 +278,7 @@ def recorded(
 
 
 def _kept(store: Store, name: str) -> str:
-    """Return which epochs there are, for an error."""
+    """Return the recorded epochs of an operator as text, for an error."""
     matches = filter(None, map(_NAME.fullmatch, store.tree("")))
     epochs = sorted({int(match[1]) for match in matches if match[2] == name})
     if not epochs:
@@ -287,7 +289,6 @@ def _kept(store: Store, name: str) -> str:
 def _read(
     store: Store, process: Process[Any, Any, Any], found: Recorded, parts: dict[int, str]
 ) -> Recorded:
-    """Read the parts of an attempt."""
     form = RecordForm(None if process.traits.takes_columns else process.taken)
     broadcast_form = RecordForm(process.handlers.record_type)
     for number in range(len(parts)):
@@ -311,7 +312,7 @@ def _read(
 
 
 def _sealed(head: dict[str, Any], content: bytes) -> bytes:
-    """Return a part with a checksum of all of it."""
+    """Return the bytes of a part, with a checksum at the start."""
     line = json.dumps(head).encode()
     total = xxhash.xxh3_64_hexdigest(line + b"\n" + content)
     return b"%s %s\n%s" % (total.encode(), line, content)

@@ -1,6 +1,6 @@
-"""Access: who may read what.
+"""Access: the tokens of a server, and the jobs, operators and states that each may read.
 
-A file of tokens is JSON, and has no token itself:
+A file of tokens is JSON. It has the digests of the tokens, and not the tokens themselves:
 
     {"tokens": [{"name": "reports", "sha256": "…", "read": ["shop", "shop/orders/total"]}]}
 
@@ -21,7 +21,7 @@ from statekit.server.problems import Problem
 
 
 class Token(BaseModel):
-    """Whoever has this token may read what it names."""
+    """A token, and the names of the jobs, operators and states that it may read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -31,11 +31,11 @@ class Token(BaseModel):
 
     @property
     def may_read_all(self) -> bool:
-        """Whether it may read every job."""
+        """True if the token may read every job."""
         return "*" in self.read
 
     def may_read(self, job: str, operator: str = "", state: str = "") -> bool:
-        """Return whether it names a job, an operator or a state, or what contains it.
+        """Return whether the token may read all of a job, of an operator or of a state.
 
         >>> token = Token(name="reports", sha256="0" * 64, read=("shop/orders",))
         >>> token.may_read("shop", "orders", "total"), token.may_read("shop")
@@ -44,12 +44,12 @@ class Token(BaseModel):
         return self.may_read_place(*(part for part in (job, operator, state) if part))
 
     def may_read_place(self, *place: str) -> bool:
-        """Return the same for the parts of a place, which may be empty."""
+        """Return whether the token may read all of a place: job, operator and state, or less."""
         wider = {"/".join(place[:depth]) for depth in range(1, len(place) + 1)}
         return self.may_read_all or not wider.isdisjoint(self.read)
 
     def sees(self, *place: str) -> bool:
-        """Return whether it may read something of a job, or of an operator."""
+        """Return whether the token may read any state of a job, or of an operator."""
         inside = "/".join((*place, ""))
         return self.may_read_place(*place) or any(name.startswith(inside) for name in self.read)
 
@@ -61,17 +61,17 @@ class _TokenFile(BaseModel):
 
 
 EVERYTHING = Token(name="anyone", sha256="0" * 64, read=("*",))
-"""What a server without tokens lets everyone read."""
+"""The token of every request to a server without tokens."""
 
 
 class Access:
     """Finds tokens by their digests. The file is read again when it has changed.
 
     Parameters:
-        file: the file of tokens; None lets everyone read everything.
+        file: the file of tokens; None to let everyone read everything.
 
     Raises:
-        StateTypeError: the file cannot be read, or is none of tokens.
+        StateTypeError: the file cannot be read, or is not a file of tokens.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -83,7 +83,7 @@ class Access:
 
     @property
     def is_open(self) -> bool:
-        """Whether everyone may read everything."""
+        """True if everyone may read everything."""
         return self._file is None
 
     def token(self, digest: str) -> Token | None:
@@ -96,13 +96,13 @@ class Access:
             return EVERYTHING
         self._refresh(self._file)
         found = None
-        for token in self._tokens:  # all of them, so that the time says nothing
+        for token in self._tokens:  # all of them, so that the time does not depend on the token
             if hmac.compare_digest(token.sha256, digest):
                 found = token
         return found
 
     def _refresh(self, file: Path) -> None:
-        """Read the file again if it has changed. A file that cannot be read lets nobody in."""
+        """Read the file again if it has changed. If it cannot be read, no token is accepted."""
         try:
             stamp = _stamp(file)
             if stamp != self._stamp:
@@ -112,12 +112,12 @@ class Access:
 
 
 def forbidden(place: str) -> Problem:
-    """Return the problem of a token that does not name what is asked for."""
+    """Return the problem for a token that may not read a place."""
     return Problem(403, "forbidden", f"this token may not read {place}: ask for one that may")
 
 
 def digest_of(token: str) -> str:
-    """Return what the file has for a token."""
+    """Return the digest of a token, as in the file: SHA-256 in hex."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -133,7 +133,7 @@ def tokens_of(file: Path) -> tuple[Token, ...]:
     """Return the tokens of a file.
 
     Raises:
-        StateTypeError: it cannot be read, or is none of tokens.
+        StateTypeError: it cannot be read, or is not a file of tokens.
     """
     try:
         return _TokenFile.model_validate_json(file.read_bytes()).tokens

@@ -1,7 +1,7 @@
-"""Answers: values as JSON with the facts of their epoch, and tags by which clients ask for changes.
+"""Answers: values as JSON with the facts of their epoch, and tags for conditional requests.
 
-A tag says what the value is, and not of which epoch: a client that has the value gets 304 as long
-as it stays the same.
+A tag depends on the value, and not on the epoch: a client that has the value gets 304 as long as
+the value stays the same.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ encode = msgspec.json.Encoder().encode
 
 
 def tag_of(value: bytes) -> str:
-    """Return the weak tag of a value as JSON: equal values have equal ones."""
+    """Return the weak tag of a JSON value: equal values have equal tags."""
     return f'W/"{xxhash.xxh3_128_hexdigest(value)}"'
 
 
 def is_known(tag: str, if_none_match: str | None) -> bool:
-    """Return whether a client has what has this tag.
+    """Return whether an `If-None-Match` header has a tag: the client then has the value.
 
     >>> is_known('W/"a"', 'W/"b", W/"a"'), is_known('W/"a"', '"a"'), is_known('W/"a"', None)
     (True, True, False)

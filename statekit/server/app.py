@@ -1,4 +1,4 @@
-"""The application: routes, problems and the life of served jobs together, as ASGI."""
+"""The ASGI application: the routes, the problems and the lifecycle of served jobs."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ _EXPOSED = (
     *("Accept-Ranges", "Content-Range", "ETag", "Retry-After", "Statekit-Epoch"),
     "Statekit-Is-Cut",
 )
-"""Headers of requests and answers, which pages of other sites may give and read."""
+"""Headers of answers that pages of other sites may read. `_GIVEN` are those they may send."""
 
 _logger = logging.getLogger("statekit.server")
 
 
 class Application:
-    """Serves some jobs, as an ASGI application. It closes them when it ends.
+    """ASGI application that serves jobs. It closes them when it ends.
 
     Parameters:
         jobs: by alias.
-        access: who may read what.
-        hosts: names that requests may call the server by; "*" for all. They keep a page of another
-            site, whose name leads to this machine, from reading a server without tokens.
+        access: the tokens, and the states that each may read.
+        hosts: names of the server that requests may use; "*" for all. They keep a page of another
+            site, whose name resolves to this machine, from reading a server without tokens.
         limits: of requests.
         disk: of the server.
         origins: sites whose pages may read the server.
@@ -113,9 +113,7 @@ class Application:
         await self._app(scope, receive, send)
 
     def end_streams(self) -> None:
-        """End all streams of events, which would otherwise go on for ever, all waits, and all work
-        that takes long.
-        """
+        """End all event streams, which have no end of their own, all waits, and all long work."""
         self._served.live.close()
         for work in self._served.long_works:
             work.end()
@@ -138,7 +136,7 @@ class Application:
 
 
 def _for_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
-    """Return an application that pages of other sites may read. Errors are readable, too."""
+    """Return an application whose answers, including errors, pages of these sites may read."""
     if not origins:
         return app
     return _Origins(
@@ -152,7 +150,7 @@ def _for_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
 
 
 def _heads_of(routes: APIRouter) -> APIRouter:
-    """Return routes that answer HEAD wherever GET is. The server leaves the content out."""
+    """Return a HEAD route for each GET route. The server leaves the content out."""
     heads = APIRouter()
     for route in routes.routes:
         if isinstance(route, APIRoute) and "GET" in (route.methods or ()):
@@ -163,7 +161,7 @@ def _heads_of(routes: APIRouter) -> APIRouter:
 
 
 class _Origins(CORSMiddleware):
-    """Lets pages of other sites read, and refuses those of all others with a problem."""
+    """Lets pages of allowed sites read, and answers all other sites with a problem."""
 
     def preflight_response(self, request_headers: Headers) -> Response:
         response = super().preflight_response(request_headers)
@@ -174,7 +172,6 @@ class _Origins(CORSMiddleware):
 
 
 def _answer_problems(app: FastAPI) -> None:
-    """Answer every error with a problem."""
     app.add_exception_handler(Problem, _of_problem)
     app.add_exception_handler(StatekitError, _of_error)
     app.add_exception_handler(RequestValidationError, _of_parameters)

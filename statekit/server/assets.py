@@ -1,8 +1,9 @@
-"""Assets of the dashboard: one page, its style and its modules of JavaScript, served from memory.
+"""Assets of the dashboard: one page, its style and its JavaScript modules, served from memory.
 
-The files are in the folder `dashboard` beside this one. The modules run in the browser as they are:
-no build step. `dashboard/vendor` has those of others, pinned in `dashboard/vendor/pins.json`. The
-page gets all data from the routes, with the token that its user enters.
+The files are in the folder `dashboard` beside this one. The modules run in the browser unchanged,
+without a build step. `dashboard/vendor` has third-party modules, pinned in
+`dashboard/vendor/pins.json`. The page gets all data from the routes, with the token that its user
+enters.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""What the page may do: load scripts and styles of this server, and ask it for data."""
+"""Policy of the page: it may load scripts and styles of this server, and ask it for data."""
 
 _SUFFIXES = (".html", ".css", ".js", ".svg")
 
@@ -41,7 +42,7 @@ class _Asset(NamedTuple):
 
 
 def _read() -> dict[str, _Asset]:
-    """Return all files that browsers get, by their path. No request reaches the file system."""
+    """Read all files of the dashboard, by their paths, so that no request reads the file system."""
     found = {}
 
     def add(folder: Traversable, path: str) -> None:

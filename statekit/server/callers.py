@@ -1,8 +1,8 @@
-"""Callers: the token of each request, and how often requests of one address may be refused.
+"""Callers: the token of each request, and the limit of refused requests per address.
 
-Whoever guesses tokens, or scopes, gets 429 then, also for the right guess. Tokens that the server
-has accepted from the address before, and did not refuse since, go on: others behind the same proxy
-keep reading.
+A client that guesses tokens or scopes gets 429 at the limit, also for the right guess. Tokens that
+the server has accepted from the address before, and did not refuse since, are still accepted: other
+clients behind the same proxy keep reading.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from statekit.server.limits import Bucket
 from statekit.server.problems import Problem, response_of
 
 _AT_ONCE = 10
-"""How many seconds' worth of refusals may come at once."""
+"""Capacity of the bucket of refusals, in seconds of the limit."""
 
 _KEPT = 10_000
-"""Addresses, and accepted tokens of addresses, that are remembered."""
+"""Limit of the remembered addresses, and of the remembered accepted tokens of addresses."""
 
 OPEN_PAGES = frozenset({"/", "/healthz", "/readyz"})
-"""Paths that need no token. Their requests are never refused, and nobody looks at their tokens."""
+"""Paths that need no token. Their requests are never refused, and their tokens are ignored."""
 
 _OPEN_FOLDER = "/assets/"
 _FORBIDDEN = 403
 _TOKEN = "statekit.token"
-"""The name that a scope has for the token of its request; None for no token, or an unknown one."""
+"""Key of the request's token in an ASGI scope. The token is None if it is absent or unknown."""
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 Caller = tuple[str, str]
-"""An address, and the digest of what a request from there gave as a token."""
+"""An address, and the digest of the token in a request from there."""
 
 
 def token_of(scope: Scope) -> Token:
@@ -58,7 +58,7 @@ def token_of(scope: Scope) -> Token:
 
 
 def token_name(scope: Scope) -> str:
-    """Return the name of the token of a request, for logs; "-" without one that is known."""
+    """Return the name of a request's token, for logs; "-" if it is absent or unknown."""
     token: Token | None = scope.get(_TOKEN)
     return "-" if token is None else token.name
 
@@ -67,9 +67,9 @@ class Callers:
     """Finds the token of each request, and refuses addresses that were refused too often.
 
     Parameters:
-        app: answers requests.
-        access: finds tokens.
-        per_s: how many requests may be refused per second and address; None for any number.
+        app: the application that answers requests.
+        access: the tokens.
+        per_s: limit of refused requests per second and address; None for no limit.
     """
 
     def __init__(self, app: ASGIApp, access: Access, per_s: float | None) -> None:
@@ -81,7 +81,7 @@ class Callers:
 
     @property
     def remembered(self) -> int:
-        """How many addresses, or accepted tokens of addresses, are remembered."""
+        """Number of remembered addresses or of remembered accepted tokens: the larger one."""
         return max(len(self._buckets), len(self._accepted))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,8 +102,8 @@ class Callers:
         await self._app(scope, receive, self._noting(caller, self._per_s, send))
 
     def _checked(self, caller: Caller, per_s: float) -> Token | None:
-        """Return the token of a caller. A caller without a token that is accepted counts as
-        refused at once, so that requests that are sent at the same time are counted.
+        """Return the token of a caller. A caller without an accepted token is counted as refused
+        here, before the answer, so that concurrent requests are counted too.
 
         Raises:
             Problem: the address was refused too often.
@@ -119,7 +119,7 @@ class Callers:
         return token
 
     def _noting(self, caller: Caller, per_s: float, send: Send) -> Send:
-        """Return a function that sends messages of an answer, and notes whether it is 403."""
+        """Return a function that sends the messages of an answer, and counts a 403 as refused."""
 
         async def noting(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] == _FORBIDDEN:
@@ -146,7 +146,7 @@ def _too_many(bucket: Bucket, per_s: float) -> Problem:
 
 
 def _remember(kept: OrderedDict[K, V], key: K, value: V) -> None:
-    """Remember a value as the newest, and forget the oldest ones if there are too many."""
+    """Add a value as the newest one, and remove the oldest values above the limit."""
     kept[key] = value
     kept.move_to_end(key)
     while len(kept) > _KEPT:
@@ -158,8 +158,8 @@ def _is_open(path: str) -> bool:
 
 
 def digest_given(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return the digest of the token that a request gives: the same for each spelling of its
-    header. Empty if it gives none, or several.
+    """Return the digest of the token in the headers of a request. It is the same for each spelling
+    of the header, and empty for no token or several.
 
     >>> one = digest_given([(b"authorization", b"Bearer abc")])
     >>> one == digest_given([(b"authorization", b"bearer   abc ")])
@@ -176,7 +176,7 @@ def digest_given(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 
 def address_of(client: tuple[str, int] | None) -> str:
-    """Return what the addresses of one caller have in common: of IPv6, a network of 64 bits.
+    """Return the address that identifies a caller: for IPv6, its network of 64 bits.
 
     >>> address_of(("192.0.2.7", 5000)), address_of(("2001:db8::7", 5000)), address_of(None)
     ('192.0.2.7', '2001:db8::', '')

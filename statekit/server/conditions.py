@@ -19,11 +19,11 @@ Range = tuple[int, int]
 
 
 class Validators(NamedTuple):
-    """What stands for the content of a file.
+    """The validators of a file's content: its tag and its time.
 
     Parameters:
         tag: its strong tag, in quotes.
-        modified: when it became what it is.
+        modified: the time of its last change.
 
     >>> file = Validators('"a"', dt.datetime(2026, 11, 25, 6, tzinfo=dt.UTC))
     >>> file.failed({"if-match": '"b"'}), file.failed({"if-none-match": 'W/"a"'}), file.failed({})
@@ -37,12 +37,12 @@ class Validators(NamedTuple):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of an answer."""
+        """Headers of an answer with the file."""
         return {"ETag": self.tag, "Last-Modified": format_datetime(self.modified, usegmt=True)}
 
     def failed(self, headers: Mapping[str, str]) -> int | None:
-        """Return the status of a GET or HEAD request whose conditions do not hold: 412 or 304; None
-        if they hold.
+        """Return the status of the answer to a GET or HEAD request if its conditions do not hold:
+        412 or 304; None if they hold.
 
         Parameters:
             headers: of the request.
@@ -58,7 +58,7 @@ class Validators(NamedTuple):
         return 304 if since is not None and self.modified <= since else None
 
     def has_range(self, headers: Mapping[str, str]) -> bool:
-        """Return whether the parts that a GET request asks for are of this content."""
+        """Return whether a GET request asks for parts of this content."""
         if "range" not in headers:
             return False
         given = headers.get("if-range")
@@ -70,7 +70,7 @@ def _tags(text: str) -> set[str]:
 
 
 def _instant(text: str | None) -> dt.datetime | None:
-    """Return the time of a header; None if it is none."""
+    """Return the time of a header; None if it is not a time."""
     try:
         found = None if text is None else parsedate_to_datetime(text)
     except (ValueError, OverflowError):
@@ -79,11 +79,11 @@ def _instant(text: str | None) -> dt.datetime | None:
 
 
 def ranges_of(header: str, size: int) -> list[Range]:
-    """Return the parts of a file that a header asks for; none if it is to be ignored: it is not
-    valid, of another unit, or has too many parts.
+    """Return the parts of a file that a header asks for. Return none for a header to ignore: it is
+    not valid, has another unit, or has too many parts.
 
     Parameters:
-        header: `Range`.
+        header: the `Range` header.
         size: of the file, in bytes.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a job consists of: operators and states, with their types and sizes."""
+"""Description of a job: its operators and states, with their types and sizes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def described(view: View, may_read: Callable[[str, str], bool]) -> list[dict[str
     """Return the operators of a job after an epoch, as JSON.
 
     Parameters:
-        may_read: whether a state of an operator may be named.
+        may_read: returns whether a state of an operator, or all of an operator, may be shown.
     """
     found = []
     for operator in view.operators:
@@ -33,7 +33,7 @@ def readable_types(job: JobFile, may_read: Callable[[str, str], bool]) -> JobFil
     """Return a job file with the states that may be read.
 
     Parameters:
-        may_read: whether a state of an operator may be.
+        may_read: returns whether a state of an operator may be read.
     """
     operators = []
     for operator in job.operators:

@@ -1,7 +1,7 @@
-"""File descriptors: how many the server may have, and how the copies of its jobs share them.
+"""File descriptors: the limit of the server, and the shares of its jobs' copies.
 
 A database keeps the tables that it reads open, up to a limit of its own. Shells and systemd allow a
-process 1,024 descriptors, and let it raise that.
+process 1,024 descriptors, and let it raise the limit.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from statekit.backend.rocksdb_options import RocksOptions
 from statekit.errors import StorageError
 
 _ASKED_FOR = 1 << 20
-"""What is asked for where there is no other limit."""
+"""Number of descriptors to ask for if the hard limit is infinite."""
 
 _OF_TABLES = 0.5
-"""How many of all descriptors may be tables of copies."""
+"""Fraction of all descriptors that tables of copies may take."""
 
 _DATABASES_OF_JOB = 4
 """Databases of a job: one per operator, and more after a change of parallelism."""
 
 _TABLES_MIN = 20
-"""RocksDB takes no smaller limit."""
+"""Smallest limit that RocksDB accepts."""
 
 _TOO_MANY = os.strerror(errno.EMFILE)
 
 
 def raised_limit() -> int:
-    """Let this process have as many descriptors as it may, and return their number."""
+    """Raise the limit of descriptors of this process to the hard limit, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _ASKED_FOR if hard == resource.RLIM_INFINITY else hard
     if soft != resource.RLIM_INFINITY and soft < most:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        except (OSError, ValueError):  # a system may allow less than it says
+        except (OSError, ValueError):  # a system may allow less than its hard limit
             return soft
         return most
     return _ASKED_FOR if soft == resource.RLIM_INFINITY else soft
 
 
 def sharing(options: RocksOptions, limit: int, jobs: int) -> RocksOptions:
-    """Return options with which the databases of some jobs share descriptors.
+    """Return RocksDB options with which the databases of several jobs share the descriptors.
 
     Parameters:
         limit: descriptors of the process.
@@ -58,7 +58,7 @@ def sharing(options: RocksOptions, limit: int, jobs: int) -> RocksOptions:
 
 
 def descriptors_used() -> int:
-    """Return how many descriptors this process has; 0 where that is not known."""
+    """Return the number of open descriptors of this process; 0 if it is not known."""
     for directory in ("/proc/self/fd", "/dev/fd"):
         try:
             return len(os.listdir(directory))
@@ -68,7 +68,7 @@ def descriptors_used() -> int:
 
 
 def is_exhausted(error: BaseException) -> bool:
-    """Return whether an error says that the process has no descriptor left."""
+    """Return whether an error, or one of its causes, is that no descriptor is left."""
     own: BaseException | None = error
     while own is not None:
         if getattr(own, "errno", None) == errno.EMFILE or _TOO_MANY in str(own):
@@ -78,12 +78,12 @@ def is_exhausted(error: BaseException) -> bool:
 
 
 def exhausted(alias: str, opened: int, jobs: int) -> StorageError:
-    """Return the error of a server that cannot open the copy of a job.
+    """Return the error for a server without descriptors for the copy of a job.
 
     Parameters:
         alias: of the job.
-        opened: how many jobs were opened before it.
-        jobs: how many are to be served.
+        opened: number of jobs that were opened before it.
+        jobs: number of jobs to serve.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return StorageError(

@@ -1,8 +1,8 @@
-"""Direct reads: the two requests that are sent most often, answered without the routes, which take
-several times as long. The answers are the same.
+"""Direct reads: the two most frequent requests, answered without the routes, which take several
+times as long. The answers are the same.
 
 GET /{job}/{operator}/{state}/{key}           a single read
-POST /{job}/{operator}/{state}/stored         the rows of many keys, as clients with types read them
+POST /{job}/{operator}/{state}/stored         the stored rows of many keys, for clients with types
 
 With parameters they go through the routes, as all other requests.
 """
@@ -30,11 +30,11 @@ Answer = tuple[int, list[tuple[bytes, bytes]], bytes]
 
 
 class _DirectReads:
-    """Answers one kind of requests, and leaves all others to the routes.
+    """Answers one kind of request, and passes all others to the routes.
 
     Parameters:
-        routes: the application that has them.
-        served: what requests are answered from.
+        routes: the application with the routes.
+        served: the jobs and resources of the server.
     """
 
     def __init__(self, routes: ASGIApp, served: Served) -> None:
@@ -72,7 +72,7 @@ class SingleReads(_DirectReads):
 
     def _read(self, scope: Scope, place: list[str], headers: dict[bytes, bytes]) -> Answer | None:
         """Return the answer of a single read; None for a list or a map, which may be too large to
-        read at once.
+        read at once and is left to the routes.
         """
         alias, operator, state, key = place
         token = self._served.token(scope)
@@ -129,7 +129,7 @@ def _place(scope: Scope) -> list[str]:
     """Return the parts of an address.
 
     Raises:
-        Problem: they are no text.
+        Problem: they are not UTF-8.
     """
     try:
         return [unquote_to_bytes(part).decode() for part in scope["raw_path"].split(b"/")[1:]]

@@ -1,8 +1,8 @@
-"""Disk space: what a server may take for its copies and for the files of requests.
+"""Disk space: the limit of a server's copies and of its files for requests.
 
-At the limit, or if a disk itself has no space left, the server keeps answering from what it has.
-Replicas stay at their epochs, and nothing is written for requests, until there is space. It says so
-in /readyz, in metrics and in the log.
+At the limit, or if a disk itself has no space left, the server keeps answering from its present
+copies. Until there is space, replicas stay at their epochs, and no files are written for requests.
+The server reports this in /readyz, in metrics and in the log.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ from statekit.server.problems import Problem
 _MEASURED_EVERY_S = 1.0
 
 _FREE_MIN, _FREE_PART = 64 * 2**20, 100
-"""A disk with less free space is full: so many bytes, or this part of a small disk."""
+"""A disk with less free space is full: this number of bytes, or one part in so many of a small
+disk.
+"""
 
 
 class Disk:
     """The directories of a server.
 
-    Its own one is below `TMPDIR`, and is removed at the end. If the server is killed, the next one
-    removes it, and temporary copies of its jobs: also if its own copies are elsewhere.
+    Its own directory is below `TMPDIR`, and is removed at the end. If the server is killed, the
+    next server removes this directory and the temporary copies of its jobs.
 
     Parameters:
-        limit_bytes: how much all directories may take; None for any size.
+        limit_bytes: limit of the size of all directories; None for no limit.
 
     Attributes:
         directory: for the files of requests.
@@ -60,27 +62,27 @@ class Disk:
         self._without_space: Path | None = None
 
     def add(self, directory: Path) -> None:
-        """Count a directory from now on."""
+        """Add a directory to the measured ones."""
         self._directories.append(directory)
         self._measured_s = -_MEASURED_EVERY_S
 
     def below(self, name: str) -> Path:
-        """Return a new directory for the files of requests."""
+        """Create a directory for the files of requests, and return it."""
         directory = self.directory / name
         directory.mkdir()
         return directory
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all files, as of a second ago at most."""
+        """Size of all files in bytes, measured at most a second ago."""
         with self._measuring:
             self._measure()
             return self._used
 
     @property
     def without_space(self) -> Path | None:
-        """A directory on a disk that has no space left, as of a second ago at most; None if all
-        have.
+        """A directory on a disk without space left, measured at most a second ago; None if all
+        disks have space.
         """
         with self._measuring:
             self._measure()
@@ -94,7 +96,7 @@ class Disk:
 
     @property
     def is_full(self) -> bool:
-        """Whether the directories take more than they may, or a disk has no space left."""
+        """True if the directories exceed the limit, or a disk has no space left."""
         if self.limit_bytes is not None and self.used_bytes > self.limit_bytes:
             return True
         return self.without_space is not None
@@ -138,14 +140,14 @@ class Disk:
 
 
 def bytes_below(directories: Iterable[Path]) -> int:
-    """Return the bytes of all files below directories. Files that copies share count once."""
+    """Return the size of all files below directories, in bytes. Hard links count once."""
     return sum(dict(_sizes(directories)).values())
 
 
 def _has_no_space(directory: Path) -> bool:
     try:
         disk = shutil.disk_usage(directory)
-    except OSError:  # another check says what is wrong with it
+    except OSError:  # another check reports the error
         return False
     return disk.free < min(_FREE_MIN, disk.total // _FREE_PART)
 

@@ -1,4 +1,4 @@
-"""Histories: the values that a state had for a key, from the epochs that can be read."""
+"""Histories: the earlier values of a state for a key, from the epochs that can be read."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from statekit.server.reads import Part, read_key
 from statekit.server.served_job import ServedJob
 
 BYTES_MAX = 2_000_000
-"""Bytes of the values of one answer."""
+"""Limit of the values of one answer, in bytes."""
 
 
 class KeyHistory(NamedTuple):
-    """The values of a key.
+    """The values of a key in several epochs.
 
     Parameters:
-        entries: as a JSON array: the first value and each other one, with the epoch that has
-            brought it; the newest is the last.
-        is_cut: whether older ones were left out.
+        entries: a JSON array with the first value and each later change, each with its epoch; the
+            newest is the last.
+        is_cut: True if older values were left out.
     """
 
     entries: msgspec.Raw
@@ -38,12 +38,12 @@ def history_of(
     part: Part,
     is_unwanted: Callable[[], bool] = lambda: False,
 ) -> KeyHistory:
-    """Return the values of a key. It reads from the newest epoch back, as far as values fit.
+    """Return the values of a key. This reads epochs from the newest back, until `BYTES_MAX`.
 
     Parameters:
         key: as JSON.
         part: one entry of a map, or all.
-        is_unwanted: whether to stop.
+        is_unwanted: returns whether to stop.
 
     Raises:
         StateTypeError, QueryError: as for `StateView`.

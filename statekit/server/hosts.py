@@ -1,7 +1,7 @@
-"""Hosts: the names that requests may call the server by.
+"""Hosts: the names of the server that requests may use.
 
-A page of another site can make its own name lead to this machine, and then read a server without
-tokens as if it were its own site. Its requests have its name.
+A page of another site can make its own name resolve to this machine, and then read a server without
+tokens as if it were its own site. Its requests have the name of that site.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ ANY_HOST = "*"
 
 
 class KnownHosts:
-    """Answers requests that call the server by one of its names.
+    """Passes on requests that use one of the server's names, and refuses others with a problem.
 
     Parameters:
-        app: answers them.
+        app: the application that answers them.
         hosts: the names; `ANY_HOST` for all.
     """
 
@@ -46,7 +46,7 @@ class KnownHosts:
 
 
 def host_of(header: bytes) -> bytes:
-    """Return the name in a Host header, without the port.
+    """Return the name in a Host header in lower case, without the port.
 
     >>> host_of(b"LocalHost:8321"), host_of(b"[::1]:8321"), host_of(b"::1")
     (b'localhost', b'[::1]', b'::1')

@@ -1,9 +1,9 @@
-"""The routes that tell how a job is doing, which the dashboard is made of.
+"""Insight routes: the status of a job, for the dashboard.
 
-/{job}/epochs                  what the last epochs did
+/{job}/epochs                  records, times and sizes of the last epochs
 /{job}/shards?operator=        the shards of an operator, with their rows and bytes
 /{job}/top?operator=           the largest or most written keys, and rows per key group
-/{job}/key?operator=&key=      everything that an operator has for a key
+/{job}/key?operator=&key=      all states and timers of a key
 /{job}/history?operator=&state=&key=    the values of a key in the epochs that can be read
 """
 
@@ -35,10 +35,10 @@ from statekit.timestamp import instant
 router = APIRouter()
 
 KnownTag = Annotated[str | None, Header(alias="If-None-Match")]
-"""The tag of the value that the client has."""
+"""Tag of the value that the client has."""
 
 EPOCHS_MAX = 500
-"""Epochs of one answer."""
+"""Limit of the epochs of one answer."""
 
 
 @router.get("/{job}/epochs")
@@ -54,11 +54,11 @@ async def epochs(
     wait: Annotated[float, Query(ge=0, le=WAIT_MAX_S)] = 0.0,
     operator: str | None = None,
 ) -> Response:
-    """Return what the last epochs did, in order; with `operator`, also the sizes of its states.
+    """Return the facts of the last epochs, in order; with `operator`, also the sizes of its states.
 
-    With `after` and `wait`, wait for an epoch after that one, and return only what is new, with
-    `is_continued`. If the epoch is not known, or has not this checksum of its `manifest`, as after
-    the checkpoint was replaced, return all.
+    With `after` and `wait`, wait for an epoch after that one, and return only the new epochs, with
+    `is_continued`. If the epoch is not known, or its `manifest` has another checksum, as after the
+    checkpoint was replaced, return all epochs.
     """
     own = served.job(token, job)
     known = Wanted(after, manifest)
@@ -115,7 +115,8 @@ async def shards(
     state: str | None = None,
 ) -> Response:
     """Return the shards of an operator, with the rows and bytes of one state, or of the states that
-    the token may read. They are null in a shard that was divided, and was not counted since.
+    the token may read. They are null in a shard that was divided, and whose rows were not counted
+    since.
     """
     own = _job(served, token, job, operator, state)
     view = await own.view(epoch, operator)
@@ -149,8 +150,8 @@ async def top(
     by: Measure = "size",
     limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = 10,
 ) -> Response:
-    """Return the largest or the most written keys of a state, or of all that the token may read,
-    and rows per key group.
+    """Return the largest or the most written keys of a state, or of all states that the token may
+    read, and the number of rows per key group.
 
     This reads all rows, in a process of its own.
     """
@@ -177,8 +178,8 @@ async def everything_of_key(
     epoch: Epoch,
     given_tag: KnownTag = None,
 ) -> Response:
-    """Return what the states of an operator have for a key, when it expires, and its timers: of
-    each the first 1,000 rows.
+    """Return the values of an operator's states for a key, their expiry times and the timers of the
+    key: the first 1,000 rows of each.
     """
     own = served.job(token, job)
     data = json_of(key, "key")
@@ -219,8 +220,8 @@ async def history(
     given_tag: KnownTag = None,
     entry: str | None = None,
 ) -> Response:
-    """Return the values that a state had for a key in the epochs that can be read: the first one
-    and each change, in order, 2 MB at most. Epochs that were rolled back are left out.
+    """Return the values of a state for a key in the epochs that can be read: the first value and
+    each change, in order, at most 2 MB. Epochs that were rolled back are left out.
     """
     own = served.job(token, job, operator, state)
     data, part = json_of(key, "key"), Part(entry=entry)
@@ -236,8 +237,8 @@ async def history(
 
 
 def _readable(token: Token, job: str, record: OperatorRecord) -> list[str]:
-    """Return the states of an operator that a token may read; timers and buffered records belong to
-    the operator.
+    """Return the states of an operator that a token may read. Timers and buffered records need the
+    right to read all of the operator.
     """
     states = {state.name for state in record.states}
     return [
@@ -248,7 +249,7 @@ def _readable(token: Token, job: str, record: OperatorRecord) -> list[str]:
 
 
 def _readable_of(token: Token, job: str, view: View, operator: str) -> list[str]:
-    """Return the same.
+    """Return the states of an operator that a token may read, as `_readable`.
 
     Raises:
         Problem: the token may read nothing of the operator.
@@ -260,12 +261,12 @@ def _readable_of(token: Token, job: str, view: View, operator: str) -> list[str]
 
 
 def _job(served: Served, token: Token, job: str, operator: str, state: str | None) -> ServedJob:
-    """Return a job of whose operator a token may read something, or one state."""
+    """Return a job, after checking that the token may read the state, or any state of the job."""
     return served.job(token, job) if state is None else served.job(token, job, operator, state)
 
 
 def _one_of(readable: list[str], state: str, view: View, operator: str) -> str:
-    """Return a state of an operator.
+    """Check that the token may read a state of an operator, and return its name.
 
     Raises:
         QueryError: the operator has no such rows.

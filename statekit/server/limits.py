@@ -1,4 +1,4 @@
-"""Limits of requests: how many, and how large."""
+"""Limits of requests: their number and their size."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from statekit.server.problems import Problem
 
 
 class Bucket:
-    """What is left of what may come at once; it fills again over time.
+    """Token bucket: the number of requests that may still be made at once. It refills over time.
 
     Parameters:
-        most: how much that is.
+        most: the capacity.
     """
 
     def __init__(self, most: float) -> None:
@@ -22,10 +22,10 @@ class Bucket:
         self._at_s = stopwatch_s()
 
     def has_some(self, per_s: float) -> bool:
-        """Return whether there is something left.
+        """Refill the bucket, and return whether at least one request is left.
 
         Parameters:
-            per_s: how fast it fills.
+            per_s: the refill rate, in requests per second.
         """
         now_s = stopwatch_s()
         self.left = min(self._most, self.left + (now_s - self._at_s) * per_s)
@@ -33,32 +33,32 @@ class Bucket:
         return self.left >= 1
 
     def take(self, per_s: float) -> bool:
-        """Take one, and return whether there was one."""
+        """Take one request, and return whether there was one."""
         if not self.has_some(per_s):
             return False
         self.left -= 1
         return True
 
     def wait_s(self, per_s: float) -> int:
-        """Return how many seconds to wait for the next one."""
+        """Return the seconds to wait for the next request, at least 1."""
         return max(1, round((1 - self.left) / per_s))
 
 
 @dataclass
 class Limits:
-    """How much requests may ask for.
+    """Limits of the number and the size of requests.
 
     Parameters:
-        requests_per_s: of one token; None for any number. Twice as many may come at once.
-        refusals_per_s: of one address, with 401 and 403; None for any number. Ten times as many may
-            come at once.
+        requests_per_s: of one token; None for no limit. Twice as many may arrive at once.
+        refusals_per_s: of one address, with 401 and 403; None for no limit. Ten times as many may
+            happen at once.
         body_bytes: the largest body.
-        watchers: how many may watch at a time.
-        waits: how many requests may wait for an epoch at a time.
-        waits_of_token: how many of one token may.
-        ranking_bytes: how much memory the process of a ranking may take.
-        tables: how many files of states may be written or wait for it, at a time.
-        seconds: how long a request may take until its answer begins.
+        watchers: number of watchers at a time.
+        waits: number of requests that wait for an epoch, at a time.
+        waits_of_token: number of such requests of one token.
+        ranking_bytes: memory limit of the process of a ranking.
+        tables: number of files of states that are written or wait to be written, at a time.
+        seconds: the longest time from a request to the start of its answer.
     """
 
     requests_per_s: float | None = None
@@ -76,7 +76,7 @@ class Limits:
         """Count a request of a token.
 
         Raises:
-            Problem: it has made too many.
+            Problem: the token has made too many requests.
         """
         rate = self.requests_per_s
         if rate is None:
@@ -94,7 +94,7 @@ class Limits:
             )
 
     def forget(self, name: str) -> None:
-        """Forget a request that is counted once more elsewhere."""
+        """Give back a request of a token that is counted again elsewhere."""
         if name in self._buckets:
             self._buckets[name].left += 1
 

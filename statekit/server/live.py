@@ -1,8 +1,8 @@
-"""Live changes: what each committed epoch changed in a state, for all who watch it.
+"""Live changes: the changes of a state in each committed epoch, for all watchers.
 
-One feed per state follows the job, in a thread, as long as anyone watches. The id of an event is
-the identity of its epoch and its number among the changes of that epoch, so that a watcher that
-comes back continues after it, as long as the changes are kept here.
+One feed per state follows the job, in a thread, as long as the state has watchers. The id of an
+event is the identity of its epoch and its number among the changes of that epoch. So a watcher that
+connects again continues after it, as long as the changes are kept here.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from statekit.server.served_job import ServedJob
 _logger = logging.getLogger("statekit.server")
 
 _EPOCHS_KEPT, _CHANGES_KEPT = 100, 100_000
-"""How many epochs a watcher can continue from, and how many changes these may have."""
+"""Limits of the epochs from which a watcher can continue, and of their changes."""
 
 _EPOCHS_QUEUED = 64
-"""How many epochs may wait for a watcher before it is disconnected."""
+"""Number of epochs that are queued for a watcher before it is disconnected."""
 
 _POLL_S, _RETRY_S = 0.5, 1.0
 
@@ -52,7 +52,7 @@ class Event(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The last event that a watcher has: the number of a change, or None for the whole epoch."""
+    """The last event that a watcher has: the number of a change, or None for all of the epoch."""
 
     epoch: EpochId
     number: int | None
@@ -62,7 +62,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of_text(cls, text: str) -> Place | None:
-        """Return the place that an id names; None if it is none.
+        """Return the place of an event id; None if the text is not an event id.
 
         >>> place = Place.of_text("12-99aa06d3014798d86001c324468d497f-3")
         >>> place.epoch.epoch, place.number, Place.of_text("12-3")
@@ -76,7 +76,7 @@ class Place(NamedTuple):
 
 
 def event_text(name: str, data: bytes, place: Place | None = None) -> bytes:
-    """Return an event as a stream has it. JSON has no line breaks.
+    """Return the text of an event in a stream. The data has no line breaks, since it is JSON.
 
     >>> event_text("epoch", b"{}", Place(EpochId(7, "99"), None))
     b'id: 7-99-end\\nevent: epoch\\ndata: {}\\n\\n'
@@ -87,11 +87,11 @@ def event_text(name: str, data: bytes, place: Place | None = None) -> bytes:
 
 @dataclass(frozen=True, eq=False)
 class EpochEvents:
-    """What an epoch changed. Its text is made once for all who watch.
+    """The changes of an epoch as events. Their text is built once for all watchers.
 
     Parameters:
         epoch: its identity.
-        events: its changes, in order; None if they are too many to keep, and watchers begin again.
+        events: its changes, in order; None if they are too many to keep: watchers then begin again.
         data: the facts of the epoch, as JSON.
         first: the number of the first of these changes.
     """
@@ -102,7 +102,7 @@ class EpochEvents:
     first: int = 1
 
     def after(self, number: int) -> EpochEvents:
-        """Return the epoch without the changes up to a number."""
+        """Return the epoch without the first `number` changes."""
         assert self.events is not None
         return replace(self, events=self.events[number:], first=number + 1)
 
@@ -111,7 +111,7 @@ class EpochEvents:
 
         Parameters:
             key: the only key that it watches, in a list; None for several.
-            matches: which keys it watches; None for all.
+            matches: returns whether it watches a key; None for all keys.
         """
         if key is not None:
             own = [self._changes[place] for place in self._places.get(key[0], ())]
@@ -147,45 +147,45 @@ class EpochEvents:
 
 @dataclass(eq=False)
 class Watcher:
-    """Somebody who watches a state.
+    """A client that watches a state.
 
     Parameters:
-        queue: epochs that were not read yet; None when the watcher has to leave.
-        why: the kind of the problem for which it has to leave.
+        queue: epochs that were not read yet; None tells the watcher to leave.
+        why: the kind of the problem for which it must leave; empty if it need not.
     """
 
     queue: asyncio.Queue[EpochEvents | None] = field(default_factory=asyncio.Queue)
     why: str = ""
 
     def give(self, epoch: EpochEvents) -> None:
-        """Queue an epoch; a watcher that does not read has to leave."""
+        """Queue an epoch. If the queue is full, make the watcher leave."""
         if self.queue.qsize() < _EPOCHS_QUEUED:
             self.queue.put_nowait(epoch)
         elif not self.why:
             self.leave("slow")
 
     def forget(self) -> None:
-        """Remove the epochs that were not read yet."""
+        """Remove the epochs that were not read yet, but not the request to leave."""
         while not self.queue.empty():
             self.queue.get_nowait()
         if self.why:
             self.queue.put_nowait(None)
 
     def leave(self, why: str) -> None:
-        """Make the watcher leave."""
+        """Make the watcher leave, and drop the epochs that it did not read."""
         self.why = why
         self.forget()
 
 
 class WatchedChanges:
-    """The changes of one state, while anyone watches it. All methods are called in the loop.
+    """The changes of one state, while it has watchers. All methods are called in the event loop.
 
     Parameters:
         job: the job.
         operator, state: their names.
 
     Attributes:
-        position: the identity of the last epoch whose changes were given to watchers.
+        position: the identity of the last epoch whose changes were queued for watchers.
     """
 
     def __init__(self, job: ServedJob, operator: str, state: str) -> None:
@@ -201,7 +201,7 @@ class WatchedChanges:
         self._thread.start()
 
     def watch(self, after: Place | None) -> tuple[Watcher, list[EpochEvents] | None]:
-        """Return a new watcher, and what it missed since an event that it had; None if it has to
+        """Return a new watcher, and the epochs that it missed since its last event; None if it must
         begin again.
         """
         watcher = Watcher()
@@ -224,7 +224,7 @@ class WatchedChanges:
         return later if after.number is None else [first.after(after.number), *later]
 
     def close(self) -> None:
-        """Stop, and make all watchers leave."""
+        """Stop following the job, and make all watchers leave."""
         self._ends.set()
         for watcher in self.watchers:
             watcher.leave("closing")
@@ -244,8 +244,8 @@ class WatchedChanges:
     # ------------------------------------------------------------------ in the thread of the feed
 
     def _follow(self) -> None:
-        """Read the changes of each epoch. Where that fails, watchers begin again at the last one,
-        unless that is the one that they are at.
+        """Read the changes of each epoch. If that fails, watchers begin again at the last epoch,
+        unless they are at it already.
         """
         while not self._ends.is_set():
             try:
@@ -263,7 +263,7 @@ class WatchedChanges:
                 self._call(self._publish, EpochEvents(newest, None, data))
 
     def _read(self) -> None:
-        """Publish the changes of all further epochs, until the end."""
+        """Publish the changes of all later epochs, until the state has no watchers any more."""
         job = self._job
         with feed(
             job.checkpoint,
@@ -302,7 +302,6 @@ def events_of(epoch: EpochChanges) -> EpochEvents:
 
 
 def _plain(change: Change) -> dict[str, Any]:
-    """Return a change as JSON."""
     plain: dict[str, Any] = {"op": change.op, "key": change.key, "before": change.before}
     if change.place is not None:
         plain["place"] = change.place
@@ -312,10 +311,10 @@ def _plain(change: Change) -> dict[str, Any]:
 
 
 class LiveChanges:
-    """All states that are watched.
+    """The states with watchers.
 
     Parameters:
-        watchers_max: how many may watch at a time.
+        watchers_max: limit of watchers at a time.
     """
 
     def __init__(self, watchers_max: int) -> None:
@@ -324,16 +323,16 @@ class LiveChanges:
 
     @property
     def watchers(self) -> int:
-        """How many watch."""
+        """Number of watchers."""
         return sum(len(state.watchers) for state in self._states.values())
 
     @property
     def is_full(self) -> bool:
-        """Whether no more may watch."""
+        """True if no more watchers are allowed."""
         return self.watchers >= self._watchers_max
 
     def state(self, job: ServedJob, operator: str, state: str) -> WatchedChanges:
-        """Return the changes of a state, which are followed from now on.
+        """Return the changes of a state, and start to follow them if nobody watches it yet.
 
         Raises:
             QueryError: there is no such state.

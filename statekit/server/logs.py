@@ -1,7 +1,7 @@
-"""Logs of the server: each record is a line of its own, whatever a request contains.
+"""Logs of the server: each record is one line, whatever a request contains.
 
-An error may quote a key, a path or a query. Their line breaks and control characters are escaped:
-no request can write a line of the log, or control the terminal that shows it.
+An error may quote a key, a path or a query. Their line breaks and control characters are escaped,
+so that no request can add a line to the log, or control the terminal that shows it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from statekit.printable import printable
 ACCESS_LOG = "statekit.access"
 
 _LOGGERS = (ACCESS_LOG, "statekit.server", "statekit.replica", "uvicorn.error", "asyncio")
-"""What writes about requests."""
+"""Names of the loggers whose records may quote requests."""
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _ACCESS_FORMAT = "%(asctime)s %(message)s"
@@ -27,7 +27,7 @@ _PATH_LENGTH_MAX = 500
 
 
 class EscapedRecords(logging.Filter):
-    """Escapes what is not printable in records. It keeps all records."""
+    """Escapes characters that are not printable. The filter drops no record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         message = record.getMessage()
@@ -44,14 +44,13 @@ _ESCAPED = EscapedRecords()
 
 
 def escape_logs() -> None:
-    """Escape what the loggers of the server write, in this process, from now on."""
+    """Escape all records of the server's loggers in this process."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_ESCAPED)  # has it once, however often it is added
 
 
 def write_logs(*, access: bool) -> None:
-    """Write the logs of this process: errors and warnings of all loggers to stderr, with their
-    times.
+    """Write the logs of this process: errors and warnings of all loggers to stderr, with times.
 
     Parameters:
         access: write the access log to stdout.
@@ -70,7 +69,7 @@ def write_logs(*, access: bool) -> None:
 
 
 def printable_path(path: str) -> str:
-    """Return the path of a request as it is in addresses: without spaces and line breaks.
+    """Return the path of a request in the quoted form of addresses: without spaces and line breaks.
 
     >>> printable_path("/shop/sales/to tal\\n")
     '/shop/sales/to%20tal%0A'
@@ -80,7 +79,7 @@ def printable_path(path: str) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """Return the traceback of an error, in which messages of errors are escaped."""
+    """Return the traceback of an error, with escaped error messages."""
     text = "".join(traceback.format_exception(error))
     for message in filter(None, map(_message, _chain(error))):
         # Lines of errors in a group are indented.
@@ -90,7 +89,7 @@ def _traceback(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    """Return the message of an error as tracebacks have it; empty if it has none."""
+    """Return the message of an error; empty if it has none, or raises an error itself."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001  of the user's code
@@ -98,7 +97,7 @@ def _message(error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and those that led to it."""
+    """Yield an error, its causes and contexts, and the members of groups."""
     seen: set[int] = set()
     left = [error]
     while left:

@@ -1,4 +1,4 @@
-"""Work of requests that takes long: a few at a time, each only as long as a client waits for it."""
+"""Long work: work for requests, a few at a time, each only while a client waits for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from statekit.server.problems import client_left, closing, too_many
 T = TypeVar("T")
 
 Work = Callable[[Callable[[], bool]], T]
-"""Is called in a thread, with a function that tells whether the result is unwanted."""
+"""A function that a thread calls with a check: it returns whether the result is unwanted."""
 
 _POLL_S = 0.2
 
@@ -24,14 +24,14 @@ class _Place:
     """One piece of work in the queue.
 
     Parameters:
-        token: the name of the token that has begun it; None if its places are not limited.
-        same: what equal work has, too; None if it is not shared.
+        token: the name of the token that has started it; None if its places are not limited.
+        same: a value that is equal for equal work; None if it is not shared.
 
     Attributes:
-        task: waits for its turn, and runs the work.
-        requests: those that wait for the result.
-        is_running: whether its turn has come.
-        ends: is set once nobody wants the result.
+        task: the task that waits for its turn and runs the work.
+        requests: the requests that wait for the result.
+        is_running: True once its turn has come.
+        ends: set once nobody wants the result.
     """
 
     task: asyncio.Task[Any]
@@ -43,20 +43,20 @@ class _Place:
         self.ends = threading.Event()
 
     def end(self) -> None:
-        """End the work: it is never begun, or its thread is asked to stop."""
+        """End the work: it is never started, or its thread is asked to stop."""
         self.ends.set()
         if not self.is_running:
             self.task.cancel()
 
 
 class LongWork:
-    """Runs work in threads.
+    """Runs long work in threads.
 
     Parameters:
-        what: its name in errors, in the plural.
-        at_once: how many run at a time.
-        waiting_max: how many may run or wait.
-        of_token: how many of these may be of one token.
+        what: the name of the work in errors, in the plural.
+        at_once: number of pieces of work that run at a time.
+        waiting_max: limit of pieces of work that run or wait.
+        of_token: limit of such pieces of one token; None for no limit.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class LongWork:
         token: str | None = None,
         same: Hashable | None = None,
     ) -> T:
-        """Return the result of some work for a request.
+        """Run work for a request, and return its result.
 
         Parameters:
-            token: the name of the request's token, if it may hold only so many places.
-            same: what equal work has, too: it runs once for all requests that wait for it.
+            token: the name of the request's token; None if its places are not limited.
+            same: a value that is equal for equal work, which then runs once for all its requests.
 
         Raises:
-            Problem: too many wait already, the client has left, or the server ends.
+            Problem: too much work waits already, the client has left, or the server ends.
         """
         if self._is_closing:
             raise closing()
@@ -108,14 +108,14 @@ class LongWork:
                 place.end()
 
     def _shared(self, same: Hashable | None) -> _Place | None:
-        """Return equal work that goes on."""
+        """Return equal work that runs or waits; None if there is none."""
         if same is None:
             return None
         found = (p for p in self._places if p.same == same and not p.ends.is_set())
         return next(found, None)
 
     def _begun(self, work: Work[Any], token: str | None, same: Hashable | None) -> _Place:
-        """Return new work in the queue."""
+        """Queue new work, and return its place."""
         of_token = sum(place.token == token for place in self._places)
         is_of_many = token is not None and self._of_token is not None
         if len(self._places) >= self._waiting_max:
@@ -140,7 +140,7 @@ class LongWork:
     def _leave(self, place: _Place, task: asyncio.Task[Any]) -> None:
         self._places.discard(place)
         if not task.cancelled():
-            task.exception()  # nobody may be there any more who retrieves it
+            task.exception()  # asyncio logs an error that is never retrieved
 
     def end(self) -> None:
         """End all work, and answer all requests that wait for it."""
@@ -149,7 +149,7 @@ class LongWork:
             place.end()
 
     async def close(self) -> None:
-        """End all work, and return when its threads have ended."""
+        """End all work, and wait until its threads have ended."""
         self.end()
         if tasks := [place.task for place in self._places]:
             await asyncio.wait(tasks)

@@ -32,15 +32,15 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 
 
 class Metrics:
-    """Counts requests, and reports what served jobs are doing.
+    """Counts requests, and reports the status of served jobs.
 
     Parameters:
         jobs: by alias.
-        live: the states that are watched.
+        live: the states with watchers.
         disk: of the server.
 
     Attributes:
-        open_requests: how many requests are being answered; whoever answers one counts it.
+        open_requests: number of requests that are being answered. `MeasuredApp` counts them.
     """
 
     def __init__(self, jobs: Mapping[str, ServedJob], live: LiveChanges, disk: Disk) -> None:
@@ -69,7 +69,7 @@ class Metrics:
         self._seconds.labels(request).observe(seconds)
 
     def text(self) -> bytes:
-        """Return all metrics as Prometheus reads them."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self._registry)
 
     def _open(self) -> Iterator[Sample]:
@@ -77,7 +77,7 @@ class Metrics:
 
 
 class _ServedMetrics:
-    """Reads the state of served jobs when it is asked for. It asks no store."""
+    """Reads the status of served jobs when Prometheus scrapes. This sends no request to a store."""
 
     def __init__(self, jobs: Mapping[str, ServedJob], live: LiveChanges, disk: Disk) -> None:
         self._jobs = jobs
@@ -104,7 +104,7 @@ class _ServedMetrics:
             yield Sample(DISK_LIMIT, (), self._disk.limit_bytes)
 
     def _epoch(self, alias: str, job: ServedJob) -> EpochMetrics:
-        """Return the metrics of the last epoch that can be read: the same until it changes."""
+        """Return the cached metrics of the last epoch that can be read."""
         manifest = job.last().manifest
         epoch = self._epochs.get(alias)
         if epoch is None or epoch.manifest is not manifest:

@@ -1,4 +1,4 @@
-"""Observed requests: each is counted, and written to the access log without keys and values.
+"""Observed requests: counts of requests, and an access log without keys and values.
 
 A line is `GET /shop/sales/total 200 1.3 ms 192.0.2.7 reports`: the method, job, operator and state;
 status and time of the answer; the address of the client and the name of its token.
@@ -18,15 +18,15 @@ from statekit.server.metrics import Metrics
 _access_log = logging.getLogger(ACCESS_LOG)
 
 DIRECT_READ = "statekit.direct_read"
-"""The name that a scope has for the kind of its request, if it was answered without the routes."""
+"""Key of the request's kind in an ASGI scope, if it was answered without the routes."""
 
 
 class MeasuredApp:
-    """Measures what an application does.
+    """Measures the requests of an application, and logs them.
 
     Parameters:
-        app: answers requests.
-        metrics: counts them.
+        app: the application that answers requests.
+        metrics: the counters.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:

@@ -1,9 +1,9 @@
-"""The OpenAPI document: what can be read, with the types of keys and values.
+"""OpenAPI document: the addresses of all readable states, with the types of keys and values.
 
-The routes of FastAPI are the same for all jobs, and say nothing of types. So each state has
-addresses of its own in the document, which follow from the job file of the last epoch, and of the
-generic routes only those that are not about one state. A route that is not described in
-`openapi_routes` is described as FastAPI does it, with the problems and the security of all routes.
+The routes of FastAPI are the same for all jobs, and have no types of keys and values. So the
+document has addresses for each state, from the job file of the last epoch. Of the generic routes it
+has only those that are not about one state. For a route that `openapi_routes` does not describe,
+FastAPI's description is used, with the problems and the security of all routes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from statekit.server.problems import Problem, bad_request
 from statekit.server.routes import Allowed, Jobs, Served
 
 _KEPT = 16
-"""How many documents are kept: tokens that may read different states have different ones."""
+"""Number of cached documents: tokens that may read different states have different ones."""
 
 _COMPRESSION = 4
 
@@ -51,8 +51,8 @@ async def openapi(
     job: str | None = None,
     operator: str | None = None,
 ) -> Response:
-    """Return the OpenAPI document of what a token may read; of one job or operator, if it is
-    named.
+    """Return the OpenAPI document of the states that the token may read; with `job` or `operator`,
+    only of that one.
     """
     documents: Documents = request.app.state.documents
     if job is not None:
@@ -74,11 +74,11 @@ async def openapi(
 
 
 class Document(NamedTuple):
-    """A document.
+    """An OpenAPI document.
 
     Parameters:
-        zipped: as JSON, compressed to a fiftieth: the parts of states are alike.
-        tag: stands for it.
+        zipped: the JSON with gzip. It takes a fiftieth, since the parts of states are alike.
+        tag: its weak tag.
     """
 
     zipped: bytes
@@ -86,11 +86,11 @@ class Document(NamedTuple):
 
 
 class Documents:
-    """Makes the documents of a server, and keeps the last ones.
+    """Creates the documents of a server, and caches the last ones.
 
     Parameters:
-        app: has the routes.
-        served: has the jobs.
+        app: the application with the routes.
+        served: the jobs of the server.
     """
 
     def __init__(self, app: FastAPI, served: Served) -> None:
@@ -105,8 +105,8 @@ class Documents:
         """Return the document of the states that a token may read.
 
         Parameters:
-            job: the one job that it is about; None for all.
-            operator: the one operator; None for all.
+            job: the only job in it; None for all.
+            operator: the only operator in it; None for all.
         """
         found: dict[str, tuple[str, JobFile] | None] = {}
         for alias in self._served.jobs:
@@ -128,11 +128,11 @@ class Documents:
     def _job_file(
         self, alias: str, token: Token, operator: str | None
     ) -> tuple[str, JobFile] | None:
-        """Return the job file of the last epoch with the states that the document has, and its
-        checksum; None before the first epoch.
+        """Return the checksum of the job file of the last epoch, and the file with only the states
+        of the document; None before the first epoch.
 
         Raises:
-            Problem: the one operator has no state that may be read.
+            Problem: the operator has no state that the token may read.
         """
         try:
             view = self._served.jobs[alias].last()

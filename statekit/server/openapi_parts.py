@@ -1,4 +1,4 @@
-"""Parts of the OpenAPI document that many routes have: parameters, answers and problems."""
+"""OpenAPI parts that many routes share: parameters, answers and problems."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from statekit.server.tables import MEDIA_TYPES
 from statekit.sql.run import ROWS_MAX as SQL_ROWS_MAX
 
 Part = dict[str, Any]
-"""A part of the document, as data."""
+"""A part of the document, as JSON-able data."""
 
 _EPOCH = {"type": "integer", "minimum": 0, "maximum": 2**62}
 _CHECKSUM = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
@@ -33,18 +33,18 @@ def reference(kind: str, name: str) -> Part:
 
 
 def in_query(name: str, schema: JsonSchema, description: str) -> Part:
-    """Return a parameter that is not required."""
+    """Return an optional parameter of the query."""
     return {"name": name, "in": "query", "description": description, "schema": schema}
 
 
 def json_in_query(name: str, schema: JsonSchema, description: str) -> Part:
-    """Return a parameter whose text is JSON."""
+    """Return an optional parameter of the query whose text is JSON."""
     content = {"application/json": {"schema": schema}}
     return {"name": name, "in": "query", "description": description, "content": content}
 
 
 def in_path(name: str, schema: JsonSchema, description: str) -> Part:
-    """Return a part of the address."""
+    """Return a parameter in the path of the address."""
     return {
         "name": name,
         "in": "path",
@@ -115,7 +115,7 @@ EPOCH_PARAMETERS = [
     reference("parameters", name)
     for name in ("epoch", "manifest", "as_of", "min_epoch", "min_watermark", "wait")
 ]
-"""Which epoch an answer is of."""
+"""Parameters that choose the epoch of an answer."""
 
 # ------------------------------------------------------------------------------------- answers
 
@@ -229,7 +229,7 @@ SQL_QUERY: JsonSchema = {
     "required": ["job", "sql"],
     "additionalProperties": False,
 }
-"""The body of a request that runs SQL."""
+"""JSON Schema of the body of a request that runs SQL."""
 
 
 def with_facts(**members: JsonSchema) -> JsonSchema:
@@ -267,11 +267,11 @@ _TAG = {"ETag": reference("headers", "ETag")}
 def answered(
     description: str, content: Mapping[str, JsonSchema], headers: Iterable[str] = ()
 ) -> Part:
-    """Return an answer.
+    """Return the description of an answer.
 
     Parameters:
         content: the schema of each media type.
-        headers: names of headers that it has.
+        headers: names of its headers.
     """
     found: Part = {
         "description": description,
@@ -335,10 +335,10 @@ RESPONSES: Mapping[str, Part] = {
     },
     **dict(_PROBLEMS.values()),
 }
-"""Answers of many routes, by name."""
+"""Answers that many routes share, by name."""
 
 PART_TYPES = (*MEDIA_TYPES.values(), "multipart/byteranges")
-"""The media types of parts of files: of one, and of several."""
+"""Media types of answers with one part of a file, and with several."""
 
 FILE_HEADERS = ("ETag", "Last-Modified", "Statekit-Epoch")
 
@@ -353,21 +353,21 @@ FILE_CONDITIONS = [
         ("Range", "Which parts of the file."),
     )
 ]
-"""Headers of requests for files."""
+"""Header parameters of requests for files."""
 
 OF_A_JOB = (400, 404, 409, 410)
-"""Statuses of problems of routes that read an epoch of a job."""
+"""Statuses of the problems of routes that read an epoch of a job."""
 
 _OF_ALL = (421, 500, 503)
 _OF_TOKENS = (401, 403, 429)
 
 
 def problems(*statuses: int, is_open: bool = False) -> Part:
-    """Return the answers with problems of a route.
+    """Return the problems of a route, by status.
 
     Parameters:
-        statuses: those that not all routes have.
-        is_open: whether it needs no token.
+        statuses: those in addition to the problems of all routes.
+        is_open: True if the route needs no token.
 
     >>> problems(400)["400"]
     {'$ref': '#/components/responses/BadRequest'}

@@ -1,7 +1,7 @@
-"""The OpenAPI document of the routes that are not about one state.
+"""OpenAPI description of the routes that are not about one state.
 
-FastAPI knows neither their bodies, which msgspec decodes, nor their answers. A route that is not
-described here is described by FastAPI: give it `responses=` for its answers, or
+FastAPI knows neither their bodies, which msgspec decodes, nor their answers. FastAPI describes all
+routes that are not described here: give them `responses=` for their answers, or
 `include_in_schema=False`.
 """
 
@@ -109,14 +109,14 @@ PATHS: dict[str, Part] = {
     ),
     "/sql": _sql(),
 }
-"""Addresses that are not of a job."""
+"""Addresses that do not belong to a job."""
 
 
 def of_jobs(aliases: Sequence[str]) -> dict[str, Part]:
-    """Return the addresses of a job that are the same for all its states.
+    """Return the addresses of jobs that are the same for all states.
 
     Parameters:
-        aliases: of the jobs.
+        aliases: the names of the jobs in addresses.
     """
     job = in_path("job", {"enum": list(aliases)}, "The name of the job.")
     place = [
@@ -183,7 +183,7 @@ def _stored(place: list[Part]) -> Part:
 
 
 class Others(NamedTuple):
-    """What FastAPI says of the other routes.
+    """FastAPI's description of the other routes.
 
     Parameters:
         paths: their addresses.
@@ -205,7 +205,7 @@ _OF_STATES = {
 
 
 def others(routes: Sequence[BaseRoute]) -> Others:
-    """Return what FastAPI says of the routes that are not described here."""
+    """Return FastAPI's description of the routes that are not described here."""
     found = get_openapi(title="", version="", routes=routes)
     paths = {
         path: item

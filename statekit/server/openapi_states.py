@@ -1,7 +1,7 @@
-"""The OpenAPI document of the states of a job: their addresses, with the types of keys and values.
+"""OpenAPI description of the states of a job: addresses, with the types of keys and values.
 
-They follow from the job file alone. A state that cannot be read over HTTP, as its values are
-pickled or it belongs to shards, has no addresses.
+It depends only on the job file. A state that cannot be read over HTTP, since its values are pickled
+or it belongs to shards, has no addresses.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from statekit.stored_types import key_schema
 _IF_NONE_MATCH = reference("parameters", "if_none_match")
 _JSON = "application/json"
 _JSON_IN_PATHS = frozenset({"optional", "tuple", "dynamic"})
-"""The kinds of keys that are JSON in an address."""
+"""Kinds of keys that are JSON in an address."""
 
 
 class JobPaths:
-    """Adds the part of the document that is about one job.
+    """Adds the part of the document for one job.
 
     Parameters:
         alias: its name in addresses.
-        paths: where its addresses are added.
-        schemas: where its components are added, by name.
+        paths: the addresses of the document, to which those of the job are added.
+        schemas: the components of the document by name, to which those of the job are added.
     """
 
     def __init__(self, alias: str, paths: dict[str, Part], schemas: dict[str, JsonSchema]) -> None:
@@ -77,7 +77,7 @@ class JobPaths:
         """Add a component, and return the reference to it.
 
         Parameters:
-            plain: its name, which gets a number if it is taken: "b" of "a.b" is "b.b" of "a".
+            plain: its name. It gets a number if it is taken: "b" of "a.b" is "b.b" of "a".
         """
         name = free_name(self._schemas, plain)
         self._schemas[name] = schema
@@ -111,10 +111,10 @@ def is_shown(operator: OperatorRecord, state: StateRecord) -> bool:
 
 
 class _StatePart:
-    """The part of the document that is about one state.
+    """The part of the document for one state.
 
     Parameters:
-        job: what it is added to.
+        job: the part of the job, to which it is added.
         key: the JSON Schema of keys.
     """
 
@@ -126,7 +126,7 @@ class _StatePart:
         self._one = self._shown()
         self._value = job.component(self._name, self._whole())
         self._id = self._value["$ref"].rpartition("/")[2]
-        """What begins the names of its operations, and no other's."""
+        """Prefix of the names of its operations, unique in the document."""
 
     def added(self) -> JsonSchema:
         """Add the addresses, and return the JSON Schema of keys of the state in a request for
@@ -149,8 +149,8 @@ class _StatePart:
     # -------------------------------------------------------------------------------- the types
 
     def _shown(self) -> JsonSchema:
-        """Return the JSON Schema of one value, entry or element. Rows of earlier types are shown
-        as these.
+        """Return the JSON Schema of one value, entry or element: of the present generation, or of
+        an earlier one.
         """
         past = [rows[-1].types["value"] for rows in self._state.past_generations.values()]
         trees = [self._state.types["value"], *past]
@@ -158,7 +158,7 @@ class _StatePart:
         return shown[0] if len(shown) == 1 else {"anyOf": shown}
 
     def _whole(self) -> JsonSchema:
-        """Return the JSON Schema of what the state has for a key."""
+        """Return the JSON Schema of the value of the state for a key."""
         match self._state.shape:
             case RowShape.ENTRIES:
                 return self._job.types.of_map(self._map_key, self._one)
@@ -171,7 +171,7 @@ class _StatePart:
         return Schema.from_json(self._state.types["key"])
 
     def _answer(self) -> JsonSchema:
-        """Return the JSON Schema of the answer for one key: all of it, or a part of a map."""
+        """Return the JSON Schema of the answer for one key: its value, or a part of a map."""
         if self._state.shape is not RowShape.ENTRIES:
             return with_facts(value=self._value)
         pair = array_of([self._job.types.of_key(self._map_key), self._one])
@@ -194,7 +194,7 @@ class _StatePart:
         }
 
     def _of_key(self, answer: JsonSchema) -> Part:
-        """Return the operation that reads one key, given as text."""
+        """Return the operation that reads one key, in text form."""
         parameters = [self._key_in_path(), *self._of_part(), *EPOCH_PARAMETERS, _IF_NONE_MATCH]
         answers = {_JSON: answer, EVENT_STREAM: {"type": "string"}}
         return {
@@ -207,7 +207,7 @@ class _StatePart:
         }
 
     def _key_in_path(self) -> Part:
-        """Return the parameter for a key that is given as text: that of its type, else JSON."""
+        """Return the parameter for a key in the path. Some kinds of keys are JSON there."""
         key = in_path("key", self._key, "As text. Percent-encode it.")
         if key_schema(self._operator).kind in _JSON_IN_PATHS:
             del key["schema"]
@@ -233,9 +233,7 @@ class _StatePart:
         return []
 
     def _of_range(self, answer: JsonSchema) -> Part:
-        """Return the operation that reads a range of keys, one key that is given as JSON, or all
-        rows as a file.
-        """
+        """Return the operation that reads a range of keys, one key, or all rows as a file."""
         parameters = [
             json_in_query("key", self._key, "One key. An int may be text, too."),
             json_in_query("start", self._key, "The first key."),
@@ -266,7 +264,6 @@ class _StatePart:
         }
 
     def _of_keys(self) -> Part:
-        """Return the operation that reads many keys."""
         values = with_facts(value={"type": "array", "items": or_null(self._value)})
         summary = f"Read many keys of {self._state.name}."
         return {

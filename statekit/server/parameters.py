@@ -1,6 +1,6 @@
-"""Parameters: a request has none that its route does not know.
+"""Parameters: refuses requests with a parameter that their route does not know.
 
-A misspelt `epoch=` would be answered with another epoch than the one that was asked for.
+Otherwise, the answer to a misspelt `epoch=` would be of another epoch than the requested one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def check_parameters(request: Request) -> None:
     """Check that the route of a request knows its parameters.
 
     Raises:
-        Problem: it does not know one.
+        Problem: it does not know a parameter.
     """
     given = request.query_params.keys()
     route = request.scope.get("route")
@@ -32,7 +32,7 @@ def check_parameters(request: Request) -> None:
 
 
 def _names(dependant: Dependant) -> Iterator[str]:
-    """Yield the names of the parameters of a route and of what it depends on."""
+    """Yield the names of the parameters of a route and of its dependencies."""
     yield from (field.alias for field in dependant.query_params)
     for dependency in dependant.dependencies:
         yield from _names(dependency)

@@ -1,7 +1,7 @@
-"""Places: checkpoints and directories of the server, which no answer names.
+"""Places: the checkpoints and directories of the server, which answers must not contain.
 
-Errors of statekit name them for whoever runs the job. A client of the server gets the name of the
-job instead.
+Errors of statekit contain them for the operator of the job. A client of the server gets the name of
+the job instead.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from statekit.server.problems import Problem
 
 _SERVER = "a file of the server"
 _REST = r"[^\s'\",;:()\[\]]*"
-"""The rest of a path in a text."""
+"""Pattern of the rest of a path in a text."""
 
 
 class Places:
-    """Hides the places of a server.
+    """Hides the places of a server in texts.
 
     Parameters:
-        checkpoints: URLs and absolute paths, by what clients call them.
+        checkpoints: URLs and absolute paths, by their names for clients.
         directories: of the server.
 
     >>> Places({"job 'shop'": "/srv/shop"}, []).hide("file:///srv/shop/epochs/7 was collected")
@@ -40,10 +40,10 @@ class Places:
         )
 
     def hide(self, text: str) -> str:
-        """Return a text without the places."""
+        """Return a text in which names replace the places."""
         return self._place.sub(lambda found: self._names[found[1] or found[2]], text)
 
     def hidden(self, problem: Problem) -> Problem:
-        """Return a problem without the places in its text."""
+        """Replace the places in the text of a problem by their names, and return the problem."""
         problem.detail = self.hide(problem.detail)
         return problem

@@ -1,9 +1,9 @@
-"""Priority: single reads go before requests that take long.
+"""Priority: single reads run before requests that take long.
 
-Single reads run on the thread of the event loop. Everything else needs the same interpreter: pages,
-requests for many keys and files of small states. So few of them run at a time, and each gives way
-soon. Processes of queries, rankings and files of large states have a lower priority than the
-server.
+Single reads run on the thread of the event loop. Pages, requests for many keys and files of small
+states need the same interpreter. So only a few of them run at a time, and their threads give way to
+the event loop soon. Processes of queries, rankings and files of large states have a lower priority
+than the server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 NICENESS = 5
-"""Of processes of queries, rankings and files."""
+"""Niceness of the processes of queries, rankings and files."""
 
 _SWITCH_S = 0.0001
 _AT_ONCE = 2
@@ -30,11 +30,11 @@ _PAUSE_MAX_S = 0.5
 
 
 def prefer_single_reads() -> None:
-    """Let single reads wait for nothing else in this process for long, once it is ready to serve.
+    """Shorten the waits of single reads for other work in this process. Call it before serving.
 
-    Threads give way to the event loop after a tenth of a millisecond. Python's own interval is
-    5 ms, which each request would wait for several times. Collections of garbage leave out modules
-    and all else that is there already: they would stop the event loop for 0.1 s every other second.
+    Threads give way to the event loop after a tenth of a millisecond. Python's default is 5 ms, and
+    each request would wait that long several times. Garbage collection skips all present objects,
+    such as modules: otherwise it would stop the event loop for 0.1 s every other second.
     """
     sys.setswitchinterval(_SWITCH_S)
     gc.collect()
@@ -42,13 +42,13 @@ def prefer_single_reads() -> None:
 
 
 class Background:
-    """Runs reads of many rows in threads, a few at a time. The others wait in their order.
+    """Runs reads of many rows in threads, a few at a time. The others wait in order of arrival.
 
-    While there are single reads, too, each pauses as long as it has run. Otherwise, one would
-    follow upon another, and single reads would have to share the interpreter all the time.
+    If single reads arrive during such a read, a pause of the same length follows it. Otherwise the
+    reads would follow each other directly, and single reads would always share the interpreter.
 
     Attributes:
-        single_reads: how many there were; whoever answers one counts it.
+        single_reads: number of single reads so far. The code that answers one counts it.
     """
 
     def __init__(self) -> None:
@@ -56,10 +56,10 @@ class Background:
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def run(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what a function returns, which is called in a thread.
+        """Call a function in a thread, and return its result.
 
         Raises:
-            Exception: what the function raises.
+            Exception: the function raised it.
         """
         await self._turns.acquire()
         singles, began_s = self.single_reads, stopwatch_s()

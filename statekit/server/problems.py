@@ -1,7 +1,7 @@
-"""Problems: what a client gets in place of an answer, as `application/problem+json` (RFC 9457).
+"""Problems: error answers, as `application/problem+json` (RFC 9457).
 
-`kind` is stable. Errors of statekit keep theirs. The text of a fault of the server stays in its
-log: it may name files.
+`kind` is stable. Errors of statekit keep their kinds. The text of a fault of the server is only in
+its log, since it may contain names of files.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _logger = logging.getLogger("statekit.server")
 
 
 class Problem(Exception):  # noqa: N818  the term of RFC 9457
-    """An answer that is none.
+    """An error answer.
 
     Parameters:
-        status: of HTTP.
-        kind: what went wrong, for programs.
-        detail: what went wrong and what to do, for people.
+        status: the HTTP status.
+        kind: the kind of the problem, for programs.
+        detail: the cause of the problem and advice, for people.
         headers: of the answer.
         facts: further members of the answer, such as the epoch.
 
@@ -71,7 +71,7 @@ _STATUS: dict[type[StatekitError], int] = {
 
 
 def problem_of(error: StatekitError) -> Problem:
-    """Return the problem that an error of statekit is to a client, and log a fault of the server.
+    """Return the problem for an error of statekit. Log it if it is a fault of the server.
 
     >>> problem_of(StateTypeError("'x' is not a key of type int")).status
     400
@@ -86,31 +86,31 @@ def problem_of(error: StatekitError) -> Problem:
 
 
 def bad_request(detail: str) -> Problem:
-    """Return the problem of a request that cannot be understood."""
+    """Return the problem for a request that is not valid."""
     return Problem(400, "bad_request", detail)
 
 
 def too_many(detail: str, retry_s: int) -> Problem:
-    """Return the problem of a request for which the server has too much to do.
+    """Return the problem for a request when the server has too much to do.
 
     Parameters:
-        retry_s: after how many seconds the client may try again.
+        retry_s: the seconds until the client may try again.
     """
     return Problem(503, "too_many", detail, {"Retry-After": str(retry_s)})
 
 
 def client_left() -> Problem:
-    """Return the problem of a request whose client has closed the connection. Only the log and
-    metrics have it.
+    """Return the problem for a request whose client has closed the connection. It appears only in
+    the log and in metrics.
     """
     return Problem(400, "left", "the client has closed the connection")
 
 
 def closing() -> Problem:
-    """Return the problem of a request that the end of the server interrupts."""
+    """Return the problem for a request that the end of the server interrupts."""
     return Problem(503, "closing", "the server ends: send the request again", {"Retry-After": "1"})
 
 
 def response_of(problem: Problem) -> Response:
-    """Return the answer that has a problem."""
+    """Return the response with a problem."""
     return Response(problem.body, problem.status, problem.headers, MEDIA_TYPE)

@@ -1,4 +1,4 @@
-"""HTTP below the application: what cannot be parsed, or is too much, gets a problem as well."""
+"""HTTP protocol: answers requests that cannot be parsed, or are too many, with a problem."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from statekit.server.problems import MEDIA_TYPE, bad_request, response_of, too_m
 
 
 class ProblemProtocol(HttpToolsProtocol):
-    """Speaks HTTP with one client."""
+    """The HTTP connection of one client."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -28,7 +28,7 @@ class ProblemProtocol(HttpToolsProtocol):
         await self._application(scope, receive, send)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no request, and close the connection."""
+        """Answer data that is not an HTTP request with a problem, and close the connection."""
         body = bad_request(f"this is no HTTP request ({msg.rstrip('.')}): check the client").body
         status = HTTPStatus.BAD_REQUEST
         headers = [

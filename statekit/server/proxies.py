@@ -1,8 +1,8 @@
 """Proxies: the address of a client behind proxies that the server trusts.
 
-Each proxy appends the address of its own peer to `X-Forwarded-For`. The peer sent what is before
-that, and may have invented it. So the header is read from its end, as long as the address that was
-found is that of a trusted proxy. `Forwarded` is not read.
+Each proxy appends the address of its own peer to `X-Forwarded-For`. The peer sent the entries
+before that, and may have invented them. So the header is read from its end, as long as the address
+is that of a trusted proxy. `Forwarded` is not read.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _HEADER = b"x-forwarded-for"
 
 _HOPS_MAX = 32
-"""Entries of the header that are read: each one takes time, and clients may send any number."""
+"""Limit of the entries of the header that are read, since clients may send any number."""
 
 
 class TrustedProxies:
-    """Gives requests the addresses of their clients, in place of those of proxies.
+    """Replaces the addresses of trusted proxies in requests by those of the clients.
 
     Parameters:
-        app: answers requests.
-        proxies: the networks of the proxies that are trusted.
+        app: the application that answers requests.
+        proxies: the networks of the trusted proxies.
     """
 
     def __init__(self, app: ASGIApp, proxies: Sequence[Network]) -> None:
@@ -44,10 +44,10 @@ class TrustedProxies:
 
 
 def trusted_networks(given: Iterable[str]) -> tuple[Network, ...]:
-    """Return the networks of proxies, each given as an address or in CIDR notation.
+    """Parse the networks of proxies: addresses, or networks in CIDR notation.
 
     Raises:
-        StateTypeError: one is neither.
+        StateTypeError: a text is neither.
 
     >>> trusted_networks(["127.0.0.1", "10.0.0.0/8", "::1"])
     (IPv4Network('127.0.0.1/32'), IPv4Network('10.0.0.0/8'), IPv6Network('::1/128'))
@@ -67,15 +67,15 @@ def _network(given: str) -> Network:
 
 
 def client_behind(peer: str, forwarded: Iterable[bytes], proxies: Sequence[Network]) -> str:
-    """Return the address of the client that sent a request: the last one that is not a proxy's.
+    """Return the address of the client of a request: the last one that is not a trusted proxy's.
 
     Parameters:
         peer: the address of the connection.
         forwarded: the `X-Forwarded-For` headers of the request, in order.
-        proxies: the networks that are trusted.
+        proxies: the networks of the trusted proxies.
 
     Returns:
-        The nearest proxy's address before an entry that is no address: nothing beyond it is known.
+        The address of the client. If an entry is not an address, that of the proxy that added it.
 
     >>> client_behind("127.0.0.1", [b"6.6.6.6, 192.0.2.7"], trusted_networks(["127.0.0.1"]))
     '192.0.2.7'
@@ -99,7 +99,7 @@ def _is_in(address: Address, networks: Sequence[Network]) -> bool:
 
 
 def _address(text: str) -> Address | None:
-    """Return the address in an entry, which may have a port; None if there is none."""
+    """Return the address of an entry without its port; None if it is not an address."""
     host = text.strip(" \t")
     if host.startswith("["):
         host = host[1:].partition("]")[0]

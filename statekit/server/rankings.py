@@ -1,4 +1,4 @@
-"""Rankings of keys, one at a time; the last ones are remembered."""
+"""Rankings of keys. One runs at a time, and the last results are cached."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from statekit.server.problems import Problem
 from statekit.server.served_job import ServedJob
 
 LIMIT_MAX = 100
-"""Keys of a ranking: so many are counted for each request."""
+"""Number of keys that each ranking finds: an answer has the first of them."""
 
 _SECONDS, _KEPT = 120.0, 64
 _OF_TOKEN = 2
 
 
 class _Found(msgspec.Struct):
-    """A ranking whose parts stay JSON."""
+    """A ranking whose parts are encoded JSON."""
 
     keys: list[msgspec.Raw]
     key_groups: msgspec.Raw
@@ -33,11 +33,11 @@ class _Found(msgspec.Struct):
 
 
 class Rankings:
-    """Counts the keys of states, in processes of their own.
+    """Ranks the keys of states, in processes of their own.
 
     Parameters:
-        memory_bytes: how much memory a process may take.
-        directory: where files of the processes are written.
+        memory_bytes: memory limit of a process.
+        directory: for the files of the processes.
     """
 
     def __init__(self, memory_bytes: int, directory: Path) -> None:
@@ -56,7 +56,7 @@ class Rankings:
         by: Measure,
         limit: int,
     ) -> msgspec.Raw:
-        """Return the ranking of an epoch as JSON, as long as the client waits.
+        """Return the ranking of an epoch as JSON. It ends if the client leaves.
 
         Parameters:
             token: the name of the request's token; None if everyone may read.

@@ -1,4 +1,4 @@
-"""Reads: what requests read of a view, as JSON can hold it."""
+"""Reads: the values that requests read from a view, with JSON types."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from statekit.query.view import View
 from statekit.server.problems import Problem, bad_request
 
 KEYS_MAX = 10_000
-"""Keys of one request."""
+"""Limit of the keys of one request."""
 
 ROWS_MAX = 10_000
-"""Keys, entries or elements of one answer."""
+"""Limit of the keys, entries or elements of one answer."""
 
 
 _PAGE_ROWS = 1_000
-"""Keys of a page, if the request does not say how many."""
+"""Default number of keys of a page."""
 
 
 def json_of(text: str, name: str) -> Any:
-    """Return the JSON that a parameter of a request has.
+    """Return the decoded JSON of a request parameter.
 
     Raises:
-        Problem: it is none.
+        Problem: it is not JSON.
 
     >>> json_of('["UA", 1545]', "key")
     ['UA', 1545]
@@ -42,7 +42,7 @@ def json_of(text: str, name: str) -> Any:
 
 
 def read_key(state: StateView[Any, Any], key: Any, part: Part) -> Any:
-    """Return what a state has for a key, or a part of it.
+    """Return the value of a state for a key, or a part of it.
 
     Raises:
         QueryError, StateTypeError: as for `StateView`.
@@ -84,12 +84,12 @@ def _index(text: str | None, name: str) -> int | None:
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Which part of what a key has is read; by default all of it.
+    """The part of a value to read; by default all of it.
 
     Parameters:
         entry: a map key, as JSON.
         start, end: the bounds of map keys, as JSON, or of indices of elements; the end is left out.
-        limit: how many entries, elements or keys at most; None for as many as an answer may have.
+        limit: limit of entries, elements or keys; None for the limit of an answer.
         reverse: entries from the last to the first.
     """
 
@@ -101,22 +101,22 @@ class Part(msgspec.Struct, frozen=True):
 
     @property
     def is_range(self) -> bool:
-        """Whether a part of a list or a map is asked for."""
+        """True if the request asks for a part of a list or a map."""
         return self != Part()
 
     @property
     def rows(self) -> int:
-        """How many entries or elements at most."""
+        """Limit of entries or elements."""
         return ROWS_MAX if self.limit is None else self.limit
 
 
 def page_of_keys(state: StateView[Any, Any], part: Part, cursor: str | None) -> dict[str, Any]:
-    """Return the keys of a range in order, each with what the state has for it, and the cursor of
-    the next page. A page has `ROWS_MAX` rows at most.
+    """Return the keys of a range in order, with their values, and the cursor of the next page. A
+    page has at most `ROWS_MAX` rows.
 
     Raises:
         QueryError, StateTypeError: as for `StateView.page`.
-        Problem: a bound is no JSON, a parameter is for single keys, or the first key has too many
+        Problem: a bound is not JSON, a parameter is for single keys, or the first key has too many
             rows.
     """
     if part.entry is not None:
@@ -137,7 +137,7 @@ def page_of_keys(state: StateView[Any, Any], part: Part, cursor: str | None) -> 
 
 
 class KeysOfState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Keys whose state is asked for.
+    """Keys of a state in a request.
 
     Parameters:
         operator, state: their names.
@@ -153,18 +153,18 @@ def check_count(keys: int) -> None:
     """Check that a request does not ask for too many keys.
 
     Raises:
-        Problem: it does.
+        Problem: it asks for too many keys.
     """
     if keys > KEYS_MAX:
         raise Problem(413, "too_large", f"a request may ask for {KEYS_MAX:,} keys: divide it")
 
 
 def read_many(view: View, asked: Sequence[KeysOfState]) -> Iterator[list[Any]]:
-    """Yield what each state has for each of its keys; None where it has nothing.
+    """Yield the values of each state for its keys, in their order; None for absent values.
 
     Raises:
         Problem: there are too many keys.
-        QueryError, StateTypeError: there is no such state, or it is no key.
+        QueryError, StateTypeError: there is no such state, or it is not a key.
     """
     check_count(sum(len(own.keys) for own in asked))
     left = ROWS_MAX

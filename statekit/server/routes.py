@@ -1,6 +1,6 @@
-"""The routes that read state.
+"""Routes that read state.
 
-/jobs                                         what is served
+/jobs                                         the served jobs
 /{job}                                        operators and states of a job
 /{job}/query                                  many keys of several states        (POST)
 /{job}/{operator}/{state}                     a range of keys; with ?key= one key
@@ -62,36 +62,36 @@ T = TypeVar("T")
 RESERVED = frozenset(
     {"assets", "docs", "healthz", "jobs", "metrics", "openapi.json", "readyz", "sql"}
 )
-"""Names that no job can be served under."""
+"""Names that are not allowed as aliases of jobs."""
 
 _OF_EPOCHS = ("epoch", "manifest", "as_of", "min_epoch", "min_watermark", "wait")
-"""Parameters that say which epoch."""
+"""Parameters that choose the epoch."""
 
 WideIntsOfFile = Literal["decimal", "text"]
-"""How ints are written that are too large for 64 bits with a sign."""
+"""Form of ints in a file, for states with ints of 2^63 or more."""
 
 WAIT_MAX_S = 60.0
-"""The longest wait for an epoch."""
+"""Longest wait for an epoch, in seconds."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """What requests are answered from.
+    """The jobs and resources with which the routes answer requests.
 
     Parameters:
         jobs: by alias.
-        access: who may read what.
+        access: the tokens, and the states that each may read.
         limits: of requests.
-        tables: written for requests.
-        live: the states that are watched.
+        tables: the files of states.
+        live: the states with watchers.
         metrics: of the server.
-        queries: runs SQL.
-        rankings: counts keys.
-        histories: reads the past of keys.
-        waits: requests that wait for an epoch.
-        places: what no answer names.
+        queries: runs SQL of requests.
+        rankings: ranks keys.
+        histories: runs reads of earlier values.
+        waits: the requests that wait for an epoch.
+        places: the places that answers must not contain.
         disk: of the server.
-        background: reads of many rows.
+        background: runs reads of many rows.
     """
 
     jobs: Mapping[str, ServedJob]
@@ -110,14 +110,14 @@ class Served:
 
     @property
     def long_works(self) -> tuple[LongWork, ...]:
-        """Everything that takes long."""
+        """All queues of long work."""
         return self.queries.work, self.rankings.work, self.histories
 
     def token(self, scope: Scope) -> Token:
         """Return the token of a request, and count the request.
 
         Raises:
-            Problem: it has no token that is known, or too many requests.
+            Problem: the token is absent or unknown, or it has made too many requests.
         """
         token = token_of(scope)
         self.limits.count(token.name)
@@ -126,10 +126,10 @@ class Served:
     def job(
         self, token: Token, alias: str, operator: str | None = None, state: str | None = None
     ) -> ServedJob:
-        """Return a job that a token may read: all of it, or the place that is named.
+        """Return a job, after checking that the token may read the state, or any state of the job.
 
         Raises:
-            Problem: the token may not, or there is no such job.
+            Problem: the token may not read it, or there is no such job.
         """
         place = [part for part in (alias, operator, state) if part is not None]
         is_whole = len(place) == 1
@@ -140,7 +140,7 @@ class Served:
         return self.jobs[alias]
 
     def refusal(self, problem: Problem) -> Response:
-        """Return the answer that has a problem, without what no answer names."""
+        """Return the response with a problem. Names replace the places in its text."""
         return response_of(self.places.hidden(problem))
 
 
@@ -177,7 +177,7 @@ Waiting = Annotated[Waiter, Depends(_waiter)]
 _NO_EPOCH = "manifest= is the checksum of an epoch's manifest: give epoch=, too"
 
 Checksum = Annotated[str | None, Query(pattern="^[0-9a-f]{32}$")]
-"""Of a manifest."""
+"""Checksum of a manifest."""
 
 
 async def _wanted(
@@ -189,7 +189,6 @@ async def _wanted(
     min_watermark: dt.datetime | None = None,
     wait: Annotated[float, Query(ge=0, le=WAIT_MAX_S)] = 0.0,
 ) -> Wanted:
-    """Return the epoch that the parameters of a request ask for."""
     for name, instant in (("as_of", as_of), ("min_watermark", min_watermark)):
         if instant is not None and instant.tzinfo is None:
             raise bad_request(f"{name}={instant}: give it with its zone, as in …T12:00:00Z")
@@ -208,7 +207,7 @@ async def _part(
     limit: Annotated[int | None, Query(ge=1, le=ROWS_MAX)] = None,
     reverse: bool = False,
 ) -> Part:
-    """Return the part of a key, or of a state, that the parameters of a request ask for."""
+    """Return the part of a value, or of the keys of a state, that a request asks for."""
     return Part(entry, start, end, limit, reverse)
 
 
@@ -219,13 +218,13 @@ ResultFormat = Annotated[str | None, Query(alias="format")]
 
 @router.get("/healthz")
 async def healthz() -> dict[str, str]:
-    """Answer while the server runs."""
+    """Return 200 while the server runs."""
     return {"status": "ok"}
 
 
 @router.get("/readyz")
 async def readyz(served: Jobs) -> dict[str, str]:
-    """Answer once every job has an epoch that can be read."""
+    """Return 200 once every job has an epoch that can be read."""
     waiting = sum(job.replica.epoch is None for job in served.jobs.values())
     if waiting:
         raise Problem(503, "not_ready", f"{waiting} jobs have no epoch that can be read yet")
@@ -256,7 +255,7 @@ async def query_sql(
 
 @router.get("/jobs")
 async def jobs(served: Jobs, token: Allowed) -> list[dict[str, Any]]:
-    """Return the jobs that a token may read something of."""
+    """Return the jobs of which the token may read any state."""
     return [job.summary() for alias, job in served.jobs.items() if token.sees(alias)]
 
 
@@ -328,18 +327,18 @@ async def stored(
     token: Allowed,
     epoch: Epoch,
 ) -> Response:
-    """Return the rows of many keys as they are stored, in MessagePack."""
+    """Return the stored rows of many keys, in MessagePack."""
     return await read_stored_rows(served, token, (job, operator, state), request, epoch)
 
 
 async def read_stored_rows(
     served: Served, token: Token, place: tuple[str, str, str], request: Request, epoch: Wanted
 ) -> Response:
-    """Return the rows as `stored` does.
+    """Return the answer of `stored`.
 
     Raises:
         Problem: the token may not read them, the body cannot be read, or there is no such epoch.
-        StatekitError: they cannot be read.
+        StatekitError: the rows cannot be read.
     """
     job, operator, state = place
     own = served.job(token, job, operator, state)
@@ -371,12 +370,12 @@ async def read_state(
     rows: bool = True,
     wide_ints: WideIntsOfFile | None = None,
 ) -> Response:
-    """Read one key, given as JSON; a range of keys; or all rows, as Arrow, Parquet or CSV.
+    """Read one key in JSON; a range of keys; or all rows, as Arrow, Parquet or CSV.
 
-    A file has the address of its epoch: without `epoch`, the answer redirects to that.
+    A file has the address of its epoch: without `epoch`, the answer redirects to that address.
 
-    With `Accept: text/event-stream`, watch what is asked for; `prefix` is that of keys, and without
-    `rows` the stream has only changes.
+    With `Accept: text/event-stream`, watch the key or the keys; `prefix` is that of keys, and
+    without `rows` the stream has only changes.
     """
     state, to = _format(state, request)
     own = served.job(token, job, operator, state)
@@ -424,7 +423,7 @@ async def read_one(
     part: PartAsked,
     rows: bool = True,
 ) -> Response:
-    """Read one key, given as text. With `Accept: text/event-stream`, watch it."""
+    """Read one key in text form. With `Accept: text/event-stream`, watch it."""
     own = served.job(token, job, operator, state)
     if request.method == "GET" and asks_to_watch(request.headers.get("accept")):
         return _watched(
@@ -437,7 +436,7 @@ async def read_one(
 async def _file(
     request: Request, served: Served, job: ServedJob, epoch: Wanted, asked: Asked
 ) -> Response:
-    """Return a file with all rows of a state, or the address of the file."""
+    """Return a file with all rows of a state; without an epoch, a redirect to its address."""
     if epoch.epoch_id is not None:
         kept = served.tables.kept(job, epoch.epoch_id, asked, request)
         if kept is not None:  # maybe longer than the epoch
@@ -458,8 +457,8 @@ async def _file(
 
 
 def _format(state: str, request: Request) -> tuple[str, Format | None]:
-    """Return the name of a state without the suffix of a format, and the format of a table, if the
-    request asks for one.
+    """Return the name of a state without the suffix of a format, and the format of the file; None
+    if the request does not ask for a file.
     """
     name, _, suffix = state.rpartition(".")  # a state may have the name of a format
     accepts = request.headers.get("accept", "")
@@ -481,7 +480,6 @@ async def _one(
     *,
     is_json: bool,
 ) -> Response:
-    """Return the answer for one key."""
     state = view.state(*place)
 
     def read() -> Any:
@@ -508,7 +506,7 @@ def _watched(
     is_json: bool,
     rows: bool,
 ) -> Response:
-    """Return the answer that goes on as long as somebody watches."""
+    """Return a stream of events, which lasts until the watcher or the server ends it."""
     if key is not None:
         state = job.last().state(*place)
         key = [state.shown_key(state.key_from_json(key[0]) if is_json else key[0])]
@@ -544,13 +542,13 @@ class _StoredKeys(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def decoded(body: bytes, cls: type[T], decode: Callable[..., T] = msgspec.json.decode) -> T:
-    """Return the body of a request.
+    """Decode the body of a request.
 
     Parameters:
-        decode: JSON, or MessagePack.
+        decode: the decoder for JSON or MessagePack.
 
     Raises:
-        Problem: it is none of this class.
+        Problem: it is not of this class.
     """
     try:
         return decode(body, type=cls)

@@ -1,4 +1,4 @@
-"""Running the server: one process, with uvicorn."""
+"""Serving: runs the server in one process, with uvicorn."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ _HEADERS = [
     ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Referrer-Policy", "no-referrer"),  # addresses have keys
 ]
-"""Headers of all answers. uvicorn adds them, also where it refuses a connection."""
+"""Headers of all answers. uvicorn adds them, also if it refuses a connection."""
 
 _ALIAS = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How a server runs.
+    """The options of a server.
 
     Parameters:
-        host, port: where it listens.
-        tokens: the file of tokens; None lets everyone read everything, on loopback.
+        host, port: the address to listen on.
+        tokens: the file of tokens; None to let everyone read everything, on loopback.
         insecure: listen on other addresses without tokens.
-        hosts: further names that requests may call the server by.
-        directory: where replicas keep their copies; None for temporary ones.
-        epochs: how many of the last epochs can be read.
+        hosts: further names of the server that requests may use.
+        directory: of the replicas' copies; None for temporary directories.
+        epochs: number of the last epochs that can be read.
         limits: of requests.
-        connections: how many may be open.
-        memory_bytes: what RocksDB may take for all replicas together; None for its usual limits.
-        disk_bytes: what copies and files of requests may take; None for any size.
+        connections: limit of open connections.
+        memory_bytes: memory limit of RocksDB for all replicas together; None for its defaults.
+        disk_bytes: limit of the size of copies and files of requests; None for no limit.
         origins: sites whose pages may read the server, as `https://example.com`.
         trusted_proxies: addresses, and networks in CIDR notation, of the proxies before the server.
-            Their `X-Forwarded-For` says which address a request is from.
+            The server reads the address of a client from their `X-Forwarded-For`.
         access_log: write a line to stdout for each request.
     """
 
@@ -81,10 +81,10 @@ class ServerOptions:
 
 
 def named_checkpoints(given: Iterable[str]) -> dict[str, str]:
-    """Return checkpoints by alias: the name before "=", or the last part of the path.
+    """Return checkpoints by alias: the text before "=", or the last part of the path.
 
     Raises:
-        StateTypeError: two have one alias.
+        StateTypeError: two checkpoints have the same alias.
 
     >>> named_checkpoints(["bank=s3://state/7", "./site"])
     {'bank': 's3://state/7', 'site': './site'}
@@ -109,10 +109,10 @@ def serve(
 
     Parameters:
         checkpoints: directories or URLs, by alias.
-        report: is called with a line that has the address, once callers can connect.
+        report: called with a line that has the address, once clients can connect.
 
     Raises:
-        StateTypeError: an alias or an option is not possible.
+        StateTypeError: an alias or an option is not valid.
         StorageError: the port is used by another process.
         StatekitError: a checkpoint cannot be read.
     """
@@ -126,7 +126,7 @@ def serve(
 
 
 class StateServer(uvicorn.Server):
-    """Serves until the process gets SIGTERM or SIGINT. Then streams of events end first, and open
+    """Serves until the process gets SIGTERM or SIGINT. Then event streams end first, and open
     requests after that.
     """
 
@@ -141,7 +141,7 @@ class StateServer(uvicorn.Server):
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to an address.
+    """Return a socket that listens on an address.
 
     Raises:
         StorageError: another process has the port, or this machine has no such address.
@@ -162,7 +162,9 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 
 def uvicorn_config(checkpoints: Mapping[str, str], options: ServerOptions) -> uvicorn.Config:
-    """Return what uvicorn is to run. Replicas are opened now, so that their faults are found."""
+    """Open the replicas, and return the uvicorn configuration of the server. Faults of checkpoints
+    are raised here, before the server starts.
+    """
     _check(checkpoints, options)
     proxies = trusted_networks(options.trusted_proxies)
     escape_logs()
@@ -188,7 +190,7 @@ def uvicorn_config(checkpoints: Mapping[str, str], options: ServerOptions) -> uv
 def _opened(
     checkpoints: Mapping[str, str], options: ServerOptions, disk: Disk
 ) -> dict[str, ServedJob]:
-    """Open a replica of each checkpoint; none is left open if one fails, or if they are too
+    """Open a replica of each checkpoint. Close all of them if one fails, if the copies are too
     large, or if the process has no descriptor left.
     """
     jobs: dict[str, ServedJob] = {}
@@ -216,12 +218,12 @@ def _opened(
 
 
 def rocks_options(memory_bytes: int) -> RocksOptions:
-    """Return options with which RocksDB takes so much memory, for all databases of the process.
+    """Return options with which all databases of the process together take this much memory.
 
-    Half of it is for blocks that are read. Write buffers may take one and a half of their limit.
+    Half of it is for the block cache. Write buffers may take one and a half times their limit.
 
     Raises:
-        StateTypeError: that is too little.
+        StateTypeError: the memory is too small.
 
     >>> options = rocks_options(300 * 2**20)
     >>> options.block_cache_bytes // 2**20, options.write_memory_bytes // 2**20
@@ -263,7 +265,7 @@ def _check(checkpoints: Mapping[str, str], options: ServerOptions) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address.
+    """Return whether only this machine can reach an address.
 
     >>> is_loopback("localhost"), is_loopback("127.0.0.2"), is_loopback("0.0.0.0")
     (True, True, False)
@@ -277,8 +279,8 @@ def is_loopback(host: str) -> bool:
 
 
 def _hosts(options: ServerOptions, *, is_open: bool) -> Sequence[str]:
-    """Return the names that requests may call the server by. With tokens, any: a page of another
-    site has none.
+    """Return the names of the server that requests may use. With tokens, any name is allowed: a
+    page of another site has no token.
     """
     if not is_open or options.insecure:
         return [ANY_HOST]

@@ -1,4 +1,4 @@
-"""Served jobs: a replica of each checkpoint, and the epoch that a request is answered from."""
+"""Served jobs: the replica of each checkpoint, and the epoch of each answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from statekit.server.waits import Waiter
 _logger = logging.getLogger("statekit.server")
 
 _POLL_S = 0.5
-"""How long a thread waits for an epoch before it looks whether the server ends."""
+"""Seconds that a thread waits for an epoch before it checks whether the server ends."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Wanted:
     """The epoch that a request asks for; by default the last one.
 
     Parameters:
-        epoch: this one.
-        manifest: the checksum of its manifest: not another epoch of that number, which a checkpoint
-            has that was replaced.
-        as_of: the last one whose processing time is not after this.
-        min_epoch: this one or a later one.
-        min_watermark: one in which the operator's watermark is at least this.
-        wait_s: how long to wait for `min_epoch` and `min_watermark`.
+        epoch: the epoch of this number.
+        manifest: the checksum of its manifest. After a checkpoint was replaced, another epoch may
+            have the same number.
+        as_of: the last epoch whose processing time is not after this time.
+        min_epoch: this epoch or a later one.
+        min_watermark: an epoch in which the operator's watermark is at least this time.
+        wait_s: the longest wait for `min_epoch` and `min_watermark`, in seconds.
         waiter: the request that waits; None if the caller ends the wait.
     """
 
@@ -59,12 +59,12 @@ class Wanted:
 
     @classmethod
     def exactly(cls, epoch_id: EpochId) -> Self:
-        """Return what asks for the epoch of an identity."""
+        """Return the choice of the epoch with an identity."""
         return cls(epoch_id.epoch, epoch_id.manifest)
 
     @property
     def epoch_id(self) -> EpochId | None:
-        """The identity of the epoch; None if it was not given."""
+        """The identity of the epoch; None if the request does not have it."""
         if self.epoch is None or self.manifest is None:
             return None
         return EpochId(self.epoch, self.manifest)
@@ -75,30 +75,30 @@ LAST = Wanted()
 _FACTS_MAX = 10_000
 
 _REMEMBERED = 20
-"""How many epochs are read if the replica has skipped some."""
+"""Number of epochs whose facts are read if the replica has skipped some epochs."""
 
 
 class _EpochFacts(NamedTuple):
-    """What every answer of an epoch says of it."""
+    """The cached facts of an epoch in answers."""
 
     watermark: str | None
     processing_time: str
 
 
 class ServedJob:
-    """A checkpoint whose state is served.
+    """A job whose checkpoint is served.
 
     Parameters:
         alias: its name in addresses.
         checkpoint: a directory or URL.
-        directory: where the replica keeps its copies; None for a temporary one.
-        epochs: how many of the last epochs can be read.
-        rocksdb: limits of memory.
+        directory: of the replica's copies; None for a temporary one.
+        epochs: number of the last epochs that can be read.
+        rocksdb: memory limits.
         disk: of the server.
 
     Attributes:
-        rocksdb: limits of memory.
-        scratch: where copies of watched states are kept.
+        rocksdb: memory limits.
+        scratch: the directory for copies of watched states.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class ServedJob:
         disk.add(self.replica.directory)
         self._repository = Repository(checkpoint, create=False)
         self.history = EpochHistory(self._repository)
-        """What its epochs did."""
+        """Facts of its epochs."""
         self._facts: dict[tuple[EpochId, str | None], _EpochFacts] = {}
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
@@ -130,13 +130,13 @@ class ServedJob:
 
     @property
     def identity(self) -> str:
-        """What no other checkpoint has."""
+        """Unique id of the checkpoint."""
         return self.replica.checkpoint_id
 
     # ---------------------------------------------------------------------------- new epochs
 
     def start(self) -> None:
-        """Announce new epochs to the running loop from now on."""
+        """Start a thread that announces new epochs to the running event loop."""
         loop = asyncio.get_running_loop()
         self._next = loop.create_future()
 
@@ -159,21 +159,21 @@ class ServedJob:
         self._thread.start()
 
     def _remember_epochs(self) -> None:
-        """Read what the last epochs did, before the checkpoint removes their manifests."""
+        """Read the facts of the last epochs, before the checkpoint removes their manifests."""
         try:
             self.history.until(self.replica.at().manifest, _REMEMBERED)
         except StatekitError as error:
             _logger.warning("the last epochs of %s cannot be read: %s", self.alias, error)
 
     async def other_than(self, known: Wanted, wait_s: float, waiter: Waiter) -> View:
-        """Return a view of the last epoch, as soon as that is another one, or of the same one after
-        a while.
+        """Wait until the last epoch is another one than `known`, and return a view of it. After
+        `wait_s` seconds, return a view of the known one.
 
         Parameters:
             known: the epoch that the client has.
 
         Raises:
-            Problem: nothing can be read yet, too many wait, or the client has left.
+            Problem: no epoch can be read yet, too many requests wait, or the client has left.
         """
         until_s = stopwatch_s() + wait_s
         while True:
@@ -183,7 +183,7 @@ class ServedJob:
                 return view
 
     async def next_epoch(self, timeout_s: float, waiter: Waiter | None = None) -> bool:
-        """Wait for a new epoch, and return whether there is one."""
+        """Wait for a new epoch, and return whether there was one in time."""
         assert self._next is not None, "the job was started"
         if self._waits_end or timeout_s <= 0:
             return False
@@ -192,13 +192,13 @@ class ServedJob:
         return bool((await asyncio.wait([self._next], timeout=timeout_s))[0])
 
     def end_waits(self) -> None:
-        """Answer all requests that wait for an epoch, and let none wait any more."""
+        """End the waits of all requests, and let no request wait any more."""
         self._waits_end = True
         if self._next is not None and not self._next.done():
             self._next.set_result(None)
 
     def close(self) -> None:
-        """Stop following."""
+        """Stop the thread, and close the replica."""
         self._ends.set()
         if self._thread is not None:
             self._thread.join()
@@ -210,10 +210,10 @@ class ServedJob:
         """Return a view of the epoch that a request asks for.
 
         Parameters:
-            operator: whose watermark counts; None for all operators.
+            operator: the operator whose watermark counts; None for all operators.
 
         Raises:
-            Problem: there is no such epoch, or not yet; too many wait, or the client has left.
+            Problem: there is no such epoch, or not yet; too many requests wait; or the client left.
         """
         if wanted.epoch is not None or wanted.as_of is not None:
             return await self._view_of_past(wanted)
@@ -229,7 +229,7 @@ class ServedJob:
         """Return a view of the last epoch.
 
         Raises:
-            Problem: nothing can be read yet.
+            Problem: no epoch can be read yet.
         """
         if self.replica.epoch is None:
             raise Problem(
@@ -241,17 +241,17 @@ class ServedJob:
         return self.replica.at()
 
     def views(self) -> list[View]:
-        """Return views of all epochs that can be read, in order, all of one version of the
+        """Return views of all epochs that can be read, in order. All are of the same version of the
         checkpoint.
 
         Raises:
-            Problem: nothing can be read yet.
+            Problem: no epoch can be read yet.
         """
         self.last()
         return self.replica.all_views()
 
     def view_of(self, epoch_id: EpochId) -> View | None:
-        """Return a view of the epoch of an identity; None if it cannot be read."""
+        """Return a view of the epoch with an identity; None if it cannot be read."""
         return next((view for view in self.replica.all_views() if view.id == epoch_id), None)
 
     async def _view_of_past(self, wanted: Wanted) -> View:
@@ -277,10 +277,10 @@ class ServedJob:
         raise self._gone(f"epoch {wanted.epoch}" if wanted.as_of is None else f"{wanted.as_of}")
 
     async def view_of_cursor(self, cursor: str) -> View:
-        """Return a view of the epoch that a page was of.
+        """Return a view of the epoch of a page.
 
         Raises:
-            Problem: it can no longer be read, or it is no cursor.
+            Problem: the epoch can no longer be read, or the text is not a cursor.
         """
         try:
             epoch_id = PageCursor.of_text(cursor).epoch_id
@@ -290,16 +290,14 @@ class ServedJob:
 
     @property
     def readable_epochs(self) -> list[int]:
-        """The epochs that can be read and are in the history of the last one, in order: without
-        those that were rolled back.
-        """
+        """The epochs that can be read and were not rolled back, in order."""
         return [view.epoch for view in self.history_views()]
 
     def history_views(self) -> list[View]:
-        """Return views of these epochs.
+        """Return views of the `readable_epochs`.
 
         Raises:
-            Problem: nothing can be read yet.
+            Problem: no epoch can be read yet.
         """
         views = self.views()
         last = views[-1].manifest
@@ -307,7 +305,8 @@ class ServedJob:
 
     @asynccontextmanager
     async def reads_checkpoint(self, view: View) -> AsyncIterator[None]:
-        """Read an epoch from the checkpoint, which keeps it for less time than the server may.
+        """Convert errors of reads from the checkpoint, which may keep an epoch for less time than
+        the server does.
 
         Raises:
             Problem: a read failed because the checkpoint no longer has the epoch.
@@ -329,13 +328,12 @@ class ServedJob:
             ) from error
 
     def _has(self, epoch_id: EpochId) -> bool:
-        """Return whether the checkpoint has the epoch of an identity."""
         if not self._repository.is_committed(epoch_id.epoch):
             return False
         return self._repository.manifest(epoch_id.epoch).id == epoch_id
 
     def summary(self) -> dict[str, Any]:
-        """Return what the job is doing, as JSON."""
+        """Return the status of the job, as JSON-able data."""
         status = self.replica.status()
         return {
             "job": self.alias,
@@ -346,7 +344,7 @@ class ServedJob:
         }
 
     def facts(self, view: View, operator: str | None = None) -> dict[str, Any]:
-        """Return what every answer says: which epoch it is of, and how old that is.
+        """Return the facts in every answer of an epoch: its identity, its times and its age.
 
         `lag_ms` is the time since the epoch began, by the clock of this machine. It grows while the
         job does not commit.
@@ -373,7 +371,7 @@ class ServedJob:
         }
 
     def replaced(self, epoch: int | None) -> Problem:
-        """Return the problem of an epoch whose checkpoint was replaced."""
+        """Return the problem for an epoch whose checkpoint was replaced."""
         return Problem(
             410,
             "gone",
@@ -383,7 +381,6 @@ class ServedJob:
         )
 
     def _gone(self, what: str) -> Problem:
-        """Return the problem of an epoch that is no longer kept."""
         oldest = min(self.replica.status().views, default=None)
         return Problem(
             410,
@@ -410,7 +407,7 @@ class ServedJob:
 
 
 def is_of(view: View, wanted: Wanted) -> bool:
-    """Return whether a view is of the epoch whose number, or identity, is asked for."""
+    """Return whether a view is of the epoch with the number, or identity, in a request."""
     if wanted.epoch_id is not None:
         return view.id == wanted.epoch_id
     return wanted.epoch is None or view.epoch == wanted.epoch

@@ -1,4 +1,4 @@
-"""SQL of requests: a few queries at a time, each in a process of its own."""
+"""SQL queries of requests. A few run at a time, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ FORMATS = {
     "csv": "text/csv",
     "arrow": "application/vnd.apache.arrow.stream",
 }
-"""The formats of results."""
+"""Media types of the formats of results."""
 
 
 class SqlQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a request.
+    """The body of an SQL request.
 
     Parameters:
-        job: whose states are queried.
+        job: the job whose states are queried.
         sql: one statement that reads.
-        epoch: which epoch; None for the last one.
+        epoch: number of the epoch; None for the last one.
         manifest: the checksum of its manifest; None for any epoch of that number.
-        rows: how many rows at most.
-        wide_ints: how ints of states are read of which some are 2^63 or more; None for int64.
+        rows: limit of the rows of the result.
+        wide_ints: column type of ints, for states with ints of 2^63 or more; None for int64.
     """
 
     job: str
@@ -60,7 +60,7 @@ def states_of(view: View) -> list[tuple[str, str]]:
 
 
 class Queries:
-    """Runs queries, of which a few run at a time and the others wait.
+    """Runs SQL queries. A few run at a time, and the others wait.
 
     Parameters:
         disk: of the server.
@@ -88,12 +88,13 @@ class Queries:
         """Return the result of a query.
 
         Parameters:
-            states: those that it may read.
-            to: the format: "json", "csv" or "arrow"; None for what the request accepts.
+            states: those that the query may read.
+            to: the format: "json", "csv" or "arrow"; None for the format that the request accepts.
 
         Raises:
-            QueryError: it is no query, it fails, or it takes too much.
-            Problem: there is no such format, too many wait, or the disk is full.
+            Problem: the query is not valid, fails, or takes too much; the format does not exist or
+                cannot show a value; too many queries wait; or the disk is full.
+            StatekitError: the checkpoint cannot be read.
         """
         wanted = to or _accepted(request.headers.get("accept", ""))
         if wanted not in FORMATS:
@@ -129,12 +130,12 @@ class Queries:
 
 
 def _accepted(accept: str) -> str:
-    """Return the format that a header asks for."""
+    """Return the format of an `Accept` header; "json" if it has none."""
     return next((name for name, media_type in FORMATS.items() if media_type in accept), "json")
 
 
 def _encoded(found: SqlResult, to: str, job: ServedJob, view: View) -> bytes:
-    """Return a result in a format.
+    """Encode a result in a format.
 
     Raises:
         QueryError: the format cannot show a value.

@@ -1,9 +1,8 @@
-"""Tables: all rows of a state after an epoch, as a file that DuckDB, Polars and pandas read from
-its address.
+"""Tables: all rows of a state after an epoch, as a file for DuckDB, Polars and pandas.
 
-These read parts of a file, in several requests. So each file is of one epoch, which its address
-names. It is written once, in a directory of the server, and is kept for a while, also if the epoch
-is no longer.
+These tools read parts of a file, in several requests. So each file is of one epoch, which is in its
+address. The server writes it once, in its own directory, and keeps it for a while, maybe longer
+than the epoch.
 """
 
 from __future__ import annotations
@@ -46,19 +45,19 @@ MEDIA_TYPES: dict[Format, str] = {
     "parquet": "application/vnd.apache.parquet",
     "csv": "text/csv",
 }
-"""The formats of tables."""
+"""Media types of the formats of tables."""
 
 _FILES_MAX, _SMALL_BYTES = 16, 2**20
 _WRITTEN_AT_ONCE = 2
 _SECONDS = 3600.0
 
 _HERE_BYTES_MAX = 2**20
-"""Up to so many bytes of an operator's state, a table is written by a thread of the server. A
-process of its own takes about a second of CPU, which the others do not wait for.
+"""Up to this size of an operator's state, a thread of the server writes a table. For larger states,
+a process of its own does: it takes about a second of CPU, but other requests do not wait for it.
 """
 
 _KEPT_S = 60.0
-"""How long a file is kept after it was asked for, so that a reader gets all of its parts."""
+"""Seconds that a file is kept after the last request, so that a reader gets all of its parts."""
 
 
 class Asked(NamedTuple):
@@ -67,7 +66,7 @@ class Asked(NamedTuple):
     Parameters:
         operator, state: their names.
         to: the format.
-        wide_ints: how ints of 2^63 or more are written.
+        wide_ints: column type of ints, for states with ints of 2^63 or more.
     """
 
     operator: str
@@ -77,7 +76,7 @@ class Asked(NamedTuple):
 
 
 class _File(NamedTuple):
-    """A table on the disk, and its bytes."""
+    """A table on the disk, and its size in bytes."""
 
     path: Path
     size: int
@@ -88,11 +87,11 @@ class _Table:
     """A table that is being written, or was written.
 
     Parameters:
-        validators: what stands for its content.
-        writing: writes it.
+        validators: the tag and the time of its content.
+        writing: the task that writes it.
 
     Attributes:
-        asked_s: when it was asked for last, by a monotonic clock.
+        asked_s: the time of the last request for it, in seconds of a monotonic clock.
     """
 
     validators: Validators
@@ -101,17 +100,17 @@ class _Table:
 
     @property
     def is_there(self) -> bool:
-        """Whether it was written."""
+        """True if it was written without an error."""
         task = self.writing
         return task.done() and not task.cancelled() and task.exception() is None
 
 
 class Tables:
-    """Writes tables, and keeps the last ones that were asked for.
+    """Writes tables, and keeps the last requested ones.
 
     Parameters:
         disk: of the server.
-        most: how many may be written, or wait for it, at a time.
+        most: limit of tables that are written or wait to be written, at a time.
     """
 
     def __init__(self, disk: Disk, most: int) -> None:
@@ -125,7 +124,7 @@ class Tables:
     def kept(
         self, job: ServedJob, epoch_id: EpochId, asked: Asked, request: Request
     ) -> Response | None:
-        """Return a table as the answer of a request, if it was written already.
+        """Return the answer of a request with a table that was written already; else None.
 
         Raises:
             Problem: the request asks for parts that the table does not have, or its conditions do
@@ -139,12 +138,13 @@ class Tables:
     async def response(
         self, job: ServedJob, view: View, asked: Asked, request: Request
     ) -> Response:
-        """Return a table as the answer of a request.
+        """Return the answer of a request with a table. Write the table if it is not kept.
 
         Raises:
-            CorruptCheckpointError, StorageError: it cannot be read, or not be written.
-            Problem: too many are being written, the server may not take more of the disk, the
-                checkpoint no longer has the epoch, or an int is too wide; or as for `kept`.
+            CorruptCheckpointError, StorageError: the state cannot be read, or the table cannot be
+                written.
+            Problem: too many tables are being written, the server may not take more of the disk,
+                the checkpoint no longer has the epoch, or an int is too wide; or as for `kept`.
         """
         validators = _validators(job, view, asked)
         if (unchanged := _unchanged(validators, request)) is not None:
@@ -155,12 +155,12 @@ class Tables:
     async def redirect(
         self, job: ServedJob, view: View, asked: Asked, location: str, *, with_content: bool
     ) -> Response:
-        """Return the answer that leads to the address of a table.
+        """Return a redirect to the address of a table.
 
         Parameters:
-            location: that address.
-            with_content: whether the answer has the table itself too, if that is small: for clients
-                that do not follow redirects.
+            location: the address.
+            with_content: add the table itself, if it is small, for clients that do not follow
+                redirects.
 
         Raises:
             CorruptCheckpointError, StorageError, Problem: as for `response`, with the content.
@@ -178,7 +178,7 @@ class Tables:
     async def _table(
         self, job: ServedJob, view: View, asked: Asked, validators: Validators
     ) -> _Table:
-        """Return a table once it is written."""
+        """Return a table once it is written. Start to write it if it is not kept."""
         tag = validators.tag
         table = self._tables.get(tag)
         if table is None or (table.writing.done() and not table.is_there):
@@ -245,15 +245,15 @@ class Tables:
                 raise (closing() if self._ends.is_set() else error) from error
 
     def end(self) -> None:
-        """End the processes that write tables, and the one that waits for the next table."""
+        """End the processes that write tables, and the process that waits for the next table."""
         self._ends.set()
         self._warm.close()
 
     def _remove_old(self, *, is_full: bool = False) -> None:
-        """Remove the files that nobody has asked for in a while, but for the last ones.
+        """Remove files that were not requested for `_KEPT_S`, except the last `_FILES_MAX` files.
 
         Parameters:
-            is_full: remove all files, once requests that have begun have opened them.
+            is_full: remove all files, after a time in which running requests can open them.
         """
         for tag, table in list(self._tables.items()):
             is_old = len(self._tables) > _FILES_MAX and stopwatch_s() - table.asked_s > _KEPT_S
@@ -266,11 +266,11 @@ class Tables:
 
 
 class _Parts(FileResponse):
-    """A file, or parts of it.
+    """The response with a file, or parts of it.
 
     Parameters:
         path: of the file.
-        ranges: the parts, which lie in it; none for all.
+        ranges: the parts, which lie in the file; empty for all of it.
         headers: of the answer.
         media_type: of the file.
     """
@@ -282,7 +282,7 @@ class _Parts(FileResponse):
         self._ranges = ranges
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Which parts are sent was decided here, and only of GET requests.
+        # The ranges were checked before, with the conditions, and apply only to GET requests.
         own = MutableHeaders(raw=list(scope["headers"]))
         del own["range"], own["if-range"]
         if self._ranges and scope["method"] == "GET":
@@ -296,19 +296,19 @@ def _validators(job: ServedJob, view: View, asked: Asked) -> Validators:
 
 
 def _tag(job: ServedJob, epoch_id: EpochId, asked: Asked) -> str:
-    """Return the strong tag of a table."""
+    """Return the strong tag of a table: it identifies the bytes of the file."""
     parts = repr((job.identity, epoch_id, asked, _versions())).encode()
     return f'"{xxhash.xxh3_128_hexdigest(parts)}"'
 
 
 @cache
 def _versions() -> tuple[str, str]:
-    """Return the versions of what writes tables: other ones may write other bytes."""
+    """Return the versions of statekit and PyArrow: other versions may write other bytes."""
     return version("statekit"), pa.__version__
 
 
 def _unchanged(validators: Validators, request: Request) -> Response | None:
-    """Return the answer of a request whose client has the file already.
+    """Return the answer of a request whose client has the file already; None if it does not.
 
     Raises:
         Problem: the request is about another file.

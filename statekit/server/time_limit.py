@@ -1,4 +1,4 @@
-"""Time limit: how long a request may take until its answer begins."""
+"""Time limit: the longest time from a request to the start of its answer."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from statekit.server.problems import Problem, response_of
 
 
 class TimeLimit:
-    """Ends requests whose answer does not begin in time. What has begun may go on: a stream of
+    """Ends requests whose answer does not start in time. A started answer has no limit: a stream of
     events has no end, and a file may have a slow reader.
 
     Parameters:
-        app: answers requests.
-        seconds: the limit.
+        app: the application that answers requests.
+        seconds: the limit, in seconds.
     """
 
     def __init__(self, app: ASGIApp, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The file of tokens: adds and removes tokens. The file has their digests alone."""
+"""Token file: adds and removes tokens. The file has only their digests."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _TOKEN_BYTES = 32
 
 
 def add_token(file: Path, name: str, read: Sequence[str], *, replace: bool = False) -> str:
-    """Add a new token to a file, which is created if it is absent, and return the token.
+    """Add a new token to a file, and return the token. Create the file if it is absent.
 
     Parameters:
         name: of the token.
-        read: what it may read: "*", jobs, operators and states.
+        read: its scopes: "*", jobs, operators and states.
         replace: replace a token of that name.
 
     Raises:
-        StateTypeError: the file has that name already, or it is none of tokens; or a scope is no
-            name of anything.
+        StateTypeError: the file has that name already, or it is not a file of tokens; or a scope is
+            not valid.
         StorageError: the file cannot be written.
     """
     for scope in read:
@@ -50,7 +50,7 @@ def remove_token(file: Path, name: str) -> None:
     """Remove a token from a file.
 
     Raises:
-        StateTypeError: the file has no such token, or it is none of tokens.
+        StateTypeError: the file has no such token, or it is not a file of tokens.
         StorageError: the file cannot be written.
     """
     with _changing(file) as path:
@@ -62,10 +62,10 @@ def remove_token(file: Path, name: str) -> None:
 
 
 def _check_scope(scope: str) -> None:
-    """Check that a scope may name something.
+    """Check that a scope may be that of a job, an operator or a state.
 
     Raises:
-        StateTypeError: it cannot.
+        StateTypeError: it is not valid.
     """
     parts = scope.split("/")
     if scope != "*" and (len(parts) > 3 or any(map(name_fault, parts[1:])) or not parts[0]):
@@ -77,7 +77,7 @@ def _check_scope(scope: str) -> None:
 
 @contextlib.contextmanager
 def _changing(file: Path) -> Iterator[Path]:
-    """Keep other processes from changing a file, and yield its path without symbolic links."""
+    """Lock the directory of a file against other writers, and yield the resolved path."""
     try:
         path = file.resolve()
         directory = os.open(path.parent, os.O_RDONLY)
@@ -93,7 +93,7 @@ def _changing(file: Path) -> Iterator[Path]:
 
 
 def _write(path: Path, tokens: Sequence[Token]) -> None:
-    """Replace the file in one step. Only its owner may read it."""
+    """Replace the file atomically. Only its owner may read it."""
     data = {"tokens": [token.model_dump() for token in tokens]}
     draft = path.with_name(f".{unique_id()}.draft")
     try:

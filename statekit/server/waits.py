@@ -1,4 +1,4 @@
-"""Waits: requests that wait for an epoch, only so many, and each as long as its client is there."""
+"""Waits: a limited number of requests that wait for an epoch while their clients are connected."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from statekit.clock import stopwatch_s
 from statekit.server.problems import client_left, too_many
 
 _POLL_S = 0.5
-"""How often a request that waits checks whether its client is still connected."""
+"""Seconds between two checks of a waiting request that its client is still connected."""
 
 
 class Waits:
     """Counts the requests that wait.
 
     Parameters:
-        most: how many may wait at a time.
-        of_token: how many of one token may wait at a time.
+        most: limit of waiting requests.
+        of_token: limit of waiting requests of one token.
     """
 
     def __init__(self, most: int, of_token: int) -> None:
@@ -35,7 +35,7 @@ class Waits:
         """Count a request of a token while it waits.
 
         Raises:
-            Problem: too many wait already.
+            Problem: too many requests wait already.
         """
         if self._of_token[token] >= self._of_token_max or self._of_token.total() >= self._most:
             raise too_many("too many requests wait for an epoch already: try again", retry_s=5)
@@ -50,7 +50,7 @@ class Waits:
 
 @dataclass(frozen=True)
 class Waiter:
-    """A request that may wait.
+    """A request that may wait for an epoch.
 
     Parameters:
         waits: of the server.
@@ -66,7 +66,7 @@ class Waiter:
         """Wait for an event, and return whether it happened in time.
 
         Raises:
-            Problem: too many wait already, or the client has left.
+            Problem: too many requests wait already, or the client has left.
         """
         until_s = stopwatch_s() + timeout_s
         with self.waits.one(self.token):

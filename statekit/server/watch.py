@@ -1,10 +1,10 @@
 """Watching: the changes of a state as server-sent events.
 
-event: reset     the rows of an epoch follow: forget what you have
-event: row       one of them
+event: reset     the rows of an epoch follow: drop all rows first
+event: row       one of these rows
 event: change    a change of a row
 event: epoch     an epoch is complete, with or without changes
-event: end       the server ends the stream, and says why: connect again
+event: end       the server ends the stream, with the reason: connect again
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from statekit.server.problems import Problem, bad_request, closing, problem_of, 
 from statekit.server.served_job import ServedJob
 
 _HEARTBEAT_S = 15.0
-"""A connection on which nothing happens is used as often, so that proxies keep it."""
+"""Seconds without an event after which a comment is sent, so that proxies keep the connection."""
 
 _ROWS_AT_ONCE = 500
 
 _VIEW_S, _LOOKED_EVERY_S = 60.0, 0.05
-"""How long rows wait for the replica, and how often they look whether it has the epoch."""
+"""Longest wait for the replica to have an epoch, and the time between two checks, in seconds."""
 
 Matches = Callable[[Any], bool]
-"""Whether a watcher wants the rows of a key."""
+"""Returns whether a watcher wants the rows of a key."""
 
 
 EVENT_STREAM = "text/event-stream"
 
 
 def asks_to_watch(accept: str | None) -> bool:
-    """Return whether a request asks for events, by its header.
+    """Return whether a request asks for events, by its `Accept` header.
 
     >>> asks_to_watch("text/event-stream"), asks_to_watch("*/*"), asks_to_watch(None)
     (True, False, False)
@@ -50,7 +50,7 @@ def asks_to_watch(accept: str | None) -> bool:
 
 
 def starts_with(prefix: Any) -> Matches:
-    """Return whether a key begins with a text, or with the first parts of a key of several.
+    """Return a function that checks the prefix of a key: a text, or the first parts of a key.
 
     >>> starts_with("ro")("rome"), starts_with(["UA"])(("UA", 1545)), starts_with("ro")("oslo")
     (True, True, False)
@@ -66,15 +66,15 @@ def starts_with(prefix: Any) -> Matches:
 
 
 class Watch:
-    """One request that watches a state, or some of its keys.
+    """A request that watches a state, or some of its keys.
 
     Parameters:
-        live: all watched states.
-        job, operator, state: what is watched.
-        key: the one key that is watched, in a list; None for several.
-        matches: which keys are watched; None for all.
-        after: the last event that the watcher has; None at the first time.
-        rows: whether it gets the rows that there are, or only changes.
+        live: all states with watchers.
+        job, operator, state: the watched state.
+        key: the only watched key, in a list; None for several.
+        matches: returns whether a key is watched; None for all keys.
+        after: the last event that the watcher has; None for a new watcher.
+        rows: send all present rows first, and not only changes.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Watch:
         self._watcher, self._missed = self._changes.watch(after)
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield the events, until the watcher leaves or has to."""
+        """Yield the events, until the watcher leaves or must leave."""
         try:
             yield b"retry: 1000\n\n"
             if self._missed is None:
@@ -118,7 +118,6 @@ class Watch:
             self._live.leave(self._job, self._operator, self._state, self._watcher)
 
     async def _following(self) -> AsyncIterator[bytes]:
-        """Yield the events of new epochs."""
         while True:
             try:
                 epoch = await asyncio.wait_for(self._watcher.queue.get(), _HEARTBEAT_S)
@@ -134,7 +133,7 @@ class Watch:
                 yield epoch.text(self._key, self._matches)
 
     async def _reset(self) -> AsyncIterator[bytes]:
-        """Yield all rows after the last epoch that was published."""
+        """Yield a reset and all rows, as of the last published epoch."""
         view = await self._view_of_position()
         self._watcher.forget()  # the rows have the changes of the epochs that wait
         yield event_text("reset", encode({"epoch": view.epoch}))
@@ -145,10 +144,10 @@ class Watch:
         yield event_text("epoch", encode({"epoch": view.epoch}), Place(view.id, None))
 
     async def _view_of_position(self) -> View:
-        """Return a view of the last epoch that was published, as soon as the replica has it.
+        """Wait until the replica has the last published epoch, and return a view of it.
 
         Raises:
-            Problem: it does not have it in time.
+            Problem: the replica does not have it in time, or the watcher must leave.
         """
         until_s = stopwatch_s() + _VIEW_S
         while (view := self._job.view_of(self._changes.position)) is None:

@@ -1,8 +1,8 @@
-"""Pushdown: the one key that a query is about, so that only its key group is read.
+"""Pushdown: finds the single key of a query, so that only its key group is read.
 
-It is found where a query selects from one table, and its condition says what each part of the key
-equals. DuckDB parses the query. A form that is not known here is no pushdown, and the query is
-still right: it is run on the rows of that key with its whole condition.
+A key is found if the query selects from one table, and its condition compares each part of the key
+with a constant. DuckDB parses the query. In all other cases, all rows are read. The query has its
+complete condition in both cases, so its result is the same.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _KINDS: dict[str, Callable[[str], Any]] = {
 
 
 def key_of(serialized: str, table: tuple[str, str], key: Sequence[str]) -> list[Any] | None:
-    """Return the key that a query is about, its parts in order; None if it may be about several.
+    """Return the parts of the single key that a query reads; None if it may read several keys.
 
     Parameters:
-        serialized: the query as `json_serialize_sql` of DuckDB gives it.
-        table: the schema and name of the one table that it reads.
-        key: the columns of the key.
+        serialized: the query in the JSON form of DuckDB's `json_serialize_sql`.
+        table: the schema and the name of the table that it reads.
+        key: the names of the key columns.
     """
     try:
         (statement,) = json.loads(serialized)["statements"]
@@ -46,7 +46,9 @@ def key_of(serialized: str, table: tuple[str, str], key: Sequence[str]) -> list[
 
 
 def _reads(part: Any) -> int:
-    """Return how many tables a part of a query reads. A function may read any."""
+    """Return the number of tables that a part of a query reads. A table function counts as 2, since
+    it may read any table.
+    """
     if isinstance(part, list):
         return sum(map(_reads, part))
     if not isinstance(part, dict):
@@ -60,7 +62,7 @@ def _folded(*names: str) -> tuple[str, ...]:
 
 
 def _equalities(condition: Mapping[str, Any] | None, names: set[str]) -> Iterator[tuple[str, Any]]:
-    """Yield columns with the value that each must have for a condition to hold."""
+    """Yield the columns, and their values, that a condition requires to be equal to a constant."""
     if condition is None:
         return
     if condition["type"] == "CONJUNCTION_AND":
@@ -79,5 +81,5 @@ def _equalities(condition: Mapping[str, Any] | None, names: set[str]) -> Iterato
 
 
 def _reads_otherwise(text: str) -> bool:
-    """Return whether a text is another key where keys are read from text: None, or a JSON text."""
+    """Return whether statekit reads a text as another key than the text itself: None, or JSON."""
     return text == "null" or text.startswith('"')

@@ -1,4 +1,4 @@
-"""What a process that runs a query gets."""
+"""Request for the process that runs a query."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from statekit.checkpoint.epoch_id import EpochId
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A query.
+    """A query, and its limits.
 
     Parameters:
         checkpoint: a directory or URL.
-        epoch: which epoch, by its number or its identity; None for the last one.
+        epoch: number or identity of the epoch; None for the last one.
         sql: one statement.
-        rows: how many rows of the result at most, and one more if there are more.
-        memory_bytes: how much memory DuckDB may take.
+        rows: limit of the rows of the result. One more row is returned if there are more.
+        memory_bytes: memory limit of DuckDB.
         states: the states that may be read, as operator and state; None for all.
         wide_ints: as for `statekit.read`.
     """

@@ -1,4 +1,4 @@
-"""Running a query in a process that is ended in time."""
+"""Query run: runs a query in a process, within a time limit."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ WORKER = "statekit.sql.worker"
 """The module that runs a query in a process of its own."""
 
 ROWS_MAX = 100_000
-"""The largest result."""
+"""Limit of the rows of a result."""
 
 MEMORY_MIN = 500 * 2**20
-"""The least memory of the process of a query. Python and libraries take most of it."""
+"""Smallest memory limit of the process of a query. Python and libraries take most of it."""
 
 _OTHERS = 375 * 2**20
-"""What Python, and the code and the stacks of libraries take."""
+"""Memory that Python, and the code and the stacks of libraries take."""
 
 _COUNTED = 0.85
-"""How much of the rest DuckDB may count as its own. It allocates more than it counts."""
+"""Fraction of the rest that is the limit of DuckDB, since it allocates more than it counts."""
 
 SQL_LENGTH_MAX = 500_000
-"""The longest query: DuckDB takes seconds to parse a longer one."""
+"""Limit of the characters of a query: DuckDB takes seconds to parse a longer one."""
 
 
 class SqlResult(NamedTuple):
@@ -43,8 +43,8 @@ class SqlResult(NamedTuple):
 
     Parameters:
         table: its rows.
-        epoch: the epoch that all states are of.
-        is_cut: whether there are more rows.
+        epoch: the epoch of all states.
+        is_cut: True if there are more rows.
     """
 
     table: pa.Table
@@ -53,7 +53,7 @@ class SqlResult(NamedTuple):
 
 
 def memory_of_duckdb(memory_bytes: int) -> int:
-    """Return how much memory DuckDB may count, in bytes, in a process that may take so much.
+    """Return the memory limit of DuckDB in a process with a memory limit, both in bytes.
 
     >>> memory_of_duckdb(2**30) // 2**20
     551
@@ -83,18 +83,18 @@ def run_sql(
     Parameters:
         checkpoint: a directory or an object store URL.
         sql: one statement that reads.
-        epoch: which epoch, by its number or its identity; None for the last one.
-        rows: how many rows at most.
+        epoch: number or identity of the epoch; None for the last one.
+        rows: limit of the rows of the result.
         timeout_s: the longest time, in seconds.
-        memory: how much memory the process of the query may take in all, as "1GB"; "500MB" or more.
+        memory: memory limit of the process of the query, as "1GB"; "500MB" or more.
         states: the states that may be read, as operator and state; None for all.
         wide_ints: as for `statekit.read`, for states with ints of 2^63 or more.
         is_unwanted: asked while the query runs; it is ended once nobody wants the result.
-        directory: where the files of the query are written; None for `TMPDIR`.
-        warm: has started the process of a query already; None to start it now.
+        directory: for the files of the query; None for `TMPDIR`.
+        warm: a process that was started for the next query; None to start one now.
 
     Raises:
-        QueryError: it is no query, it fails, or it takes too long or too much memory.
+        QueryError: the query is not valid, fails, or takes too long or too much memory.
         StatekitError: the checkpoint cannot be read.
     """
     if importlib.util.find_spec("duckdb") is None:

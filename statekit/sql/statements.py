@@ -1,8 +1,8 @@
-"""Statements: what a query may call. It reads states, and nothing of the process that runs it.
+"""Statements: checks that a query reads only states, and nothing of the process that runs it.
 
 DuckDB has tables and functions that show its configuration, its files and its memory. A query is
-checked twice: its text, before DuckDB resolves a name, and its plan, which has the tables that the
-names lead to. Only the table functions that are listed here are allowed.
+checked twice: its text, before DuckDB resolves names, and its plan, which has the resolved tables.
+Only the table functions that are listed here are allowed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _TABLE_FUNCTIONS = frozenset(
         "unnest",
     }
 )
-"""Table functions that read their arguments alone; the plan shows what `query_table` reads."""
+"""Table functions that read only their arguments. The plan has the table of `query_table`."""
 
 _SCANS = frozenset({"python_arrow_scan", *_TABLE_FUNCTIONS})
-"""What plans may read; the first one reads states."""
+"""Scans that a plan may have. The first one reads states."""
 
 _CONFIGURATION = frozenset({"current_setting", "@@", "getvariable", "write_log"})
 """Functions that read or change the process."""
@@ -55,11 +55,11 @@ _OPTIONS = re.compile(r"\s*\([\w\s,']*\)")
 
 
 def checked(database: duckdb.DuckDBPyConnection, sql: str) -> str:
-    """Check the text of a query before it is bound, and return the part that selects: all but the
-    word EXPLAIN and its options.
+    """Check the text of a query before it is bound, and return the query without EXPLAIN and its
+    options.
 
     Raises:
-        QueryError: it is not one statement that reads, or it calls what queries may not.
+        QueryError: it is not one statement that reads, or it calls a forbidden function.
         duckdb.Error: it cannot be parsed.
     """
     statements = database.extract_statements(sql)
@@ -74,13 +74,13 @@ def checked(database: duckdb.DuckDBPyConnection, sql: str) -> str:
 
 
 def check_plan(database: duckdb.DuckDBPyConnection, selects: str) -> None:
-    """Check what a query reads, by its plan: DuckDB may find tables by names that are computed.
+    """Check the tables that a query reads by its plan, since it may compute names of tables.
 
     Parameters:
         selects: as `checked` returns it.
 
     Raises:
-        QueryError: it reads what queries may not.
+        QueryError: it reads something other than states.
     """
     ((_, plan),) = database.execute(f"explain (format json) {selects}").fetchall()
     for part in _parts(json.loads(plan)):
@@ -91,7 +91,7 @@ def check_plan(database: duckdb.DuckDBPyConnection, selects: str) -> None:
 
 
 def _explained(database: duckdb.DuckDBPyConnection, sql: str) -> str:
-    """Return what a statement explains."""
+    """Return the query in an EXPLAIN statement."""
     begins = _EXPLAIN.match(sql)
     rest = "" if begins is None else sql[begins.end() :]
     options = _OPTIONS.match(rest)
@@ -122,7 +122,6 @@ def _parsed(database: duckdb.DuckDBPyConnection, selects: str) -> Any:
 
 
 def _parts(tree: Any) -> Iterator[dict[str, Any]]:
-    """Yield all objects of a tree."""
     left = [tree]
     while left:
         part = left.pop()
@@ -137,7 +136,7 @@ def _check(part: dict[str, Any]) -> None:
     """Check one part of a syntax tree.
 
     Raises:
-        QueryError: it calls what queries may not.
+        QueryError: it calls a forbidden function.
     """
     kind = str(part.get("type"))
     name = str(part.get("function_name", "")).casefold()

@@ -1,8 +1,8 @@
 """The process that runs one query: `python -m statekit.sql.worker`.
 
-Its answer is the result as an Arrow stream. Each state that the query names is written to a Parquet
-file of its own first, so that DuckDB reads only the columns that it needs. DuckDB is locked: it
-reads no other file and no address, loads no extension and changes no option.
+Its answer is the result as an Arrow stream. Each state in the query is first written to a Parquet
+file, so that DuckDB reads only the columns that it needs. DuckDB is locked: it reads no other file
+and no address, loads no extension and changes no option.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _PUSHED_DOWN = frozenset({"str", "int", "bool", "date"})
 """Kinds of keys that DuckDB and statekit read from a literal in the same way."""
 
 _SPILLED, _NOWHERE = "spilled", "none"
-"""Directories below that of the query, in which its process runs: so no error has a path of this
-machine. The second one does not exist.
+"""Directories below that of the query, which is the current directory of its process, so that no
+error contains a path of this machine. The second one does not exist.
 """
 
 _BYTES_MAX = 64 * 1024 * 1024
-"""The largest result."""
+"""Limit of the size of a result."""
 
 
 def result_of_query(request: Request, directory: Path) -> pa.Table:
@@ -47,12 +47,12 @@ def result_of_query(request: Request, directory: Path) -> pa.Table:
         directory: for files of the query.
 
     Raises:
-        QueryError: it is no query, it fails, or it names no state that there is.
+        QueryError: the query is not valid, fails, or reads a state that does not exist.
     """
     reader = CheckpointReader(request.checkpoint, epoch=request.epoch)
     try:
         with duckdb.connect(":memory:") as database:
-            # Before DuckDB sees the query and what that names.
+            # Before DuckDB parses the query and before its states are added.
             _lock(database, request.memory_bytes)
             selects = checked(database, request.sql)
             _add_states(database, reader, request, directory)
@@ -69,7 +69,7 @@ def result_of_query(request: Request, directory: Path) -> pa.Table:
 
 
 def _result(database: duckdb.DuckDBPyConnection, selects: str, request: Request) -> pa.Table:
-    """Return the first rows of a query, and one more if there are more."""
+    """Return the first rows of the result, and one more row if there are more."""
     relation = database.sql(selects)  # binds names, and reads nothing
     check_plan(database, selects)
     if selects is not request.sql:
@@ -78,7 +78,6 @@ def _result(database: duckdb.DuckDBPyConnection, selects: str, request: Request)
 
 
 def _first(batches: pa.RecordBatchReader, rows: int) -> pa.Table:
-    """Return the first rows of a result."""
     found: list[pa.RecordBatch] = []
     left, size = rows, 0
     for batch in batches:
@@ -97,7 +96,7 @@ def _first(batches: pa.RecordBatchReader, rows: int) -> pa.Table:
 def _add_states(
     database: duckdb.DuckDBPyConnection, reader: CheckpointReader, request: Request, directory: Path
 ) -> None:
-    """Add a table for each state that the query names, and one that lists all states."""
+    """Add a table for each state in the query, and the table `states`, which lists all states."""
     database.register("states", _listed(reader, request))
     numbers = itertools.count()
     named = {place: _mentions(request.sql, *place) for place in _readable(reader, request)}
@@ -115,7 +114,7 @@ def _add_states(
 
 
 def _rows(table: StateTable, key: Any, wide_ints: WideInts) -> pa.RecordBatchReader:
-    """Return the rows of one key; all rows without a key, or if it is none of the operator."""
+    """Return the rows of a key; all rows if the key is None or not a key of the operator."""
     try:
         return table.reader(key=key, wide_ints=wide_ints)
     except StateTypeError:
@@ -123,7 +122,7 @@ def _rows(table: StateTable, key: Any, wide_ints: WideInts) -> pa.RecordBatchRea
 
 
 def _mentions(sql: str, operator: str, state: str) -> int:
-    """Return how often a query mentions a state: as a table, or in a text that may name one.
+    """Return the number of times that a query contains the name of a state, also within texts.
 
     >>> _mentions('select * from Bank."total" b, bank.totals', "bank", "total")
     1
@@ -139,7 +138,7 @@ def _key_in(
     operator: str,
     state: str,
 ) -> Any:
-    """Return the key that a query of one state is about, if it is about one."""
+    """Return the single key that a query of one state reads; None if it may read several keys."""
     if reader.state(operator, state).is_local:
         return None
     ((serialized,),) = database.execute("select json_serialize_sql(?)", [request.sql]).fetchall()
@@ -153,12 +152,12 @@ def _key_in(
 
 
 def _kind(schema: Schema) -> str:
-    """Return the kind of a type; of an optional one, of the type in it."""
+    """Return the kind of a type; for an optional type, the kind of its inner type."""
     return schema.items[0].kind if schema.kind == "optional" else schema.kind
 
 
 def _lock(database: duckdb.DuckDBPyConnection, memory_bytes: int) -> None:
-    """Take from DuckDB all that a query does not need."""
+    """Configure DuckDB so that queries cannot read files, load extensions or change options."""
     options = {
         "memory_limit": f"{memory_bytes}B",
         "threads": "1",
@@ -180,14 +179,13 @@ def _lock(database: duckdb.DuckDBPyConnection, memory_bytes: int) -> None:
 
 
 def _readable(reader: CheckpointReader, request: Request) -> list[tuple[str, str]]:
-    """Return the states that the query may read."""
     every = [(own.name, state.name) for own in reader.job.operators for state in own.states]
     allowed = request.states
     return every if allowed is None else [place for place in every if place in allowed]
 
 
 def _listed(reader: CheckpointReader, request: Request) -> pa.Table:
-    """Return the table of all states."""
+    """Return the table `states`: all states that the query may read, with their sizes."""
     rows = []
     for operator, state in _readable(reader, request):
         sizes = reader.manifest.operators.get(operator)
@@ -211,12 +209,12 @@ def _advice(reader: CheckpointReader, request: Request) -> str:
 
 
 def _quoted(name: str) -> str:
-    """Return a name in quotes: it may be a word of SQL."""
+    """Return a name in quotes, since it may be an SQL keyword."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def _answer(request: Request, directory: Path) -> bytes:
-    """Return the result of a query as an Arrow stream."""
+    """Run the query in its directory, and return the result as an Arrow stream."""
     os.chdir(directory)
     table = result_of_query(request, directory)
     sink = pa.BufferOutputStream()

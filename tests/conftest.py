@@ -14,7 +14,7 @@ import httpx
 import pytest
 from hypothesis import settings
 
-from tests.support.durations import LONG_S, Durations, Measured
+from tests.support.durations import LONG_S, Durations, Measured, file_of
 from tests.support.effort import SOAK
 
 if TYPE_CHECKING:
@@ -55,7 +55,11 @@ ONCE = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--whole", action="store_true", help="run all tests with all parameters")
+    parser.addoption(
+        "--whole",
+        action="store_true",
+        help="run all parameters of each test that is not for the soak",
+    )
     parser.addoption(
         "--store-durations", action="store_true", help="store how long tests take (make durations)"
     )
@@ -76,8 +80,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _leave_to_soak(config, items, durations)
     of_files: defaultdict[str, float] = defaultdict(float)
     for item in items:
-        of_files[_file_of(item)] += durations.of(item.nodeid)
-    items.sort(key=lambda item: _place(item, of_files[_file_of(item)]))
+        of_files[file_of(item.nodeid)] += durations.of(item.nodeid)
+    items.sort(key=lambda item: _place(item, of_files[file_of(item.nodeid)]))
 
 
 def _leave_to_soak(config: pytest.Config, items: list[pytest.Item], durations: Durations) -> None:
@@ -104,11 +108,7 @@ def _place(item: pytest.Item, seconds: float) -> tuple[float, str]:
     Parameters:
         seconds: of its file.
     """
-    return -seconds, _file_of(item)
-
-
-def _file_of(item: pytest.Item) -> str:
-    return item.nodeid.partition("::")[0]
+    return -seconds, file_of(item.nodeid)
 
 
 @pytest.fixture

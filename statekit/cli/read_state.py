@@ -49,7 +49,7 @@ class Format(StrEnum):
 
 
 class Measure(StrEnum):
-    """What keys are ranked by."""
+    """The measure by which keys are ranked."""
 
     SIZE = "size"
     ROWS = "rows"

@@ -1,4 +1,4 @@
-"""How commands print the readers of a checkpoint, which have leases."""
+"""Tables of the readers of a checkpoint, which have leases."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from statekit.cli.tables import print_table, range_text, say
 
 
 def print_readers(readers: Readers, *, otherwise: str) -> None:
-    """Print which reader keeps which epochs, until when, who it is, and what that costs.
+    """Print the readers of a checkpoint, with the epochs that each keeps and the size of these.
 
     Parameters:
-        otherwise: what would be kept without readers, such as "the last 10 epochs".
+        otherwise: the epochs that are kept without readers, such as "the last 10 epochs".
     """
     for file in readers.unreadable:
         is_foreign = file.error is None

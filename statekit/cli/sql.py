@@ -19,7 +19,7 @@ from statekit.sql.run import run_sql
 
 
 class SqlFormat(StrEnum):
-    """How a result is printed."""
+    """The output format of a query."""
 
     TABLE = "table"
     JSON = "json"

@@ -1,4 +1,4 @@
-"""How commands print: lines, tables, JSON, errors and progress bars."""
+"""Output of commands: lines, tables, JSON, errors and progress bars."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def size_cells(size: StateSize | None) -> tuple[str, str]:
 
 
 def count_text(number: int, one: str, many: str) -> str:
-    """Return a number and what is counted.
+    """Return a number with the noun that is counted.
 
     >>> count_text(1, "copy", "copies"), count_text(1200, "copy", "copies")
     ('1 copy', '1,200 copies')

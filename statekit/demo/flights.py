@@ -62,7 +62,7 @@ class Grounded(NamedTuple):
 
 
 class Departures(msgspec.Struct):
-    """How many flights left an airport in an hour."""
+    """The number of flights that left an airport in an hour."""
 
     origin: str
     start: datetime

@@ -179,7 +179,7 @@ def _begin(driver: subprocess.Popen[bytes]) -> None:
 
 
 def driver_facts(driver: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
-    """Yield what a driver prints."""
+    """Yield the JSON lines that a driver prints, as dicts."""
     assert driver.stdout is not None
     with driver.stdout as lines:
         for line in lines:

@@ -23,8 +23,8 @@ class OtherProcess:
 
     Parameters:
         purpose: its purpose, for error messages.
-        serving: the function that it runs, which is found in its module: `serve`, or one that
-            calls it.
+        serving: the function that it runs, which is found in its module: `call_functions`, or one
+            that calls it.
         environment: variables in addition to those of this process.
     """
 

@@ -67,7 +67,7 @@ class Durations:
         shares: set[str] = set()
         spent: defaultdict[str, float] = defaultdict(float)
         for function, there in of_functions.items():
-            seconds, file = self.of(function), _file_of(function)
+            seconds, file = self.of(function), file_of(function)
             fit = min(len(there), max(1, int(FUNCTION_S / seconds))) if seconds else len(there)
             if seconds > LONG_S:
                 if spent[file] and spent[file] + fit * seconds > FILE_S:
@@ -81,7 +81,7 @@ class Durations:
         there = {
             name: round(seconds, 1)
             for name, seconds in sorted(self.seconds.items())
-            if seconds >= _STORED_S and (ROOT / _file_of(name)).exists()
+            if seconds >= _STORED_S and (ROOT / file_of(name)).exists()
         }
         _FILE.write_text(json.dumps(there, indent=0) + "\n")
 
@@ -107,5 +107,6 @@ def _function_of(test: str) -> str:
     return test.partition("[")[0]
 
 
-def _file_of(test: str) -> str:
+def file_of(test: str) -> str:
+    """Return the file of a test."""
     return test.partition("::")[0]

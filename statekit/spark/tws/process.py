@@ -277,7 +277,7 @@ class _TimerCalls(StateFunction):
 
 
 class ProcessorProcess(Process[Any, Any, Any]):
-    """A process function that calls a stateful processor of Spark. Created by `process_of`.
+    """A process function that calls a stateful processor of Spark. Created by `process_calling`.
 
     Attributes:
         calls: the function.

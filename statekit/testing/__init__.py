@@ -10,7 +10,6 @@ May import `runtime`, `spark/tws` and whatever those may import.
 """
 
 from statekit.testing.check import check
-from statekit.testing.counting import CountingBackend
 from statekit.testing.faults import Fault, Faults, FaultyBackend, FaultyCopies, faulty
 from statekit.testing.harness import Harness
 from statekit.testing.job_harness import JobHarness
@@ -21,7 +20,6 @@ from statekit.testing.sinks import check_sink
 from statekit.testing.states import states
 
 __all__ = [
-    "CountingBackend",
     "Fault",
     "Faults",
     "FaultyBackend",

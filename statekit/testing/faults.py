@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 import xxhash
 
-from statekit.backend.interface import Backend, Rows
+from statekit.backend.interface import Backend, FirstKey, NextKeys, RowReads, Rows, StateSize
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.manifest import ShardPlan, ShardPlans
 from statekit.checkpoint.object_store import (
@@ -38,7 +38,6 @@ from statekit.clock import sleep_s
 from statekit.errors import StateTypeError, StorageError
 from statekit.number_faults import int_fault, number_fault
 from statekit.shown import shown
-from statekit.testing.wrapped import WrappedBackend
 from statekit.working_copy.copies import WorkingCopies, WorkingCopy
 
 if TYPE_CHECKING:
@@ -241,6 +240,43 @@ class _FaultyObjects:
     def _failed(self, operation: str, path: str) -> RequestError:
         reason = f"{operation} of {path} failed on purpose"
         return RequestError(reason, may_pass=not self._faults.lasting)
+
+
+class WrappedBackend:
+    """A backend that forwards every call. Its prepared readers use `get`, `get_many` and `scan`.
+
+    Parameters:
+        inner: the backend with the rows.
+    """
+
+    def __init__(self, inner: Backend) -> None:
+        self.inner = inner
+
+    @property
+    def states(self) -> Sequence[str]:
+        return self.inner.states
+
+    def get(self, state: str, key: bytes) -> bytes | None:
+        return self.inner.get(state, key)
+
+    def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(state, key) for key in keys]
+
+    def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
+        return self.inner.scan(state, start, end, reverse=reverse)
+
+    def reader(
+        self, state: str, next_keys: NextKeys | None = None, first_key: FirstKey | None = None
+    ) -> RowReads:
+        return RowReads(
+            partial(self.get, state), partial(self.get_many, state), partial(self.scan, state)
+        )
+
+    def sizes(self) -> dict[str, StateSize]:
+        return self.inner.sizes()
+
+    def close(self) -> None:
+        self.inner.close()
 
 
 class FaultyBackend(WrappedBackend):

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 import statekit as sk
-from statekit.testing.machines import (
+from statekit.testing.models import model_of
+from tests.support.state_driver import DECLARATIONS, KEYS, SPECS, Box, Driver
+from tests.support.state_machines import (
     AggregatingStateMachine,
     ListStateMachine,
     MapStateMachine,
@@ -19,8 +21,6 @@ from statekit.testing.machines import (
     StateMachine,
     ValueStateMachine,
 )
-from statekit.testing.models import model_of
-from tests.support.state_driver import DECLARATIONS, KEYS, SPECS, Box, Driver
 
 numbers = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3)
 number_lists = st.lists(st.integers(-3, 3), max_size=3)

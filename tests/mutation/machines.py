@@ -11,18 +11,18 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 import statekit as sk
-from statekit.testing.machines import (
+from statekit.testing.machines import JobMachine
+from statekit.testing.process_model import ProcessModel
+from tests.model.test_bases import Bases
+from tests.model.test_protocol_fuzz import HISTORIES, Protocol
+from tests.mutation.subjects import Mean, alarmed
+from tests.support.state_machines import (
     AggregatingStateMachine,
-    JobMachine,
     ListStateMachine,
     MapStateMachine,
     ReducingStateMachine,
     ValueStateMachine,
 )
-from statekit.testing.process_model import ProcessModel
-from tests.model.test_bases import Bases
-from tests.model.test_protocol_fuzz import HISTORIES, Protocol
-from tests.mutation.subjects import Mean, alarmed
 
 HISTORIES_OF_BASES, HISTORIES_OF_PROTOCOL = 60, 60
 

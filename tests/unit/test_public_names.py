@@ -87,7 +87,6 @@ PUBLIC = [
     "tumbling",
 ]
 TESTING = [
-    "CountingBackend",
     "Fault",
     "Faults",
     "FaultyBackend",
@@ -119,16 +118,7 @@ TESTING_MODELS = [
     "models_of",
 ]
 
-TESTING_MACHINES = [
-    "AggregatingStateMachine",
-    "JobMachine",
-    "JobModel",
-    "ListStateMachine",
-    "MapStateMachine",
-    "ReducingStateMachine",
-    "StateMachine",
-    "ValueStateMachine",
-]
+TESTING_MACHINES = ["JobMachine", "JobModel"]
 
 SPARK = [
     "Progress",

@@ -11,7 +11,7 @@ import pytest
 
 from statekit.backend.mutation import Batch
 from statekit.state.base import StateSpec
-from statekit.testing import CountingBackend
+from tests.support.counting_backend import CountingBackend
 from tests.support.state_driver import SPECS, Box, Driver
 
 

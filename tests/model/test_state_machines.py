@@ -1,4 +1,4 @@
-"""State machines of the kit find states that differ from their models, and show the calls."""
+"""State machines of states find states that differ from their models, and show the calls."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import statekit as sk
 from statekit.errors import StateTypeError
 from statekit.state.ttl import Expiry
 from statekit.testing.counterexamples import INPUTS, Effort, set_default_effort
-from statekit.testing.machines import (
+from statekit.testing.machines import JobMachine
+from tests.support.state_machines import (
     AggregatingStateMachine,
-    JobMachine,
     ListStateMachine,
     MapStateMachine,
     ReducingStateMachine,

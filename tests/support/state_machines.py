@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
 
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -32,45 +31,19 @@ from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState
 from statekit.state.single_row_states import AggregatingState, ReducingState, ValueState
 from statekit.testing.comparison import is_same
-from statekit.testing.counterexamples import Effort
 from statekit.testing.driver import Backend, check_backend
+from statekit.testing.machines import machine_settings
 from statekit.testing.models import ModelClocks, model_of
-from statekit.testing.state_driver import StateDriver
 from statekit.testing.strategies import values
 from statekit.timestamp import datetime_to_micros
+from tests.support.state_driver import KEYS, StateDriver
 
-__all__ = [
-    "AggregatingStateMachine",
-    "ListStateMachine",
-    "MapStateMachine",
-    "ReducingStateMachine",
-    "StateMachine",
-    "ValueStateMachine",
-    "machine_settings",
-]
-
-_KEYS = ["a", "b", "c\x00", ""]
 _STATE = "state"  # its name
 _NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 
 
 class _Wrong:
     """A value of a class that no state declares."""
-
-
-def machine_settings() -> settings:
-    """Return the settings of a machine's test case: as many examples as checks try histories.
-
-    >>> machine_settings().max_examples
-    100
-    """
-    return settings(
-        max_examples=Effort().inputs(),
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        report_multiple_bugs=False,
-        phases=[phase for phase in settings().phases if phase is not Phase.explain],  # it is slow
-    )
 
 
 def _own(name: str) -> st.SearchStrategy[Any]:
@@ -166,7 +139,7 @@ class StateMachine(RuleBasedStateMachine):
         self._driver = StateDriver({_STATE: self.spec}, path)
         self._resources.callback(lambda: self._driver.close())
         self._clocks = ModelClocks(processing_time=_NOON, event_time=_NOON)
-        self._models = {key: model_of(self.state, self._clocks) for key in _KEYS}
+        self._models = {key: model_of(self.state, self._clocks) for key in KEYS}
         self._commit()
 
     def teardown(self) -> None:
@@ -175,12 +148,12 @@ class StateMachine(RuleBasedStateMachine):
                 if not self._differs:
                     self.check_all_keys()
 
-    @rule(key=st.sampled_from(_KEYS))
+    @rule(key=st.sampled_from(KEYS))
     def go_to(self, key: str) -> None:
         """Apply all changes, and go to a key."""
         self._driver.enter(key)
 
-    @rule(key=st.sampled_from(_KEYS))
+    @rule(key=st.sampled_from(KEYS))
     def go_on_to(self, key: str) -> None:
         """Go to a key. Changes may stay in memory."""
         self._driver.go_on_to(key)
@@ -246,7 +219,7 @@ class StateMachine(RuleBasedStateMachine):
 
     def check_all_keys(self) -> None:
         """Compare the state and the model at each key."""
-        for key in _KEYS:
+        for key in KEYS:
             self._driver.enter(key)
             self.check()
 
@@ -352,14 +325,7 @@ class _OneRowStateMachine(StateMachine):
 
 
 class ValueStateMachine(_OneRowStateMachine):
-    """State machine that compares a `ValueState` with its model.
-
-    >>> from hypothesis.stateful import run_state_machine_as_test
-    >>> import statekit as sk
-    >>> class Scores(ValueStateMachine):
-    ...     state = typing.Annotated[sk.ValueState[list[int]], sk.Default([7])]
-    >>> run_state_machine_as_test(Scores, settings=settings(machine_settings(), max_examples=5))
-    """
+    """State machine that compares a `ValueState` with its model."""
 
     _state_class = ValueState
 
@@ -401,14 +367,7 @@ class _AddingStateMachine(_OneRowStateMachine):
 
 
 class ReducingStateMachine(_AddingStateMachine):
-    """State machine that compares a `ReducingState` with its model.
-
-    >>> from hypothesis.stateful import run_state_machine_as_test
-    >>> import statekit as sk
-    >>> class Largest(ReducingStateMachine):
-    ...     state = typing.Annotated[sk.ReducingState[int], sk.Reduce(max)]
-    >>> run_state_machine_as_test(Largest, settings=settings(machine_settings(), max_examples=5))
-    """
+    """State machine that compares a `ReducingState` with its model."""
 
     _state_class = ReducingState
 
@@ -420,15 +379,7 @@ class ReducingStateMachine(_AddingStateMachine):
 
 
 class AggregatingStateMachine(_AddingStateMachine):
-    """State machine that compares an `AggregatingState` with its model.
-
-    >>> from hypothesis.stateful import run_state_machine_as_test
-    >>> import statekit as sk
-    >>> several = sk.Aggregate(list[int], lambda held, n: [*held, n], sorted)
-    >>> class Sorted(AggregatingStateMachine):
-    ...     state = typing.Annotated[sk.AggregatingState[int, list[int], list[int]], several]
-    >>> run_state_machine_as_test(Sorted, settings=settings(machine_settings(), max_examples=5))
-    """
+    """State machine that compares an `AggregatingState` with its model."""
 
     _state_class = AggregatingState
 
@@ -449,14 +400,7 @@ def _checks_added(spec: StateSpec) -> bool:
 
 
 class ListStateMachine(StateMachine):
-    """State machine that compares a `ListState` with its model.
-
-    >>> from hypothesis.stateful import run_state_machine_as_test
-    >>> import statekit as sk
-    >>> class Pages(ListStateMachine):
-    ...     state = sk.ListState[str]
-    >>> run_state_machine_as_test(Pages, settings=settings(machine_settings(), max_examples=5))
-    """
+    """State machine that compares a `ListState` with its model."""
 
     _state_class = ListState
 
@@ -551,12 +495,6 @@ class MapStateMachine(StateMachine):
 
     Attributes of a subclass:
         map_keys: a strategy of the keys; by default the values of the annotation.
-
-    >>> from hypothesis.stateful import run_state_machine_as_test
-    >>> import statekit as sk
-    >>> class Delays(MapStateMachine):
-    ...     state = sk.MapState[str, int]
-    >>> run_state_machine_as_test(Delays, settings=settings(machine_settings(), max_examples=5))
     """
 
     _state_class = MapState
@@ -573,7 +511,7 @@ class MapStateMachine(StateMachine):
         """Set an entry."""
         self.both(lambda state: state.__setitem__(key, value), value)
 
-    @rule(key=_MAP_KEYS, value=_VALUES, places=st.lists(st.sampled_from(_KEYS), max_size=3))
+    @rule(key=_MAP_KEYS, value=_VALUES, places=st.lists(st.sampled_from(KEYS), max_size=3))
     def set_at_some_keys(self, key: Any, value: Any, places: list[str]) -> None:
         """Set the same entry of several maps."""
         for place in places:

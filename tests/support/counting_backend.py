@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from statekit.backend.interface import Backend, Rows
 from statekit.backend.mutation import DELETE, PUT, Batch
-from statekit.testing.wrapped import WrappedBackend
+from statekit.testing.faults import WrappedBackend
 
 
 class CountingBackend(WrappedBackend):

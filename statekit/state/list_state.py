@@ -270,7 +270,7 @@ class ListState(ManyRowState, Sequence[T]):
         self.rows_added += count
         self.bytes_added += self._scope.batch.put_all(self._name, row_keys, rows)
 
-    def _add_all(self, prefixes: Sequence[bytes], lists: Sequence[Sequence[T]]) -> list[list[T]]:
+    def add_all(self, prefixes: Sequence[bytes], lists: Sequence[Sequence[T]]) -> list[list[T]]:
         """Append to the lists of many keys, and return the complete list of each key.
 
         Nothing is cached: stored elements are read, and the new ones are added to the batch at

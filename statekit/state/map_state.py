@@ -203,7 +203,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
 
     # ------------------------------------------------------------------------- many keys at a time
 
-    def _add_all(
+    def add_all(
         self, row_keys: Sequence[bytes], values: Sequence[Any], aggregate: Aggregate[Any, Any, Any]
     ) -> None:
         """Add values to accumulators of many keys, without a TTL.
@@ -221,7 +221,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         create, add = aggregate.create, aggregate.add
         held = [
             create() if row is None else value
-            for row, value in zip(rows, self._values(rows), strict=True)
+            for row, value in zip(rows, self.values_of_rows(rows), strict=True)
         ]
         if places == row_keys:
             held = list(map(add, held, values))
@@ -230,13 +230,13 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
             for row_key, value in zip(row_keys, values, strict=True):
                 of_rows[row_key] = add(of_rows[row_key], value)
             held = list(of_rows.values())
-        self._replace_all(places, held, sizes, ())
+        self.replace_rows(places, held, sizes, ())
 
-    def _stored_between(self, start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]:
+    def stored_between(self, start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]:
         """Return the stored rows of a key between two row keys, in order."""
         return self._scan(start, end)
 
-    def _rows_of_groups(self, groups: tuple[int, int]) -> Rows:
+    def rows_of_groups(self, groups: tuple[int, int]) -> Rows:
         """Yield all stored rows of these key groups in order. Each group is one scan."""
         first, last = groups
         for group in range(first, last + 1):
@@ -260,7 +260,12 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         self._last = (key, prefix, row_key)
         return row_key
 
-    def _subkey(self, key: K) -> bytes:
+    def subkey(self, key: K) -> bytes:
+        """Return the end of the row key of an entry.
+
+        Raises:
+            StateTypeError: the declared type does not allow the key.
+        """
         try:
             return self._encode_key(key)
         except StateTypeError as error:
@@ -279,8 +284,8 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
 
     def _bounds(self, lo: K | None = None, hi: K | None = None) -> tuple[bytes, bytes]:
         prefix = self._scope.prefix
-        start = prefix if lo is None else prefix + self._subkey(lo)
-        end = prefix_end(prefix) if hi is None else prefix + self._subkey(hi)
+        start = prefix if lo is None else prefix + self.subkey(lo)
+        end = prefix_end(prefix) if hi is None else prefix + self.subkey(hi)
         return start, end
 
     def _pairs(

@@ -241,7 +241,7 @@ class RowCache(State):
 
     # ------------------------------------------------------------------------- many keys at a time
 
-    def _replace_all(
+    def replace_rows(
         self,
         row_keys: list[bytes],
         values: list[Any],
@@ -262,20 +262,19 @@ class RowCache(State):
         stored = self._stored_forms(values) if self._immutable else list(map(self._row, values))
         self._put_all(row_keys, stored, sizes, (), ())
 
-    def _stored_rows_of(self, row_keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-        """Return the stored rows of sorted row keys, with these keys."""
-        rows = zip(row_keys, self._read_all(row_keys), strict=True)
-        return [(row_key, row) for row_key, row in rows if row is not None]
+    def read_rows(self, row_keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        """Return the stored rows of sorted row keys; None for an absent row."""
+        return self._read_all(row_keys)
 
-    def _values(self, rows: Sequence[bytes | None]) -> list[Any]:
+    def values_of_rows(self, rows: Sequence[bytes | None]) -> list[Any]:
         """Return the values of rows; None for an absent row."""
         try:
             return [None if row is None else self._decode(row) for row in rows]
         except CorruptCheckpointError as error:
             raise self._unreadable(error) from error
 
-    def _remove_all(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
+    def remove_rows(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
         """Remove stored rows. Apply the batch if it is large."""
-        self._replace_all([], [], [], [(key, len(key) + len(row)) for key, row in rows])
+        self.replace_rows([], [], [], [(key, len(key) + len(row)) for key, row in rows])
         if self._scope.batch.full:
             self._scope.spill()

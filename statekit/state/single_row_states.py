@@ -128,7 +128,7 @@ class _Accumulating(SingleRowState):
         """Return a deep copy if the value is mutable."""
         return value if self._immutable else self._decode(self._encode(value))
 
-    def _add_all(self, prefixes: list[bytes], values: Sequence[Any]) -> list[Any]:
+    def add_all(self, prefixes: list[bytes], values: Sequence[Any]) -> list[Any]:
         """Add to many keys at a time, and return the result of `get` for each.
 
         Nothing is cached: rows are read, and changed rows are added to the batch at once. An error

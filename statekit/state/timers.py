@@ -231,7 +231,7 @@ class Timers:
             if tag in self._wake
         }
 
-    def _wakes_at(self, at_us: int) -> None:
+    def wakes_at(self, at_us: int) -> None:
         """Record the event time of something that is due without a timer."""
         at = sortable_micros(at_us)
         if at < self._wake.get(EVENT_TAG, b"\xff"):

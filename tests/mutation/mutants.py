@@ -269,10 +269,10 @@ STATES = [
         "a scan of a map includes its end",
         "state/map_state.py",
         """
-        end = prefix_end(prefix) if hi is None else prefix + self._subkey(hi)
+        end = prefix_end(prefix) if hi is None else prefix + self.subkey(hi)
 """,
         r"""
-        end = prefix_end(prefix) if hi is None else prefix + self._subkey(hi) + b"\x00"
+        end = prefix_end(prefix) if hi is None else prefix + self.subkey(hi) + b"\x00"
 """,
     ),
     Mutant(

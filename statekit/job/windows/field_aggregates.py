@@ -398,7 +398,7 @@ def _fold(
     def fold(keys: KeyColumns, *states: Any) -> list[Any]:
         with decimal.localcontext(prec=EXACT_DIGITS):
             values = [
-                state._add_all(keys.prefixes, added_to(keys.columns))
+                state.add_all(keys.prefixes, added_to(keys.columns))
                 for state, added_to in zip(states, added, strict=True)
             ]
         return results(*keys.columns[:key_size], *values)

@@ -113,7 +113,7 @@ class DueWindows(ABC):
         """
         soonest = None
         elements = CollectedElements(due, self._alone, *collected) if collected else None
-        rows = windows._rows_of_groups(due.groups)
+        rows = windows.rows_of_groups(due.groups)
         while some := list(islice(rows, _ROWS_AT_ONCE)):
             of_rows, stored = self._opened(some, windows)
             is_due = [window.due_us <= due.now_us for window in of_rows]
@@ -131,7 +131,7 @@ class DueWindows(ABC):
                 else:
                     held = elements.taken(some, of_rows)
                 yield self._results(due, some, of_rows, held)
-                windows._remove_all(some)
+                windows.remove_rows(some)
         if elements is not None:
             elements.end()
         if soonest is not None:
@@ -179,7 +179,7 @@ class DueSliding(DueWindows):
         return of_rows, [row for _, row in rows]
 
     def _held(self, stored: Sequence[Any], windows: MapState[Any, Any]) -> list[Any]:
-        return windows._values(stored)
+        return windows.values_of_rows(stored)
 
     def window_at(self, stored_start: bytes) -> _Window:
         """Return the window with this stored start. Many rows share one window."""
@@ -205,7 +205,7 @@ class DueSessions(DueWindows):
         self, rows: Sequence[_Row], windows: MapState[Any, Any]
     ) -> tuple[list[_Window], Sequence[Any]]:
         due_us = self.deadlines.due_us
-        stored = windows._values([row for _, row in rows])
+        stored = windows.values_of_rows([row for _, row in rows])
         return [_Window(start, end, due_us(end)) for start, end, _ in stored], stored
 
     def _held(self, stored: Sequence[Any], windows: MapState[Any, Any]) -> list[Any]:
@@ -247,11 +247,11 @@ class CollectedElements:
         for (row_key, _), window in zip(rows, windows, strict=True):
             prefix = self._prefix(row_key)
             self._fired.add(prefix)
-            own = list(self._elements._stored_between(*self._bounds(prefix, *window[:2])))
-            found.append(self._elements._values([row for _, row in own]))
+            own = list(self._elements.stored_between(*self._bounds(prefix, *window[:2])))
+            found.append(self._elements.values_of_rows([row for _, row in own]))
             first, end = self._bounds(prefix, *self._alone(*window[:2]))
             removed += [row for row in own if first <= row[0] < end]
-        self._elements._remove_all(removed)
+        self._elements.remove_rows(removed)
         return found
 
     def keep(self, rows: Iterable[_Row]) -> None:
@@ -261,7 +261,8 @@ class CollectedElements:
     def end(self) -> None:
         """Reset the element count of keys without open windows."""
         prefixes = sorted(self._fired - self._kept)
-        self._number._remove_all(self._number._stored_rows_of(prefixes))
+        rows = zip(prefixes, self._number.read_rows(prefixes), strict=True)
+        self._number.remove_rows([(prefix, row) for prefix, row in rows if row is not None])
 
     def _prefix(self, row_key: bytes) -> bytes:
         return row_key[: self._decode(row_key, GROUP_BYTES)[1]]
@@ -270,7 +271,7 @@ class CollectedElements:
         """Return the first row key of the elements of an interval, and the row key after the
         last.
         """
-        subkey = self._elements._subkey
+        subkey = self._elements.subkey
         first = prefix + subkey((start, 0))
         return first, prefix_end(prefix) if end == LAST else prefix + subkey((end, 0))
 
@@ -320,12 +321,12 @@ class WindowColumns:
                 chosen = contains.tolist()
                 placed.append((list(compress(row_keys, chosen)), list(compress(values, chosen))))
         if placed:
-            windows._add_all(
+            windows.add_all(
                 list(chain.from_iterable(row_keys for row_keys, _ in placed)),
                 list(chain.from_iterable(values for _, values in placed)),
                 self._aggregate,
             )
-            ctx.timers._wakes_at(self._due.window_at(sortable_ints([soonest])[0]).due_us)
+            ctx.timers.wakes_at(self._due.window_at(sortable_ints([soonest])[0]).due_us)
         return []
 
 
@@ -349,17 +350,17 @@ def add_elements(
     if not added:
         return
     of_keys, sizes = list(added), list(added.values())
-    stored = number._read_all(of_keys)
-    before = [count or 0 for count in number._values(stored)]
+    stored = number.read_rows(of_keys)
+    before = [count or 0 for count in number.values_of_rows(stored)]
     ends = list(map(add, before, sizes))
     times_us, values = zip(*chain.from_iterable(lists), strict=True)
     at_times = map(add, chain.from_iterable(map(repeat, of_keys, sizes)), sortable_ints(times_us))
     numbers = sortable_ints(list(chain.from_iterable(map(range, before, ends))))
-    elements._replace_all(list(map(add, at_times, numbers)), list(values), [0] * len(values), ())
+    elements.replace_rows(list(map(add, at_times, numbers)), list(values), [0] * len(values), ())
     replaced = [
         0 if row is None else len(key) + len(row) for key, row in zip(of_keys, stored, strict=True)
     ]
-    number._replace_all(of_keys, ends, replaced, ())
+    number.replace_rows(of_keys, ends, replaced, ())
 
 
 class _OpenSession(NamedTuple):
@@ -419,15 +420,15 @@ class SessionColumns:
             prefixes += repeat(prefix, len(changed))
             grown += changed
         self._write(windows, prefixes, grown)
-        ctx.timers._wakes_at(self._due.deadlines.due_us(min(map(attrgetter("end"), grown))))
+        ctx.timers.wakes_at(self._due.deadlines.due_us(min(map(attrgetter("end"), grown))))
         return []
 
     def _stored(
         self, windows: MapState[Any, Any], row_key: bytes, prefix: bytes
     ) -> list[_OpenSession]:
         """Return the stored sessions of a key, from a row key on."""
-        rows = list(windows._stored_between(row_key, prefix_end(prefix)))
-        stored = windows._values([row for _, row in rows])
+        rows = list(windows.stored_between(row_key, prefix_end(prefix)))
+        stored = windows.values_of_rows([row for _, row in rows])
         return [
             _OpenSession(start, end, held, ((row_key, len(row_key) + len(row)),), is_stored=True)
             for (row_key, row), (start, end, held) in zip(rows, stored, strict=True)
@@ -452,7 +453,7 @@ class SessionColumns:
             before = dict(session.rows)
             sizes.append(before.pop(row_key, 0))
             removed += before.items()
-        windows._replace_all(row_keys, [session[:3] for session in sessions], sizes, removed)
+        windows.replace_rows(row_keys, [session[:3] for session in sessions], sizes, removed)
 
     def _row_ends(self, ends_us: npt.NDArray[np.int64]) -> list[bytes]:
         """Return the ends of the row keys of sessions, computed as in `SessionRows.row_of`.

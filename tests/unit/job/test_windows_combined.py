@@ -346,7 +346,7 @@ def test_windows_in_columns_are_added_and_fired_many_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sizes: list[int] = []
-    add_all, remove_all = MapState._add_all, MapState._remove_all
+    add_all, remove_all = MapState.add_all, MapState.remove_rows
 
     def added(state: Any, row_keys: Any, *rest: Any) -> None:
         sizes.append(len(row_keys))
@@ -356,8 +356,8 @@ def test_windows_in_columns_are_added_and_fired_many_at_a_time(
         sizes.append(-len(rows))
         remove_all(state, rows)
 
-    monkeypatch.setattr(MapState, "_add_all", added)
-    monkeypatch.setattr(MapState, "_remove_all", removed)
+    monkeypatch.setattr(MapState, "add_all", added)
+    monkeypatch.setattr(MapState, "remove_rows", removed)
     harness = Harness(process_of(windowed(sk.sliding("2 s", "1 s")).count()))
     harness.send(*(Event(str(key), at(1.5), 1) for key in range(100)))
     assert sum(sizes) == 200

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from statekit.errors import StatekitError
 from statekit.server.access import Access
+from statekit.server.admission import Admission
 from statekit.server.assets import router as assets_router
 from statekit.server.callers import Callers
 from statekit.server.direct_reads import SingleReads, StoredReads
@@ -25,13 +26,11 @@ from statekit.server.hosts import KnownHosts
 from statekit.server.insight_routes import router as insight_router
 from statekit.server.limits import Limits
 from statekit.server.live import LiveChanges
-from statekit.server.long_work import LongWork
 from statekit.server.metrics import Metrics
 from statekit.server.observed import MeasuredApp
 from statekit.server.openapi import Documents
 from statekit.server.openapi import router as openapi_router
 from statekit.server.places import Places
-from statekit.server.priority import Background
 from statekit.server.problems import Problem, bad_request, problem_of, response_of
 from statekit.server.proxies import Network, TrustedProxies
 from statekit.server.rankings import Rankings
@@ -40,7 +39,6 @@ from statekit.server.served_job import ServedJob
 from statekit.server.sql_queries import Queries
 from statekit.server.tables import Tables
 from statekit.server.time_limit import TimeLimit
-from statekit.server.waits import Waits
 
 _CONDITIONS = (
     *("If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since"),
@@ -80,22 +78,20 @@ class Application:
         origins: Sequence[str] = (),
         proxies: Sequence[Network] = (),
     ) -> None:
-        live = LiveChanges(limits.watchers)
-        metrics = Metrics(jobs, live, disk)
+        admission = Admission(limits)
+        metrics = Metrics(jobs, admission, disk)
         self._served = served = Served(
             jobs=jobs,
             access=access,
             limits=limits,
-            tables=Tables(disk, limits.tables),
-            live=live,
+            tables=Tables(disk, admission),
+            live=LiveChanges(),
             metrics=metrics,
-            queries=Queries(disk),
-            rankings=Rankings(limits.ranking_bytes, disk.below("rankings")),
-            histories=LongWork("histories", at_once=2),
-            waits=Waits(limits.waits, limits.waits_of_token),
+            queries=Queries(disk, admission),
+            rankings=Rankings(limits.ranking_bytes, disk.below("rankings"), admission),
+            admission=admission,
             places=_places(jobs, disk),
             disk=disk,
-            background=Background(),
         )
         app = FastAPI(title="statekit", lifespan=self._life, openapi_url=None)
         app.state.served = served
@@ -115,8 +111,7 @@ class Application:
     def end_streams(self) -> None:
         """End all event streams, which have no end of their own, all waits, and all long work."""
         self._served.live.close()
-        for work in self._served.long_works:
-            work.end()
+        self._served.admission.end()
         self._served.tables.end()
         for job in self._served.jobs.values():
             job.end_waits()
@@ -127,8 +122,7 @@ class Application:
             job.start()
         yield
         self.end_streams()
-        for work in self._served.long_works:
-            await work.close()
+        await self._served.admission.close()
         self._served.queries.close()
         for job in self._served.jobs.values():
             job.close()

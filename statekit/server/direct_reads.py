@@ -67,7 +67,7 @@ class SingleReads(_DirectReads):
             await self._routes(scope, receive, send)
             return
         scope[DIRECT_READ] = "single_read"
-        self._served.background.single_reads += 1
+        self._served.admission.single_reads += 1
         await _send(send, *found)
 
     def _read(self, scope: Scope, place: list[str], headers: dict[bytes, bytes]) -> Answer | None:

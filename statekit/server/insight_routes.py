@@ -187,7 +187,7 @@ async def everything_of_key(
     record = view.record(operator)
     readable = set(_readable_of(token, job, view, operator))
     keyed = [s.name for s in record.states if not s.is_local and s.name in readable]
-    found = await served.background.run(key_facts, view, operator, data, keyed)
+    found = await served.admission.read(key_facts, view, operator, data, keyed)
     sees_timers = found.timers is not None and token.may_read(job, operator)
     value = {
         "key": found.key,
@@ -228,7 +228,7 @@ async def history(
     last = own.last()
     last.state(operator, state).key_from_json(data)
     read = partial(history_of, own, operator, state, data, part)
-    found = await served.histories.run(request, read)
+    found = await served.admission.run("histories", read, request)
     facts = {"is_cut": found.is_cut, **own.facts(last, operator)}
     return answer(found.entries, facts, given_tag)
 

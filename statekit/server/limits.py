@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from starlette.requests import Request
 
@@ -44,6 +47,26 @@ class Bucket:
         return max(1, round((1 - self.left) / per_s))
 
 
+class Queue(NamedTuple):
+    """Limits of a queue of requests.
+
+    Parameters:
+        what: what its requests do, for errors.
+        most: limit of the requests that run or wait.
+        of_token: limit of such requests of one token.
+        at_once: number of requests that run at a time; the others wait in order of arrival.
+        retry_s: seconds after which a refused client may try again.
+        gives_way: pause between requests while there are single reads.
+    """
+
+    what: str
+    most: int = sys.maxsize
+    of_token: int = sys.maxsize
+    at_once: int = sys.maxsize
+    retry_s: int = 5
+    gives_way: bool = False
+
+
 @dataclass
 class Limits:
     """Limits of the number and the size of requests.
@@ -71,6 +94,19 @@ class Limits:
     tables: int = 16
     seconds: float = 120.0
     _buckets: dict[str, Bucket] = field(default_factory=dict, repr=False)
+
+    @property
+    def queues(self) -> Mapping[str, Queue]:
+        """The queues of all requests that wait or take long, by name."""
+        return {
+            "reads": Queue("reads of many rows wait", at_once=2, gives_way=True),
+            "histories": Queue("histories wait", most=16, at_once=2),
+            "queries": Queue("queries wait", most=16, at_once=2),
+            "rankings": Queue("rankings wait", most=16, of_token=2, at_once=1),
+            "tables": Queue("files are being written", most=self.tables, at_once=2),
+            "waits": Queue("requests wait for an epoch", self.waits, self.waits_of_token),
+            "watchers": Queue("watch", most=self.watchers, retry_s=10),
+        }
 
     def count(self, name: str) -> None:
         """Count a request of a token.

@@ -311,25 +311,10 @@ def _plain(change: Change) -> dict[str, Any]:
 
 
 class LiveChanges:
-    """The states with watchers.
+    """The states with watchers."""
 
-    Parameters:
-        watchers_max: limit of watchers at a time.
-    """
-
-    def __init__(self, watchers_max: int) -> None:
-        self._watchers_max = watchers_max
+    def __init__(self) -> None:
         self._states: dict[tuple[str, str, str], WatchedChanges] = {}
-
-    @property
-    def watchers(self) -> int:
-        """Number of watchers."""
-        return sum(len(state.watchers) for state in self._states.values())
-
-    @property
-    def is_full(self) -> bool:
-        """True if no more watchers are allowed."""
-        return self.watchers >= self._watchers_max
 
     def state(self, job: ServedJob, operator: str, state: str) -> WatchedChanges:
         """Return the changes of a state, and start to follow them if nobody watches it yet.

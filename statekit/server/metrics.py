@@ -22,8 +22,8 @@ from statekit.metrics.definitions import (
 )
 from statekit.metrics.epoch_metrics import EpochMetrics
 from statekit.metrics.families import SampleCollector
+from statekit.server.admission import Admission
 from statekit.server.disk import Disk
-from statekit.server.live import LiveChanges
 from statekit.server.served_job import ServedJob
 
 MEDIA_TYPE = CONTENT_TYPE_LATEST
@@ -36,14 +36,14 @@ class Metrics:
 
     Parameters:
         jobs: by alias.
-        live: the states with watchers.
+        admission: of the server.
         disk: of the server.
 
     Attributes:
         open_requests: number of requests that are being answered. `MeasuredApp` counts them.
     """
 
-    def __init__(self, jobs: Mapping[str, ServedJob], live: LiveChanges, disk: Disk) -> None:
+    def __init__(self, jobs: Mapping[str, ServedJob], admission: Admission, disk: Disk) -> None:
         self.open_requests = 0
         self._registry = CollectorRegistry()
         self._requests = Counter(
@@ -56,7 +56,7 @@ class Metrics:
             buckets=_SECONDS,
             registry=self._registry,
         )
-        self._registry.register(SampleCollector(_ServedMetrics(jobs, live, disk).samples))
+        self._registry.register(SampleCollector(_ServedMetrics(jobs, admission, disk).samples))
         self._registry.register(SampleCollector(self._open))
 
     def answered(self, request: str, status: int, seconds: float) -> None:
@@ -79,9 +79,9 @@ class Metrics:
 class _ServedMetrics:
     """Reads the status of served jobs when Prometheus scrapes. This sends no request to a store."""
 
-    def __init__(self, jobs: Mapping[str, ServedJob], live: LiveChanges, disk: Disk) -> None:
+    def __init__(self, jobs: Mapping[str, ServedJob], admission: Admission, disk: Disk) -> None:
         self._jobs = jobs
-        self._live = live
+        self._admission = admission
         self._disk = disk
         self._epochs: dict[str, EpochMetrics] = {}
 
@@ -98,7 +98,7 @@ class _ServedMetrics:
             yield Sample(EPOCHS_BEHIND, (alias,), behind)
             if status.headroom is not None:
                 yield Sample(REPLICA_HEADROOM, (alias,), status.headroom)
-        yield Sample(WATCHERS, (), self._live.watchers)
+        yield Sample(WATCHERS, (), self._admission.taken("watchers"))
         yield Sample(DISK, (), self._disk.used_bytes)
         if self._disk.limit_bytes is not None:
             yield Sample(DISK_LIMIT, (), self._disk.limit_bytes)

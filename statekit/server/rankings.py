@@ -12,7 +12,7 @@ from statekit.query.child_process import ChildLimitError
 from statekit.query.top import Measure
 from statekit.query.top_in_child import TopRequest, top_as_json
 from statekit.query.view import View
-from statekit.server.long_work import LongWork
+from statekit.server.admission import Admission
 from statekit.server.priority import NICENESS
 from statekit.server.problems import Problem
 from statekit.server.served_job import ServedJob
@@ -21,7 +21,6 @@ LIMIT_MAX = 100
 """Number of keys that each ranking finds: an answer has the first of them."""
 
 _SECONDS, _KEPT = 120.0, 64
-_OF_TOKEN = 2
 
 
 class _Found(msgspec.Struct):
@@ -38,11 +37,12 @@ class Rankings:
     Parameters:
         memory_bytes: memory limit of a process.
         directory: for the files of the processes.
+        admission: of the server.
     """
 
-    def __init__(self, memory_bytes: int, directory: Path) -> None:
+    def __init__(self, memory_bytes: int, directory: Path, admission: Admission) -> None:
         self._memory_bytes, self._directory = memory_bytes, directory
-        self.work = LongWork("rankings", at_once=1, of_token=_OF_TOKEN)
+        self._admission = admission
         self._found: dict[TopRequest, _Found] = {}
 
     async def top(
@@ -85,7 +85,9 @@ class Rankings:
         found = self._found.get(wanted)
         if found is None:
             async with job.reads_checkpoint(view):
-                data = await self.work.run(request, count, token=token, same=wanted)
+                data = await self._admission.run(
+                    "rankings", count, request, token=token, same=wanted
+                )
             found = msgspec.json.decode(data, type=_Found)
             if len(self._found) >= _KEPT:
                 self._found.pop(next(iter(self._found)))

@@ -27,18 +27,17 @@ from statekit.errors import QueryError
 from statekit.query.export import Format
 from statekit.query.view import View
 from statekit.server.access import Access, Token, forbidden
+from statekit.server.admission import Admission, Waiter
 from statekit.server.answers import answer
 from statekit.server.callers import token_of
 from statekit.server.described import described, readable_types
 from statekit.server.disk import Disk
 from statekit.server.limits import Limits, read_body
 from statekit.server.live import LiveChanges, Place
-from statekit.server.long_work import LongWork
 from statekit.server.metrics import MEDIA_TYPE as METRICS_TYPE
 from statekit.server.metrics import Metrics
 from statekit.server.parameters import check_parameters
 from statekit.server.places import Places
-from statekit.server.priority import Background
 from statekit.server.problems import Problem, bad_request, response_of
 from statekit.server.rankings import Rankings
 from statekit.server.reads import (
@@ -54,7 +53,6 @@ from statekit.server.reads import (
 from statekit.server.served_job import LAST, ServedJob, Wanted, is_of
 from statekit.server.sql_queries import Queries, SqlQuery, states_of
 from statekit.server.tables import MEDIA_TYPES, Asked, Tables
-from statekit.server.waits import Waiter, Waits
 from statekit.server.watch import EVENT_STREAM, Watch, asks_to_watch, starts_with
 
 T = TypeVar("T")
@@ -87,11 +85,9 @@ class Served:
         metrics: of the server.
         queries: runs SQL of requests.
         rankings: ranks keys.
-        histories: runs reads of earlier values.
-        waits: the requests that wait for an epoch.
+        admission: the queues of requests that wait or take long.
         places: the places that answers must not contain.
         disk: of the server.
-        background: runs reads of many rows.
     """
 
     jobs: Mapping[str, ServedJob]
@@ -102,16 +98,9 @@ class Served:
     metrics: Metrics
     queries: Queries
     rankings: Rankings
-    histories: LongWork
-    waits: Waits
+    admission: Admission
     places: Places
     disk: Disk
-    background: Background
-
-    @property
-    def long_works(self) -> tuple[LongWork, ...]:
-        """All queues of long work."""
-        return self.queries.work, self.rankings.work, self.histories
 
     def token(self, scope: Scope) -> Token:
         """Return the token of a request, and count the request.
@@ -168,7 +157,7 @@ Allowed = Annotated[Token, Depends(_token)]
 
 
 async def _waiter(request: Request, served: Jobs, token: Allowed) -> Waiter:
-    return Waiter(served.waits, request, token.name)
+    return Waiter(served.admission, request, token.name)
 
 
 Waiting = Annotated[Waiter, Depends(_waiter)]
@@ -284,7 +273,7 @@ async def query(job: str, request: Request, served: Jobs, token: Allowed, epoch:
     for each in asked:
         served.job(token, job, each.operator, each.state)
     view = await own.view(epoch)
-    return await served.background.run(
+    return await served.admission.read(
         lambda: answer(list(read_many(view, asked)), own.facts(view), None)
     )
 
@@ -304,7 +293,7 @@ async def query_state(
     keys = decoded(await read_body(request, served.limits), _Keys).keys
     view = await own.view(epoch, operator)
     asked = [KeysOfState(operator, state, keys)]
-    return await served.background.run(
+    return await served.admission.read(
         lambda: answer(next(read_many(view, asked)), own.facts(view, operator), None)
     )
 
@@ -349,7 +338,7 @@ async def read_stored_rows(
     found_state = view.state(operator, state)
     rows: Any = found_state.hot_rows(keys)  # a thread takes longer than to look them up
     if rows is None:
-        rows = await served.background.run(found_state.stored_rows, keys)
+        rows = await served.admission.read(found_state.stored_rows, keys)
     found = {**own.facts(view, operator), "types": view.job_file_checksum, "rows": rows}
     return Response(msgspec.msgpack.encode(found), media_type="application/vnd.msgpack")
 
@@ -403,7 +392,7 @@ async def read_state(
     if key is not None:
         data = json_of(key, "key")
         return await _one(request, own, view, (operator, state), part, data, is_json=True)
-    return await served.background.run(
+    return await served.admission.read(
         lambda: answer(
             page_of_keys(view.state(operator, state), part, cursor), own.facts(view, operator), None
         )
@@ -487,7 +476,7 @@ async def _one(
 
     is_one_row = state.shape is RowShape.VALUE or part.entry is not None
     served: Served = request.app.state.served
-    value = read() if is_one_row else await served.background.run(read)
+    value = read() if is_one_row else await served.admission.read(read)
     found = job.facts(view, place[0])
     # An empty list may be a value. As elements it is that there are none.
     if value is None or not (value or is_one_row or part.is_range):
@@ -512,6 +501,7 @@ def _watched(
         key = [state.shown_key(state.key_from_json(key[0]) if is_json else key[0])]
     watch = Watch(
         served.live,
+        served.admission,
         job,
         *place,
         key=key,

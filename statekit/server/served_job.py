@@ -24,9 +24,9 @@ from statekit.query.epoch_facts import EpochHistory
 from statekit.query.page_cursor import PageCursor
 from statekit.query.replica import Replica
 from statekit.query.view import View
+from statekit.server.admission import Waiter
 from statekit.server.disk import Disk
 from statekit.server.problems import Problem, bad_request
-from statekit.server.waits import Waiter
 
 _logger = logging.getLogger("statekit.server")
 

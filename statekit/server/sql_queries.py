@@ -16,9 +16,9 @@ from statekit.query.child_process import WarmChild
 from statekit.query.export import csv_text
 from statekit.query.plain import json_values
 from statekit.query.view import View
+from statekit.server.admission import Admission
 from statekit.server.answers import encode
 from statekit.server.disk import Disk
-from statekit.server.long_work import LongWork
 from statekit.server.priority import NICENESS
 from statekit.server.problems import Problem, bad_request
 from statekit.server.served_job import ServedJob
@@ -64,13 +64,13 @@ class Queries:
 
     Parameters:
         disk: of the server.
+        admission: of the server.
     """
 
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
+    def __init__(self, disk: Disk, admission: Admission) -> None:
+        self._disk, self._admission = disk, admission
         self._directory = disk.below("sql")
         self._warm = WarmChild(WORKER, NICENESS)
-        self.work = LongWork("queries", at_once=2)
 
     def close(self) -> None:
         """End the process that waits for the next query."""
@@ -124,7 +124,7 @@ class Queries:
 
         try:
             async with job.reads_checkpoint(view):
-                return await self.work.run(request, run)
+                return await self._admission.run("queries", run, request)
         except QueryError as error:
             raise Problem(400, error.kind, str(error)) from error
 

@@ -33,10 +33,11 @@ from statekit.query.export import Format
 from statekit.query.export_in_child import ExportRequest, warm_child
 from statekit.query.read import WideIntError, WideInts
 from statekit.query.view import View
+from statekit.server.admission import Admission
 from statekit.server.conditions import Range, Validators, ranges_of
 from statekit.server.disk import Disk
 from statekit.server.priority import NICENESS
-from statekit.server.problems import Problem, closing, too_many
+from statekit.server.problems import Problem, closing
 from statekit.server.served_job import ServedJob
 from statekit.timestamp import instant
 
@@ -48,7 +49,6 @@ MEDIA_TYPES: dict[Format, str] = {
 """Media types of the formats of tables."""
 
 _FILES_MAX, _SMALL_BYTES = 16, 2**20
-_WRITTEN_AT_ONCE = 2
 _SECONDS = 3600.0
 
 _HERE_BYTES_MAX = 2**20
@@ -110,16 +110,15 @@ class Tables:
 
     Parameters:
         disk: of the server.
-        most: limit of tables that are written or wait to be written, at a time.
+        admission: of the server.
     """
 
-    def __init__(self, disk: Disk, most: int) -> None:
-        self._disk, self._most = disk, most
+    def __init__(self, disk: Disk, admission: Admission) -> None:
+        self._disk, self._admission = disk, admission
         self._warm, self._ends = warm_child(NICENESS), threading.Event()
         self._directory = disk.below("tables")
         self._tables: OrderedDict[str, _Table] = OrderedDict()
         self._numbers = itertools.count()
-        self._at_once = asyncio.Semaphore(_WRITTEN_AT_ONCE)
 
     def kept(
         self, job: ServedJob, epoch_id: EpochId, asked: Asked, request: Request
@@ -182,7 +181,6 @@ class Tables:
         tag = validators.tag
         table = self._tables.get(tag)
         if table is None or (table.writing.done() and not table.is_there):
-            await self._check_space()
             path = self._directory / f"{next(self._numbers)}.{asked.to}"
             writing = asyncio.ensure_future(self._written(job, view, asked, path))
             table = self._tables[tag] = _Table(validators, writing)
@@ -206,8 +204,6 @@ class Tables:
 
     async def _check_space(self) -> None:
         """Check that one more table may be written."""
-        if sum(not table.writing.done() for table in self._tables.values()) >= self._most:
-            raise too_many("too many files are being written already: try again", retry_s=5)
         if await run_in_threadpool(lambda: self._disk.is_full):
             self._remove_old(is_full=True)
         await run_in_threadpool(self._disk.check_request)
@@ -236,9 +232,11 @@ class Tables:
                 )
             return _File(path, path.stat().st_size)
 
-        async with self._at_once:
+        with self._admission.place("tables"):
+            await self._check_space()
             try:
-                return await run_in_threadpool(write)
+                async with self._admission.turn("tables"):
+                    return await run_in_threadpool(write)
             except WideIntError as error:
                 raise Problem(400, "wide_ints", str(error)) from error
             except QueryError as error:

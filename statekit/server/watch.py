@@ -20,9 +20,10 @@ from statekit.clock import stopwatch_s
 from statekit.errors import StatekitError
 from statekit.query.state_view import StateView
 from statekit.query.view import View
+from statekit.server.admission import Admission
 from statekit.server.answers import encode
 from statekit.server.live import LiveChanges, Place, event_text
-from statekit.server.problems import Problem, bad_request, closing, problem_of, too_many
+from statekit.server.problems import Problem, bad_request, closing, problem_of
 from statekit.server.served_job import ServedJob
 
 _HEARTBEAT_S = 15.0
@@ -70,6 +71,7 @@ class Watch:
 
     Parameters:
         live: all states with watchers.
+        admission: of the server.
         job, operator, state: the watched state.
         key: the only watched key, in a list; None for several.
         matches: returns whether a key is watched; None for all keys.
@@ -80,6 +82,7 @@ class Watch:
     def __init__(
         self,
         live: LiveChanges,
+        admission: Admission,
         job: ServedJob,
         operator: str,
         state: str,
@@ -89,8 +92,7 @@ class Watch:
         after: Place | None,
         rows: bool,
     ) -> None:
-        if live.is_full:
-            raise too_many("too many watch already: try again later", retry_s=10)
+        self._leave = admission.enter("watchers")
         self._live, self._job, self._operator, self._state = live, job, operator, state
         self._key = key
         self._matches = matches
@@ -116,6 +118,7 @@ class Watch:
             yield event_text("end", problem.body)
         finally:
             self._live.leave(self._job, self._operator, self._state, self._watcher)
+            self._leave()
 
     async def _following(self) -> AsyncIterator[bytes]:
         while True:

@@ -16,8 +16,11 @@ import pytest
 
 from statekit.query import state_view
 from statekit.query.child_process import WarmChild
-from statekit.server import priority
-from statekit.server.priority import NICENESS, Background, prefer_single_reads
+from statekit.server import admission
+from statekit.server.admission import Admission
+from statekit.server.limits import Limits
+from statekit.server.priority import NICENESS, prefer_single_reads
+from statekit.server.problems import Problem
 from tests.support.served import Sale, sell, server
 from tests.support.waiting import until
 
@@ -36,8 +39,8 @@ def test_few_reads_of_many_rows_run_at_a_time() -> None:
         return number
 
     async def all_of_them() -> list[int]:
-        background = Background()
-        return await asyncio.gather(*(background.run(read, n) for n in range(10)))
+        queues = Admission(Limits())
+        return await asyncio.gather(*(queues.read(read, n) for n in range(10)))
 
     assert asyncio.run(all_of_them()) == list(range(10))
     assert most == 2
@@ -48,11 +51,11 @@ def test_a_read_that_fails_leaves_its_place_to_the_next() -> None:
         raise ValueError("no")
 
     async def several() -> str:
-        background = Background()
+        queues = Admission(Limits())
         for _ in range(5):
             with pytest.raises(ValueError, match="no"):
-                await background.run(fail)
-        return await background.run(lambda: "yes")
+                await queues.read(fail)
+        return await queues.read(lambda: "yes")
 
     assert asyncio.run(several()) == "yes"
 
@@ -96,16 +99,16 @@ def test_reads_of_many_rows_pause_as_long_as_they_took_while_there_are_single_re
 ) -> None:
     """Each read takes 100 s, by the clock of the server."""
     seconds = itertools.count(0, 100)
-    monkeypatch.setattr(priority, "stopwatch_s", lambda: float(next(seconds)))
-    monkeypatch.setattr(priority, "_PAUSE_MAX_S", 1_000.0)
+    monkeypatch.setattr(admission, "stopwatch_s", lambda: float(next(seconds)))
+    monkeypatch.setattr(admission, "_PAUSE_MAX_S", 1_000.0)
 
     async def ended(singles: int) -> int:
-        background = Background()
+        queues = Admission(Limits())
 
         def read() -> None:
-            background.single_reads += singles
+            queues.single_reads += singles
 
-        reads = [asyncio.ensure_future(background.run(read)) for _ in range(6)]
+        reads = [asyncio.ensure_future(queues.read(read)) for _ in range(6)]
         done, waiting = await asyncio.wait(reads, timeout=1 if singles else 20)
         for each in waiting:
             each.cancel()
@@ -140,3 +143,22 @@ def test_a_child_has_the_session_of_its_parent() -> None:
         started.kill()
         started.communicate()
         child.close()
+
+
+def test_a_place_of_a_queue_is_free_for_the_next_request_after_it_is_left() -> None:
+    queues = Admission(Limits(watchers=1))
+    leave = queues.enter("watchers")
+    with pytest.raises(Problem, match="too many watch already") as refused:
+        queues.enter("watchers")
+    assert refused.value.headers == {"Retry-After": "10"}
+    leave()
+    queues.enter("watchers")
+
+
+def test_a_token_has_a_part_of_the_places_of_a_queue() -> None:
+    queues = Admission(Limits(waits=3, waits_of_token=1))
+    with queues.place("waits", "one"), queues.place("waits", "two"):
+        with pytest.raises(Problem, match="for this token"):
+            queues.enter("waits", "one")
+        assert queues.taken("waits") == 2
+    assert queues.taken("waits") == 0

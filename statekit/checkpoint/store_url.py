@@ -72,7 +72,7 @@ def remote_url(url: str) -> str:
         raise StateTypeError(
             f"the {scheme}:// URL of a checkpoint has a user, a password or something behind '?' "
             "or '#': leave that out, and give credentials in the environment; see "
-            "docs/object-storage.md"
+            "docs/operate/object-storage.md"
         )
     if scheme.lower() not in _SCHEMES and not _HOST.match(url):
         raise StateTypeError(

@@ -2,8 +2,8 @@
 else.
 
 A class whose instances always hold more is refused when it is declared. An instance that holds more
-is refused when it is written. A row is read by setting each field to its value; docs/records.md is
-the rule for users.
+is refused when it is written. A row is read by setting each field to its value.
+docs/guide/records.md describes the rule for users.
 """
 
 from __future__ import annotations

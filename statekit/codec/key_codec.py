@@ -1,6 +1,6 @@
 """Key encoding: bytes that sort in the order of keys.
 
-The bytes are specified in docs/format.md; every example there is executed.
+The bytes are specified in docs/reference/format.md; every example there is executed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Schema evolution: the changes of a type that keep stored values readable.
 
-The rules follow from the format (docs/format.md): a struct is a map by field name, a missing field
-takes its default, an unknown field is skipped, and a float field reads an int. A union writes the
-first member of each family untagged, and all others with their names. Any other change is refused.
+The rules follow from the format (docs/reference/format.md): a struct is a map by field name, a
+missing field takes its default, an unknown field is skipped, and a float field reads an int. A
+union writes the first member of each family untagged, and all others with their names. Any other
+change is refused.
 `tests/unit/codec/test_schema_evolution.py` checks each rule against the codecs.
 """
 

@@ -1,6 +1,6 @@
 """Value encoding: values of a declared type as bytes.
 
-The bytes are specified in docs/format.md; every example there is executed.
+The bytes are specified in docs/reference/format.md; every example there is executed.
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ class Planner:
 
     Attributes:
         open: the plans of the enclosing structs, and the level at which each began.
-        converted: the structs that msgspec alone does not write and read as docs/format.md wants.
+        converted: the structs that msgspec alone does not write and read as
+            docs/reference/format.md specifies.
         wire_structs: all wire structs. They refer to each other by the names in `wires`, so a
             struct can contain itself.
     """

@@ -78,7 +78,7 @@ class WatchEvent(NamedTuple):
     """An event of a watched state.
 
     Parameters:
-        name: "reset", "row", "change" or "epoch": see docs/serving.md.
+        name: "reset", "row", "change" or "epoch": see docs/operate/serving.md.
         id: continues a watch after this event.
         data: its contents.
     """

@@ -1,7 +1,7 @@
 """Encoded keys as Arrow columns, all keys of a batch at a time.
 
-The encoding is that of `codec/key_codec`, and docs/format.md specifies it. Keys of variable length
-and of unknown type are decoded one by one.
+The encoding is that of `codec/key_codec`, and docs/reference/format.md specifies it. Keys of
+variable length and of unknown type are decoded one by one.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ _COMPRESSION = 4
 
 _TITLE = "statekit"
 _ABOUT = (
-    "Committed state of stream processing jobs. Each answer is of one epoch. See docs/serving.md "
-    "for keys, epochs, streams of events and SQL."
+    "Committed state of stream processing jobs. Each answer is of one epoch. See "
+    "docs/operate/serving.md for keys, epochs, streams of events and SQL."
 )
 
 router = APIRouter()

@@ -39,7 +39,7 @@ def check_spark_reaches(spark: SparkSession, repository: Repository) -> None:
     raise StorageError(
         f"Spark cannot open {part}, where it keeps its part of a stream ({reason}): add Hadoop's "
         "library for that store to Spark, such as org.apache.hadoop:hadoop-aws for S3, and its "
-        "credentials; see docs/object-storage.md"
+        "credentials; see docs/operate/object-storage.md"
     )
 
 

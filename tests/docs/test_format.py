@@ -4,7 +4,7 @@ import doctest
 
 from tests.support.places import DOCS
 
-FORMAT = DOCS / "format.md"
+FORMAT = DOCS / "reference" / "format.md"
 
 
 def test_every_example_of_the_format_is_true() -> None:

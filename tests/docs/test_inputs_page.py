@@ -14,7 +14,7 @@ from statekit.testing import Harness
 from tests.support.instants import after, at
 from tests.support.places import DOCS
 
-PAGE = DOCS / "inputs.md"
+PAGE = DOCS / "guide" / "inputs.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 

@@ -17,7 +17,7 @@ from statekit.demo.flights import Flight
 from tests.support.command_line import statekit
 from tests.support.places import DOCS
 
-PAGE = (DOCS / "kv-store.md").read_text()
+PAGE = (DOCS / "guide" / "kv-store.md").read_text()
 EXAMPLES = re.findall(r"<!-- run -->\n```python\n(.*?)```", PAGE, re.DOTALL)
 ON_SPARK = re.findall(r"<!-- run on spark -->\n```python\n(.*?)```", PAGE, re.DOTALL)
 FILES = 2

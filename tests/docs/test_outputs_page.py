@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import statekit as sk
 from tests.support.places import DOCS
 
-EXAMPLES = re.findall(r"```python\n(.*?)```", (DOCS / "outputs.md").read_text(), re.DOTALL)
+PAGE = (DOCS / "guide" / "outputs.md").read_text()
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def run(example: str, **names: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The README is true: its examples run, its commands exist."""
+"""The documents are true: examples run, and commands, files and links exist."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ import typer
 
 from statekit.cli.app import app
 from tests.support.command_line import statekit
-from tests.support.places import ROOT
+from tests.support.places import DOCS, ROOT
 
 README = (ROOT / "README.md").read_text()
 _RUN = re.compile(r"<!-- run -->\n```python\n(.*?)```", re.DOTALL)
 _RUN_ON_SPARK = re.compile(r"<!-- run on spark -->\n```python\n(.*?)```", re.DOTALL)
 _NAMED = re.compile(r"`((?:tests|docs|statekit)/[\w/.]+)(?:::(\w+))?`")
+_PAGE = re.compile(r"\bdocs/[\w/-]+\.md\b")
 _LINK = re.compile(r"\]\(([\w/.-]*)(?:#([\w-]+))?\)")
 EXAMPLES = _RUN.findall(README)
-ON_SPARK = "from-spark.md"
+ON_SPARK = DOCS / "guide" / "from-spark.md"
 TWO_SCREENS = 100
 """Lines."""
-PAGES = [
-    page
-    for page in sorted((ROOT / "docs").rglob("*.md"))
-    if _RUN.search(page.read_text()) and page.name != ON_SPARK
-]
+FOLDERS = ("start", "guide", "reference", "operate", "internals")
+PAGES = [page for folder in FOLDERS for page in sorted((DOCS / folder).glob("*.md"))]
+WITH_EXAMPLES = [page for page in PAGES if _RUN.search(page.read_text()) and page != ON_SPARK]
 
 
 def run(page: str, examples: list[str], **given: Any) -> None:
@@ -47,7 +46,7 @@ def test_the_examples_of_the_guide_from_spark_run(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run(ON_SPARK, _RUN.findall((ROOT / "docs" / ON_SPARK).read_text()))
+    run(ON_SPARK.name, _RUN.findall(ON_SPARK.read_text()))
 
 
 @pytest.mark.spark
@@ -55,14 +54,14 @@ def test_the_spark_examples_of_a_page_run(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "reading-state.md").read_text()
+    page = (DOCS / "guide" / "reading-state.md").read_text()
     first, on_spark = _RUN.search(page), _RUN_ON_SPARK.search(page)
     assert first is not None
     assert on_spark is not None
     run("reading-state.md", [first[1], on_spark[1]], spark=spark)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
+@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: str(page.name))
 def test_the_examples_of_a_page_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,7 +75,7 @@ def test_the_first_example_has_about_twenty_lines() -> None:
 
 
 def test_every_command_of_the_guide_exists() -> None:
-    blocks = (ROOT / "docs/guide.md").read_text().split("```")[1::2]
+    blocks = (DOCS / "start" / "guide.md").read_text().split("```")[1::2]
     commands = {name for block in blocks for name in re.findall(r"^statekit (\w+)", block, re.M)}
     assert commands
     for command in commands:
@@ -84,13 +83,13 @@ def test_every_command_of_the_guide_exists() -> None:
 
 
 def test_every_command_is_in_a_document() -> None:
-    text = "".join(page.read_text() for page in [ROOT / "README.md", *ROOT.glob("docs/*.md")])
+    text = "".join(page.read_text() for page in [ROOT / "README.md", *PAGES])
     commands = vars(typer.main.get_command(app))["commands"]
     assert [n for n in commands if f"statekit {n}" not in text and f"make {n}" not in text] == []
 
 
 def test_every_file_that_the_documents_name_exists() -> None:
-    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+    for page in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]:
         for named, test in _NAMED.findall(page.read_text()):
             assert (ROOT / named).exists(), f"{page.name} names {named}"
             assert not test or f"def {test}(" in (ROOT / named).read_text(), f"{page.name}: {test}"
@@ -100,15 +99,31 @@ def test_every_file_that_the_documents_name_exists() -> None:
             assert not place or place in _places(target), f"{page.name} links to {link}#{place}"
 
 
+def test_every_page_that_code_names_exists() -> None:
+    for source in [*(ROOT / "statekit").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
+        for named in _PAGE.findall(source.read_text()):
+            assert (ROOT / named).exists(), f"{source.relative_to(ROOT)} names {named}"
+
+
+def test_the_index_names_each_page_once_under_its_folder() -> None:
+    sections = (DOCS / "README.md").read_text().split("\n## ")[1:]
+    listed = [re.findall(r"^- \[.*?\]\(([\w/-]+\.md)\):", text, re.M) for text in sections]
+    for folder, links in zip(FOLDERS, listed, strict=True):
+        assert sorted(link for link in links if not link.endswith("/README.md")) == [
+            str(page.relative_to(DOCS)) for page in PAGES if page.parent.name == folder
+        ]
+    assert sorted(DOCS.glob("*.md")) == [DOCS / "README.md"]
+
+
 def test_every_page_longer_than_two_screens_has_a_table_of_contents() -> None:
-    for page in (ROOT / "docs").glob("*.md"):
+    for page in PAGES:
         text = page.read_text()
         if text.count("\n") > TWO_SCREENS:
             assert "\nContents: [" in text, page.name
 
 
 def test_every_decision_is_listed_with_its_title() -> None:
-    decisions = ROOT / "docs/decisions"
+    decisions = DOCS / "decisions"
     listed = (decisions / "README.md").read_text()
     for page in sorted(decisions.glob("0*.md")):
         number, title = page.read_text().splitlines()[0].removeprefix("# ").split(". ", 1)

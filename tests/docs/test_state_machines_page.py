@@ -6,7 +6,7 @@ import doctest
 
 from tests.support.places import DOCS
 
-PAGE = DOCS / "testing-state-machines.md"
+PAGE = DOCS / "guide" / "testing-state-machines.md"
 
 
 def test_the_examples_of_the_page_have_the_results_on_the_page() -> None:

@@ -144,8 +144,8 @@ def transform_with_state(
 
     `df.groupBy(*keys).transformWithState(processor, output_schema, …)` becomes
     `transform_with_state(df, keys, processor, output_schema, …)`. Then choose a sink with
-    `.sink(…)`, and start it with `.start(spark, checkpoint=…)`. docs/from-spark.md lists the
-    differences.
+    `.sink(…)`, and start it with `.start(spark, checkpoint=…)`. docs/guide/from-spark.md lists
+    the differences.
 
     Parameters:
         df: the rows; or the outputs of another processor.

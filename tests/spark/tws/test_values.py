@@ -86,7 +86,7 @@ DOCUMENTED: tuple[Callable[[str, Any, Any, Any], bool], ...] = (
 
 
 def test_each_value_is_converted_as_by_sparks_own_functions(spark: SparkSession) -> None:
-    """Or both refuse it. Differences are those that docs/from-spark.md names."""
+    """Or both refuse it. Differences are those that docs/guide/from-spark.md names."""
     strange, met = [], set()
     for of in TYPES:
         convert, values = OfSpark(spark, schema_of(of)), SqlValues(schema_of(of), "state", "held")

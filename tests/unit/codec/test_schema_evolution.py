@@ -224,7 +224,7 @@ def test_types_are_the_same_if_nothing_is_lost_either_way() -> None:
 
 
 def test_every_example_of_the_format_page_is_true() -> None:
-    page = DOCS / "evolution.md"
+    page = DOCS / "guide" / "evolution.md"
     results = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
     assert results.attempted > 10
     assert results.failed == 0

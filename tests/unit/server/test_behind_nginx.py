@@ -1,4 +1,4 @@
-"""The server behind a real nginx, with the configuration of docs/serving-production.md."""
+"""The server behind a real nginx, with the configuration of docs/operate/serving-production.md."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
     NGINX is None, reason="needs nginx (Debian, Ubuntu: apt-get install nginx-light)"
 )
 
-PAGE = Path(__file__).parents[3] / "docs" / "serving-production.md"
+PAGE = Path(__file__).parents[3] / "docs" / "operate" / "serving-production.md"
 READ = "/shop/sales/total/rome"
 AT_ONCE = 5
 

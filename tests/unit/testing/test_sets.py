@@ -1,4 +1,4 @@
-"""What is known to be wrong is found, and nothing that is right. docs/mutation.md has all of it."""
+"""What is known to be wrong is found, and nothing that is right: docs/internals/mutation.md."""
 
 from __future__ import annotations
 

@@ -4,56 +4,110 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from statekit.errors import StatekitError
+from statekit.errors import StatekitError, StateTypeError
 from statekit.job.job import Job
-from statekit.job.plan import Operator, Output, Transform
+from statekit.job.plan import Operator, Output
 from statekit.shown import shown
 from statekit.testing.comparison import agree, have_the_same, is_same
 from statekit.testing.driver import EpochContents
-from statekit.testing.job_harness import JobHarness, timed_readers
-from statekit.testing.job_model import OperatorModels
-from statekit.testing.process_model import ProcessModel, WritingKey
+from statekit.testing.job_harness import JobHarness
+from statekit.testing.process_model import KeyModel, ProcessModel, WritingKey
 from statekit.testing.subject import History, Observed, Step, Subject
-from statekit.timestamp import datetime_to_micros
+from statekit.timestamp import MAX_MICROS, micros_to_datetime
+from statekit.watermark import BEGINNING
+
+
+class FunctionModels:
+    """Models of the process functions of a job that have a key and no operator state.
+
+    A model gets the records that its operator got in the run, and the watermark of the run. So each
+    function is compared on its own.
+
+    Parameters:
+        job: the job.
+        of_key: the class of the keys of a function.
+
+    Attributes:
+        of: the models, by operator.
+    """
+
+    def __init__(self, job: Job, of_key: type[KeyModel] = KeyModel) -> None:
+        self._job = job
+        self.of: dict[str, ProcessModel] = {}
+        for operator in job.operators:
+            traits = operator.declared.traits
+            # Records of a processor by event time are late by the watermark of the epoch before.
+            if traits.made_of is None and not traits.settles:
+                with contextlib.suppress(StateTypeError):
+                    self.of[operator.name] = ProcessModel(operator.declared, of_key)
+
+    def begin(self, step: Step, harness: JobHarness) -> None:
+        """Begin an epoch that the harness has not run yet."""
+
+    def run(
+        self, given: Mapping[str, Sequence[Any]], step: Step, harness: JobHarness
+    ) -> dict[str, list[Any]]:
+        """Run the epoch that the harness has run, and return the records of each stream of a
+        function, late ones too.
+
+        Parameters:
+            given: the records of each stream of the job.
+        """
+        last, found = harness.coordinator.last, dict[str, list[Any]]()
+        assert last is not None
+        for operator in self._modelled():
+            records = [(r, n) for n, stream in enumerate(operator.inputs) for r in given[stream]]
+            reached = last.operators[operator.name].watermark_us
+            at = None
+            if reached is not None and reached != BEGINNING:
+                at = micros_to_datetime(min(reached, MAX_MICROS))
+            emitted = self.of[operator.name].run(records, at, step.at)
+            found[operator.name] = emitted["outputs"]
+            if "late" in emitted:
+                found[operator.late] = emitted["late"]
+        return found
+
+    def differs(self, contents: EpochContents) -> str | None:
+        """Return the first state, or timers, that differ from those of a model; None if there are
+        none.
+        """
+        for operator in self._modelled():
+            model = self.of[operator.name]
+            if what := _in_states(operator, model, contents):
+                return what
+            if what := _in_timers(operator, model, contents):
+                return what
+        return None
+
+    def _modelled(self) -> Iterator[Operator]:
+        return (operator for operator in self._job.operators if operator.name in self.of)
 
 
 def is_modelled(job: Job) -> bool:
-    """Return whether an operator of a job has a model."""
-    return bool(OperatorModels(job).of)
+    """Return whether a function of a job has a model."""
+    return bool(FunctionModels(job).of)
 
 
-def differs_from_model(subject: Subject, history: History) -> tuple[str, Observed, Observed] | None:
-    """Return the difference between a run and the model, and the results of both; None if they are
-    the same, or if the run fails.
+def differs_from_model(
+    subject: Subject, history: History, models: type[FunctionModels] = FunctionModels
+) -> tuple[str, Observed, Observed] | None:
+    """Return the difference between a run and the models, and the results of both; None if they
+    are the same, or if the run fails.
 
     If functions have timers, the end of event time is left out: it fires everything, whatever was
     kept before.
     """
     job = _with_all_streams(subject.job)
-    subject.memory.restore()
-    model, harness = OperatorModels(job), JobHarness(job, 1, memory=subject.memory)
-    ours, theirs = Observed(), Observed()
-    subject.count_run(history)
-    for step in subject.steps(history, ours):
-        if step.what in ("end", "after") and subject.has_timers:
-            break
-        if step.has_nothing_to_do(harness):
-            continue
-        to = _watermarks(job, step, harness)
-        try:
-            ours.add(step.run(harness), harness)
-        except StatekitError as error:
-            subject.failed.append(error)
-            return None
-        emitted = _received(job, ours.epochs[-1])
-        drains = step.what in ("end", "after")
-        theirs.epochs.append(model.run(copy.deepcopy(emitted), step.at, drains=drains, to=to))
-        what = _in_epoch(job, model, ours, emitted, theirs.epochs[-1])
+    model = models(job)
+    for ours, emitted, (theirs,) in _epochs(subject, history, job, [model]):
+        what = _in_records(job, ours, emitted, theirs)
+        what = what or model.differs(ours.contents[-1])
         if what is not None:
+            what = f"{what} in epoch {len(ours.epochs) - 1}"
             return what, *_shown(subject.job, ours, theirs)
     return None
 
@@ -63,31 +117,44 @@ def forgets_changes(subject: Subject, history: History) -> tuple[str, Observed, 
     does not write them, and the results of both runs; None if the records are the same.
     """
     job = _with_all_streams(subject.job)
+    models = FunctionModels(job), FunctionModels(job, WritingKey)
+    try:
+        for run, _, (ours, theirs) in _epochs(subject, history, job, models):
+            for stream, records in ours.epochs[-1].items():
+                if not have_the_same(records, theirs.epochs[-1][stream]):
+                    number = len(run.epochs) - 1
+                    return f"the records of {stream!r} in epoch {number}", ours, theirs
+    except StatekitError as error:
+        subject.failed.append(error)
+    return None
+
+
+def _epochs(
+    subject: Subject, history: History, job: Job, models: Sequence[FunctionModels]
+) -> Iterator[tuple[Observed, dict[str, list[Any]], list[Observed]]]:
+    """Run a history until an epoch fails. After each epoch, yield the run, the records of each
+    stream as readers receive them, and the runs of the models.
+    """
     subject.memory.restore()
     harness, run = JobHarness(job, 1, memory=subject.memory), Observed()
-    model, writing = OperatorModels(job), OperatorModels(job, WritingKey)
-    ours, theirs = Observed(), Observed()
+    of_models = [Observed() for _ in models]
     subject.count_run(history)
     for step in subject.steps(history, run):
         if step.what in ("end", "after") and subject.has_timers:
-            break
+            return
         if step.has_nothing_to_do(harness):
             continue
-        to, drains = _watermarks(job, step, harness), step.what in ("end", "after")
+        for model in models:
+            model.begin(step, harness)
         try:
             run.add(step.run(harness), harness)
-            emitted = _received(job, run.epochs[-1])
-            for of, found in ((model, ours), (writing, theirs)):
-                given = copy.deepcopy(emitted)
-                found.epochs.append(of.run(given, step.at, drains=drains, to=to))
         except StatekitError as error:
             subject.failed.append(error)
-            return None
-        for stream, records in ours.epochs[-1].items():
-            if not have_the_same(records, theirs.epochs[-1][stream]):
-                number = len(run.epochs) - 1
-                return f"the records of {stream!r} in epoch {number}", ours, theirs
-    return None
+            return
+        emitted = _received(job, run.epochs[-1])
+        for model, found in zip(models, of_models, strict=True):
+            found.epochs.append(model.run(copy.deepcopy(emitted), step, harness))
+        yield run, emitted, of_models
 
 
 def _with_all_streams(job: Job) -> Job:
@@ -102,13 +169,6 @@ def _with_all_streams(job: Job) -> Job:
     return every
 
 
-def _watermarks(job: Job, step: Step, harness: JobHarness) -> Mapping[str, int]:
-    """Return the least watermarks of operators in an epoch, in microseconds."""
-    if step.what != "watermark":
-        return {}
-    return dict.fromkeys(timed_readers(job), datetime_to_micros(step.reached(harness)))
-
-
 def _received(job: Job, emitted: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
     """Return the records of each stream as its readers receive them."""
     of_sources = {source.name for source in job.sources}
@@ -121,57 +181,24 @@ def _received(job: Job, emitted: Mapping[str, list[Any]]) -> dict[str, list[Any]
     return found
 
 
-def _in_epoch(
-    job: Job,
-    model: OperatorModels,
-    ours: Observed,
-    emitted: Mapping[str, list[Any]],
-    theirs: dict[str, list[Any]],
+def _in_records(
+    job: Job, ours: Observed, emitted: Mapping[str, list[Any]], theirs: Observed
 ) -> str | None:
-    """Return the first difference in the last epoch; None if there is none.
+    """Return the first stream whose records of the last epoch differ; None if there is none.
 
     Parameters:
         emitted: the records of each stream, as readers receive them.
-        theirs: the records of the model, to which those of the transforms are added.
     """
-    number, contents = len(ours.epochs) - 1, ours.contents[-1]
-    for transform in job.transforms:
-        theirs |= _transformed(transform, emitted)
+    again = theirs.epochs[-1]
     for operator in job.operators:
         form = operator.declared.output_type
-        if form is not None and operator.name in theirs:
+        if form is not None and operator.name in again:
             with contextlib.suppress(StatekitError):  # then they differ
-                theirs[operator.name] = form.stored(theirs[operator.name])
-    for stream, again in theirs.items():
-        if stream in emitted and not agree(ours.epochs[-1][stream], again):
-            return f"the records of {stream!r} in epoch {number}"
-    if contents.late != model.late:
-        return f"late records up to epoch {number}: {contents.late}, and {model.late} in the model"
-    for operator in job.operators:
-        of = model.of.get(operator.name)
-        if isinstance(of, ProcessModel):
-            what = _in_states(operator, of, contents) or _in_timers(operator, of, contents)
-            if what is not None:
-                return f"{what} after epoch {number}"
+                again[operator.name] = form.stored(again[operator.name])
+    for stream, records in again.items():
+        if stream in emitted and not agree(ours.epochs[-1][stream], records):
+            return f"the records of {stream!r}"
     return None
-
-
-def _transformed(transform: Transform, emitted: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    """Return the records that a transform emits, by the name of its stream."""
-    fn, given = transform.function.fn, copy.deepcopy(emitted[transform.input])
-    match transform.function.kind:
-        case "of":
-            made = [record for record in given if type(record) is fn]
-        case "filter":
-            kept = copy.deepcopy(given)  # what the filter does to its record is seen nowhere
-            made = [record for record, own in zip(kept, given, strict=True) if fn(own)]
-        case "flat_map":
-            made = [copy.deepcopy(each) for record in given for each in fn(record)]
-        case _:
-            made = [copy.deepcopy(fn(record)) for record in given]
-    with contextlib.suppress(StatekitError):  # then they differ
-        made = transform.function.output_type.stored(made)
-    return {transform.name: made}
 
 
 def _in_states(operator: Operator, model: ProcessModel, contents: EpochContents) -> str | None:

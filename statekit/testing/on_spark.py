@@ -15,7 +15,6 @@ from statekit.job.plan import Source
 from statekit.query.reader import CheckpointReader
 from statekit.records.output_type import OutputType
 from statekit.testing.job_harness import JobHarness
-from statekit.testing.read_back import read_values
 from statekit.timestamp import datetime_to_micros
 
 _AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -125,6 +124,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
     return value
+
+
+def read_values(reader: CheckpointReader, operator: str, state: str) -> dict[str, Any]:
+    """Return the values of a state as a reader shows them, by the texts of the keys."""
+    with tempfile.TemporaryDirectory() as directory:
+        return {repr(key): value for key, value in reader.rows(operator, state, directory)}
 
 
 def _states_differ(job: Job, here: Path, there: Path) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 from statekit.errors import StateTypeError
 from statekit.shown import shown, shown_text
 from statekit.testing.comparison import have_the_same
-from statekit.testing.properties import Property, RunDifference, always, nothing
+from statekit.testing.properties import Property, RunDifference, alone, always, nothing
 from statekit.testing.subject import History, Observed, Subject
 
 Relation = Callable[..., Any]
@@ -45,16 +45,10 @@ def _broken(
     try:
         holds = invariant(_records(history), _emitted(observed)) if observed.epochs else True
     except AssertionError as error:
-        return _alone(f"the invariant fails: {shown_text(error)}", observed)
+        return alone(f"the invariant fails: {shown_text(error)}", observed)
     return (
-        None
-        if holds is None or holds
-        else _alone(f"the invariant returns {shown(holds)}", observed)
+        None if holds is None or holds else alone(f"the invariant returns {shown(holds)}", observed)
     )
-
-
-def _alone(what: str, observed: Observed) -> RunDifference:
-    return RunDifference(what, ("one shard in memory", ""), (observed, None))
 
 
 def _unlike(model: Relation, subject: Subject, history: History, _: None) -> RunDifference | None:
@@ -70,7 +64,7 @@ def _unlike(model: Relation, subject: Subject, history: History, _: None) -> Run
     for sink, records in emitted.items():
         if not have_the_same(records, list(expected[sink])):
             what = f"sink {sink!r}: the model emits {shown(list(expected[sink]), 500)}"
-            return _alone(what, observed)
+            return alone(what, observed)
     return None
 
 

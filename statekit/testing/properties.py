@@ -38,17 +38,8 @@ from statekit.testing.new_processes import (
     run_there,
 )
 from statekit.testing.on_spark import differs_on_spark
-from statekit.testing.read_back import FollowedReplica, misread
 from statekit.testing.redistribution import check_redistribution, wrong_pieces
 from statekit.testing.restarts import with_restarts
-from statekit.testing.several_hosts import (
-    Moves,
-    Together,
-    hosts,
-    on_several_hosts,
-    together,
-    with_all_together,
-)
 from statekit.testing.subject import DRAINS_MAX, History, Observed, Subject
 from statekit.working_copy.copies import MemoryCopies
 
@@ -102,7 +93,7 @@ class Property:
 # ---------------------------------------------------------------------------------------- disturbed
 
 
-def _compared(
+def compared(
     disturbed: Callable[[Subject, History, Any], Observed],
     title: Callable[[Any], str],
     compare: Compare = exactly,
@@ -141,7 +132,7 @@ def _between(
     Parameters:
         second: runs the second run.
         title: the title of the second run.
-        when_late: as for `_compared`.
+        when_late: as for `compared`.
     """
     titles = "one shard in memory", title
     try:
@@ -189,7 +180,7 @@ def _processes(subject: Subject, history: History, _: None) -> RunDifference | N
     differ at each start, so that a difference would come and go.
     """
     if subject.not_sent is not None:
-        return _alone(subject.not_sent, Observed())
+        return alone(subject.not_sent, Observed())
     subject.count_run(history)
     first, second = PLACES
     titles = first.title, second.title
@@ -318,7 +309,7 @@ def _rescaling(subject: Subject, history: History, shards: list[int]) -> RunDiff
         return None
     second = partial(_rescaled, subject, history, shards, wrong)
     found = _between(one, second, f"shards by epoch: {shards}", in_any_order)
-    return found or _alone((*wrong, _not_redistributed(subject, one, shards))[0], one)
+    return found or alone((*wrong, _not_redistributed(subject, one, shards))[0], one)
 
 
 def _not_redistributed(subject: Subject, one: Observed, shards: list[int]) -> str | None:
@@ -365,7 +356,7 @@ def _arrival(subject: Subject, history: History, order: str) -> RunDifference | 
     """
     only_windows = all(map(_is_window, subject.functions))
     compare = emitted_in_any_order if only_windows else in_any_order
-    find = _compared(
+    find = compared(
         _reordered, lambda order: f"records of epochs {order}", compare, when_late=False
     )
     return find(subject, history, order)
@@ -403,11 +394,11 @@ def _with_faults(subject: Subject, history: History, planned: list[Fault]) -> Ob
 def _errors(subject: Subject, history: History, _: None) -> RunDifference | None:
     outcome = subject.plain_outcome(history)
     if isinstance(outcome, StatekitError):
-        return _alone(f"an error: {outcome}", Observed())
+        return alone(f"an error: {outcome}", Observed())
     return None
 
 
-def _alone(what: str | None, observed: Observed) -> RunDifference | None:
+def alone(what: str | None, observed: Observed) -> RunDifference | None:
     """Return the difference for an error in a single run; None if there is no error."""
     return (
         None if what is None else RunDifference(what, ("one shard in memory", ""), (observed, None))
@@ -427,27 +418,7 @@ def _leftovers(subject: Subject, history: History, _: None) -> RunDifference | N
             "timers set each other without end: after more than a thousand, each one that fires is "
             "still followed by another"
         )
-    return _alone(what, observed)
-
-
-def _queries(subject: Subject, history: History, _: None) -> RunDifference | None:
-    repository = Repository.in_memory()
-    harness = subject.harness(1, "memory", repository)
-    replica = FollowedReplica(subject.job, repository)
-
-    def disturb(harness: JobHarness, number: int) -> JobHarness:
-        if 0 < number <= len(history):
-            replica.follow(harness.contents())
-        return harness
-
-    try:
-        observed = subject.plain_run(history, disturb, harness=harness)
-    finally:
-        replica.close()
-    if observed is None:
-        return None
-    what = replica.misread or misread(subject.job, repository, observed.contents)
-    return _alone(what, observed)
+    return alone(what, observed)
 
 
 def _spark(subject: Subject, history: History, _: None) -> RunDifference | None:
@@ -466,26 +437,25 @@ def _spark(subject: Subject, history: History, _: None) -> RunDifference | None:
 def _plain(subject: Subject, history: History, _: None) -> RunDifference | None:
     if (why := _if_modelled(subject)) is not None:
         raise StateTypeError(f"{subject.name} {why}: leave 'plain Python' out of holds=")
-    found = differs_from_model(subject, history)
-    if found is None:
-        return None
-    what, ours, theirs = found
-    return RunDifference(what, ("one shard in memory", "plain Python"), (ours, theirs))
+    return _beside(differs_from_model(subject, history), "one shard in memory", "plain Python")
 
 
 def _in_place(subject: Subject, history: History, _: None) -> RunDifference | None:
-    found = forgets_changes(subject, history)
-    if found is None:
-        return None
-    what, ours, theirs = found
-    return RunDifference(what, ("as it is", "if changes were written"), (ours, theirs))
+    return _beside(forgets_changes(subject, history), "as it is", "if changes were written")
+
+
+def _beside(
+    found: tuple[str, Observed, Observed] | None, one: str, other: str
+) -> RunDifference | None:
+    """Return a difference between two runs with these titles."""
+    return None if found is None else RunDifference(found[0], (one, other), found[1:])
 
 
 def _growth(subject: Subject, history: History, _: None) -> RunDifference | None:
     found = grows_without_end(subject, history)
     if found is None:
         return None
-    return _alone(str(found), subject.plain_run(history) or Observed())
+    return alone(str(found), subject.plain_run(history) or Observed())
 
 
 def _timers_left(observed: Observed) -> str | None:
@@ -569,7 +539,7 @@ def _if_ordered(subject: Subject) -> str | None:
 def _if_modelled(subject: Subject) -> str | None:
     if is_modelled(subject.job):
         return None
-    return "has operators without a key or with operator state, which plain Python has no model of"
+    return "has no process function with a key and without operator state"
 
 
 def _is_window(declared: Process[Any, Any, Any]) -> bool:
@@ -627,7 +597,7 @@ PROPERTIES: tuple[Property, ...] = (
         "outside of the states is used, such as a clock, random numbers or a file",
         always,
         nothing,
-        _compared(_again, lambda _: "the same once more"),
+        compared(_again, lambda _: "the same once more"),
         share=0.5,
     ),
     Property("errors", "A record like this stops the job", always, nothing, _errors),
@@ -637,7 +607,7 @@ PROPERTIES: tuple[Property, ...] = (
         "the states, such as in a global variable or a cache",
         always,
         _epochs,
-        _compared(_crashed, lambda before: f"crashes before the epochs {sorted(before)}"),
+        compared(_crashed, lambda before: f"crashes before the epochs {sorted(before)}"),
         takes=set[NonNegativeInt],
     ),
     Property(
@@ -671,7 +641,7 @@ PROPERTIES: tuple[Property, ...] = (
         "Results depend on how Spark cuts the input into micro-batches",
         _if_cuts_do_not_matter,
         _sizes,
-        _compared(
+        compared(
             _recut,
             lambda sizes: f"epochs of {[*sizes, 'all others']} records",
             in_total,
@@ -704,7 +674,7 @@ PROPERTIES: tuple[Property, ...] = (
         "have published",
         always,
         _epochs,
-        _compared(_replayed, lambda before: f"crashes at the end of the epochs {sorted(before)}"),
+        compared(_replayed, lambda before: f"crashes at the end of the epochs {sorted(before)}"),
         takes=set[NonNegativeInt],
     ),
     Property(
@@ -712,7 +682,7 @@ PROPERTIES: tuple[Property, ...] = (
         "Results depend on how many shards there are: something of one key is used for another",
         always,
         _shards,
-        _compared(_sharded, lambda shards: f"{shards} shards", in_any_order),
+        compared(_sharded, lambda shards: f"{shards} shards", in_any_order),
         takes=PositiveInt,
     ),
     Property(
@@ -728,26 +698,8 @@ PROPERTIES: tuple[Property, ...] = (
         "After errors of the store or of a disk, results are other ones",
         always,
         partial(safe_faults, most=3, until=60),
-        _compared(_with_faults, lambda planned: f"a store and a disk with the faults {planned}"),
+        compared(_with_faults, lambda planned: f"a store and a disk with the faults {planned}"),
         takes=list[Fault],
-    ),
-    Property(
-        "hosts",
-        "Results depend on which host runs a shard: a local copy is stale",
-        always,
-        hosts,
-        _compared(on_several_hosts, lambda moves: f"two hosts: {moves}"),
-        takes=Moves,
-        share=0.1,
-    ),
-    Property(
-        "together",
-        "Results are other ones after errors of a store or a disk, with other shards and hosts",
-        always,
-        together,
-        _compared(with_all_together, lambda drawn: f"all together: {drawn}", in_any_order),
-        takes=Together,
-        share=0.1,
     ),
     Property(
         "processes",
@@ -761,19 +713,11 @@ PROPERTIES: tuple[Property, ...] = (
         is_confirmed=False,
     ),
     Property(
-        "queries",
-        "What queries and SQL read of a checkpoint is not what the function has",
-        always,
-        nothing,
-        _queries,
-        share=0.1,
-    ),
-    Property(
         "disk",
         "Results depend on whether values were stored: a value is not what is read back of it",
         always,
         nothing,
-        _compared(_on_disk, lambda _: "one shard in RocksDB"),
+        compared(_on_disk, lambda _: "one shard in RocksDB"),
         share=0.2,
     ),
     Property(

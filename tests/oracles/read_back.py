@@ -26,6 +26,7 @@ from statekit.shown import shown
 from statekit.state.base import StateSpec
 from statekit.testing.comparison import is_same
 from statekit.testing.driver import EpochContents
+from statekit.testing.on_spark import read_values
 
 _EPOCHS_MAX = 6
 """Number of epochs, the last ones, whose queries are compared."""
@@ -97,12 +98,6 @@ class FollowedReplica:
         """Close the replica."""
         if self._replica is not None:
             self._replica.close()
-
-
-def read_values(reader: CheckpointReader, operator: str, state: str) -> dict[str, Any]:
-    """Return the values of a state as a reader shows them, by the texts of the keys."""
-    with tempfile.TemporaryDirectory() as directory:
-        return {repr(key): value for key, value in reader.rows(operator, state, directory)}
 
 
 def _read_states(job: Job) -> Iterator[tuple[Operator, StateSpec]]:

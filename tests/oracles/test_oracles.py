@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
 import pytest
@@ -11,10 +12,12 @@ import pytest
 import statekit as sk
 from statekit.job.windows.definitions import Deadlines
 from statekit.kv.layouts import OneValue
+from statekit.query.reader import CheckpointReader
 from statekit.records.record_order import CompleteOrder
 from statekit.state import redistribution
-from statekit.testing import check
 from statekit.testing.redistribution import wrong_pieces
+from statekit.working_copy import copies
+from tests.oracles.check import OWN, check
 from tests.support import kv_model
 from tests.support.effort import SOAK
 
@@ -147,6 +150,25 @@ def test_several_inputs_are_what_plain_python_says() -> None:
     check(two_inputs(), holds=["plain Python"], depth="quick")
 
 
+@pytest.mark.parametrize("kind", ["windows", "sessions", "aggregates"])
+def test_operators_of_several_key_fields_that_are_not_the_first_ones_pass(kind: str) -> None:
+    key = ("sensor", "level")
+
+    def counted(readings: sk.Stream[Reading]) -> sk.Stream[Any]:
+        if kind == "aggregates":
+            return readings.aggregate(key=key, readings=sk.Count())
+        window = sk.session("10 s") if kind == "sessions" else sk.tumbling("10 s")
+        return readings.window(window, **{**TIMES, "key": key}).count()
+
+    check(job_of(counted), holds=["plain Python"], depth="quick")
+
+
+@pytest.mark.parametrize("name", [each.name for each in OWN])
+def test_readers_and_hosts_see_what_the_functions_have(name: str) -> None:
+    for given in (two_inputs(), smallest):
+        check(given, holds=[name], examples=30)
+
+
 # ------------------------------------------------------------------------------------- with faults
 
 
@@ -169,9 +191,9 @@ FAULTS: dict[str, tuple[Any, str, Any, Callable[[], sk.Job]]] = {
 }
 
 
-def only_here(given: Any, name: str) -> str:
+def only_here(given: Any, name: str, examples: int | None = None) -> str:
     """Return what a check finds in this process: new ones do not have what a test has patched."""
-    report = check(given, holds=[name], depth="quick")
+    report = check(given, holds=[name], depth="quick", examples=examples)
     (found,) = [each.only_here for each in report.properties if each.name == name]
     assert found is not None, "nothing was found"
     assert f"fails in this process and not in new ones ({found})" in str(report)
@@ -183,6 +205,17 @@ def test_a_fault_of_windows_and_stores_is_found(name: str, monkeypatch: pytest.M
     owner, function, spoilt, job = FAULTS[name]
     monkeypatch.setattr(owner, function, spoilt(getattr(owner, function)))
     assert only_here(job(), "plain Python")
+
+
+def test_a_row_that_readers_do_not_see_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = CheckpointReader.rows
+    monkeypatch.setattr(CheckpointReader, "rows", lambda *given: islice(rows(*given), 1, None))
+    assert "as a reader sees it" in only_here(smallest, "queries", 60)
+
+
+def test_a_stale_copy_of_another_host_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copies._DiskCopy, "_reopens", lambda *_: True)
+    assert only_here(smallest, "hosts", 100)
 
 
 @sk.process(key="sensor")

@@ -15,12 +15,12 @@ from pyspark.sql.types import StructField, StructType
 from statekit.errors import StateTypeError
 from statekit.functions.process import NOTHING_RENAMED, Process
 from statekit.shown import shown
-from statekit.spark.tws.ddl import parsed_schema
 from statekit.spark.tws.declaration import DELAY, declaration
 from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.in_process import CallsInProcess, InProcess
 from statekit.spark.tws.pandas_frames import FrameOptions, takes_frames
 from statekit.spark.tws.process import process_calling
+from statekit.spark.tws.sql_values import parsed_schema
 from statekit.timestamp import duration_to_micros
 
 __all__ = ["InitialState", "as_process"]
@@ -30,7 +30,7 @@ class InitialState(NamedTuple):
     """The rows that `handleInitialState` gets: `createDataFrame(rows, schema).groupBy(*keys)`.
 
     Parameters:
-        schema: of the rows, as a StructType or DDL.
+        schema: of the rows, as a StructType or its JSON; or as DDL, if there is a session.
         keys: the columns to group by: one name or several.
         rows: dicts, `Row`s or tuples.
     """
@@ -62,7 +62,7 @@ def as_process(
     would return.
 
     Parameters:
-        schema: of the rows, as a StructType or DDL.
+        schema: of the rows, as a StructType or its JSON; or as DDL, if there is a session.
         keys, processor, output_schema, output_mode, time_mode, pandas, renamed: as for
             `transform_with_state`.
         initial_state: with its rows, which are processed in the first epoch.
@@ -74,15 +74,18 @@ def as_process(
         StateTypeError: an argument is not valid; the message names it.
 
     >>> from pyspark.sql import Row
+    >>> from pyspark.sql.types import StructType
     >>> from statekit.testing import Harness
+    >>> words, number = StructType().add("word", "string"), StructType().add("n", "integer")
     >>> class Count(StatefulProcessor):
     ...     def init(self, handle):
-    ...         self.count = handle.getValueState("count", "n int")
+    ...         self.count = handle.getValueState("count", number)
     ...     def handleInputRows(self, key, rows, timerValues):
     ...         (n,) = self.count.get() or (0,)
     ...         self.count.update((n + len(list(rows)),))
     ...         yield Row(word=key[0], n=self.count.get()[0])
-    >>> harness = Harness(as_process("word string", "word", Count(), "word string, n int"))
+    >>> counts = StructType().add("word", "string").add("n", "integer")
+    >>> harness = Harness(as_process(words, "word", Count(), counts))
     >>> harness.send({"word": "a"}, {"word": "a"}), harness.send(Row(word="a"))
     ([Row(word='a', n=2)], [Row(word='a', n=3)])
     """

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import DataType, StructType
 
 ALL_TYPES = (
     "b boolean, y tinyint, s smallint, i int, l bigint, f float, d double, c decimal(10,2), "
@@ -20,6 +21,14 @@ ALL_TYPES = (
 MAP_KEY = "k string, n bigint, c decimal(20,3), f double, a array<int>, st struct<p:int,q:date>"
 CALLS = "shop string, number bigint, call bigint"
 TOLD = "key string, told string"
+
+
+def columns(before: StructType | None = None, /, **types: str | DataType) -> StructType:
+    """A schema with the columns of another one and these, which needs no JVM."""
+    schema = StructType(list(before or ()))
+    for name, of in types.items():
+        schema.add(name, of)
+    return schema
 
 
 Call = tuple[str, str, tuple[Any, ...]]
@@ -279,8 +288,8 @@ class Frames(StatefulProcessor):
 
     def init(self, handle: Any) -> None:
         self.handle = handle
-        self.held = handle.getValueState("held", "count bigint, total double")
-        self.names = handle.getMapState("names", "name string", "count int")
+        self.held = handle.getValueState("held", columns(count="long", total="double"))
+        self.names = handle.getMapState("names", columns(name="string"), columns(count="integer"))
 
     def handleInputRows(
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any

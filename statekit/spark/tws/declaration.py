@@ -10,8 +10,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from statekit.errors import StateTypeError
 from statekit.shown import shown
-from statekit.spark.tws.ddl import parsed_schema
 from statekit.spark.tws.grouping_key import GroupingKey
+from statekit.spark.tws.sql_values import parsed_schema
 from statekit.spark.tws.state_handles import TimeMode
 
 DELAY = "spark.watermarkDelayMs"

@@ -27,11 +27,10 @@ from statekit.functions.process import NOTHING_RENAMED, EpochWatermarks, Process
 from statekit.functions.signature import Signature
 from statekit.keygroup import key_fields
 from statekit.records.keyed_batch import KeyedBatch
-from statekit.spark.tws.ddl import parsed_schema
 from statekit.spark.tws.grouping_key import ColumnNames, Getter, GroupingKey, renamed_columns
 from statekit.spark.tws.pandas_frames import FrameOptions, FrameReader, frames_of, rows_of
 from statekit.spark.tws.row_records import Initial, RowOutputs, RowRecords
-from statekit.spark.tws.sql_values import SqlValues, plain_name, widths
+from statekit.spark.tws.sql_values import SqlValues, parsed_schema, plain_name, widths
 from statekit.spark.tws.state_handles import Declared, Handle, Kind, StateHandle, TimeMode, now_ms
 from statekit.spark.worker_rows import AnyProcess, Batches, UnionRows
 from statekit.state.list_state import ListState

@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import datetime as dt
 import decimal
+import json
 import keyword
 import re
 from collections import namedtuple
@@ -18,6 +19,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any, get_args
 
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql import types as sql
 
@@ -39,6 +41,49 @@ from statekit.spark.tws.sql_conversions import (
 )
 
 _Convert = Callable[[Any], Any]
+
+
+def parsed_schema(schema: object, where: str) -> sql.StructType:
+    """Return a schema, parsed if it is JSON, or DDL and there is a session.
+
+    Parameters:
+        where: its description for errors.
+
+    Raises:
+        StateTypeError: it is no schema, or it is DDL and there is no session.
+
+    >>> parsed_schema(sql.StructType().add("n", "integer").json(), "schema")
+    StructType([StructField('n', IntegerType(), True)])
+    """
+    found: object = schema
+    if isinstance(schema, str):
+        found = _of_json(schema) if schema.lstrip().startswith("{") else _of_ddl(schema, where)
+    if not isinstance(found, sql.StructType):
+        raise StateTypeError(
+            f"{where}: {shown(schema, 200)} is no schema: give a StructType, its JSON, or DDL such "
+            "as 'n int, s string'"
+        )
+    return found
+
+
+def _of_json(text: str) -> sql.DataType | None:
+    try:
+        return sql.StructType.fromJson(json.loads(text))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def _of_ddl(text: str, where: str) -> sql.DataType:
+    try:
+        return sql.StructType.fromDDL(text)
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "SESSION_OR_CONTEXT_NOT_EXISTS":
+            raise
+    raise StateTypeError(
+        f"{where}: only Spark can read the DDL {shown(text, 200)}, and there is no session. Give a "
+        "StructType, such as StructType().add('n', 'integer'), or its JSON, or create a "
+        "SparkSession before"
+    )
 
 
 class SqlValues:

@@ -17,18 +17,27 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import (
+    ArrayType,
+    DayTimeIntervalType,
+    DoubleType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructType,
+)
 
 import statekit as sk
 from statekit.checkpoint.repository import Repository
-from statekit.spark.tws.ddl import parsed_schema
+from statekit.spark.tws.sql_values import parsed_schema
 from statekit.testing import Harness, JobHarness, check
 from statekit.testing.processors import InitialState, as_process
 from tests.support.instants import at
 from tests.support.places import ROOT
-from tests.support.tws_processors import Frames
+from tests.support.tws_processors import Frames, columns
 
-CLICKS = "user string, page string, at timestamp"
-TOLD = "user string, told string"
+CLICKS = columns(user="string", page="string", at="timestamp")
+TOLD = columns(user="string", told="string")
 IN_TIME: dict[str, Any] = {"time_mode": "eventTime", "watermark": ("at", "10 seconds")}
 
 
@@ -37,9 +46,9 @@ class Visits(StatefulProcessor):
 
     def init(self, handle: Any) -> None:
         self.handle = handle
-        self.last = handle.getValueState("last", "ends bigint")
-        self.pages = handle.getListState("pages", "page string")
-        self.counts = handle.getMapState("counts", "page string", "n int NOT NULL COMMENT 'clicks'")
+        self.last = handle.getValueState("last", columns(ends="long"))
+        self.pages = handle.getListState("pages", columns(page="string"))
+        self.counts = handle.getMapState("counts", columns(page="string"), columns(n="integer"))
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         for row in rows:
@@ -101,7 +110,7 @@ class Seen(StatefulProcessor):
     """Yields the rows of a key as it gets them."""
 
     def init(self, handle: Any) -> None:
-        self.count = handle.getValueState("count", "n int")
+        self.count = handle.getValueState("count", columns(n="integer"))
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         for row in rows:
@@ -110,12 +119,12 @@ class Seen(StatefulProcessor):
             yield Row(told=repr(row), user=repr(key))
 
 
-def seen(schema: str, *keys: str, **options: Any) -> Harness:
+def seen(schema: StructType, *keys: str, **options: Any) -> Harness:
     return Harness(as_process(schema, keys, Seen(), TOLD, **options))
 
 
 def test_a_row_without_event_time_is_never_late() -> None:
-    harness = seen("user string, at timestamp", "user", **IN_TIME)
+    harness = seen(columns(user="string", at="timestamp"), "user", **IN_TIME)
     harness.send(("ada", at(100)))
     harness.send(("ada", at(200)))
     assert [row.told for row in harness.send({"user": "ada"})] == ["Row(user='ada', at=None)"]
@@ -127,7 +136,7 @@ class Expiring(StatefulProcessor):
 
     def init(self, handle: Any) -> None:
         self.handle = handle
-        self.count = handle.getValueState("count", "n int", 10_000)
+        self.count = handle.getValueState("count", columns(n="integer"), 10_000)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         (n,) = self.count.get() or (0,)
@@ -140,7 +149,9 @@ class Expiring(StatefulProcessor):
 
 
 def test_a_ttl_and_timers_by_processing_time_follow_the_clock_of_the_harness() -> None:
-    process = as_process("user string", "user", Expiring(), TOLD, "update", "processingTime")
+    process = as_process(
+        columns(user="string"), "user", Expiring(), TOLD, "update", "processingTime"
+    )
     harness = Harness(process)
 
     def told(rows: list[Row]) -> list[str]:
@@ -154,7 +165,7 @@ def test_a_ttl_and_timers_by_processing_time_follow_the_clock_of_the_harness() -
 
 
 BEFORE = InitialState(
-    "who string, seen string", "who", [("ada", "/old"), Row(who="bob", seen="/x")]
+    columns(who="string", seen="string"), "who", [("ada", "/old"), Row(who="bob", seen="/x")]
 )
 
 
@@ -178,13 +189,13 @@ def test_an_epoch_that_fails_handles_the_initial_state_again() -> None:
 
 def test_a_processor_takes_frames_of_pandas() -> None:
     pytest.importorskip("pandas")
-    schema = "name string, id bigint, value double, at timestamp, small int"
-    initial = InitialState("id bigint, held double", ["id"], [(0, 1.5), (0, 2.5)])
+    schema = columns(name="string", id="long", value="double", at="timestamp", small="integer")
+    initial = InitialState(columns(id="long", held="double"), ["id"], [(0, 1.5), (0, 2.5)])
     process = as_process(
         schema,
         ["id"],
         Frames(),
-        "key string, told string, count bigint, total double",
+        columns(key="string", told="string", count="long", total="double"),
         initial_state=initial,
         time_mode="eventTime",
         watermark=("at", "1 second"),
@@ -207,9 +218,14 @@ def test_a_processor_takes_frames_of_pandas() -> None:
 
 
 def test_rows_have_the_values_that_spark_would_pass() -> None:
-    schema = (
-        "user string, d double, m map<string,int>, x struct<p:int,q:array<string>>, "
-        "n timestamp_ntz, amount decimal(6,2), absent int"
+    schema = columns(
+        user="string",
+        d="double",
+        m=MapType(StringType(), IntegerType()),
+        x=columns(p="integer", q=ArrayType(StringType())),
+        n="timestamp_ntz",
+        amount="decimal(6,2)",
+        absent="integer",
     )
     noon = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone(dt.timedelta(hours=2)))
     row = {"user": "ada", "d": 1, "m": {"a": 1}, "x": Row(p=1, q=["b"]), "n": noon}
@@ -227,7 +243,9 @@ def test_instants_without_a_time_zone_are_in_local_time_as_on_spark(
         def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
             return (Row(user=row.user, at=row.at, told=row.at.isoformat()) for row in rows)
 
-    process = as_process(CLICKS, "user", Echo(), "user string, at timestamp, told string")
+    process = as_process(
+        CLICKS, "user", Echo(), columns(user="string", at="timestamp", told="string")
+    )
     noon = dt.datetime(2026, 1, 1, 12)
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
@@ -251,17 +269,21 @@ def test_instants_without_a_time_zone_are_in_local_time_as_on_spark(
 )
 def test_a_row_that_does_not_fit_the_schema_is_an_error(row: Any, told: str) -> None:
     with pytest.raises(sk.ProcessError, match=told):
-        seen("user string, n int", "user").send(row)
+        seen(columns(user="string", n="integer"), "user").send(row)
 
 
 def test_an_output_that_does_not_fit_the_schema_is_an_error() -> None:
-    process = as_process("user string", "user", Seen(), "user int, told string")
+    process = as_process(
+        columns(user="string"), "user", Seen(), columns(user="integer", told="string")
+    )
     with pytest.raises(sk.ProcessError, match="does not fit the output schema"):
         Harness(process).send(("ada",))
 
 
 def test_keys_within_columns_and_of_several_types_are_those_of_spark() -> None:
-    schema = "k struct<name:string,amount:decimal(6,2)>, d double, n timestamp_ntz, day date"
+    schema = columns(
+        k=columns(name="string", amount="decimal(6,2)"), d="double", n="timestamp_ntz", day="date"
+    )
     harness = seen(schema, "k.name", "k.amount", "d", "n", "day")
     half, day = dt.datetime(2020, 1, 1, 0, 0, 1, 500_000), dt.date(2020, 1, 2)
     row = {"name": "ada", "amount": Decimal("0.5")}, 0.0, half, day
@@ -272,7 +294,7 @@ def test_keys_within_columns_and_of_several_types_are_those_of_spark() -> None:
 
 def test_a_key_that_only_spark_computes_is_refused() -> None:
     with pytest.raises(sk.StateTypeError, match="grouped by a of type array<int>, and only Spark"):
-        seen("a array<int>", "a").send(([1],))
+        seen(columns(a=ArrayType(IntegerType())), "a").send(([1],))
 
 
 # --------------------------------------------------------------------------------------- checks
@@ -285,16 +307,32 @@ def test_a_processor_is_checked_with_rows_of_its_schema(initial: InitialState | 
 
 
 def test_rows_of_all_types_are_made() -> None:
-    schema = (
-        "k struct<b:decimal(5,2)>, t tinyint, s smallint, i int, l bigint, f float, d double, "
-        "c decimal(5,2), x string, r binary, o boolean, day date, at timestamp, n timestamp_ntz, "
-        "v interval day to second, a array<int>, m map<string,double>, e struct<p:int>, z void"
+    schema = columns(
+        k=columns(b="decimal(5,2)"),
+        t="byte",
+        s="short",
+        i="integer",
+        l="long",
+        f="float",
+        d="double",
+        c="decimal(5,2)",
+        x="string",
+        r="binary",
+        o="boolean",
+        day="date",
+        at="timestamp",
+        n="timestamp_ntz",
+        v=DayTimeIntervalType(),
+        a=ArrayType(IntegerType()),
+        m=MapType(StringType(), DoubleType()),
+        e=columns(p="integer"),
+        z="void",
     )
     check(as_process(schema, ["k.b", "l", "d", "n"], Seen(), TOLD), depth="quick")
 
 
 def test_a_column_whose_values_cannot_be_made_is_named() -> None:
-    process = as_process("user string, v variant", "user", Seen(), TOLD)
+    process = as_process(columns(user="string", v="variant"), "user", Seen(), TOLD)
     with pytest.raises(sk.StateTypeError, match=r"no values of .*VariantType"):
         check(process)
     check(process, events=[{"user": "ada"}, {"user": "bob"}], holds=["repeats"], depth="quick")
@@ -347,17 +385,28 @@ def test_a_processor_with_initial_state_has_one_input() -> None:
         JobHarness(job).send(web=[click("ada", "/", 100)])
 
 
-def test_a_schema_that_only_spark_reads_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ddl_without_a_session_is_an_error_that_says_what_to_give(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     with pytest.raises(sk.StateTypeError) as failed:
-        parsed_schema("of geometry(4326)", "state 'places'")
+        as_process("user string", "user", Seen(), TOLD)
     assert str(failed.value) == (
-        "state 'places': its schema 'of geometry(4326)' cannot be read without Spark: 'geometry' "
-        "at position 3 is no type. Correct it, give it as a StructType, or create a SparkSession "
-        "first, which reads all of Spark's types"
+        "schema: only Spark can read the DDL 'user string', and there is no session. Give a "
+        "StructType, such as StructType().add('n', 'integer'), or its JSON, or create a "
+        "SparkSession before"
     )
-    with pytest.raises(sk.StateTypeError, match="give its schema as a StructType"):
-        parsed_schema("int", "state 'n'")
+
+
+def test_a_schema_may_be_json() -> None:
+    schema = columns(user="string", at="timestamp")
+    assert parsed_schema(schema.json(), "schema") == schema
+
+
+@pytest.mark.parametrize("schema", ["{}", "{", '{"type": "integer"}', '{"type": "struct"}', 7])
+def test_what_is_no_schema_is_an_error(schema: object) -> None:
+    with pytest.raises(sk.StateTypeError, match=r"state 'n': .* is no schema: give a StructType"):
+        parsed_schema(schema, "state 'n'")
 
 
 def test_processors_run_where_there_is_no_java(tmp_path: Path) -> None:
@@ -383,7 +432,7 @@ class Counts(StatefulProcessor):
     """Counts the rows of a key."""
 
     def init(self, handle: Any) -> None:
-        self.number = handle.getValueState("number", "n bigint")
+        self.number = handle.getValueState("number", columns(n="long"))
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         (n,) = self.number.get() or (0,)
@@ -394,17 +443,26 @@ class Counts(StatefulProcessor):
         pass
 
 
-SALES = "buyer string, seller string, shop struct<city: string, town: string>, at timestamp"
-SOLD = "customer string, seller string, shop struct<place: string, town: string>, time timestamp"
+SALES = columns(
+    buyer="string", seller="string", shop=columns(city="string", town="string"), at="timestamp"
+)
+SOLD = columns(
+    customer="string",
+    seller="string",
+    shop=columns(place="string", town="string"),
+    time="timestamp",
+)
 SALE = {"buyer": "a", "seller": "b", "shop": ("c", "d"), "at": at(100)}
 AS_SOLD = {"customer": "a", "seller": "b", "shop": ("c", "d"), "time": at(100)}
 NEW_NAMES = {"buyer": "customer", "shop.city": "shop.place", "at": "time"}
 
 
-def counts(schema: str, *keys: str, time: str = "at", **options: Any) -> sk.Process[Any, Any, Any]:
+def counts(
+    schema: StructType, *keys: str, time: str = "at", **options: Any
+) -> sk.Process[Any, Any, Any]:
     watermark = time, "10 seconds"
     options |= {"time_mode": "eventTime", "watermark": watermark}
-    return as_process(schema, keys, Counts(), "n bigint", **options)
+    return as_process(schema, keys, Counts(), columns(n="long"), **options)
 
 
 @pytest.mark.parametrize(
@@ -428,7 +486,7 @@ def test_other_grouping_columns_of_the_same_types_are_refused(
 
 
 def test_another_column_with_event_time_is_refused() -> None:
-    repository, schema = Repository.in_memory(), f"{SALES}, seen timestamp"
+    repository, schema = Repository.in_memory(), columns(SALES, seen="timestamp")
     Harness(counts(schema, "buyer"), checkpoint=repository).send({**SALE, "seen": at(9)})
     with pytest.raises(sk.StateSchemaError, match="from 'at' in the checkpoint and from 'seen'"):
         Harness(counts(schema, "buyer", time="seen"), checkpoint=repository)
@@ -456,7 +514,9 @@ def test_renamed_columns_are_said_to_be_renamed(
 def test_columns_in_another_case_are_the_same_as_on_spark() -> None:
     repository = Repository.in_memory()
     Harness(counts(SALES, "buyer"), checkpoint=repository).send(SALE)
-    upper = counts(SALES.replace("buyer", "Buyer").replace("at ", "At "), "buyer", time="At")
+    names = {"buyer": "Buyer", "at": "At"}
+    upper_case = columns(**{names.get(of.name, of.name): of.dataType for of in SALES})
+    upper = counts(upper_case, "buyer", time="At")
     sale = {"Buyer": "a", "seller": "b", "shop": ("c", "d"), "At": at(100)}
     assert Harness(upper, checkpoint=repository).send(sale) == [Row(n=2)]
 

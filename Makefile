@@ -11,14 +11,13 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # Tests start hundreds of processes, and without bytecode each compiles the whole package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-serve test test-seed test-slow test-pages durations check bench soak clean java
+.PHONY: help demo demo-serve test test-seed test-slow durations check bench soak clean java
 
 help:
 	@echo "make demo       install into $(VENV) and run the demo on real data"
 	@echo "make demo-serve the same data as a live stream, with the dashboard, until Ctrl-C"
 	@echo "make test       install and run the tests"
 	@echo "make test-slow  the tests that kill processes, fuzz and compare with Spark's own engine"
-	@echo "make test-pages the tests of checkpoints again, with the entries of all shards in pages"
 	@echo "make durations  all tests, and how long each takes: long ones are in make test-slow"
 	@echo "make check      ruff, mypy and the layer test"
 	@echo "make bench      the benchmarks, against peers in the same run; tables and plots in docs/benchmarks"
@@ -67,16 +66,6 @@ test-seed: $(DEV)
 test-slow: $(DEV) java
 	$(PYTEST) -m slow --deselect $(SEEDED)
 
-# What writes, collects and repairs manifests, and what reads them.
-PAGED := tests/unit/checkpoint \
-	$(addprefix tests/unit/maintenance/,test_diff.py test_repair.py test_rescale.py test_savepoint.py) \
-	$(addprefix tests/unit/query/,test_feed.py test_read.py)
-PAGED_IN_SOAK := tests/unit/maintenance tests/unit/working_copy \
-	$(addprefix tests/crash/,test_crash_protocol.py test_damage.py)
-
-test-pages: $(DEV)
-	STATEKIT_SMALL_PAGES=1 $(PYTEST) $(PAGED)
-
 # Run it where little else runs: which tests are slow ones follows from it.
 durations: $(DEV) java
 	$(PYTEST) --whole --store-durations
@@ -92,7 +81,6 @@ bench: $(DEV) java
 
 soak: $(DEV) java
 	STATEKIT_SOAK=1 $(BIN)/python -m pytest --timeout 0
-	STATEKIT_SOAK=1 STATEKIT_SMALL_PAGES=1 $(BIN)/python -m pytest --timeout 0 $(PAGED) $(PAGED_IN_SOAK)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-data

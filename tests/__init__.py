@@ -1,14 +1,9 @@
-"""All tests. With STATEKIT_SMALL_PAGES=1, manifests keep all entries in pages of three shards each.
+"""All tests. Their manifests have room for one entry, and pages for three.
 
-The processes that tests start import this package too, so they write such pages as well.
+So most checkpoints of tests have pages. Processes that tests start import this package too.
 """
 
-import os
+from statekit.checkpoint.manifest_pages import ManifestPages
+from statekit.checkpoint.shard_pages import PageLimits
 
-SMALL_PAGES = bool(os.environ.get("STATEKIT_SMALL_PAGES"))
-
-if SMALL_PAGES:
-    from statekit.checkpoint.manifest_pages import ManifestPages
-    from statekit.checkpoint.shard_pages import PageLimits
-
-    ManifestPages.limits = PageLimits(unpaged=0, entries=3, spread=2)
+ManifestPages.limits = PageLimits(own=1, entries=3, spread=2)

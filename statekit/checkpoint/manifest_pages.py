@@ -1,4 +1,4 @@
-"""Read and write the pages of manifests, several in parallel.
+"""Read and write manifests in their stored form, and their pages, several in parallel.
 
 The pages of the last epochs that were read or written stay in memory: the epochs after them share
 most of these pages.
@@ -13,7 +13,6 @@ from io import BytesIO
 from typing import TypeVar
 
 from statekit.checkpoint.manifest import EpochManifest, ShardState
-from statekit.checkpoint.paged_manifest import PagedManifest, is_paged
 from statekit.checkpoint.paths import page_path
 from statekit.checkpoint.sealed_json import FileRef, faults_of
 from statekit.checkpoint.shard_pages import (
@@ -25,12 +24,13 @@ from statekit.checkpoint.shard_pages import (
     page_of,
 )
 from statekit.checkpoint.store import TRANSFERS, Store
+from statekit.checkpoint.stored_manifest import StoredManifest
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import group_range
 
 Paged = Mapping[str, PagedShards]
-"""The pages of an epoch by operator; empty if its manifest contains the entries itself."""
+"""The shards of an epoch in their stored form, by operator."""
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class ManifestPages:
     """The pages of the manifests of a checkpoint.
 
     Attributes:
-        limits: when entries are in pages.
+        limits: of entries in the manifest, and of pages.
     """
 
     limits = PAGE_LIMITS
@@ -80,7 +80,7 @@ class ManifestPages:
     def parsed(
         self, store: Store, path: str, data: bytes, *, gaps: bool = False
     ) -> tuple[EpochManifest, Paged]:
-        """Parse a manifest file, and return it with all shards and its pages.
+        """Parse a manifest file, and return it with all shards, and these in their stored form.
 
         Parameters:
             gaps: shards whose entry is in a page that is missing or altered are without files, for
@@ -90,11 +90,9 @@ class ManifestPages:
             CorruptCheckpointError: the manifest or a page is missing, truncated or altered.
             RestoreError: it was written by a newer version.
         """
-        if not is_paged(data):
-            return EpochManifest.from_bytes(data, store.at(path)), {}
-        stored = PagedManifest.from_bytes(data, store.at(path))
+        stored = StoredManifest.from_bytes(data, store.at(path))
         paged = {
-            name: self._read(store, name, operator.pages, gaps=gaps)
+            name: PagedShards(self._read(store, name, operator.pages, gaps=gaps), operator.shards)
             for name, operator in stored.operators.items()
         }
         shards = {name: of.shards for name, of in paged.items()}
@@ -111,7 +109,7 @@ class ManifestPages:
 
     def _read(
         self, store: Store, operator: str, refs: Sequence[PageRef], *, gaps: bool
-    ) -> PagedShards:
+    ) -> tuple[tuple[PageRef, Page], ...]:
         """Return pages from the cache, or from the store."""
         known = {
             ref: page
@@ -121,35 +119,32 @@ class ManifestPages:
         missing = [ref for ref in refs if ref not in known]
         read = _in_parallel(partial(_read_page, store, operator, gaps=gaps), missing)
         known.update(zip(missing, read, strict=True))
-        return PagedShards(tuple((ref, known[ref]) for ref in refs))
+        return tuple((ref, known[ref]) for ref in refs)
 
     # ------------------------------------------------------------------------------- writing
 
-    def are_for(self, manifest: EpochManifest) -> bool:
-        """Return whether the entries of a manifest belong in pages."""
-        return manifest.parallelism > self.limits.unpaged
+    def has_room(self, manifest: EpochManifest) -> bool:
+        """Return whether a manifest needs no pages: it has room for the entries of all shards."""
+        return manifest.parallelism <= self.limits.own
 
     def stored(
         self, store: Store, manifest: EpochManifest, before: Paged
     ) -> tuple[EpochManifest, Paged]:
-        """Write new pages of a manifest. Return the manifest in its stored form, and all of its
-        pages.
+        """Write the new pages of a manifest. Return its stored form, and that of its shards.
 
         Parameters:
-            before: the pages of the epoch that it follows.
+            before: the shards of the epoch that it follows; empty if it needs no pages.
 
         Raises:
             StorageError: a page cannot be written.
         """
-        if not self.are_for(manifest):
-            return manifest, {}
         paged = {
             name: before.get(name, PagedShards()).followed_by(
                 operator.shards, self.limits, partial(_write_pages, store, name)
             )
             for name, operator in manifest.operators.items()
         }
-        return PagedManifest.of(manifest, paged), paged
+        return StoredManifest.of(manifest, paged), paged
 
 
 def page_files(paged: Paged) -> Iterator[FileRef]:
@@ -166,9 +161,8 @@ def listed_pages(data: bytes, path: str) -> Iterator[FileRef]:
     Raises:
         CorruptCheckpointError: it is truncated or altered.
     """
-    if is_paged(data):
-        for name, operator in PagedManifest.from_bytes(data, path).operators.items():
-            yield from (ref.file(name) for ref in operator.pages)
+    for name, operator in StoredManifest.from_bytes(data, path).operators.items():
+        yield from (ref.file(name) for ref in operator.pages)
 
 
 def _read_page(store: Store, operator: str, ref: PageRef, *, gaps: bool) -> Page:

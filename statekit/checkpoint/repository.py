@@ -297,7 +297,7 @@ class Repository(Store):
         Raises:
             FencedError: another writer has committed the epoch, which may have been collected
                 since.
-            CorruptCheckpointError: the epoch that it follows has pages, and cannot be read.
+            CorruptCheckpointError: it needs pages, and the epoch that it follows cannot be read.
         """
         stored, paged = self._pages.stored(self, manifest, self._paged_before(manifest))
         self.create(paths.epoch_path(manifest.epoch), stored.to_bytes())
@@ -308,9 +308,9 @@ class Repository(Store):
             raise self.overtaken(manifest.epoch)
 
     def _paged_before(self, manifest: EpochManifest) -> Paged:
-        """Return the pages of the epoch that a new one follows."""
+        """Return the stored form of the shards of the epoch that a new one follows."""
         previous = manifest.previous
-        if previous is None or not self._pages.are_for(manifest):
+        if previous is None or self._pages.has_room(manifest):
             return {}
         if self._pages.recent(previous) is None:
             self.manifest(previous)

@@ -17,7 +17,7 @@ from statekit.errors import CorruptCheckpointError, RestoreError
 from statekit.names import StoredPath
 
 FORMAT = 3
-"""The format version of all sealed files except manifests with pages (`paged_manifest`)."""
+"""The format version of all sealed files except manifests with pages (`stored_manifest`)."""
 
 _SEAL = ',"checksum":"'
 
@@ -107,7 +107,7 @@ class Sealed(Record):
     """A record that is stored as a file with format version and checksum."""
 
     title: ClassVar[str]
-    format_read: ClassVar[int] = FORMAT
+    formats_read: ClassVar[tuple[int, ...]] = (FORMAT,)
 
     format: Annotated[int, Field(ge=1)] = FORMAT
 
@@ -132,15 +132,15 @@ class Sealed(Record):
             )
         try:
             version = parse_json(body + b"}").get("format")
-            if type(version) is int and version > 0 and version != cls.format_read:
+            if type(version) is int and version > 0 and version not in cls.formats_read:
                 advice = (
                     "upgrade statekit"
-                    if version > cls.format_read
+                    if version > max(cls.formats_read)
                     else "no released statekit reads it: start with a new checkpoint"
                 )
                 raise RestoreError(
                     f"{path} has format version {version}, and this statekit reads "
-                    f"{cls.format_read}: {advice}"
+                    f"{max(cls.formats_read)}: {advice}"
                 )
             return cls.model_validate_json(body + b"}")
         except (ValueError, ValidationError, AttributeError) as error:

@@ -1,9 +1,9 @@
-"""Pages: separate files with the entries of an operator's shards.
+"""The stored form of an operator's shards: the latest entries, and pages with all others.
 
-The manifest of a job with many shards references pages, and has no entries itself. A page has the
-entries of some shards, in any combination, and never changes. The last page with an entry of a
-shard counts. So an epoch writes a page with the entries that changed, and references the pages of
-the epoch before it.
+A page is a separate file with the entries of some shards, in any combination, and never changes.
+The entries that changed last are in the manifest itself, and count before those in pages; of the
+pages, the last one with an entry of a shard counts. If a manifest would have too many entries, they
+become a page, which it and the epochs after it reference. So a job with few shards has no pages.
 
 A page without an entry that counts is no longer referenced. If there are too many pages, those with
 the fewest entries that count are merged into the new one. So the cost of an epoch follows the
@@ -30,15 +30,15 @@ from statekit.names import StoredId, StoredName
 
 @dataclass(frozen=True)
 class PageLimits:
-    """The thresholds for pages, and the limits of their size and number.
+    """The limits of a manifest's entries, and of the size and number of pages.
 
     Parameters:
-        unpaged: the largest number of shards whose entries are in the manifest itself.
+        own: the largest number of entries of an operator in the manifest itself.
         entries: the largest number of entries in a page.
         spread: how many times as many pages there may be as full ones have room for all shards.
     """
 
-    unpaged: int = 256
+    own: int = 256
     entries: int = 256
     spread: int = 4
 
@@ -129,13 +129,15 @@ def page_of(shards: Sequence[ShardState]) -> Page:
 
 @dataclass(frozen=True)
 class PagedShards:
-    """The shards of an operator after an epoch, in pages.
+    """The shards of an operator after an epoch, in their stored form.
 
     Parameters:
         pages: with their references, oldest first.
+        own: the entries in the manifest itself, in key group order.
     """
 
     pages: tuple[tuple[PageRef, Page], ...] = ()
+    own: tuple[ShardState, ...] = ()
 
     @cached_property
     def shards(self) -> tuple[ShardState, ...]:
@@ -143,6 +145,7 @@ class PagedShards:
         latest: dict[int, ShardState] = {}
         for _, page in self.pages:
             latest.update(page)
+        latest.update(page_of(self.own))
         return tuple(latest[first] for first in sorted(latest))
 
     @property
@@ -155,63 +158,52 @@ class PagedShards:
         limits: PageLimits,
         write: Callable[[list[Sequence[ShardState]]], list[PageRef]],
     ) -> PagedShards:
-        """Write the new pages of the next epoch, and return all of its pages.
+        """Return the stored form of the next epoch's shards, and write its new pages.
 
         Parameters:
             shards: all shards after that epoch, in key group order.
             write: stores the entries of new pages, and returns their references.
         """
-        rewrite = self._rewrite(shards, limits)
-        if not rewrite.entries:
-            return PagedShards(rewrite.kept)
-        parts = limits.pages_for(len(rewrite.entries))
-        bounds = [len(rewrite.entries) * part // parts for part in range(parts + 1)]
+        kept, fresh = self._carried(shards)
+        if len(fresh) <= limits.own:
+            own = tuple(shard for shard in shards if shard.first_group in fresh)
+            return PagedShards(tuple(self.pages[place] for place in kept), own)
+        self._merge(kept, fresh, limits, limits.pages_for(len(shards)))
+        entries = [shard for shard in shards if shard.first_group in fresh]
+        parts = limits.pages_for(len(entries))
+        bounds = [len(entries) * part // parts for part in range(parts + 1)]
         contents: list[Sequence[ShardState]] = [
-            rewrite.entries[start:end] for start, end in pairwise(bounds)
+            entries[start:end] for start, end in pairwise(bounds)
         ]
         written = zip(write(contents), map(page_of, contents), strict=True)
-        return PagedShards((*rewrite.kept, *written))
+        return PagedShards((*(self.pages[place] for place in kept), *written))
 
-    def _rewrite(self, shards: Sequence[ShardState], limits: PageLimits) -> _Rewrite:
-        """Return the pages to keep, and the entries of new pages."""
+    def _carried(self, shards: Sequence[ShardState]) -> tuple[dict[int, list[int]], set[int]]:
+        """Return the valid entries of each page that the next epoch can keep, by its place, and
+        the shards whose entries are in none of them, all by their first key groups.
+        """
         earlier = self.shards
         if [shard.groups for shard in earlier] != [shard.groups for shard in shards]:
-            return _Rewrite((), list(shards))  # another parallelism, or no pages so far
+            return {}, {shard.first_group for shard in shards}  # another parallelism, or the first
         pairs = zip(earlier, shards, strict=True)
-        changed = {new.first_group for old, new in pairs if old is not new and old != new}
-        live = self._live(changed)
-        kept = {place: groups for place, groups in enumerate(live) if groups}
-        rewritten = set(changed)
-        for place in sorted(kept, key=lambda place: len(kept[place])):
-            new_pages = limits.pages_for(len(rewritten))
-            if len(kept) + new_pages <= limits.spread * limits.pages_for(len(shards)):
-                break
-            rewritten.update(kept.pop(place))
-        entries = [shard for shard in shards if shard.first_group in rewritten]
-        return _Rewrite(tuple(self.pages[place] for place in sorted(kept)), entries)
+        fresh = {new.first_group for old, new in pairs if old is not new and old != new}
+        fresh.update(shard.first_group for shard in self.own)
+        seen, kept = set(fresh), dict[int, list[int]]()
+        for place in reversed(range(len(self.pages))):
+            groups = [group for group in self.pages[place][1] if group not in seen]
+            seen.update(groups)
+            if groups:
+                kept[place] = groups
+        return dict(sorted(kept.items())), fresh
 
-    def _live(self, changed: set[int]) -> list[list[int]]:
-        """Return the shards whose entry in each page is still valid, by their first key groups.
+    @staticmethod
+    def _merge(kept: dict[int, list[int]], fresh: set[int], limits: PageLimits, full: int) -> None:
+        """Move entries of the emptiest pages to the fresh ones, until there are few enough pages.
 
         Parameters:
-            changed: shards with a new entry.
+            full: the number of full pages with room for all shards.
         """
-        seen, live = set(changed), []
-        for _, page in reversed(self.pages):
-            groups = [group for group in page if group not in seen]
-            seen.update(groups)
-            live.append(groups)
-        return live[::-1]
-
-
-@dataclass(frozen=True)
-class _Rewrite:
-    """The pages that an epoch keeps and the entries that it writes.
-
-    Parameters:
-        kept: the pages that stay.
-        entries: of new pages.
-    """
-
-    kept: tuple[tuple[PageRef, Page], ...]
-    entries: list[ShardState]
+        for place in sorted(kept, key=lambda place: len(kept[place])):
+            if len(kept) + limits.pages_for(len(fresh)) <= limits.spread * full:
+                return
+            fresh.update(kept.pop(place))

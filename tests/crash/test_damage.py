@@ -37,7 +37,6 @@ from statekit.maintenance.verify.repair import repair
 from statekit.maintenance.verify.spark_checks import spark_faults
 from statekit.maintenance.verify.verify import verify
 from statekit.query.reader import CheckpointReader
-from tests import SMALL_PAGES
 from tests.support.effort import SOAK
 from tests.support.full_checkpoint import LOST, Files, make, make_with_bases
 from tests.support.loaded_rows import load
@@ -169,8 +168,7 @@ def test_every_byte_that_changes_and_every_length_is_found(files: Files, based: 
     said = re.search(r"more\s+than\s+([\d,]+)\s+cases", DOC.read_text())
     assert said is not None
     assert cases > int(said[1].replace(",", "")), f"{DOC.name}: it is {cases:,}"
-    if not SMALL_PAGES:
-        assert int(said[1].replace(",", "")) > cases * 0.6, f"{DOC.name}: it is {cases:,}"
+    assert int(said[1].replace(",", "")) > cases * 0.6, f"{DOC.name}: it is {cases:,}"
 
 
 def damaged_in_all_ways(files: Files) -> int:

@@ -14,10 +14,10 @@ import pytest
 
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest
-from statekit.checkpoint.paged_manifest import PAGED_FORMAT
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FORMAT, Sealed, checksum_of
+from statekit.checkpoint.stored_manifest import PAGED_FORMAT
 from statekit.cli import inspect as cli_inspect
 from statekit.cli import verify as cli_verify
 from statekit.cli.diff import source_of
@@ -257,7 +257,7 @@ def test_files_of_another_format_version_are_refused(
         SavepointFile: stored / "savepoints/s/savepoint.json",
     }[kind]
     place.write_bytes(of_format(kind.from_bytes(place.read_bytes(), "it"), version))
-    newest = PAGED_FORMAT if kind is EpochManifest and version > FORMAT else FORMAT
+    newest = PAGED_FORMAT if kind is EpochManifest else FORMAT
     told = f"{place.name} has format version {version}, and this statekit reads {newest}: {advice}"
     refused: list[Callable[[], object]] = [lambda: Savepoint.at(stored / "savepoints/s")]
     if kind is not SavepointFile:

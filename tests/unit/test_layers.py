@@ -30,6 +30,7 @@ RANKS = [
     "records",
     "backend",
     "checkpoint",
+    "checkpoint/leases",
     "checkpoint/gc",
     "metrics",
     "working_copy",

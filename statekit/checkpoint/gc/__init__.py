@@ -1,4 +1,4 @@
 """Garbage collection: find the unreferenced files of a checkpoint, and delete them.
 
-May import `checkpoint` and whatever that may import.
+May import `checkpoint/leases` and whatever that may import.
 """

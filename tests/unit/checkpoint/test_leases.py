@@ -202,7 +202,7 @@ def test_a_reader_that_is_too_far_behind_loses_its_epochs_and_gets_an_error_at_o
     lease = ReaderLease.take(repository, "index", 2)
     collect(repository, readers=readers)
     assert repository.epochs() == [6, 7, 8, 9], "what was committed 3 minutes before the last"
-    for act in (lease.check, lease.renew, lambda: lease.commit(3)):
+    for act in (lease.renew, lambda: lease.commit(3)):
         with pytest.raises(sk.QueryError, match="To resynchronise"):
             act()
 

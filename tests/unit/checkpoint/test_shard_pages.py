@@ -18,18 +18,18 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.manifest_pages import ManifestPages
-from statekit.checkpoint.paged_manifest import PagedManifest
 from statekit.checkpoint.paths import EPOCHS, PAGE, epoch_path, page_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import STAGED_FOR
 from statekit.checkpoint.sealed_json import checksum_of
 from statekit.checkpoint.shard_pages import PAGE_BYTES_MAX, PageLimits, PageRef, ShardPage
+from statekit.checkpoint.stored_manifest import StoredManifest
 from statekit.errors import CorruptCheckpointError, RestoreError, StorageError
 from statekit.maintenance.verify.verify import verify
 from tests.support.checkpoint_ledger import OPERATOR, Ledger, TimedRepository
 from tests.unit.checkpoint.test_garbage_collection import NOTHING, collect
 
-LIMITS = PageLimits(unpaged=1, entries=3, spread=2)
+LIMITS = PageLimits(own=1, entries=3, spread=2)
 
 
 @pytest.fixture(autouse=True)
@@ -42,11 +42,13 @@ def pages_in(repository: Repository) -> set[str]:
 
 
 def paged_ledger(place: Path, epochs: int = 4) -> Ledger:
-    """A ledger of eight shards, of which each epoch after the first changes one."""
+    """A ledger of eight shards, of which each epoch after the first changes two: one more than a
+    manifest has room for.
+    """
     ledger, words = Ledger(Repository(place), parallelism=8), map(str, itertools.count())
     ledger.epoch(set(range(8)), words)
     for number in range(1, epochs):
-        ledger.epoch({number % 8}, words)
+        ledger.epoch({number % 8, (number + 1) % 8}, words)
     return ledger
 
 
@@ -127,12 +129,38 @@ def test_epochs_in_pages_are_as_they_were_committed() -> None:
     )
 
 
-def test_an_epoch_writes_one_page_if_one_shard_changed(tmp_path: Path) -> None:
+def own_entries(repository: Repository, epoch: int) -> list[int]:
+    """The first key groups of the shards whose entries are in the manifest itself."""
+    stored = json.loads(repository.read(epoch_path(epoch)))["operators"][OPERATOR]
+    return [shard["first_group"] for shard in stored["shards"]]
+
+
+def test_entries_for_which_a_manifest_has_no_room_become_one_page(tmp_path: Path) -> None:
     ledger = paged_ledger(tmp_path, 2)
     first, second = (set(ledger.repository.pages(epoch)) for epoch in (0, 1))
     assert len(first) == LIMITS.pages_for(8)
     assert len(second - first) == 1
-    assert "shards" not in json.loads(ledger.repository.read(epoch_path(1)))["operators"][OPERATOR]
+    assert not own_entries(ledger.repository, 0)
+    assert not own_entries(ledger.repository, 1)
+
+
+def test_a_manifest_has_the_entries_that_changed_last_until_there_are_too_many(
+    tmp_path: Path,
+) -> None:
+    ledger, words = paged_ledger(tmp_path, 1), map(str, itertools.count())
+    third, fourth = (ledger.layout()[shard].first_group for shard in (3, 4))
+    for changing, own, new_pages in (
+        ({3}, [third], 0),
+        ({3}, [third], 0),
+        (set(), [third], 0),
+        ({4}, [], 1),
+        ({4}, [fourth], 0),
+    ):
+        before = pages_in(ledger.repository)
+        number = ledger.epoch(changing, words)
+        assert own_entries(ledger.repository, number) == own
+        assert len(pages_in(ledger.repository) - before) == new_pages
+    ledger.check_all()
 
 
 def test_an_epoch_without_changes_writes_no_page(tmp_path: Path) -> None:
@@ -140,6 +168,16 @@ def test_an_epoch_without_changes_writes_no_page(tmp_path: Path) -> None:
     before = pages_in(ledger.repository)
     ledger.epoch(set(), iter(()))
     assert pages_in(ledger.repository) == before
+
+
+def test_a_manifest_of_format_4_with_pages_alone_is_read(tmp_path: Path) -> None:
+    repository = paged_ledger(tmp_path, 1).repository
+    manifest = repository.manifest(0)
+    stored = json.loads(repository.read(epoch_path(0)))
+    del stored["checksum"], stored["operators"][OPERATOR]["shards"]
+    body = json.dumps({**stored, "format": 4}, separators=(",", ":")).encode()[:-1]
+    (tmp_path / epoch_path(0)).write_bytes(body + b',"checksum":"%s"}' % checksum_of(body).encode())
+    assert Repository(tmp_path).manifest(0) == manifest
 
 
 def test_a_manifest_of_few_shards_has_its_entries_and_format_3(tmp_path: Path) -> None:
@@ -153,7 +191,7 @@ def test_a_manifest_of_few_shards_has_its_entries_and_format_3(tmp_path: Path) -
 
 def test_a_version_without_pages_refuses_a_manifest_with_pages(tmp_path: Path) -> None:
     data = paged_ledger(tmp_path).repository.read(epoch_path(0))
-    with pytest.raises(RestoreError, match="format version 4, and this statekit reads 3: upgrade"):
+    with pytest.raises(RestoreError, match="format version 5, and this statekit reads 3: upgrade"):
         EpochManifest.from_bytes(data, "the manifest")
 
 
@@ -175,7 +213,7 @@ def forged(ledger: Ledger, content: Callable[[ShardPage], bytes]) -> str:
     repository, number = ledger.repository, ledger.repository.epochs()[-1]
     assert repository.root is not None
     place = repository.root / epoch_path(number)
-    stored = PagedManifest.from_bytes(place.read_bytes(), "the manifest")
+    stored = StoredManifest.from_bytes(place.read_bytes(), "the manifest")
     operator = stored.operators[OPERATOR]
     first = operator.pages[0].file(OPERATOR).path
     page = ShardPage.from_zstd((repository.root / first).read_bytes(), first)
@@ -263,7 +301,7 @@ def test_a_sweep_never_deletes_the_pages_of_a_commit_in_flight() -> None:
         ledger.epoch({1, 5}, words)
     before = pages_in(repository)
     repository.is_slow = True
-    number = ledger.epoch({2}, words)
+    number = ledger.epoch({2, 3}, words)
     assert pages_in(repository) - before
     vars(repository).pop("_pages")  # as another process reads it
     ledger.check(number)
@@ -316,22 +354,25 @@ def requests(repository: Repository) -> Iterator[list[str]]:
     del vars(repository)["_asked"]
 
 
-def test_a_commit_writes_the_new_page_and_makes_no_other_request_more_than_without_pages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("changing", "pages"), [(1, 0), (2, 1)])
+def test_a_commit_writes_its_new_page_and_makes_no_other_request_more_than_without_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changing: int, pages: int
 ) -> None:
     made: list[list[str]] = []
     for limits in (LIMITS, PageLimits()):
         monkeypatch.setattr(ManifestPages, "limits", limits)
-        ledger = paged_ledger(tmp_path / str(limits.unpaged))
+        ledger = paged_ledger(tmp_path / str(limits.own))
         last = ledger.last
         assert last is not None
-        first, *others = last.operators[OPERATOR].shards
-        shards = (first.model_copy(update={"wake_us": {"event": 7}}), *others)
-        changed = {OPERATOR: last.operators[OPERATOR].model_copy(update={"shards": shards})}
+        shards = last.operators[OPERATOR].shards
+        changed = (s.model_copy(update={"wake_us": {"event": 7}}) for s in shards[:changing])
+        operator = last.operators[OPERATOR].model_copy(
+            update={"shards": (*changed, *shards[changing:])}
+        )
         with requests(ledger.repository) as seen:
-            ledger.repository.commit(last.followed_by(operators=changed))
+            ledger.repository.commit(last.followed_by(operators={OPERATOR: operator}))
         made.append(sorted(seen))
-    assert made[0] == sorted([*made[1], "write"])
+    assert made[0] == sorted([*made[1], *["write"] * pages])
 
 
 def test_verify_reports_a_damaged_page_once_with_all_epochs_that_need_it(tmp_path: Path) -> None:

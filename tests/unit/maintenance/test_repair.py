@@ -288,7 +288,7 @@ def test_the_contents_of_a_lost_file_are_processed_again(tmp_path: Path, how: st
 def test_a_damaged_page_of_the_last_manifest_makes_a_repair_go_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_gone: bool
 ) -> None:
-    monkeypatch.setattr(ManifestPages, "limits", PageLimits(unpaged=1, entries=2, spread=2))
+    monkeypatch.setattr(ManifestPages, "limits", PageLimits(own=0, entries=2, spread=2))
     inputs = {"steps": [step for number in range(6) for step in steps(number)]}
     plain, checkpoint = tmp_path / "plain", tmp_path / "checkpoint"
     for place in (plain, checkpoint):

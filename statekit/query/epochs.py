@@ -7,7 +7,7 @@ from typing import Any
 
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.job_file import JobFile
-from statekit.checkpoint.leases import resync_error
+from statekit.checkpoint.leases.reader_lease import resync_error
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository

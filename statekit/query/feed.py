@@ -19,10 +19,9 @@ from typing import Any
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.epoch_id import EpochId
-from statekit.checkpoint.lease_files import lease_of
-from statekit.checkpoint.leases import ReaderLease, lease_ttl_us
+from statekit.checkpoint.leases.lease_files import lease_of
+from statekit.checkpoint.leases.reader_lease import ReaderLease, lease_ttl_us
 from statekit.checkpoint.manifest import Cause, EpochManifest
-from statekit.checkpoint.renewed_lease import RenewedLease
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import check_epoch
 from statekit.clock import sleep_s, stopwatch_s
@@ -63,7 +62,7 @@ class EpochChanges:
     watermark: dt.datetime | None
     processing_time: dt.datetime
     _source: ChangeSource = field(repr=False)
-    _lease: RenewedLease | None = field(repr=False, default=None)
+    _lease: ReaderLease | None = field(repr=False, default=None)
 
     @property
     def id(self) -> EpochId:
@@ -261,7 +260,7 @@ class Feed(Closing):
         self._until = until
         self._poll_s = poll_s
         self._last: EpochManifest | None = None
-        self._lease: RenewedLease | None = None
+        self._lease: ReaderLease | None = None
         self._resolver: Resolver | None = None
         self._is_closed = False
         if (latest := epochs.latest()) is not None:
@@ -271,9 +270,8 @@ class Feed(Closing):
         self.epoch = after = None if self._last is None else self._last.epoch
         with contextlib.ExitStack() as opened:
             if reader is not None:
-                lease = self._taken(reader, after, lease_ttl, token)
-                self._lease = RenewedLease(lease)
-                opened.callback(self._lease.release)
+                lease = self._lease = self._taken(reader, after, lease_ttl, token).keep()
+                opened.callback(lease.release)
                 _open_feeds[lease.run] = self
                 opened.callback(_open_feeds.pop, lease.run, None)
             if before:

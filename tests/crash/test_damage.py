@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statekit.backend.interface import MemoryBackend
-from statekit.checkpoint.lease_files import stored_leases
+from statekit.checkpoint.leases.lease_files import stored_leases
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.paths import (
     PAGE,

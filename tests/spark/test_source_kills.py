@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import statekit as sk
-from statekit.checkpoint.lease_files import lease_of
+from statekit.checkpoint.leases.lease_files import lease_of
 from statekit.checkpoint.repository import Repository
 from statekit.spark import register
 from statekit.testing import Harness

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 import statekit as sk
 from statekit.checkpoint.gc.collector import Collector
-from statekit.checkpoint.lease_files import lease_of
+from statekit.checkpoint.leases.lease_files import lease_of
 from statekit.checkpoint.repository import Repository
 from statekit.keygroup import key_group
 from statekit.spark import register

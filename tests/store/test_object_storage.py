@@ -20,7 +20,7 @@ import pytest
 import statekit as sk
 from statekit.checkpoint import rollback
 from statekit.checkpoint.gc.collector import Collector
-from statekit.checkpoint.leases import ReaderLease
+from statekit.checkpoint.leases.reader_lease import ReaderLease
 from statekit.checkpoint.object_store import FilePage, Objects, StoreOptions
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
@@ -461,7 +461,7 @@ def test_a_lease_in_an_object_store_is_refused_to_another_process(s3: str) -> No
     lease = ReaderLease.take(Repository(s3), "index", 3, ttl="7 minutes")
     code = (
         "import sys\n"
-        "from statekit.checkpoint.leases import ReaderLease\n"
+        "from statekit.checkpoint.leases.reader_lease import ReaderLease\n"
         "from statekit.checkpoint.repository import Repository\n"
         "ReaderLease.take(Repository(sys.argv[1]), 'index', 4, token=sys.argv[2] or None)\n"
     )

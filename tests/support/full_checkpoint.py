@@ -14,7 +14,7 @@ import pytest
 
 import statekit as sk
 from statekit.checkpoint.gc.collector import Collector
-from statekit.checkpoint.leases import ReaderLease
+from statekit.checkpoint.leases.reader_lease import ReaderLease
 from statekit.checkpoint.manifest import EpochNote
 from statekit.checkpoint.object_store import FileBytes, FilePage, RequestError, Stored, StoreOptions
 from statekit.checkpoint.paths import SPARK

@@ -26,7 +26,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from statekit.checkpoint import paths
 from statekit.checkpoint.gc.kept_files import KeptFiles, Size, manifests_before_gaps
 from statekit.checkpoint.gc.readers import LeaseHeadroom, ReaderBound
-from statekit.checkpoint.lease_files import SKEW, stored_leases
+from statekit.checkpoint.leases.lease_files import SKEW, stored_leases
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.object_store import Stored
 from statekit.checkpoint.references import named_by

@@ -10,7 +10,7 @@ from typing import Literal
 
 from statekit.checkpoint import paths
 from statekit.checkpoint.gc.kept_files import KeptFiles, Size, manifests_before_gaps
-from statekit.checkpoint.lease_files import StoredLease, UnreadableLease, stored_leases
+from statekit.checkpoint.leases.lease_files import StoredLease, UnreadableLease, stored_leases
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.object_store import Stored
 from statekit.checkpoint.repository import Repository

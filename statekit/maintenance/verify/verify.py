@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from statekit.checkpoint.job_file import JobFile
-from statekit.checkpoint.lease_files import stored_leases
+from statekit.checkpoint.leases.lease_files import stored_leases
 from statekit.checkpoint.manifest import EpochManifest, ShardState
 from statekit.checkpoint.paths import SPARK, epoch_path, note_path
 from statekit.checkpoint.repository import Repository

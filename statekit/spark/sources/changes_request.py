@@ -9,7 +9,7 @@ from itertools import chain
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from statekit.checkpoint.leases import lease_ttl_us, resync_error
+from statekit.checkpoint.leases.reader_lease import lease_ttl_us, resync_error
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository
 from statekit.errors import QueryError

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from statekit.checkpoint.lease_files import lease_of
-from statekit.checkpoint.leases import ReaderLease
-from statekit.checkpoint.renewed_lease import RenewedLease
+from statekit.checkpoint.leases.lease_files import lease_of
+from statekit.checkpoint.leases.reader_lease import ReaderLease
 from statekit.checkpoint.repository import Repository
 from statekit.errors import QueryError
 from statekit.spark.sources.changes_request import Start
@@ -32,7 +31,7 @@ class StreamLease:
         self._name = name
         self._ttl = ttl
         self._token = f"spark-query-{name}"
-        self._lease: RenewedLease | None = None
+        self._lease: ReaderLease | None = None
 
     @property
     def held_epoch(self) -> int | None:
@@ -77,9 +76,9 @@ class StreamLease:
         if self._lease is not None:
             self._lease.check()
             return
-        self._lease = RenewedLease(
-            ReaderLease.take(self._repository, self._name, epoch, ttl=self._ttl, token=self._token)
-        )
+        self._lease = ReaderLease.take(
+            self._repository, self._name, epoch, ttl=self._ttl, token=self._token
+        ).keep()
 
     def commit(self, epoch: int) -> None:
         """Keep an epoch and all later ones, and release the earlier ones.

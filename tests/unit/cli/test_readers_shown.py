@@ -10,7 +10,7 @@ import pytest
 
 import statekit as sk
 from statekit.checkpoint.gc.readers import readers_of
-from statekit.checkpoint.leases import ReaderLease
+from statekit.checkpoint.leases.reader_lease import ReaderLease
 from statekit.checkpoint.repository import Repository
 from statekit.cli.gc import gc
 from statekit.cli.inspect import inspect

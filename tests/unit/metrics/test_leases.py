@@ -11,7 +11,7 @@ import pytest
 import statekit as sk
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.gc.readers import LeaseHeadroom
-from statekit.checkpoint.leases import ReaderLease
+from statekit.checkpoint.leases.reader_lease import ReaderLease
 from statekit.checkpoint.repository import Repository
 from statekit.job.options import RunOptions
 from statekit.metrics.definitions import LEASE_METRICS

@@ -11,8 +11,8 @@ import pytest
 
 import statekit as sk
 from statekit.checkpoint.gc.collector import Collector
-from statekit.checkpoint.lease_files import lease_of
-from statekit.checkpoint.leases import ReaderLease
+from statekit.checkpoint.leases.lease_files import lease_of
+from statekit.checkpoint.leases.reader_lease import ReaderLease
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
 from statekit.clock import sleep_s, stopwatch_s
@@ -288,9 +288,10 @@ def test_a_reader_whose_name_was_taken_gets_an_error_while_it_applies_an_epoch(h
     feed = sk.feed(home, "accounts", "total", reader="mirror", lease_ttl="30 ms")
     changes = iter(next(iter(feed)))
     next(changes)
-    assert feed._lease is not None
-    end = stopwatch_s() + PATIENCE_S
-    while feed._lease._renewal.error is None:
+    lease, end = feed._lease, stopwatch_s() + PATIENCE_S
+    assert lease is not None
+    assert lease._renewal is not None
+    while lease._renewal.error is None:
         assert stopwatch_s() < end
         ReaderLease.take(Repository(home), "mirror", 1)  # a renewal may be about to write
         sleep_s(0.01)

@@ -9,8 +9,8 @@ import pytest
 
 import statekit as sk
 from statekit.checkpoint.gc.collector import Collector
-from statekit.checkpoint.lease_files import lease_of
-from statekit.checkpoint.leases import ReaderLease
+from statekit.checkpoint.leases.lease_files import lease_of
+from statekit.checkpoint.leases.reader_lease import ReaderLease
 from statekit.checkpoint.repository import Repository
 from statekit.clock import sleep_s, stopwatch_s
 from statekit.spark.sources.changes_request import Start

@@ -1,4 +1,4 @@
-"""Leases of readers: a named reader protects epochs from collection while it follows them.
+"""The lease of a reader: a named reader protects epochs from collection while it follows them.
 
 A lease is the file `readers/<name>.json`. It has the epoch that its reader has consumed up to, and
 keeps this epoch and all later ones, within the bound of `Retention.readers`. The reader moves the
@@ -30,12 +30,14 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import threading
+import weakref
 from collections.abc import Iterator
 from typing import Self
 
 from statekit.checkpoint import paths
-from statekit.checkpoint.lease_files import Lease, StoredLease, lease_of
-from statekit.checkpoint.lease_holder import Holder
+from statekit.checkpoint.leases.lease_files import Lease, StoredLease, lease_of
+from statekit.checkpoint.leases.lease_holder import Holder
 from statekit.checkpoint.repository import EpochFiles, Repository
 from statekit.checkpoint.retention import check_epoch
 from statekit.checkpoint.sealed_json import COUNT_MAX
@@ -44,6 +46,8 @@ from statekit.errors import FencedError, QueryError, StatekitError, StateTypeErr
 from statekit.names import name_fault, text_fault
 from statekit.shown import shown
 from statekit.timestamp import duration_to_micros
+
+_RENEWALS_PER_TTL = 3
 
 # -------------------------------------------------------------------------------- collected epochs
 
@@ -89,14 +93,14 @@ def _resync_error(
 class ReaderLease:
     """A lease of a named reader. It keeps an epoch and all later ones. Created by `take`.
 
-    As a context manager it is released at the end.
+    As a context manager it is released at the end. After `keep`, a thread renews it while the
+    reader is busy.
 
     Attributes:
         name: the reader.
         epoch: the epoch that it has consumed up to.
         token: the token to give to `take` in order to continue with this lease.
         run: the unique id of this run of the reader.
-        ttl_s: how long it is valid after each commit and renewal, in seconds.
 
     >>> from statekit.testing import Harness
     >>> import statekit as sk
@@ -117,6 +121,8 @@ class ReaderLease:
         self._repository = repository
         self._lease = lease
         self._written = written
+        self._lock = threading.Lock()
+        self._renewal: _Renewal | None = None
 
     @property
     def name(self) -> str:
@@ -137,11 +143,6 @@ class ReaderLease:
     def run(self) -> str:
         """The unique id of this run of the reader."""
         return self._lease.run
-
-    @property
-    def ttl_s(self) -> float:
-        """The validity of the lease after each commit and renewal, in seconds."""
-        return self._lease.ttl_us / 1e6
 
     @classmethod
     def take(
@@ -194,6 +195,7 @@ class ReaderLease:
             QueryError: the epoch is an earlier one, does not exist or was collected.
             FencedError: another process has taken the lease over.
         """
+        self.check()
         check_epoch("epoch", epoch)
         if epoch < self.epoch:
             raise QueryError(
@@ -205,18 +207,19 @@ class ReaderLease:
 
     def _move(self, epoch: int, *, released: bool = False) -> None:
         """Write the lease again with another epoch."""
-        is_stored = self._check_own()
-        lease = self._lease.model_copy(
-            update={
-                "epoch": epoch,
-                "expires_at_us": now_us() + self._lease.ttl_us,
-                "released": released,
-            }
-        )
-        _check_committed(self._repository, lease)
-        before = StoredLease(self._lease, self._written) if is_stored else None
-        self._written = _write(self._repository, lease, before)
-        self._lease = lease
+        with self._lock:
+            is_stored = self._check_own()
+            lease = self._lease.model_copy(
+                update={
+                    "epoch": epoch,
+                    "expires_at_us": now_us() + self._lease.ttl_us,
+                    "released": released,
+                }
+            )
+            _check_committed(self._repository, lease)
+            before = StoredLease(self._lease, self._written) if is_stored else None
+            self._written = _write(self._repository, lease, before)
+            self._lease = lease
 
     def renew(self) -> None:
         """Keep the same epochs for another TTL.
@@ -228,6 +231,27 @@ class ReaderLease:
         """
         self._move(self.epoch)
 
+    def keep(self) -> Self:
+        """Renew the lease in the background, until it is stopped, released or garbage collected.
+        Return it.
+        """
+        self._renewal = _Renewal(self, self._lease.ttl_us / 1e6 / _RENEWALS_PER_TTL)
+        return self
+
+    def check(self) -> None:
+        """Raise the error of the last renewal in the background, if it failed.
+
+        Raises:
+            FencedError: another run of the reader has taken the lease over.
+        """
+        if self._renewal is not None and self._renewal.error is not None:
+            raise self._renewal.error
+
+    def stop(self) -> None:
+        """End the renewal in the background. The lease stays valid until it expires."""
+        if self._renewal is not None:
+            self._renewal.stop()
+
     def release(self) -> None:
         """End this run of the reader. The next run can take the lease immediately. Until then the
         lease keeps its epochs for another TTL.
@@ -235,6 +259,7 @@ class ReaderLease:
         Nothing happens if another process has taken the lease over, its epochs were collected, or
         the store fails: then the next run may have to wait until the lease expires.
         """
+        self.stop()
         with contextlib.suppress(StatekitError):
             self._move(self.epoch, released=True)
 
@@ -247,16 +272,6 @@ class ReaderLease:
         with contextlib.suppress(FencedError):
             self._check_own()
             self._repository.discard(paths.lease_path(self.name))
-
-    def check(self) -> None:
-        """Check that the reader's epoch is still kept.
-
-        Raises:
-            QueryError: it was collected, and the reader must resynchronise.
-        """
-        error = resync_error(self._repository, self.epoch, reader=self.name)
-        if error is not None:
-            raise error
 
     def _check_own(self) -> bool:
         """Return whether this reader's lease is stored; False if it is missing or damaged.
@@ -278,6 +293,44 @@ class ReaderLease:
 
     def __exit__(self, *error: object) -> None:
         self.release()
+
+
+class _Renewal:
+    """The thread that renews a lease. It does not keep the lease alive.
+
+    Attributes:
+        error: why the lease can no longer be renewed.
+    """
+
+    def __init__(self, lease: ReaderLease, interval_s: float) -> None:
+        self.error: StatekitError | None = None
+        self._lease = weakref.ref(lease)
+        self._interval_s = interval_s
+        self._ended = threading.Event()
+        weakref.finalize(lease, self._ended.set)
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._interval_s):
+            lease = self._lease()
+            try:
+                if lease is not None:
+                    lease.renew()
+            except (OSError, QueryError):
+                # The next renewal is due before the lease expires; or its epoch was collected, and
+                # the reader may be about to commit a later one.
+                continue
+            except StatekitError as error:
+                self.error = error
+                return
+            finally:
+                del lease
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        self._thread.join()
 
 
 def lease_ttl_us(ttl: dt.timedelta | str, what: str) -> int:

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from statekit.checkpoint import paths
-from statekit.checkpoint.lease_holder import Holder
+from statekit.checkpoint.leases.lease_holder import Holder
 from statekit.checkpoint.object_store import Stored
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import COUNT_MAX, Count, Sealed

@@ -38,7 +38,7 @@ class PageLimits:
         spread: how many times as many pages there may be as full ones have room for all shards.
     """
 
-    own: int = 256
+    own: int = 64
     entries: int = 256
     spread: int = 4
 
@@ -49,7 +49,7 @@ class PageLimits:
 
 PAGE_LIMITS = PageLimits()
 """The default limits. With 10,000 shards a manifest has at most 160 references, of about 100 bytes
-each.
+each, and 64 entries, of some hundred bytes each.
 """
 
 PAGE_BYTES_MAX = 1 << 28

@@ -1,11 +1,11 @@
 """Run jobs on Spark: the only folder that imports pyspark.
 
-`start` checks the options and starts a job, `epoch_loop` runs its epochs, `worker` runs shards in
+`start` checks the options and starts a job, `query` runs its epochs, `worker` runs shards in
 Spark's Python workers. May import `runtime`, `sinks` and whatever those may import.
 """
 
 from statekit.job.progress import Progress
-from statekit.spark.epoch_loop import Query, progress_of
+from statekit.spark.query import Query, progress_of
 from statekit.spark.session import session
 from statekit.spark.sources.register import register
 from statekit.spark.start import start

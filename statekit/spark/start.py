@@ -24,10 +24,10 @@ from statekit.runtime.coordinator import Coordinator
 from statekit.shown import shown
 from statekit.sinks import Callback, Sink
 from statekit.spark.epoch import EpochRunner
-from statekit.spark.epoch_loop import RUNNING, EpochLoop, Query
 from statekit.spark.offsets import check_spark_reaches, check_sparks_part
 from statekit.spark.pickling import check_sendable
 from statekit.spark.plan import FirstInput, check_input
+from statekit.spark.query import RUNNING, Query, query_over
 from statekit.spark.warm_workers import warm_workers
 from statekit.spark.worker import output_schema
 
@@ -85,14 +85,12 @@ def start_query(
         if endpoint is not None:
             endpoint.serve(job.name, coordinator.metrics)
         runner = EpochRunner(coordinator, sinks, options, first_inputs or {}, spark.sparkContext)
-        loop = EpochLoop(coordinator, runner, options, endpoint)
         if is_streaming:
             check_sparks_part(coordinator)
-            loop.start_stream(inputs)
-            opened.pop_all()  # the loop closes the endpoint when the stream ends
-        else:
-            loop.run_bounded(inputs, drain=options.drain is not False)
-    return Query(loop)
+        query = query_over(inputs, coordinator, runner, options, endpoint)
+        if is_streaming:
+            opened.pop_all()  # the query closes the endpoint when the stream ends
+    return query
 
 
 def _opened(

@@ -155,7 +155,7 @@ def test_the_endpoint_ends_with_a_job_that_fails_or_has_read_everything(runs: Ru
             trigger={"availableNow": True},
             metrics="localhost:0",
         )
-        addresses.append(query._loop.endpoint.url)  # type: ignore[attr-defined]
+        addresses.append(query._endpoint.url)  # type: ignore[attr-defined]
         wait(partial(_has_no_address, query))
         assert not query.is_active
         assert not is_served(addresses[-1])

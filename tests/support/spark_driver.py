@@ -18,7 +18,7 @@ from typing import Any
 from statekit.runtime.coordinator import Coordinator
 from statekit.sinks.parquet_files import _ParquetEpoch
 from statekit.spark.epoch import EpochRunner
-from statekit.spark.epoch_loop import EpochLoop
+from statekit.spark.query import Query
 from tests.support.spark_job import counting_job
 from tests.support.spark_runs import drive
 
@@ -79,7 +79,7 @@ def arm(point: str, epoch: int) -> None:
 
 
 def announce() -> None:
-    inner = EpochLoop._on_batch
+    inner = Query._on_batch
     batches: Counter[int] = Counter()
 
     def wrapped(self: Any, df: Any, batch: int) -> None:
@@ -90,7 +90,7 @@ def announce() -> None:
             print("ready 2", flush=True)
         inner(self, df, batch)
 
-    EpochLoop._on_batch = wrapped  # type: ignore[method-assign]
+    Query._on_batch = wrapped  # type: ignore[method-assign]
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`Query`, the handle of a job on Spark, and the epochs that it runs.
+"""`Query`: a job on Spark and the epochs that it runs.
 
 There is one epoch per micro-batch, and there are epochs without input between and after them.
 """
@@ -10,7 +10,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -42,41 +41,55 @@ _MOST_PROGRESS = 100
 _CHECK_WATERMARK_S = 0.5
 _LONGEST_WAIT_S = 0.5
 _CHECK_SESSION_S = 1
-RUNNING: weakref.WeakValueDictionary[str, EpochLoop] = weakref.WeakValueDictionary()
-"""Epoch loops of running streams in this process, by checkpoint URL."""
-_BY_RUN: weakref.WeakValueDictionary[str, EpochLoop] = weakref.WeakValueDictionary()
-"""The same loops by the run id of Spark's query."""
+RUNNING: weakref.WeakValueDictionary[str, Query] = weakref.WeakValueDictionary()
+"""Queries of running streams in this process, by checkpoint URL."""
+_BY_RUN: weakref.WeakValueDictionary[str, Query] = weakref.WeakValueDictionary()
+"""The same queries by the run id of Spark's query."""
 
 
-@dataclass(eq=False, repr=False)
-class EpochLoop:
-    """The epochs of a job from its start to its end.
-
-    Parameters:
-        coordinator: of the checkpoint.
-        runner: runs one epoch.
-        options: of the start.
-        endpoint: serves the metrics; None for none. It is closed when the job ends.
+class Query:
+    """The handle of a running job: the epochs from its start to its end. Created by `Job.start`.
 
     Attributes:
-        query: Spark's `StreamingQuery`; None for a bounded run.
+        query: Spark's `StreamingQuery`; None for a bounded run, which has ended.
         progress: metrics of the last epochs, oldest first.
     """
 
-    coordinator: Coordinator
-    _runner: EpochRunner
-    _options: StartOptions
-    endpoint: Endpoint | None = None
-    query: StreamingQuery | None = None
-    progress: deque[Progress] = field(default_factory=partial(deque, maxlen=_MOST_PROGRESS))
-    _stream: StreamingQuery | None = None
-    _idle: threading.Thread | None = None
-    _first_error: BaseException | None = None
-    _stopped: threading.Event = field(default_factory=threading.Event)
-    # Micro-batches run in Spark's thread, heartbeats in one of ours: one epoch at a time.
-    _lock: threading.RLock = field(default_factory=threading.RLock)
-    _no_input: Mapping[str, DataFrame] = field(default_factory=dict)
-    _last_epoch_s: float = field(default_factory=stopwatch_s)
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        runner: EpochRunner,
+        options: StartOptions,
+        endpoint: Endpoint | None,
+    ) -> None:
+        self.query: StreamingQuery | None = None
+        self.progress: deque[Progress] = deque(maxlen=_MOST_PROGRESS)
+        self._coordinator = coordinator
+        self._runner = runner
+        self._options = options
+        self._endpoint = endpoint  # closed when the job ends
+        self._stream: StreamingQuery | None = None
+        self._idle: threading.Thread | None = None
+        self._first_error: BaseException | None = None
+        self._stopped = threading.Event()
+        # Micro-batches run in Spark's thread, heartbeats in one of ours: one epoch at a time.
+        self._lock = threading.RLock()
+        self._no_input: Mapping[str, DataFrame] = {}
+        self._last_epoch_s = stopwatch_s()
+
+    def __repr__(self) -> str:
+        epoch = "no epoch yet" if self.epoch is None else f"last epoch {self.epoch}"
+        return f"<Query of job {self._coordinator.job.name!r}: {self._state}, {epoch}>"
+
+    @property
+    def last_progress(self) -> Progress | None:
+        """Metrics of the last epoch; None before the first."""
+        return self.progress[-1] if self.progress else None
+
+    @property
+    def epoch(self) -> int | None:
+        """The number of the last epoch that this run committed."""
+        return self.progress[-1].epoch if self.progress else None
 
     @property
     def is_active(self) -> bool:
@@ -85,7 +98,7 @@ class EpochLoop:
         return is_idle_active or (self._stream is not None and self._stream.isActive)
 
     @property
-    def state(self) -> str:
+    def _state(self) -> str:
         """The current activity, in a word or two for users."""
         try:
             if self.is_active:
@@ -95,13 +108,73 @@ class EpochLoop:
             return "without a Spark session"
         return "failed" if has_error or self._first_error is not None else "ended"
 
-    def run_bounded(self, inputs: Mapping[str, DataFrame], *, drain: bool) -> None:
+    @property
+    def metrics_address(self) -> str | None:
+        """The URL that Prometheus reads; None without `metrics=`, and after the job has ended."""
+        endpoint = self._endpoint
+        return None if endpoint is None or endpoint.is_closed else endpoint.url
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        """Wait until the job ends, for at most `timeout_s` whole seconds. Return whether it has
+        ended.
+
+        Raises:
+            StatekitError: the job failed; the class says how. Errors of a user's sink are raised
+                unchanged.
+        """
+        if self._stream is None:
+            return True
+        # Spark counts whole seconds and refuses 0.
+        timeout = None if timeout_s is None else max(1, round(timeout_s))
+        try:
+            has_ended = self._stream.awaitTermination(timeout) is not False
+        except PySparkException as error:
+            self._close_endpoint()
+            raise self._failure() or translated(error) from error
+        if has_ended and self._idle is not None:
+            self._idle.join(timeout_s)
+            has_ended = not self._idle.is_alive()
+        if has_ended:
+            self._close_endpoint()
+        if has_ended and (cause := self._failure() or self._stream.exception()) is not None:
+            raise translated(cause)
+        return has_ended
+
+    def stop(self) -> None:
+        """Stop the job. The running micro-batch is abandoned; committed epochs are kept."""
+        self._stopped.set()  # so that this does not count as the end of the input
+        if self._stream is None:
+            return  # a bounded run has ended
+        self._stream.stop()
+        if self._idle is not None and self._idle is not threading.current_thread():
+            self._idle.join()  # the current epoch is completed
+        self._coordinator.close(at_once=True)
+        self._close_endpoint()
+
+    def savepoint(self, name: str) -> str:
+        """Write all state after the last committed epoch to `savepoints/<name>/` of the checkpoint.
+
+        The stream continues meanwhile. The driver does the work, one shard after the other. Returns
+        the URL of the savepoint, for `from_savepoint=`.
+
+        Raises:
+            RestoreError: the name is taken or not valid, or no epoch is committed yet.
+            CorruptCheckpointError: a file of the checkpoint is missing or altered.
+            StorageError: the store or the local disk failed; there is no savepoint.
+        """
+        repository = self._coordinator.repository
+        write_savepoint(repository, name)
+        return f"{repository.url}/{savepoint_folder(name)}"
+
+    # ----------------------------------------------------------------------------- the epochs
+
+    def _run_bounded(self, inputs: Mapping[str, DataFrame], *, drain: bool) -> None:
         """Run one epoch over static frames, and then drain."""
         self._no_input = {name: df.limit(0) for name, df in inputs.items()}
         # Spark has no log of a bounded run: this note says that outputs may have been published.
-        self.coordinator.notes_beginnings = True
+        self._coordinator.notes_beginnings = True
         try:
-            if self.coordinator.was_draining:
+            if self._coordinator.was_draining:
                 self._drain()
             self._epoch(inputs, "records")
             if drain:
@@ -110,20 +183,20 @@ class EpochLoop:
         except (PySparkException, Py4JJavaError) as error:
             raise translated(error) from error
         finally:
-            self.coordinator.close()
+            self._coordinator.close()
 
-    def start_stream(self, inputs: Mapping[str, DataFrame]) -> None:
+    def _start_stream(self, inputs: Mapping[str, DataFrame]) -> None:
         """Start Spark's query over streaming frames."""
         options, heartbeat_s = self._options, _heartbeat_s(self._options)
         self._no_input = {
             name: df.sparkSession.createDataFrame([], df.schema) for name, df in inputs.items()
         }
-        settles = any(op.declared.traits.settles for op in self.coordinator.job.operators)
+        settles = any(op.declared.traits.settles for op in self._coordinator.job.operators)
         has_idle_epochs = bool(options.drain) or settles or heartbeat_s is not None
         if has_idle_epochs:
-            self.coordinator.notes_beginnings = True
+            self._coordinator.notes_beginnings = True
         writer = merged(inputs).writeStream.foreachBatch(self._on_batch)
-        writer = writer.option("checkpointLocation", sparks_part(self.coordinator.repository))
+        writer = writer.option("checkpointLocation", sparks_part(self._coordinator.repository))
         if options.query_name is not None:
             writer = writer.queryName(options.query_name)
         if options.spark_trigger:
@@ -135,9 +208,9 @@ class EpochLoop:
         _BY_RUN[str(self._stream.runId)] = self
         if has_idle_epochs:
             self._start_idle_epochs(self._stream, heartbeat_s, settles=settles)
-        RUNNING[self.coordinator.repository.url] = self
-        if self.endpoint is not None:
-            end = partial(self._close_at_end, self._stream, self.endpoint)
+        RUNNING[self._coordinator.repository.url] = self
+        if self._endpoint is not None:
+            end = partial(self._close_at_end, self._stream, self._endpoint)
             threading.Thread(target=end, name="statekit metrics end", daemon=True).start()
 
     def _close_at_end(self, stream: StreamingQuery, endpoint: Endpoint) -> None:
@@ -153,10 +226,10 @@ class EpochLoop:
                 self._idle.join()
         endpoint.close()
 
-    def close_endpoint(self) -> None:
+    def _close_endpoint(self) -> None:
         """Stop serving metrics."""
-        if self.endpoint is not None:
-            self.endpoint.close()
+        if self._endpoint is not None:
+            self._endpoint.close()
 
     def _start_idle_epochs(
         self, stream: StreamingQuery, heartbeat_s: float | None, *, settles: bool
@@ -164,7 +237,11 @@ class EpochLoop:
         """Start the thread for epochs without input, during the stream and after it."""
         ends = self._options.ends_with_input
         end = (
-            self._drain_at_end if self._options.drain else self.settle if settles and ends else None
+            self._drain_at_end
+            if self._options.drain
+            else self._settle
+            if settles and ends
+            else None
         )
         beat = None
         if heartbeat_s is not None:
@@ -209,45 +286,7 @@ class EpochLoop:
         execution: Any = stream._jsq
         return not failed and bool(execution.streamingQuery().noNewData())
 
-    def wait(self, timeout_s: float | None) -> bool:
-        """Wait until the last epoch has ended, for at most `timeout_s` whole seconds.
-
-        Returns:
-            Whether the stream ended.
-
-        Raises:
-            StatekitError: the job failed; the class says how.
-        """
-        if self._stream is None:
-            return True
-        # Spark counts whole seconds and refuses 0.
-        timeout = None if timeout_s is None else max(1, round(timeout_s))
-        try:
-            has_ended = self._stream.awaitTermination(timeout) is not False
-        except PySparkException as error:
-            self.close_endpoint()
-            raise self.failure() or translated(error) from error
-        if has_ended and self._idle is not None:
-            self._idle.join(timeout_s)
-            has_ended = not self._idle.is_alive()
-        if has_ended:
-            self.close_endpoint()
-        if has_ended and (cause := self.failure() or self._stream.exception()) is not None:
-            raise translated(cause)
-        return has_ended
-
-    def stop(self) -> None:
-        """Stop the stream. The running micro-batch is abandoned."""
-        self._stopped.set()  # so that this does not count as the end of the input
-        if self._stream is None:
-            return  # a bounded run has ended
-        self._stream.stop()
-        if self._idle is not None and self._idle is not threading.current_thread():
-            self._idle.join()  # the current epoch is completed
-        self.coordinator.close(at_once=True)
-        self.close_endpoint()
-
-    def failure(self) -> BaseException | None:
+    def _failure(self) -> BaseException | None:
         """Return the first error of an epoch. Later errors are consequences of ending the query."""
         return None if self._first_error is None else translated(self._first_error)
 
@@ -265,19 +304,19 @@ class EpochLoop:
                 raise
 
     def _batch_epoch(self, df: DataFrame, batch: int) -> None:
-        last = self.coordinator.last
+        last = self._coordinator.last
         committed = -1 if last is None or last.batch is None else last.batch
         if batch <= committed:
             return  # committed before a crash, and Spark had not logged the end yet
         if batch != committed + 1:
-            self.coordinator.check_owner()
+            self._coordinator.check_owner()
             raise RestoreError(
                 f"Spark is at micro-batch {batch}, the state at {committed}: Spark's part of "
-                f"{self.coordinator.repository.url} is ahead. Restore both parts from the same "
+                f"{self._coordinator.repository.url} is ahead. Restore both parts from the same "
                 "backup, or start with a new checkpoint"
             )
         self._finish_idle()
-        self._epoch(split(df, self.coordinator.job), f"batch {batch}", batch)
+        self._epoch(split(df, self._coordinator.job), f"batch {batch}", batch)
 
     def _beat(self, interval_s: float, may_run: Callable[[], bool]) -> float:
         """Run an epoch if the last one was at least `interval_s` ago.
@@ -299,8 +338,8 @@ class EpochLoop:
         A micro-batch that was begun keeps its epoch. The first epoch needs records: nothing is due
         before them, and they get the initial state.
         """
-        note = self.coordinator.note
-        if self.coordinator.last is None and note is None:
+        note = self._coordinator.note
+        if self._coordinator.last is None and note is None:
             return False
         if self._stream is None or self._stopped.is_set() or self._first_error is not None:
             return False
@@ -309,13 +348,13 @@ class EpochLoop:
     def _needs_final_epochs(self) -> bool:
         """Return whether the watermark would advance while Spark has no more records."""
         waits = self._stream is not None and not self._stream.status["isDataAvailable"]
-        return self._is_free() and waits and self.coordinator.would_advance
+        return self._is_free() and waits and self._coordinator.would_advance
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """Run all due epochs without input, after all input was read."""
         with self._lock:
             self._finish_idle()
-            while self.coordinator.would_advance and not self._stopped.is_set():
+            while self._coordinator.would_advance and not self._stopped.is_set():
                 self._epoch(self._no_input, "idle")
 
     def _drain_at_end(self) -> None:
@@ -325,12 +364,12 @@ class EpochLoop:
     def _drain(self) -> None:
         """Advance event time to its end. This takes one epoch per operator of the longest chain."""
         self._finish_idle()
-        while not (self.coordinator.is_drained or self._stopped.is_set()):
+        while not (self._coordinator.is_drained or self._stopped.is_set()):
             self._epoch(self._no_input, "drain")
 
     def _finish_idle(self) -> None:
         """Complete an idle epoch that began before a crash."""
-        note = self.coordinator.note
+        note = self._coordinator.note
         if note is not None and note.what == "idle":
             self._epoch(self._no_input, "idle")
 
@@ -338,12 +377,12 @@ class EpochLoop:
         with self._lock:
             begun_s = stopwatch_s()
             self._runner.run(inputs, what=what, batch=batch)
-            manifest = self.coordinator.last
+            manifest = self._coordinator.last
             assert manifest is not None
             self._last_epoch_s = stopwatch_s()
             seconds = self._last_epoch_s - begun_s
-            self.coordinator.metrics.committed(manifest, seconds)
-            self.progress.append(_progress(self.coordinator, manifest, batch, seconds))
+            self._coordinator.metrics.committed(manifest, seconds)
+            self.progress.append(_progress(self._coordinator, manifest, batch, seconds))
 
 
 class WholeQuery(StreamingQuery):
@@ -354,13 +393,13 @@ class WholeQuery(StreamingQuery):
     Parameters:
         query: Spark's own.
         idle: the thread that runs the epochs.
-        loop: all epochs.
+        all_epochs: the query with all epochs.
     """
 
-    def __init__(self, query: StreamingQuery, idle: threading.Thread, loop: EpochLoop) -> None:
+    def __init__(self, query: StreamingQuery, idle: threading.Thread, all_epochs: Query) -> None:
         super().__init__(query._jsq)
         self._idle = idle
-        self._loop = loop
+        self._all_epochs = all_epochs
 
     @property
     def isActive(self) -> bool:
@@ -372,84 +411,37 @@ class WholeQuery(StreamingQuery):
             self._idle.join(timeout)
         if self._idle.is_alive():
             return False
-        if ended is not False and (error := self._loop.failure()) is not None:
+        if ended is not False and (error := self._all_epochs._failure()) is not None:
             raise error
         return ended
 
     def processAllAvailable(self) -> None:
         super().processAllAvailable()
-        self._loop.settle()
+        self._all_epochs._settle()
 
 
-class Query:
-    """The handle of a running job."""
+def query_over(
+    inputs: Mapping[str, DataFrame],
+    coordinator: Coordinator,
+    runner: EpochRunner,
+    options: StartOptions,
+    endpoint: Endpoint | None,
+) -> Query:
+    """Start a job over streaming frames, or run it over static ones. Return its query.
 
-    def __init__(self, loop: EpochLoop) -> None:
-        self._loop = loop
-
-    def __repr__(self) -> str:
-        epoch = "no epoch yet" if self.epoch is None else f"last epoch {self.epoch}"
-        return f"<Query of job {self._loop.coordinator.job.name!r}: {self._loop.state}, {epoch}>"
-
-    @property
-    def query(self) -> StreamingQuery | None:
-        """Spark's `StreamingQuery`; None for a bounded run, which has ended."""
-        return self._loop.query
-
-    @property
-    def progress(self) -> deque[Progress]:
-        """Metrics of the last epochs, oldest first."""
-        return self._loop.progress
-
-    @property
-    def last_progress(self) -> Progress | None:
-        """Metrics of the last epoch; None before the first."""
-        return self.progress[-1] if self.progress else None
-
-    @property
-    def epoch(self) -> int | None:
-        """The number of the last epoch that this run committed."""
-        return self.progress[-1].epoch if self.progress else None
-
-    @property
-    def is_active(self) -> bool:
-        """True if more epochs may follow."""
-        return self._loop.is_active
-
-    @property
-    def metrics_address(self) -> str | None:
-        """The URL that Prometheus reads; None without `metrics=`, and after the job has ended."""
-        endpoint = self._loop.endpoint
-        return None if endpoint is None or endpoint.is_closed else endpoint.url
-
-    def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until the job ends, for at most `timeout_s` whole seconds. Return whether it has
-        ended.
-
-        Raises:
-            StatekitError: the job failed; the class says how. Errors of a user's sink are raised
-                unchanged.
-        """
-        return self._loop.wait(timeout_s)
-
-    def stop(self) -> None:
-        """Stop the job. The running micro-batch is abandoned; committed epochs are kept."""
-        self._loop.stop()
-
-    def savepoint(self, name: str) -> str:
-        """Write all state after the last committed epoch to `savepoints/<name>/` of the checkpoint.
-
-        The stream continues meanwhile. The driver does the work, one shard after the other. Returns
-        the URL of the savepoint, for `from_savepoint=`.
-
-        Raises:
-            RestoreError: the name is taken or not valid, or no epoch is committed yet.
-            CorruptCheckpointError: a file of the checkpoint is missing or altered.
-            StorageError: the store or the local disk failed; there is no savepoint.
-        """
-        repository = self._loop.coordinator.repository
-        write_savepoint(repository, name)
-        return f"{repository.url}/{savepoint_folder(name)}"
+    Parameters:
+        inputs: the frames, either all streaming or all static.
+        coordinator: of the checkpoint.
+        runner: runs one epoch.
+        options: of the start.
+        endpoint: serves the metrics; None for none. A stream closes it when it ends.
+    """
+    query = Query(coordinator, runner, options, endpoint)
+    if any(df.isStreaming for df in inputs.values()):
+        query._start_stream(inputs)
+    else:
+        query._run_bounded(inputs, drain=options.drain is not False)
+    return query
 
 
 def progress_of(event: QueryProgressEvent) -> Progress | None:
@@ -477,8 +469,8 @@ def progress_of(event: QueryProgressEvent) -> Progress | None:
         ...         if progress is not None:
         ...             print(progress.metrics["statekit_epoch"], event.progress.durationMs)
     """
-    loop = _BY_RUN.get(str(event.progress.runId))
-    progress = () if loop is None else tuple(loop.progress)
+    query = _BY_RUN.get(str(event.progress.runId))
+    progress = () if query is None else tuple(query.progress)
     batch = event.progress.batchId
     return next((epoch for epoch in reversed(progress) if epoch.batch == batch), None)
 

@@ -21,8 +21,8 @@ from statekit.cli.tables import (
 )
 from statekit.clock import stopwatch_s
 from statekit.job.loader import load_job
-from statekit.maintenance.rescale import Rescaled, declared_states, rescale_offline
-from statekit.maintenance.rescale_plan import (
+from statekit.maintenance.rescale.offline import Rescaled, declared_states, rescale_offline
+from statekit.maintenance.rescale.plan import (
     Load,
     Move,
     OperatorPlan,
@@ -93,7 +93,9 @@ def rescale(
     else:
         begun = stopwatch_s()
         with progress_bar("bytes") as progress:
-            done = rescale_offline(repository, to, job=job, progress=progress)
+            done = rescale_offline(
+                repository, to, job=job, progress=lambda done: progress(done, None)
+            )
         _print_done(done, stopwatch_s() - begun)
 
 
@@ -178,14 +180,6 @@ def _print_done(done: Rescaled, seconds: float) -> None:
         out.print(f"parallelism is {before.parallelism} already: nothing to do")
         return
     out.print(f"verified {done.files:,} files, {done.bytes:,} bytes, in {seconds:.2f} s")
-    for operator, sums in done.sums.items():
-        rows = after.operators[operator].rows
-        for state, total in sums.items():
-            row_count = f"{rows[state]:,} rows, " if state in rows else ""
-            say(
-                f"  {operator}.{state}: {row_count}{total.mutations:,} mutations, checksum "
-                f"{total.checksum:016x}"
-            )
     out.print(
         f"parallelism {before.parallelism} → {after.parallelism}, committed as epoch {after.epoch}"
     )

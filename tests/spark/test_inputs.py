@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import statekit as sk
 from statekit.checkpoint.repository import Repository
-from statekit.maintenance.rescale import rescale_offline
+from statekit.maintenance.rescale.offline import rescale_offline
 from statekit.spark.epoch import EpochRunner
 from statekit.testing import Harness
 from tests.support import spark_driver

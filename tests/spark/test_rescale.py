@@ -10,7 +10,7 @@ import pytest
 import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.errors import RestoreError
-from statekit.maintenance.rescale import rescale_offline
+from statekit.maintenance.rescale.offline import rescale_offline
 from tests.support import spark_driver
 from tests.support.spark_drivers import KillableProcess
 from tests.support.spark_job import EVENT_SCHEMA, Event, by_word, counted, counting_job, events

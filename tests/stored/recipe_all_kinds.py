@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 import statekit as sk
 from statekit.checkpoint.repository import Repository
-from statekit.maintenance.rescale import rescale_offline
+from statekit.maintenance.rescale.offline import rescale_offline
 from statekit.maintenance.savepoint.write import write_savepoint
 
 __all__ = ["DAY_US", "HOUR", "NOON", "Inputs", "Told", "build_first", "build_job", "given", "make"]

@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple
 import statekit as sk
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.repository import Repository
-from statekit.maintenance.rescale import rescale_offline
+from statekit.maintenance.rescale.offline import rescale_offline
 from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.uploader import uploader

@@ -21,7 +21,7 @@ from statekit.checkpoint.paths import SPARK
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
 from statekit.job.options import RunOptions
-from statekit.maintenance.rescale import rescale_offline
+from statekit.maintenance.rescale.offline import rescale_offline
 from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.runtime.local import LocalRunner
 from statekit.timestamp import datetime_to_micros

@@ -48,6 +48,7 @@ RANKS = [
     "maintenance",
     "maintenance/savepoint",
     "maintenance/verify",
+    "maintenance/rescale",
     "maintenance/diff",
     "runtime",
     "spark",

@@ -22,7 +22,7 @@ from statekit.checkpoint.shard_layout import rescaled, standing
 from statekit.errors import ProcessError, RescaleError
 from statekit.job.options import RunOptions
 from statekit.keygroup import group_range, key_group, shard_of_group
-from statekit.maintenance.rescale import rescale_offline
+from statekit.maintenance.rescale.offline import rescale_offline
 from statekit.runtime.local import LocalRunner
 from statekit.testing import Harness
 from statekit.working_copy.copies import DiskCopies

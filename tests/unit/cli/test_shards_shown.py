@@ -14,8 +14,8 @@ from statekit.checkpoint.repository import Repository
 from statekit.cli import inspect as cli_inspect
 from statekit.cli import rescale as cli_rescale
 from statekit.cli import rollback as cli_rollback
-from statekit.maintenance.rescale import rescale_offline
-from statekit.maintenance.rescale_plan import plan_of_rescale
+from statekit.maintenance.rescale.offline import rescale_offline
+from statekit.maintenance.rescale.plan import plan_of_rescale
 from statekit.maintenance.sizes import OperatorSizes, counted_sizes, stored_sizes
 from statekit.query.reader import CheckpointReader
 from tests.support.printed import printed

@@ -16,7 +16,7 @@ import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.errors import StateSchemaError, StateTypeError
 from statekit.maintenance.migrate import Migration
-from statekit.maintenance.rescale import rescale_offline
+from statekit.maintenance.rescale.offline import rescale_offline
 from statekit.maintenance.rewrite import rewrite_checkpoint
 from statekit.maintenance.savepoint.format import Savepoint
 from statekit.maintenance.savepoint.restore import import_savepoint

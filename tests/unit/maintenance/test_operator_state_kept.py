@@ -14,7 +14,7 @@ from statekit.checkpoint.repository import Repository
 from statekit.cli.diff import source_of
 from statekit.maintenance.diff.compare import compare
 from statekit.maintenance.migrate import Migration
-from statekit.maintenance.rescale import rescale_offline
+from statekit.maintenance.rescale.offline import rescale_offline
 from statekit.maintenance.rewrite import rewrite_checkpoint
 from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.query.reader import CheckpointReader

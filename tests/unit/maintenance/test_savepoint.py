@@ -28,7 +28,7 @@ from statekit.errors import (
     StorageError,
 )
 from statekit.maintenance.migrate import Migration
-from statekit.maintenance.rescale import rescale_offline
+from statekit.maintenance.rescale.offline import rescale_offline
 from statekit.maintenance.rewrite import rewrite_checkpoint
 from statekit.maintenance.savepoint import write as writing
 from statekit.maintenance.savepoint.format import Savepoint, SavepointFile

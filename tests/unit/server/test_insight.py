@@ -15,7 +15,7 @@ import pytest
 
 import statekit as sk
 from statekit.checkpoint.repository import Repository
-from statekit.maintenance.rescale import rescale_offline
+from statekit.maintenance.rescale.offline import rescale_offline
 from tests.support.served import Sale, open_requests, sell, server
 from tests.support.waiting import until
 

@@ -19,7 +19,7 @@ from statekit.checkpoint.restore_plan import local_rows
 from statekit.codec.value_codec import value_codec
 from statekit.functions.state_parameters import state_spec
 from statekit.keygroup import key_group
-from statekit.maintenance.rescale import rescale_offline
+from statekit.maintenance.rescale.offline import rescale_offline
 from statekit.maintenance.sizes import counted_sizes
 from statekit.query.reader import CheckpointReader
 from statekit.state.redistribution import moved_rows

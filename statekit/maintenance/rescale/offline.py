@@ -6,26 +6,20 @@ on the new one. A killed process has changed nothing, and can be started again.
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Collection, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from statekit.backend.change_file_sums import MutationSum, MutationSums
 from statekit.backend.interface import MemoryBackend, StateSize
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
 from statekit.checkpoint.offline import check_at_rest, last_epoch
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.restore_plan import RestorePlan, apply_plan, restore_plan
-from statekit.checkpoint.sealed_json import FileRef
+from statekit.checkpoint.restore_plan import apply_plan, restore_plan
 from statekit.checkpoint.shard_layout import rescaled
 from statekit.clock import now_us, unique_id
-from statekit.errors import CorruptCheckpointError
+from statekit.errors import CorruptCheckpointError, StorageError
 from statekit.job.compatibility import check_job_name, next_job_file
 from statekit.job.job import Job
-from statekit.maintenance.rewrite import Progress
+from statekit.maintenance.verify.verify import Progress, verify
 from statekit.state.base import StateSpec
 from statekit.state.redistribution import check_type, redistributed, rule_of
 
@@ -38,14 +32,12 @@ class Rescaled:
         before: the last epoch before.
         after: the committed epoch; `before` if it has the parallelism already.
         files, bytes: number of verified files and bytes.
-        sums: mutations and checksum per operator and state, equal in both layouts.
     """
 
     before: EpochManifest
     after: EpochManifest
     files: int = 0
     bytes: int = 0
-    sums: dict[str, dict[str, MutationSum]] = field(default_factory=dict)
 
 
 def rescale_offline(
@@ -53,14 +45,14 @@ def rescale_offline(
     parallelism: int,
     *,
     job: Job | None = None,
-    progress: Progress = lambda done, total: None,
+    progress: Progress = lambda done: None,
 ) -> Rescaled:
-    """Give a checkpoint another parallelism, in a separate epoch.
+    """Give a checkpoint another parallelism, in a separate epoch. All files are verified before.
 
     Parameters:
         parallelism: shards per operator.
         job: the job of the checkpoint; None uses only what is stored.
-        progress: called with the progress.
+        progress: called with the number of verified bytes.
 
     Raises:
         RestoreError: nothing is committed yet, an epoch was begun and must be completed first, or
@@ -69,6 +61,7 @@ def rescale_offline(
             of the job for it take another type than is stored.
         StateSchemaError: the job's states are not those of the checkpoint.
         CorruptCheckpointError: a file is missing or altered.
+        StorageError: the store did not return a file.
         FencedError: a job committed an epoch meanwhile.
     """
     last, stored = last_epoch(repository)
@@ -78,18 +71,20 @@ def rescale_offline(
         return Rescaled(last, last)
     check_at_rest(repository, last)
     planned = redistributed(repository, last, planned, stored.operators, specs)
-    done = Rescaled(last, planned)
     local = {op.name: [s.name for s in op.states if s.is_local] for op in stored.operators}
-    _verify(repository, done, local, progress)
+    files, size = _verified(repository, last, progress)
+    for name, operator in last.operators.items():
+        _check_layout(name, operator, planned.operators[name], local.get(name, []))
+        _check_redistributed(repository, name, last, planned, local.get(name, []))
     check_at_rest(repository, last)  # verifying takes its time
-    done.after = planned.model_copy(update={"writer": unique_id(), "committed_at_us": now_us()})
-    repository.commit(done.after)
-    if repository.manifest(done.after.epoch) != done.after:
+    after = planned.model_copy(update={"writer": unique_id(), "committed_at_us": now_us()})
+    repository.commit(after)
+    if repository.manifest(after.epoch) != after:
         raise CorruptCheckpointError(
-            f"epoch {done.after.epoch} of {repository.url} does not read back as it was written: "
+            f"epoch {after.epoch} of {repository.url} does not read back as it was written: "
             "check the store; the epoch before it is intact"
         )
-    return done
+    return Rescaled(last, after, files, size)
 
 
 def declared_states(
@@ -120,64 +115,18 @@ def declared_states(
 # ----------------------------------------------------------------------------------- verification
 
 
-def _verify(
-    repository: Repository, done: Rescaled, local: dict[str, list[str]], progress: Progress
-) -> None:
-    """Compare the new layout with the old one: every file is intact, and every mutation is in
-    exactly one shard.
+def _verified(repository: Repository, last: EpochManifest, progress: Progress) -> tuple[int, int]:
+    """Verify all files of an epoch, and return their number and bytes.
 
-    Parameters:
-        local: per operator, its operator state, which was redistributed.
+    Raises:
+        CorruptCheckpointError: a file is missing or altered.
+        StorageError: the store did not return a file.
     """
-    before, after = done.before, done.after
-    groups = before.key_groups
-    plans = {
-        name: restore_plan(repository, before, name, 0, groups - 1) for name in before.operators
-    }
-    files = {
-        name: dict.fromkeys([*plan.change_files, *_base_files(plan)])
-        for name, plan in plans.items()
-    }
-    total = sum(ref.size for refs in files.values() for ref in refs)
-    for name, plan in plans.items():
-        sums = MutationSums(groups)
-        for size in _read(repository, files[name], frozenset(plan.change_files), sums):
-            done.files += 1
-            done.bytes += size
-            progress(done.bytes, total)
-        done.sums[name] = {state: sums.of(state, 0, groups - 1) for state in sums.states}
-        _check_layout(name, before.operators[name], after.operators[name], local.get(name, []))
-        _check_redistributed(repository, name, plan, done, local.get(name, []))
-
-
-def _base_files(plan: RestorePlan) -> Iterator[FileRef]:
-    """Yield RocksDB's own files of all bases."""
-    for base in plan.bases:
-        for database in base.databases:
-            yield from database.files.values()
-
-
-def _read(
-    repository: Repository,
-    refs: Iterable[FileRef],
-    change_files: Collection[FileRef],
-    sums: MutationSums,
-) -> Iterator[int]:
-    """Verify every byte of these files, add the mutations of change files to `sums`, and yield the
-    size of each file.
-    """
-    adding = threading.Lock()
-
-    def read(ref: FileRef) -> int:
-        with repository.open_verified(ref) as file:
-            if ref in change_files:
-                file_sums = MutationSums.of_file(file, repository.at(ref.path), sums.groups)
-                with adding:
-                    sums.update(file_sums)
-        return ref.size
-
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
-        yield from threads.map(read, refs)
+    verification = verify(repository, epoch=last.epoch, rows=False, progress=progress)
+    for finding in verification.findings:
+        error = StorageError if finding.kind == "unreadable" else CorruptCheckpointError
+        raise error(f"{finding.what}. The parallelism was not changed")
+    return verification.files, verification.bytes
 
 
 def _check_layout(name: str, before: OperatorEpoch, after: OperatorEpoch, local: list[str]) -> None:
@@ -200,17 +149,14 @@ def _check_layout(name: str, before: OperatorEpoch, after: OperatorEpoch, local:
 
 
 def _check_redistributed(
-    repository: Repository, name: str, plan: RestorePlan, done: Rescaled, local: list[str]
+    repository: Repository, name: str, last: EpochManifest, planned: EpochManifest, local: list[str]
 ) -> None:
-    """Check that the new shards have exactly the redistributed operator state.
-
-    Parameters:
-        plan: the restore plan of the operator before.
-    """
-    after, backend = done.after.operators[name], MemoryBackend(local)
-    waiting = [ref for shard in after.shards for ref in shard.redistributed]
+    """Check that the new shards have exactly the redistributed operator state."""
+    after, backend = planned.operators[name], MemoryBackend(local)
+    plan = restore_plan(repository, last, name, 0, last.key_groups - 1)
     apply_plan(repository, backend, plan.without_bases(only_local=True))
-    repository.replay(backend, waiting, 0, done.after.key_groups - 1)
+    waiting = [ref for shard in after.shards for ref in shard.redistributed]
+    repository.replay(backend, waiting, 0, planned.key_groups - 1)
     rows, size = after.rows, after.bytes
     expected = {state: StateSize(rows.get(state, 0), size.get(state, 0)) for state in local}
     if (actual := backend.sizes()) != expected:

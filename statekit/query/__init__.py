@@ -1,7 +1,7 @@
 """Reading state from outside of a job: `reader`, tables, change feed and replica.
 
-Nothing here writes to a checkpoint, except the leases of readers. May import `job` and whatever
-that may import.
+Nothing here writes to a checkpoint, except the leases of readers. May import `job`,
+`checkpoint/leases` and whatever those may import.
 """
 
 from __future__ import annotations

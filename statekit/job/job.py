@@ -347,7 +347,7 @@ class Job(Plan):
             metrics: serve metrics for Prometheus from the driver until the job ends, at a port of
                 the loopback address, such as 9464, or at an address, such as "0.0.0.0:9464". Port 0
                 is a free one; `metrics_address` of the query has the address. Needs the extra
-                `metrics`. docs/operate/operations.md describes each metric.
+                `metrics`. docs/operate/monitoring.md describes each metric.
             record: keep the records of shards, for `statekit replay`.
 
         Returns:

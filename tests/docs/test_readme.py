@@ -54,11 +54,11 @@ def test_the_spark_examples_of_a_page_run(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    page = (DOCS / "guide" / "reading-state.md").read_text()
+    page = (DOCS / "guide" / "tables.md").read_text()
     first, on_spark = _RUN.search(page), _RUN_ON_SPARK.search(page)
     assert first is not None
     assert on_spark is not None
-    run("reading-state.md", [first[1], on_spark[1]], spark=spark)
+    run("tables.md", [first[1], on_spark[1]], spark=spark)
 
 
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: str(page.name))

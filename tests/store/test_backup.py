@@ -80,7 +80,7 @@ class Copied:
                 self.advance(1)
 
     def in_order(self) -> None:
-        """The procedure of docs/operate/operations.md."""
+        """The procedure of docs/operate/backup.md."""
         self.files("epochs")
         self.job_files()
         self.files("data")

@@ -23,6 +23,9 @@ EXAMPLES = _RUN.findall(README)
 ON_SPARK = DOCS / "guide" / "from-spark.md"
 TWO_SCREENS = 100
 """Lines."""
+LONGEST_PAGE = 3_000
+"""Words."""
+FORMAT = DOCS / "reference" / "format.md"
 FOLDERS = ("start", "guide", "reference", "operate", "internals")
 PAGES = [page for folder in FOLDERS for page in sorted((DOCS / folder).glob("*.md"))]
 WITH_EXAMPLES = [page for page in PAGES if _RUN.search(page.read_text()) and page != ON_SPARK]
@@ -120,6 +123,11 @@ def test_every_page_longer_than_two_screens_has_a_table_of_contents() -> None:
         text = page.read_text()
         if text.count("\n") > TWO_SCREENS:
             assert "\nContents: [" in text, page.name
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p != FORMAT], ids=lambda page: str(page.name))
+def test_a_page_has_at_most_three_thousand_words(page: Path) -> None:
+    assert len(page.read_text().split()) <= LONGEST_PAGE, "divide it by what a reader wants to do"
 
 
 def test_every_decision_is_listed_with_its_title() -> None:

@@ -36,7 +36,7 @@ def demo(
     from statekit.demo import play, run_demo
 
     if serve:
-        if importlib.util.find_spec("fastapi") is None:
+        if importlib.util.find_spec("starlette") is None:
             raise StatekitError("--serve needs the server: pip install 'statekit[demo]'")
         play(directory, pace, port)
         return

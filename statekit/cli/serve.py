@@ -83,8 +83,8 @@ def serve_checkpoints(
 
     Needs the extra `server` (pip install 'statekit\\[server]').
     """
-    if importlib.util.find_spec("fastapi") is None or importlib.util.find_spec("uvicorn") is None:
-        raise StatekitError("serve needs FastAPI and uvicorn: pip install 'statekit[server]'")
+    if importlib.util.find_spec("starlette") is None or importlib.util.find_spec("uvicorn") is None:
+        raise StatekitError("serve needs Starlette and uvicorn: pip install 'statekit[server]'")
     from statekit.server.limits import Limits
     from statekit.server.serve import ServerOptions, named_checkpoints
     from statekit.server.serve import serve as run

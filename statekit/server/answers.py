@@ -42,10 +42,27 @@ def value_with_facts(value: bytes, facts: Mapping[str, Any]) -> bytes:
     return b'{"value":' + value + b"," + encode(facts)[1:]
 
 
+class ReadyResponse(Response):
+    """A response of JSON whose headers are encoded already: that takes as long as a read.
+
+    Parameters:
+        body: its content.
+        tag: its weak tag.
+    """
+
+    def __init__(self, body: bytes, tag: str) -> None:
+        self.status_code, self.body, self.background = 200, body, None
+        length = (b"content-length", str(len(body)).encode())
+        self.raw_headers = [*_HEADERS, (b"etag", tag.encode()), length]
+
+
+_HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"no-cache")]
+
+
 def answer(value: Any, facts: Mapping[str, Any], if_none_match: str | None) -> Response:
     """Return the answer with a value, or 304 if the client has it."""
     encoded = encode(value)
-    headers = {"ETag": tag_of(encoded), "Cache-Control": "no-cache"}
-    if is_known(headers["ETag"], if_none_match):
-        return Response(status_code=304, headers=headers)
-    return Response(value_with_facts(encoded, facts), 200, headers, "application/json")
+    tag = tag_of(encoded)
+    if is_known(tag, if_none_match):
+        return Response(status_code=304, headers={"ETag": tag, "Cache-Control": "no-cache"})
+    return ReadyResponse(value_with_facts(encoded, facts), tag)

@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from fastapi import APIRouter, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
+from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from statekit.errors import StatekitError
+from statekit.server import assets, insight_routes, routes, state_routes
 from statekit.server.access import Access
 from statekit.server.admission import Admission
-from statekit.server.assets import router as assets_router
+from statekit.server.call import Served
 from statekit.server.callers import Callers
-from statekit.server.direct_reads import SingleReads, StoredReads
 from statekit.server.disk import Disk
+from statekit.server.documents import documents_of
 from statekit.server.hosts import KnownHosts
-from statekit.server.insight_routes import router as insight_router
 from statekit.server.limits import Limits
 from statekit.server.live import LiveChanges
 from statekit.server.metrics import Metrics
 from statekit.server.observed import MeasuredApp
-from statekit.server.openapi import Documents
-from statekit.server.openapi import router as openapi_router
 from statekit.server.places import Places
-from statekit.server.problems import Problem, bad_request, problem_of, response_of
+from statekit.server.problems import Problem, response_of
 from statekit.server.proxies import Network, TrustedProxies
 from statekit.server.rankings import Rankings
-from statekit.server.routes import Served, router
+from statekit.server.route_table import RoutedApp, RouteTable
 from statekit.server.served_job import ServedJob
 from statekit.server.sql_queries import Queries
 from statekit.server.tables import Tables
-from statekit.server.time_limit import TimeLimit
 
 _CONDITIONS = (
     *("If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since"),
@@ -51,7 +43,7 @@ _EXPOSED = (
 )
 """Headers of answers that pages of other sites may read. `_GIVEN` are those they may send."""
 
-_logger = logging.getLogger("statekit.server")
+ROUTES = RouteTable(assets.routes, state_routes.routes, routes.routes, insight_routes.routes)
 
 
 class Application:
@@ -93,20 +85,15 @@ class Application:
             places=_places(jobs, disk),
             disk=disk,
         )
-        app = FastAPI(title="statekit", lifespan=self._life, openapi_url=None)
-        app.state.served = served
-        for routes in (openapi_router, assets_router, insight_router, router):
-            app.include_router(routes)
-            app.include_router(_heads_of(routes))
-        app.state.documents = Documents(app, served)
-        _answer_problems(app)
-        limited = TimeLimit(StoredReads(app, served), limits.seconds)
-        reads = KnownHosts(SingleReads(limited, served), hosts)
-        callers = Callers(reads, access, limits.refusals_per_s)
+        table = documents_of(ROUTES, served)
+        callers = Callers(
+            KnownHosts(RoutedApp(table, served), hosts), access, limits.refusals_per_s
+        )
         self._app = TrustedProxies(MeasuredApp(_for_origins(callers, origins), metrics), proxies)
+        self._lifespan = Router(lifespan=self._life)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)
+        await (self._app if scope["type"] == "http" else self._lifespan)(scope, receive, send)
 
     def end_streams(self) -> None:
         """End all event streams, which have no end of their own, all waits, and all long work."""
@@ -117,7 +104,7 @@ class Application:
             job.end_waits()
 
     @asynccontextmanager
-    async def _life(self, _: FastAPI) -> AsyncIterator[None]:
+    async def _life(self, _: object) -> AsyncIterator[None]:
         for job in self._served.jobs.values():
             job.start()
         yield
@@ -143,17 +130,6 @@ def _for_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
     )
 
 
-def _heads_of(routes: APIRouter) -> APIRouter:
-    """Return a HEAD route for each GET route. The server leaves the content out."""
-    heads = APIRouter()
-    for route in routes.routes:
-        if isinstance(route, APIRoute) and "GET" in (route.methods or ()):
-            heads.add_api_route(
-                route.path, route.endpoint, methods=["HEAD"], include_in_schema=False
-            )
-    return heads
-
-
 class _Origins(CORSMiddleware):
     """Lets pages of allowed sites read, and answers all other sites with a problem."""
 
@@ -165,45 +141,6 @@ class _Origins(CORSMiddleware):
         return response_of(Problem(400, "forbidden_origin", detail, {"Vary": "Origin"}))
 
 
-def _answer_problems(app: FastAPI) -> None:
-    app.add_exception_handler(Problem, _of_problem)
-    app.add_exception_handler(StatekitError, _of_error)
-    app.add_exception_handler(RequestValidationError, _of_parameters)
-    app.add_exception_handler(HTTPException, _of_http)
-    app.add_exception_handler(Exception, _of_fault)
-
-
 def _places(jobs: Mapping[str, ServedJob], disk: Disk) -> Places:
     checkpoints = {f"job {alias!r}": job.checkpoint for alias, job in jobs.items()}
     return Places(checkpoints, [disk.directory, *(job.replica.directory for job in jobs.values())])
-
-
-async def _of_problem(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Problem)
-    served: Served = request.app.state.served
-    return served.refusal(error)
-
-
-async def _of_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, StatekitError)
-    return await _of_problem(request, problem_of(error))
-
-
-async def _of_parameters(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    faults = [f"{'.'.join(map(str, each['loc'][1:]))}: {each['msg']}" for each in error.errors()]
-    return response_of(bad_request("; ".join(faults)))
-
-
-async def _of_http(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    kind = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http")
-    headers = dict(error.headers or {})
-    if headers.get("Allow") == "GET":
-        headers["Allow"] = "GET, HEAD"
-    return response_of(Problem(error.status_code, kind, str(error.detail), headers))
-
-
-async def _of_fault(_: Request, error: Exception) -> Response:
-    _logger.error("a request failed", exc_info=error)
-    return response_of(Problem(500, "internal", "the server failed: its log says why"))

@@ -15,13 +15,14 @@ from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
 import xxhash
-from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from statekit.server.answers import is_known
+from statekit.server.call import Call
 from statekit.server.problems import Problem
+from statekit.server.route_table import RouteTable
 
-router = APIRouter(include_in_schema=False)
+routes = RouteTable()
 
 PAGE = "page.html"
 
@@ -62,19 +63,19 @@ def _read() -> dict[str, _Asset]:
 _ASSETS = _read()
 
 
-@router.get("/")
-async def dashboard_page(request: Request) -> Response:
+@routes.get("/", {}, is_open=True, is_shown=False)
+async def dashboard_page(request: Call) -> Response:
     """Return the dashboard."""
     return _answer(request, PAGE)
 
 
-@router.get("/assets/{path:path}")
-async def asset(path: str, request: Request) -> Response:
+@routes.get("/assets/{path:rest}", {}, is_open=True, is_shown=False)
+async def asset(request: Call, path: str) -> Response:
     """Return a file of the dashboard."""
     return _answer(request, path)
 
 
-def _answer(request: Request, path: str) -> Response:
+def _answer(request: Call, path: str) -> Response:
     found = _ASSETS.get(path)
     if found is None:
         raise Problem(404, "not_found", f"the dashboard has no file {path!r:.100}")

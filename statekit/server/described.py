@@ -5,13 +5,50 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from statekit.checkpoint.job_file import JobFile, OperatorRecord, StateRecord
 from statekit.query.view import View
+from statekit.server.served_job import Count, Facts, InstantText
 from statekit.stored_types import held_back_as_data, state_text
 
 
-def described(view: View, may_read: Callable[[str, str], bool]) -> list[dict[str, Any]]:
-    """Return the operators of a job after an epoch, as JSON.
+class DescribedState(TypedDict):
+    """A state, with its types and sizes."""
+
+    state: str
+    kind: str
+    type: str
+    is_local: bool
+    types: dict[str, Any]
+    rows: Count
+    bytes: Count
+
+
+class DescribedOperator(TypedDict):
+    """An operator and its states. `waits_for` is the source that its event time waits for."""
+
+    operator: str
+    inputs: list[str]
+    broadcasts: list[str]
+    event_time: str | None
+    has_timers: bool
+    key: list[dict[str, Any]]
+    watermark: InstantText | None
+    waits_for: dict[str, str | None] | None
+    states: list[DescribedState]
+
+
+class DescribedJob(Facts):
+    """The operators and states of a job."""
+
+    readable_epochs: list[int]
+    key_groups: int
+    operators: list[DescribedOperator]
+
+
+def described(view: View, may_read: Callable[[str, str], bool]) -> list[DescribedOperator]:
+    """Return the operators of a job after an epoch.
 
     Parameters:
         may_read: returns whether a state of an operator, or all of an operator, may be shown.
@@ -43,7 +80,9 @@ def readable_types(job: JobFile, may_read: Callable[[str, str], bool]) -> JobFil
     return job.model_copy(update={"operators": tuple(operators), "dropped": {}})
 
 
-def _operator(record: OperatorRecord, view: View, states: list[dict[str, Any]]) -> dict[str, Any]:
+def _operator(
+    record: OperatorRecord, view: View, states: list[DescribedState]
+) -> DescribedOperator:
     watermark, held = view.watermark(record.name), view.held_back(record.name)
     return {
         "operator": record.name,
@@ -58,7 +97,7 @@ def _operator(record: OperatorRecord, view: View, states: list[dict[str, Any]]) 
     }
 
 
-def _state(state: StateRecord, rows: int, size: int) -> dict[str, Any]:
+def _state(state: StateRecord, rows: int, size: int) -> DescribedState:
     return {
         "state": state.name,
         "kind": state.kind,

@@ -7,6 +7,7 @@ tokens as if it were its own site. Its requests have the name of that site.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -45,6 +46,7 @@ class KnownHosts:
         return host_of(given) in self._hosts
 
 
+@lru_cache(maxsize=64)
 def host_of(header: bytes) -> bytes:
     """Return the name in a Host header in lower case, without the port.
 

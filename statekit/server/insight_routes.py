@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request
+from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -23,54 +23,51 @@ from statekit.query.epoch_facts import EpochFacts
 from statekit.query.key_facts import key_facts
 from statekit.query.top import Measure
 from statekit.query.view import View
-from statekit.server.access import Token, forbidden
+from statekit.server.access import forbidden
 from statekit.server.answers import answer
+from statekit.server.call import Call
 from statekit.server.histories import history_of
+from statekit.server.parameters import Checksum, EpochNumber, EpochParameters, Seconds
 from statekit.server.rankings import LIMIT_MAX
 from statekit.server.reads import Part, json_of
-from statekit.server.routes import WAIT_MAX_S, Allowed, Checksum, Epoch, Jobs, Served, Waiting
-from statekit.server.served_job import ServedJob, Wanted, is_of
+from statekit.server.responses import INSIGHT, OF_A_JOB
+from statekit.server.route_table import RouteTable
+from statekit.server.served_job import Wanted, is_of
 from statekit.timestamp import instant
 
-router = APIRouter()
-
-KnownTag = Annotated[str | None, Header(alias="If-None-Match")]
-"""Tag of the value that the client has."""
+routes = RouteTable()
 
 EPOCHS_MAX = 500
 """Limit of the epochs of one answer."""
 
 
-@router.get("/{job}/epochs")
-async def epochs(
-    job: str,
-    served: Jobs,
-    token: Allowed,
-    waiter: Waiting,
-    given_tag: KnownTag = None,
-    after: Annotated[int | None, Query(ge=0, le=2**62)] = None,
-    manifest: Checksum = None,
-    limit: Annotated[int, Query(ge=1, le=EPOCHS_MAX)] = 100,
-    wait: Annotated[float, Query(ge=0, le=WAIT_MAX_S)] = 0.0,
-    operator: str | None = None,
-) -> Response:
+class _EpochsParameters(BaseModel, extra="forbid"):
+    after: EpochNumber = None
+    manifest: Checksum = None
+    limit: Annotated[int, Field(ge=1, le=EPOCHS_MAX)] = 100
+    wait: Seconds = 0.0
+    operator: str | None = None
+
+
+@routes.get("/{job}/epochs", INSIGHT, problems=OF_A_JOB)
+async def epochs(call: Call, asked: _EpochsParameters) -> Response:
     """Return the facts of the last epochs, in order; with `operator`, also the sizes of its states.
 
     With `after` and `wait`, wait for an epoch after that one, and return only the new epochs, with
     `is_continued`. If the epoch is not known, or its `manifest` has another checksum, as after the
     checkpoint was replaced, return all epochs.
     """
-    own = served.job(token, job)
+    own, after, manifest = call.job, asked.after, asked.manifest
     known = Wanted(after, manifest)
-    view = own.last() if after is None else await own.other_than(known, wait, waiter)
-    facts = await run_in_threadpool(own.history.until, view.manifest, limit)
+    view = own.last() if after is None else await own.other_than(known, asked.wait, call.waiter)
+    facts = await run_in_threadpool(own.history.until, view.manifest, asked.limit)
     is_same = manifest is None or any(is_of(each, known) for each in own.views())
     is_continued = after is not None and is_same and any(each.epoch == after for each in facts)
     if is_continued:
         facts = [each for each in facts if after is None or each.epoch > after]
-    readable = {name: _readable(token, job, view.record(name)) for name in view.operators}
-    items = [_epoch(each, readable, operator) for each in facts]
-    return answer(items, {"is_continued": is_continued, **own.facts(view)}, given_tag)
+    readable = {name: _readable(call, view.record(name)) for name in view.operators}
+    items = [_epoch(each, readable, asked.operator) for each in facts]
+    return answer(items, {"is_continued": is_continued, **own.facts(view)}, call.known_tag)
 
 
 def _epoch(facts: EpochFacts, readable: dict[str, list[str]], sized: str | None) -> dict[str, Any]:
@@ -104,23 +101,21 @@ def _epoch(facts: EpochFacts, readable: dict[str, list[str]], sized: str | None)
     }
 
 
-@router.get("/{job}/shards")
-async def shards(
-    job: str,
-    operator: str,
-    served: Jobs,
-    token: Allowed,
-    epoch: Epoch,
-    given_tag: KnownTag = None,
-    state: str | None = None,
-) -> Response:
+class _ShardsParameters(EpochParameters):
+    operator: str
+    state: str | None = None
+
+
+@routes.get("/{job}/shards", INSIGHT, problems=OF_A_JOB)
+async def shards(call: Call, asked: _ShardsParameters) -> Response:
     """Return the shards of an operator, with the rows and bytes of one state, or of the states that
     the token may read. They are null in a shard that was divided, and whose rows were not counted
     since.
     """
-    own = _job(served, token, job, operator, state)
-    view = await own.view(epoch, operator)
-    states = _readable_of(token, job, view, operator)
+    operator, state = asked.operator, asked.state
+    _check(call, operator, state)
+    view = await call.job.view(asked.wanted(call), operator)
+    states = _readable_of(call, view, operator)
     if state is not None:
         states = [_one_of(states, state, view, operator)]
     found = [
@@ -134,61 +129,54 @@ async def shards(
         for number, shard in enumerate(view.manifest.operators[operator].shards)
     ]
     value = {"key_groups": view.manifest.key_groups, "shards": found}
-    return answer(value, own.facts(view, operator), given_tag)
+    return answer(value, call.job.facts(view, operator), call.known_tag)
 
 
-@router.get("/{job}/top")
-async def top(
-    job: str,
-    operator: str,
-    request: Request,
-    served: Jobs,
-    token: Allowed,
-    epoch: Epoch,
-    given_tag: KnownTag = None,
-    state: str | None = None,
-    by: Measure = "size",
-    limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = 10,
-) -> Response:
+class _TopParameters(_ShardsParameters):
+    by: Measure = "size"
+    limit: Annotated[int, Field(ge=1, le=LIMIT_MAX)] = 10
+
+
+@routes.get("/{job}/top", INSIGHT, problems=(*OF_A_JOB, 413))
+async def top(call: Call, asked: _TopParameters) -> Response:
     """Return the largest or the most written keys of a state, or of all states that the token may
     read, and the number of rows per key group.
 
     This reads all rows, in a process of its own.
     """
-    own = _job(served, token, job, operator, state)
-    view = await own.view(epoch, operator)
+    own, token, operator, state = call.job, call.token, asked.operator, asked.state
+    _check(call, operator, state)
+    view = await own.view(asked.wanted(call), operator)
     by_key = set(view.record(operator).holds_by_key)
-    states = [name for name in _readable_of(token, job, view, operator) if name in by_key]
+    states = [name for name in _readable_of(call, view, operator) if name in by_key]
     if state is not None:
         states = [_one_of(states, state, view, operator)]
-    if not states and not token.may_read(job, operator):
-        raise forbidden(f"{job}/{operator}")
-    name = None if served.access.is_open else token.name
-    found = await served.rankings.top(request, name, own, view, operator, states, by, limit)
-    return answer(found, own.facts(view, operator), given_tag)
+    if not states and not call.may_read(operator):
+        raise forbidden(f"{own.alias}/{operator}")
+    name = None if call.served.access.is_open else token.name
+    found = await call.served.rankings.top(
+        call, name, own, view, operator, states, asked.by, asked.limit
+    )
+    return answer(found, own.facts(view, operator), call.known_tag)
 
 
-@router.get("/{job}/key")
-async def everything_of_key(
-    job: str,
-    operator: str,
-    key: str,
-    served: Jobs,
-    token: Allowed,
-    epoch: Epoch,
-    given_tag: KnownTag = None,
-) -> Response:
+class _KeyParameters(EpochParameters):
+    operator: str
+    key: str
+
+
+@routes.get("/{job}/key", INSIGHT, problems=OF_A_JOB)
+async def everything_of_key(call: Call, asked: _KeyParameters) -> Response:
     """Return the values of an operator's states for a key, their expiry times and the timers of the
     key: the first 1,000 rows of each.
     """
-    own = served.job(token, job)
-    data = json_of(key, "key")
-    view = await own.view(epoch, operator)
+    operator, data = asked.operator, json_of(asked.key, "key")
+    view = await call.job.view(asked.wanted(call), operator)
     record = view.record(operator)
-    readable = set(_readable_of(token, job, view, operator))
+    readable = set(_readable_of(call, view, operator))
     keyed = [s.name for s in record.states if not s.is_local and s.name in readable]
-    found = await served.admission.read(key_facts, view, operator, data, keyed)
-    sees_timers = found.timers is not None and token.may_read(job, operator)
+    found = await call.served.admission.read(key_facts, view, operator, data, keyed)
+    sees_timers = found.timers is not None and call.may_read(operator)
     value = {
         "key": found.key,
         "key_group": found.key_group,
@@ -205,64 +193,65 @@ async def everything_of_key(
         else None,
         "timers_cut": sees_timers and found.timers_cut,
     }
-    return answer(value, own.facts(view, operator), given_tag)
+    return answer(value, call.job.facts(view, operator), call.known_tag)
 
 
-@router.get("/{job}/history")
-async def history(
-    job: str,
-    operator: str,
-    state: str,
-    key: str,
-    request: Request,
-    served: Jobs,
-    token: Allowed,
-    given_tag: KnownTag = None,
-    entry: str | None = None,
-) -> Response:
+class _HistoryParameters(BaseModel, extra="forbid"):
+    operator: str
+    state: str
+    key: str
+    entry: str | None = None
+
+
+@routes.get("/{job}/history", INSIGHT, problems=OF_A_JOB)
+async def history(call: Call, asked: _HistoryParameters) -> Response:
     """Return the values of a state for a key in the epochs that can be read: the first value and
     each change, in order, at most 2 MB. Epochs that were rolled back are left out.
     """
-    own = served.job(token, job, operator, state)
-    data, part = json_of(key, "key"), Part(entry=entry)
+    operator, state = asked.operator, asked.state
+    own = call.served.job(call.token, call.job.alias, operator, state)
+    data, part = json_of(asked.key, "key"), Part(entry=asked.entry)
     last = own.last()
     last.state(operator, state).key_from_json(data)
     read = partial(history_of, own, operator, state, data, part)
-    found = await served.admission.run("histories", read, request)
+    found = await call.served.admission.run("histories", read, call)
     facts = {"is_cut": found.is_cut, **own.facts(last, operator)}
-    return answer(found.entries, facts, given_tag)
+    return answer(found.entries, facts, call.known_tag)
 
 
 # ------------------------------------------------------------------------------------ helpers
 
 
-def _readable(token: Token, job: str, record: OperatorRecord) -> list[str]:
+def _readable(call: Call, record: OperatorRecord) -> list[str]:
     """Return the states of an operator that a token may read. Timers and buffered records need the
     right to read all of the operator.
     """
     states = {state.name for state in record.states}
     return [
-        name
-        for name in record.holds
-        if token.may_read(job, record.name, name if name in states else "")
+        name for name in record.holds if call.may_read(record.name, name if name in states else "")
     ]
 
 
-def _readable_of(token: Token, job: str, view: View, operator: str) -> list[str]:
+def _readable_of(call: Call, view: View, operator: str) -> list[str]:
     """Return the states of an operator that a token may read, as `_readable`.
 
     Raises:
         Problem: the token may read nothing of the operator.
         QueryError: there is no such operator.
     """
-    if not token.sees(job, operator):
-        raise forbidden(f"{job}/{operator}")
-    return _readable(token, job, view.record(operator))
+    if not call.token.sees(call.job.alias, operator):
+        raise forbidden(f"{call.job.alias}/{operator}")
+    return _readable(call, view.record(operator))
 
 
-def _job(served: Served, token: Token, job: str, operator: str, state: str | None) -> ServedJob:
-    """Return a job, after checking that the token may read the state, or any state of the job."""
-    return served.job(token, job) if state is None else served.job(token, job, operator, state)
+def _check(call: Call, operator: str, state: str | None) -> None:
+    """Check that the token may read the state of a request, if it has one.
+
+    Raises:
+        Problem: the token may not read it.
+    """
+    if state is not None:
+        call.served.job(call.token, call.job.alias, operator, state)
 
 
 def _one_of(readable: list[str], state: str, view: View, operator: str) -> str:

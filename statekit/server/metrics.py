@@ -56,6 +56,7 @@ class Metrics:
             buckets=_SECONDS,
             registry=self._registry,
         )
+        self._children: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._registry.register(SampleCollector(_ServedMetrics(jobs, admission, disk).samples))
         self._registry.register(SampleCollector(self._open))
 
@@ -65,8 +66,12 @@ class Metrics:
         Parameters:
             request: its kind: the name of its route.
         """
-        self._requests.labels(request, str(status)).inc()
-        self._seconds.labels(request).observe(seconds)
+        own = self._children.get((request, status))
+        if own is None:
+            own = self._requests.labels(request, str(status)), self._seconds.labels(request)
+            self._children[request, status] = own
+        own[0].inc()
+        own[1].observe(seconds)
 
     def text(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""

@@ -14,11 +14,9 @@ from statekit.clock import stopwatch_s
 from statekit.server.callers import token_name
 from statekit.server.logs import ACCESS_LOG, printable_path
 from statekit.server.metrics import Metrics
+from statekit.server.route_table import ROUTE
 
 _access_log = logging.getLogger(ACCESS_LOG)
-
-DIRECT_READ = "statekit.direct_read"
-"""Key of the request's kind in an ASGI scope, if it was answered without the routes."""
 
 
 class MeasuredApp:
@@ -53,17 +51,11 @@ class MeasuredApp:
             self._note(scope, status, stopwatch_s() - began_s)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
-        self._metrics.answered(_kind(scope), status, seconds)
+        self._metrics.answered(scope.get(ROUTE, "none"), status, seconds)
         if _access_log.isEnabledFor(logging.INFO):
             place, address = printable_path(_place(scope)), (scope.get("client") or ("-",))[0]
             facts = (scope["method"], place, status, 1000 * seconds, address, token_name(scope))
             _access_log.info("%s %s %d %.1f ms %s %s", *facts)
-
-
-def _kind(scope: Scope) -> str:
-    """Return the kind of a request: the name of its route."""
-    direct: str | None = scope.get(DIRECT_READ)
-    return getattr(scope.get("route"), "name", "none") if direct is None else direct
 
 
 def _place(scope: Scope) -> str:

@@ -1,176 +1,307 @@
-"""OpenAPI document: the addresses of all readable states, with the types of keys and values.
+"""OpenAPI document: the routes, and the addresses of all readable states with their types.
 
-The routes of FastAPI are the same for all jobs, and have no types of keys and values. So the
-document has addresses for each state, from the job file of the last epoch. Of the generic routes it
-has only those that are not about one state. For a route that `openapi_routes` does not describe,
-FastAPI's description is used, with the problems and the security of all routes.
+It follows from the declarations of the routes. A route that is declared with `is_typed` has an
+address for each state or job that the token may read, with the types of the last epoch's job file.
 """
 
 from __future__ import annotations
 
-import gzip
 import importlib.metadata
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from fastapi import APIRouter, FastAPI, Request
-from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response
+import msgspec
+from pydantic import TypeAdapter
 
 from statekit.checkpoint.job_file import JobFile
-from statekit.server.access import Token
-from statekit.server.answers import encode, is_known, tag_of
-from statekit.server.described import readable_types
-from statekit.server.openapi_parts import HEADERS, PARAMETERS, RESPONSES, SCHEMAS, Part
-from statekit.server.openapi_routes import PATHS, of_jobs, others
-from statekit.server.openapi_states import JobPaths
-from statekit.server.problems import Problem, bad_request
-from statekit.server.routes import Allowed, Jobs, Served
+from statekit.codec.json_schema import JsonSchema, free_name
+from statekit.server.openapi_states import JobTypes, StateTypes, is_shown
+from statekit.server.parameters import SHAPES
+from statekit.server.problems import MEDIA_TYPE as PROBLEM_TYPE
+from statekit.server.problems import PROBLEMS, ProblemBody
+from statekit.server.responses import HEADERS, JSON, SHARED, TYPE, Part, answered, reference
+from statekit.server.route_table import PATH_NAME, Route, RouteTable
+from statekit.server.served_job import Facts
 
-_KEPT = 16
-"""Number of cached documents: tokens that may read different states have different ones."""
-
-_COMPRESSION = 4
-
-_TITLE = "statekit"
 _ABOUT = (
     "Committed state of stream processing jobs. Each answer is of one epoch. See "
     "docs/operate/serving.md for keys, epochs, streams of events and SQL."
 )
+_OF_ALL, _OF_TOKENS = (421, 500, 503), (401, 403, 429)
+"""Statuses of the problems of all routes, and of those that need a token."""
 
-router = APIRouter()
+_NAMES = {
+    "job": "The name of the job.",
+    "operator": "The name of the operator.",
+    "state": "The name of the state.",
+    "key": "As text. Percent-encode it.",
+    "format": "Of the file.",
+}
+"""Descriptions of the names in paths."""
 
-
-@router.get("/openapi.json")
-async def openapi(
-    request: Request,
-    served: Jobs,
-    token: Allowed,
-    job: str | None = None,
-    operator: str | None = None,
-) -> Response:
-    """Return the OpenAPI document of the states that the token may read; with `job` or `operator`,
-    only of that one.
-    """
-    documents: Documents = request.app.state.documents
-    if job is not None:
-        served.job(token, job)
-    elif operator is not None:
-        raise bad_request("operator= is of one job: give job=, too")
-    document = await run_in_threadpool(lambda: documents.document(token, job, operator))
-    headers = {
-        "ETag": document.tag,
-        "Cache-Control": "no-cache",
-        "Vary": "Authorization, Accept-Encoding",
-    }
-    if is_known(document.tag, request.headers.get("if-none-match")):
-        return Response(status_code=304, headers=headers)
-    if "gzip" not in request.headers.get("accept-encoding", ""):
-        return Response(gzip.decompress(document.zipped), 200, headers, "application/json")
-    headers["Content-Encoding"] = "gzip"
-    return Response(document.zipped, 200, headers, "application/json")
+_REQUEST_HEADERS = {
+    "If-None-Match": ("304", "The tag of the value that the client has."),
+    "If-Match": ("412", "The tag of the file that is meant."),
+    "If-Range": ("206", "The tag of the file that the parts are of; otherwise all of it is sent."),
+    "Range": ("206", "Which parts of the file."),
+}
+"""Headers of requests: the status of the answer that depends on them, and their descriptions."""
 
 
-class Document(NamedTuple):
-    """An OpenAPI document.
+class _Parameter(NamedTuple):
+    """A parameter in the document.
 
     Parameters:
-        zipped: the JSON with gzip. It takes a fiftieth, since the parts of states are alike.
-        tag: its weak tag.
+        part: for states without types.
+        shapes: as `SHAPES` in its JSON Schema; None if it does not depend on the state.
     """
 
-    zipped: bytes
-    tag: str
+    part: Part
+    shapes: Mapping[str, str | None] | None = None
+
+    def of(self, types: StateTypes | None) -> Part | None:
+        """Return the parameter of a state; None if the state does not have it."""
+        if self.shapes is None:
+            return self.part
+        shape = "any" if types is None or "any" in self.shapes else types.shape
+        if shape not in self.shapes:
+            return None
+        kind = self.shapes[shape]
+        if kind is None or types is None:
+            return self.part
+        own = {name: of for name, of in self.part.items() if name != "schema"}
+        return own | {"content": {JSON: {"schema": types.schemas[kind]}}}
 
 
-class Documents:
-    """Creates the documents of a server, and caches the last ones.
+class Document:
+    """Creates the OpenAPI documents of a route table.
 
     Parameters:
-        app: the application with the routes.
-        served: the jobs of the server.
+        table: the routes.
     """
 
-    def __init__(self, app: FastAPI, served: Served) -> None:
-        self._served = served
-        self._others = others(app.routes)
-        self._kept: OrderedDict[object, Document] = OrderedDict()
-        self._making = threading.Lock()
+    def __init__(self, table: RouteTable) -> None:
+        self._routes = [route for route in table.routes if route.is_shown]
+        self._parameters: dict[str, Part] = {}
+        self._of_query = {id(route): self._query(route) for route in self._routes}
+        self._of_headers = {id(route): self._headers(route) for route in self._routes}
+        typed = [route for route in self._routes if route.is_typed]
+        self._bodies = _of_bodies(typed)
+        others = [route for route in self._routes if not route.is_typed]
+        self._schemas = _of_bodies(others) | _of_answers(self._routes)
 
-    def document(
-        self, token: Token, job: str | None = None, operator: str | None = None
-    ) -> Document:
-        """Return the document of the states that a token may read.
+    def made(self, jobs: Mapping[str, JobFile | None], hidden: tuple[str, ...] = ()) -> Part:
+        """Return the document of some jobs.
 
         Parameters:
-            job: the only job in it; None for all.
-            operator: the only operator in it; None for all.
+            jobs: the job files with the states to show, by alias; None before the first epoch.
+            hidden: paths of routes that are left out.
         """
-        found: dict[str, tuple[str, JobFile] | None] = {}
-        for alias in self._served.jobs:
-            if token.sees(alias) and job in (None, alias):
-                found[alias] = self._job_file(alias, token, operator)
-        versions = tuple((alias, own and own[0]) for alias, own in found.items())
-        identity = (token.read, versions, operator)
-        with self._making:  # one at a time: a document of many states takes a second
-            document = self._kept.pop(identity, None)
-            if document is None:
-                files = {alias: None if own is None else own[1] for alias, own in found.items()}
-                body = encode(self._made(token, files))
-                document = Document(gzip.compress(body, _COMPRESSION), tag_of(body))
-            self._kept[identity] = document
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-        return document
-
-    def _job_file(
-        self, alias: str, token: Token, operator: str | None
-    ) -> tuple[str, JobFile] | None:
-        """Return the checksum of the job file of the last epoch, and the file with only the states
-        of the document; None before the first epoch.
-
-        Raises:
-            Problem: the operator has no state that the token may read.
-        """
-        try:
-            view = self._served.jobs[alias].last()
-        except Problem:
-            return None
-
-        def may_read(own: str, state: str) -> bool:
-            return operator in (None, own) and token.may_read(alias, own, state)
-
-        readable = readable_types(view.job_file, may_read)
-        if operator is not None and not readable.operators:
-            raise Problem(
-                404, "not_found", f"job {alias!r} has no operator {operator!r:.100} to be read"
-            )
-        return view.job_file_checksum, readable
-
-    def _made(self, token: Token, jobs: Mapping[str, JobFile | None]) -> Part:
-        paths = {**PATHS, **self._others.paths, **(of_jobs(list(jobs)) if jobs else {})}
-        if not token.may_read_all:
-            del paths["/metrics"]
-        schemas = {**SCHEMAS, **self._others.schemas}
+        paths: dict[str, Part] = {}
+        for route in self._routes:
+            is_shown = not route.is_typed and route.path not in hidden
+            if is_shown and (jobs or "job" not in route.names):
+                path = PATH_NAME.sub(r"{\1}", route.path)
+                paths.setdefault(path, {})[route.method.lower()] = self._generic(route, list(jobs))
+        schemas = dict(self._schemas)
         for alias, job in jobs.items():
             if job is not None:
-                JobPaths(alias, paths, schemas).add(job)
-        components: dict[str, Any] = {
-            "schemas": schemas,
-            "parameters": PARAMETERS,
-            "headers": HEADERS,
-            "responses": RESPONSES,
-        }
-        version = importlib.metadata.version("statekit")
-        document: Part = {
+                self.add(alias, job, paths, schemas)
+        return {
             "openapi": "3.1.0",
-            "info": {"title": _TITLE, "version": version, "description": _ABOUT},
+            "info": {
+                "title": "statekit",
+                "version": importlib.metadata.version("statekit"),
+                "description": _ABOUT,
+            },
             "paths": paths,
-            "components": components,
+            "components": {
+                "schemas": schemas,
+                "parameters": self._parameters,
+                "headers": HEADERS,
+                "responses": {**SHARED, **_PROBLEM_RESPONSES},
+            },
         }
-        if not self._served.access.is_open:
-            components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-            document["security"] = [{"token": []}]
-        return document
+
+    def add(
+        self, alias: str, job: JobFile, paths: dict[str, Part], schemas: dict[str, JsonSchema]
+    ) -> None:
+        """Add the states of a job to the paths and components of a document.
+
+        Parameters:
+            alias: its name in addresses.
+        """
+        typed = [route for route in self._routes if route.is_typed]
+        of_job, reads = JobTypes(alias, schemas), []
+        for operator in job.operators:
+            for state in operator.states:
+                if not is_shown(operator, state):
+                    continue
+                types = of_job.of(operator, state)
+                reads.append(types.schemas["read"])
+                for route in typed:
+                    if "state" in route.names:
+                        given = {"job": alias, "operator": operator.name, "state": state.name}
+                        self._add_typed(route, given, types, paths)
+        if reads:
+            shown = reads[0] if len(reads) == 1 else {"anyOf": reads}
+            types = StateTypes(f"{alias}.", "", {"read": shown})
+            for route in typed:
+                if "state" not in route.names:
+                    self._add_typed(route, {"job": alias}, types, paths)
+
+    def _add_typed(
+        self, route: Route, names: Mapping[str, str], types: StateTypes, paths: dict[str, Part]
+    ) -> None:
+        path = PATH_NAME.sub(lambda own: names.get(own[1], f"{{{own[1]}}}"), route.path)
+        parameters = [types.key_in_path(_NAMES["key"]) for name in route.names if name not in names]
+        operation = self._operation(route, parameters, types)
+        operation["operationId"] = f"{types.name}.{route.name}"
+        operation["tags"] = [".".join([*names.values()][:2])]
+        paths.setdefault(path, {})[route.method.lower()] = operation
+
+    def _generic(self, route: Route, aliases: list[str]) -> Part:
+        """Return the operation of a route that is the same for all states."""
+        parameters = []
+        for name, choices in route.names.items():
+            listed = aliases if name == "job" else choices.split("|") if choices else []
+            schema = {"enum": listed} if listed else {"type": "string"}
+            parameters.append(_in("path", name, schema, _NAMES[name], is_needed=True))
+        operation = self._operation(route, parameters, None)
+        return operation | ({"security": []} if route.is_open else {})
+
+    def _operation(
+        self, route: Route, in_path: list[Part], types: StateTypes | None
+    ) -> dict[str, Any]:
+        query = (own.of(types) for own in self._of_query[id(route)])
+        schemas: Mapping[str, Any] = {} if types is None else types.schemas
+        found: dict[str, Any] = {
+            "operationId": route.name,
+            "summary": (route.handler.__doc__ or "").partition("\n")[0],
+            "tags": ["server"],
+            "parameters": [*in_path, *filter(None, query), *self._of_headers[id(route)]],
+            "responses": _filled(dict(route.answers), schemas) | _problems(route),
+        }
+        if route.body is not None:
+            body = reference("schemas", route.body.__name__)
+            if route.is_typed:
+                body = _filled(self._bodies[route.body.__name__], schemas)
+            content = {route.body_type: {"schema": body}}
+            found["requestBody"] = {"required": True, "content": content}
+        return found
+
+    # --------------------------------------------------------------------------- parameters
+
+    def _query(self, route: Route) -> list[_Parameter]:
+        if route.query is None:
+            return []
+        schema = route.query.model_json_schema()
+        needed = schema.get("required", ())
+        found = []
+        for name, own in schema["properties"].items():
+            text = own.pop("description", "")
+            shapes = own.pop(SHAPES, None)
+            part = _in("query", name, _plain(own), text, is_needed=name in needed)
+            is_same = shapes is None or None in shapes.values()
+            found.append(_Parameter(self._shared(part) if is_same else part, shapes))
+        return found
+
+    def _headers(self, route: Route) -> list[Part]:
+        statuses = {*route.answers, *map(str, route.problems)}
+        return [
+            self._shared(_in("header", name, {"type": "string"}, text))
+            for name, (status, text) in _REQUEST_HEADERS.items()
+            if status in statuses
+        ]
+
+    def _shared(self, part: Part) -> Part:
+        """Add a parameter to the components once, and return the reference to it."""
+        for name, own in self._parameters.items():
+            if own == part:
+                return reference("parameters", name)
+        name = free_name(self._parameters, part["name"])
+        self._parameters[name] = part
+        return reference("parameters", name)
+
+
+def _in(place: str, name: str, schema: JsonSchema, text: str, *, is_needed: bool = False) -> Part:
+    """Return a parameter in the path, the query or the headers."""
+    part: Part = {"name": name, "in": place, "schema": schema}
+    return (
+        part | ({"description": text} if text else {}) | ({"required": True} if is_needed else {})
+    )
+
+
+def _plain(schema: JsonSchema) -> JsonSchema:
+    """Return the JSON Schema of a parameter without its title, and without null if it is absent."""
+    own = {name: of for name, of in schema.items() if name not in ("title", "anyOf")}
+    if own.get("default", 0) is None:
+        del own["default"]
+    for member in schema.get("anyOf", ()):
+        if member != {"type": "null"}:
+            own |= member
+    return own
+
+
+def _of_bodies(routes: list[Route]) -> dict[str, JsonSchema]:
+    """Return the JSON Schemas of the bodies of routes, by name."""
+    bodies = [route.body for route in routes if route.body is not None]
+    template = "#/components/schemas/{name}"
+    found = msgspec.json.schema_components(bodies, ref_template=template)[1]
+    for own in found.values():
+        own["description"] = own["description"].partition("\n")[0]
+    return found
+
+
+def _of_answers(routes: list[Route]) -> dict[str, JsonSchema]:
+    """Return the JSON Schemas of the answers of routes, by name."""
+    answers = {Facts, ProblemBody, *(own for route in routes for own in _types(route.answers))}
+    adapters = [
+        (own.__name__, "serialization", TypeAdapter(own))
+        for own in sorted(answers, key=lambda own: own.__name__)
+    ]
+    template = "#/components/schemas/{model}"
+    _, found = TypeAdapter.json_schemas(adapters, ref_template=template)  # type: ignore[arg-type]
+    schemas: dict[str, JsonSchema] = found["$defs"]
+    return schemas
+
+
+def _types(part: Any) -> list[Any]:
+    """Return the types in a part of the document."""
+    if isinstance(part, Mapping):
+        return [own for each in part.values() for own in _types(each)]
+    if isinstance(part, list):
+        return [own for each in part for own in _types(each)]
+    return [part] if isinstance(part, type) else []
+
+
+def _filled(part: Any, schemas: Mapping[str, JsonSchema]) -> Any:
+    """Return a part of the document with references to types, and the schemas of a state."""
+    if isinstance(part, type):
+        return reference("schemas", part.__name__)
+    if isinstance(part, list):
+        return [_filled(each, schemas) for each in part]
+    if not isinstance(part, Mapping):
+        return part
+    if TYPE in part:
+        return schemas[part[TYPE]]
+    return {name: _filled(own, schemas) for name, own in part.items()}
+
+
+# ------------------------------------------------------------------------------------ problems
+
+
+def _problem(status: int) -> Part:
+    text, kinds = PROBLEMS[status]
+    of_kind = {"type": "object", "properties": {"kind": {"enum": list(kinds)}}}
+    schema = {"allOf": [reference("schemas", ProblemBody.__name__), of_kind]}
+    return answered(text, {PROBLEM_TYPE: schema}, *(["Retry-After"] if status == 429 else []))
+
+
+_PROBLEM_RESPONSES = {f"Problem{status}": _problem(status) for status in PROBLEMS}
+
+
+def _problems(route: Route) -> Part:
+    """Return the problems of a route, by status."""
+    found = {*route.problems, *_OF_ALL, *(() if route.is_open else _OF_TOKENS)}
+    return {str(status): reference("responses", f"Problem{status}") for status in sorted(found)}

@@ -8,16 +8,52 @@ from __future__ import annotations
 
 import logging
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
+from pydantic import Field
 from starlette.responses import Response
+from typing_extensions import TypedDict
 
 from statekit.errors import QueryError, StatekitError, StateSchemaError, StateTypeError
 
 MEDIA_TYPE = "application/problem+json"
 
+PROBLEMS: dict[int, tuple[str, tuple[str, ...]]] = {
+    400: ("The request cannot be understood.", ("bad_request", "state_type", "query", "wide_ints")),
+    401: ("The request has no known token.", ("unauthorized",)),
+    403: ("The token may not read this.", ("forbidden",)),
+    404: ("There is no such thing, or nothing for the key.", ("absent", "not_found", "query")),
+    405: ("The address has no such method.", ("method_not_allowed",)),
+    409: ("The epoch is not reached.", ("behind",)),
+    410: ("The epoch can no longer be read.", ("gone",)),
+    412: ("The file is not the one that is meant.", ("precondition",)),
+    413: ("Too many keys, or too many bytes.", ("too_large",)),
+    416: ("The file has no such part.", ("range",)),
+    421: ("The server does not have this name.", ("unknown_host",)),
+    429: ("Too many requests.", ("too_many",)),
+    500: ("The server failed.", ("internal", "state_schema")),
+    503: (
+        "Nothing can be read now.",
+        (
+            *("not_ready", "too_many", "timeout", "disk_full", "closing"),
+            *("storage", "corrupt_checkpoint", "statekit"),
+        ),
+    ),
+}
+"""What each status of a problem means, and its kinds."""
+
 _logger = logging.getLogger("statekit.server")
+
+
+class ProblemBody(TypedDict):
+    """What a client gets in place of an answer (RFC 9457)."""
+
+    type: Literal["about:blank"]
+    title: str
+    status: int
+    kind: Annotated[str, Field(description="What went wrong, for programs.")]
+    detail: Annotated[str, Field(description="What went wrong and what to do.")]
 
 
 class Problem(Exception):  # noqa: N818  the term of RFC 9457

@@ -102,12 +102,15 @@ class Part(msgspec.Struct, frozen=True):
     @property
     def is_range(self) -> bool:
         """True if the request asks for a part of a list or a map."""
-        return self != Part()
+        return self is not WHOLE and self != WHOLE
 
     @property
     def rows(self) -> int:
         """Limit of entries or elements."""
         return ROWS_MAX if self.limit is None else self.limit
+
+
+WHOLE = Part()
 
 
 def page_of_keys(state: StateView[Any, Any], part: Part, cursor: str | None) -> dict[str, Any]:

@@ -11,9 +11,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
+from typing_extensions import TypedDict
 
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.epoch_id import EpochId
@@ -76,6 +78,41 @@ _FACTS_MAX = 10_000
 
 _REMEMBERED = 20
 """Number of epochs whose facts are read if the replica has skipped some epochs."""
+
+
+Count = Annotated[int, Field(ge=0)]
+InstantText = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+"""The text of a time, as ISO 8601."""
+
+
+class Facts(TypedDict):
+    """What an answer is of."""
+
+    epoch: Annotated[Count, Field(description="The epoch that the answer is of.")]
+    manifest: Annotated[
+        str,
+        Field(
+            pattern="^[0-9a-f]{32}$",
+            description="The checksum of its manifest, which identifies it: after a checkpoint was "
+            "replaced, such as by a backup, another epoch may have the same number.",
+        ),
+    ]
+    watermark: Annotated[
+        InstantText | None, Field(description="Of the operator, after that epoch.")
+    ]
+    processing_time: Annotated[InstantText, Field(description="When the epoch began.")]
+    lag_ms: Annotated[Count, Field(description="The time since then, by the server's clock.")]
+    oldest_epoch: Annotated[Count, Field(description="The oldest epoch that can be read.")]
+
+
+class JobSummary(TypedDict):
+    """The status of a job."""
+
+    job: str
+    epoch: Count | None
+    latest_epoch: Count | None
+    is_rebuilding: bool
+    has_error: bool
 
 
 class _EpochFacts(NamedTuple):
@@ -215,6 +252,8 @@ class ServedJob:
         Raises:
             Problem: there is no such epoch, or not yet; too many requests wait; or the client left.
         """
+        if wanted is LAST:
+            return self.last()
         if wanted.epoch is not None or wanted.as_of is not None:
             return await self._view_of_past(wanted)
         until_s = stopwatch_s() + wanted.wait_s
@@ -332,8 +371,8 @@ class ServedJob:
             return False
         return self._repository.manifest(epoch_id.epoch).id == epoch_id
 
-    def summary(self) -> dict[str, Any]:
-        """Return the status of the job, as JSON-able data."""
+    def summary(self) -> JobSummary:
+        """Return the status of the job."""
         status = self.replica.status()
         return {
             "job": self.alias,
@@ -343,7 +382,7 @@ class ServedJob:
             "has_error": status.error is not None,
         }
 
-    def facts(self, view: View, operator: str | None = None) -> dict[str, Any]:
+    def facts(self, view: View, operator: str | None = None) -> Facts:
         """Return the facts in every answer of an epoch: its identity, its times and its age.
 
         `lag_ms` is the time since the epoch began, by the clock of this machine. It grows while the

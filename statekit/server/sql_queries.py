@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pyarrow as pa
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
+from typing_extensions import TypedDict
 
 from statekit.errors import QueryError
 from statekit.query.child_process import WarmChild
@@ -22,7 +23,7 @@ from statekit.server.disk import Disk
 from statekit.server.priority import NICENESS
 from statekit.server.problems import Problem, bad_request
 from statekit.server.served_job import ServedJob
-from statekit.sql.run import WORKER, SqlResult, run_sql
+from statekit.sql.run import ROWS_MAX, WORKER, SqlResult, run_sql
 
 _SECONDS, _MEMORY, _ROWS = 30.0, "1GB", 10_000
 
@@ -48,10 +49,25 @@ class SqlQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     job: str
     sql: str
-    epoch: int | None = None
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=2**62)] | None = None
     manifest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")] | None = None
-    rows: int = _ROWS
+    rows: Annotated[int, msgspec.Meta(ge=1, le=ROWS_MAX)] = _ROWS
     wide_ints: Literal["decimal", "text"] | None = None
+
+
+class SqlColumn(TypedDict):
+    """A column of the result of a query."""
+
+    name: str
+    type: str
+
+
+class SqlTable(TypedDict):
+    """The result of a query. It is cut if there are more rows."""
+
+    columns: list[SqlColumn]
+    rows: list[list[Any]]
+    is_cut: bool
 
 
 def states_of(view: View) -> list[tuple[str, str]]:

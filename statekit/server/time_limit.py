@@ -1,47 +1,58 @@
-"""Time limit: the longest time from a request to the start of its answer."""
+"""Time limit: the longest time from a request to its answer."""
 
 from __future__ import annotations
 
 import asyncio
+from types import TracebackType
+from typing import Any
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from statekit.server.problems import Problem, response_of
+from statekit.server.problems import Problem
 
 
 class TimeLimit:
-    """Ends requests whose answer does not start in time. A started answer has no limit: a stream of
-    events has no end, and a file may have a slow reader.
+    """Ends tasks that take too long. Each request is a task.
+
+    One timer is for all tasks: `asyncio.timeout` would set one per request, which takes a part of
+    the time of a single read.
 
     Parameters:
-        app: the application that answers requests.
         seconds: the limit, in seconds.
     """
 
-    def __init__(self, app: ASGIApp, seconds: float) -> None:
-        self._app = app
+    def __init__(self, seconds: float) -> None:
         self._seconds = seconds
+        self._open: dict[asyncio.Task[Any], float] = {}
+        self._timer: asyncio.TimerHandle | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
+    def __enter__(self) -> None:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        self._open[task] = until_s = loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = loop.call_at(until_s, self._check)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
+    ) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if self._open.pop(task, None) is not None:
             return
-        limit = asyncio.timeout(self._seconds)
-
-        async def beginning(message: Message) -> None:
-            limit.reschedule(None)
-            await send(message)
-
-        try:
-            async with limit:
-                await self._app(scope, receive, beginning)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            problem = Problem(
+        if task.uncancel() == 0 and kind is asyncio.CancelledError:
+            raise Problem(
                 503,
                 "timeout",
                 f"the answer took more than {self._seconds:g} s: ask for less, or try again",
                 {"Connection": "close"},  # the rest of the body may still come
             )
-            await response_of(problem)(scope, receive, send)
+
+    def _check(self) -> None:
+        """End the tasks whose time is over, and wait for the end of the next one's."""
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        for task, until_s in [*self._open.items()]:  # the oldest one first
+            if until_s > loop.time():
+                self._timer = loop.call_at(until_s, self._check)
+                return
+            del self._open[task]
+            task.cancel()

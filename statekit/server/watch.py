@@ -41,15 +41,6 @@ Matches = Callable[[Any], bool]
 EVENT_STREAM = "text/event-stream"
 
 
-def asks_to_watch(accept: str | None) -> bool:
-    """Return whether a request asks for events, by its `Accept` header.
-
-    >>> asks_to_watch("text/event-stream"), asks_to_watch("*/*"), asks_to_watch(None)
-    (True, False, False)
-    """
-    return accept is not None and EVENT_STREAM in accept
-
-
 def starts_with(prefix: Any) -> Matches:
     """Return a function that checks the prefix of a key: a text, or the first parts of a key.
 

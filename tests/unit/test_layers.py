@@ -84,7 +84,6 @@ DOORS = {
     "py4j": {"spark"},
     "hypothesis": {"testing"},
     "typer": {"cli"},
-    "fastapi": {"server"},
     "starlette": {"server"},
     "uvicorn": {"server"},
     "httptools": {"query/plain_requests.py"},

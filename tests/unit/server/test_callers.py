@@ -12,19 +12,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fastapi.dependencies.models import Dependant
-from fastapi.routing import APIRoute
 from starlette.types import Message, Receive, Scope, Send
 
 import statekit as sk
 from statekit.server.access import Access
-from statekit.server.assets import router as assets_router
+from statekit.server.app import ROUTES
 from statekit.server.callers import OPEN_PAGES, Callers, address_of
-from statekit.server.insight_routes import router as insight_router
 from statekit.server.limits import Limits
-from statekit.server.openapi import router as openapi_router
 from statekit.server.proxies import client_behind, trusted_networks
-from statekit.server.routes import router
 from statekit.server.serve import ServerOptions, uvicorn_config
 from tests.support.served import Sale, sell, server
 from tests.unit.server.test_access import kind, token_file
@@ -250,16 +245,8 @@ def test_guesses_that_are_sent_at_once_are_counted_at_once(client: httpx.Client)
 
 
 def test_every_route_but_open_pages_checks_the_token() -> None:
-    routers = (openapi_router, assets_router, insight_router, router)
-    every = [route for each in routers for route in each.routes]
-    routes = [route for route in every if isinstance(route, APIRoute)]
-    without = {route.path for route in routes if not _checks(route.dependant)}
-    assert without == OPEN_PAGES | {"/assets/{path:path}"}
-
-
-def _checks(dependant: Dependant) -> bool:
-    own = getattr(dependant.call, "__name__", "") == "_token"
-    return own or any(map(_checks, dependant.dependencies))
+    without = {route.path for route in ROUTES.routes if route.is_open}
+    assert without == OPEN_PAGES | {"/assets/{path:rest}"}
 
 
 async def refusing(scope: Scope, receive: Receive, send: Send) -> None:

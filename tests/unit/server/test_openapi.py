@@ -17,7 +17,8 @@ from statekit.checkpoint.job_file import JobFile
 from statekit.codec.schema_codec import generic_key_decoder
 from statekit.job.plan import Operator
 from statekit.server.access import digest_of
-from statekit.server.openapi_states import JobPaths
+from statekit.server.app import ROUTES
+from statekit.server.openapi import Document
 from tests.support import served_types
 from tests.support.effort import SOAK
 from tests.support.openapi_document import OpenApi
@@ -275,7 +276,7 @@ def test_a_job_of_many_operators_has_a_document_that_can_be_used() -> None:
     paths: dict[str, Any] = {}
     schemas: dict[str, Any] = {}
     began_s = time.process_time()
-    JobPaths("large", paths, schemas).add(job)
+    Document(ROUTES).add("large", job, paths, schemas)
     assert time.process_time() - began_s < 10
     assert len(paths) == 100 * 20 * 3 + 1
     assert len(json.dumps([paths, schemas])) < 16_000_000
@@ -295,7 +296,7 @@ def test_names_of_components_are_of_one_thing(tmp_path: Path) -> None:
     job = JobFile(id="0" * 32, name="dots", key_groups=8, operators=operators)
     paths: dict[str, Any] = {}
     schemas: dict[str, Any] = {}
-    JobPaths("x", paths, schemas).add(job)
+    Document(ROUTES).add("x", job, paths, schemas)
     assert len([path for path in paths if path.endswith("{key}")]) == 2
     names = [operation["operationId"] for item in paths.values() for operation in item.values()]
     assert len(set(names)) == len(names)

@@ -1,0 +1,133 @@
+"""Route of the OpenAPI document, and its cache."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from collections import OrderedDict
+from typing import NamedTuple
+
+from pydantic import BaseModel, Field
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from statekit.checkpoint.job_file import JobFile
+from statekit.server.access import Token
+from statekit.server.answers import encode, is_known, tag_of
+from statekit.server.call import Call, Served
+from statekit.server.described import readable_types
+from statekit.server.openapi import Document
+from statekit.server.problems import Problem, bad_request
+from statekit.server.responses import JSON, NOT_MODIFIED, answered
+from statekit.server.route_table import RouteTable
+
+_KEPT = 16
+"""Number of cached documents: tokens that may read different states have different ones."""
+
+_COMPRESSION = 4
+
+
+class _Zipped(NamedTuple):
+    """An OpenAPI document.
+
+    Parameters:
+        zipped: the JSON with gzip. It takes a fiftieth, since the parts of states are alike.
+        tag: its weak tag.
+    """
+
+    zipped: bytes
+    tag: str
+
+
+class _DocumentParameters(BaseModel, extra="forbid"):
+    job: str | None = Field(None, description="Of this job alone.")
+    operator: str | None = Field(None, description="Of this operator of the job alone.")
+
+
+def documents_of(table: RouteTable, served: Served) -> RouteTable:
+    """Return the route of the document of a table, which the document has, too."""
+    routes = RouteTable()
+    answers = {"200": answered("The document.", {JSON: {"type": "object"}}, "ETag")}
+
+    @routes.get("/openapi.json", answers | NOT_MODIFIED, problems=(400, 404))
+    async def openapi(call: Call, asked: _DocumentParameters) -> Response:
+        """Return this document, with the states that the token may read."""
+        if asked.job is not None:
+            served.job(call.token, asked.job)
+        elif asked.operator is not None:
+            raise bad_request("operator= is of one job: give job=, too")
+        found = await run_in_threadpool(documents.of, call.token, asked.job, asked.operator)
+        vary = "Authorization, Accept-Encoding"
+        headers = {"ETag": found.tag, "Cache-Control": "no-cache", "Vary": vary}
+        if is_known(found.tag, call.known_tag):
+            return Response(status_code=304, headers=headers)
+        if "gzip" not in call.headers.get("accept-encoding", ""):
+            return Response(gzip.decompress(found.zipped), 200, headers, JSON)
+        headers["Content-Encoding"] = "gzip"
+        return Response(found.zipped, 200, headers, JSON)
+
+    complete = RouteTable(routes, table)
+    documents = _Documents(Document(complete), served)
+    return complete
+
+
+class _Documents:
+    """Creates the documents of a server, and caches the last ones."""
+
+    def __init__(self, document: Document, served: Served) -> None:
+        self._document, self._served = document, served
+        self._kept: OrderedDict[object, _Zipped] = OrderedDict()
+        self._making = threading.Lock()
+
+    def of(self, token: Token, job: str | None, operator: str | None) -> _Zipped:
+        """Return the document of the states that a token may read.
+
+        Parameters:
+            job: the only job in it; None for all.
+            operator: the only operator in it; None for all.
+        """
+        found: dict[str, tuple[str, JobFile] | None] = {}
+        for alias in self._served.jobs:
+            if token.sees(alias) and job in (None, alias):
+                found[alias] = self._job_file(alias, token, operator)
+        versions = tuple((alias, own and own[0]) for alias, own in found.items())
+        identity = (token.read, versions, operator)
+        with self._making:  # one at a time: a document of many states takes a second
+            document = self._kept.pop(identity, None)
+            if document is None:
+                files = {alias: None if own is None else own[1] for alias, own in found.items()}
+                made = self._document.made(files, () if token.may_read_all else ("/metrics",))
+                if not self._served.access.is_open:
+                    scheme = {"token": {"type": "http", "scheme": "bearer"}}
+                    made["components"] = {**made["components"], "securitySchemes": scheme}
+                    made["security"] = [{"token": []}]
+                body = encode(made)
+                document = _Zipped(gzip.compress(body, _COMPRESSION), tag_of(body))
+            self._kept[identity] = document
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return document
+
+    def _job_file(
+        self, alias: str, token: Token, operator: str | None
+    ) -> tuple[str, JobFile] | None:
+        """Return the checksum of the job file of the last epoch, and the file with only the states
+        of the document; None before the first epoch.
+
+        Raises:
+            Problem: the operator has no state that the token may read.
+        """
+        try:
+            view = self._served.jobs[alias].last()
+        except Problem:
+            return None
+
+        def may_read(own: str, state: str) -> bool:
+            return operator in (None, own) and token.may_read(alias, own, state)
+
+        readable = readable_types(view.job_file, may_read)
+        if operator is not None and not readable.operators:
+            raise Problem(
+                404, "not_found", f"job {alias!r} has no operator {operator!r:.100} to be read"
+            )
+        return view.job_file_checksum, readable

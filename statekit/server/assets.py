@@ -18,7 +18,7 @@ import xxhash
 from starlette.responses import Response
 
 from statekit.server.answers import is_known
-from statekit.server.call import Call
+from statekit.server.call import RouteCall
 from statekit.server.problems import Problem
 from statekit.server.route_table import RouteTable
 
@@ -64,18 +64,18 @@ _ASSETS = _read()
 
 
 @routes.get("/", {}, is_open=True, is_shown=False)
-async def dashboard_page(request: Call) -> Response:
+async def dashboard_page(request: RouteCall) -> Response:
     """Return the dashboard."""
     return _answer(request, PAGE)
 
 
 @routes.get("/assets/{path:rest}", {}, is_open=True, is_shown=False)
-async def asset(request: Call, path: str) -> Response:
+async def asset(request: RouteCall, path: str) -> Response:
     """Return a file of the dashboard."""
     return _answer(request, path)
 
 
-def _answer(request: Call, path: str) -> Response:
+def _answer(request: RouteCall, path: str) -> Response:
     found = _ASSETS.get(path)
     if found is None:
         raise Problem(404, "not_found", f"the dashboard has no file {path!r:.100}")

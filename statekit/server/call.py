@@ -1,6 +1,6 @@
 """Calls: requests on their way through a route, and the resources of the server.
 
-The handlers of all routes get a `Call`.
+The handlers of all routes get a `RouteCall`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Served:
         return response_of(self.places.hidden(problem))
 
 
-class Call(Request):
+class RouteCall(Request):
     """A request on its way through a route.
 
     Attributes:

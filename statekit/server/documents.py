@@ -14,7 +14,7 @@ from starlette.responses import Response
 from statekit.checkpoint.job_file import JobFile
 from statekit.server.access import Token
 from statekit.server.answers import encode, is_known, tag_of
-from statekit.server.call import Call, Served
+from statekit.server.call import RouteCall, Served
 from statekit.server.described import readable_types
 from statekit.server.openapi import Document
 from statekit.server.problems import Problem, bad_request
@@ -50,7 +50,7 @@ def documents_of(table: RouteTable, served: Served) -> RouteTable:
     answers = {"200": answered("The document.", {JSON: {"type": "object"}}, "ETag")}
 
     @routes.get("/openapi.json", answers | NOT_MODIFIED, problems=(400, 404))
-    async def openapi(call: Call, asked: _DocumentParameters) -> Response:
+    async def openapi(call: RouteCall, asked: _DocumentParameters) -> Response:
         """Return this document, with the states that the token may read."""
         if asked.job is not None:
             served.job(call.token, asked.job)

@@ -25,7 +25,7 @@ from statekit.query.top import Measure
 from statekit.query.view import View
 from statekit.server.access import forbidden
 from statekit.server.answers import answer
-from statekit.server.call import Call
+from statekit.server.call import RouteCall
 from statekit.server.histories import history_of
 from statekit.server.parameters import Checksum, EpochNumber, EpochParameters, Seconds
 from statekit.server.rankings import LIMIT_MAX
@@ -50,7 +50,7 @@ class _EpochsParameters(BaseModel, extra="forbid"):
 
 
 @routes.get("/{job}/epochs", INSIGHT, problems=OF_A_JOB)
-async def epochs(call: Call, asked: _EpochsParameters) -> Response:
+async def epochs(call: RouteCall, asked: _EpochsParameters) -> Response:
     """Return the facts of the last epochs, in order; with `operator`, also the sizes of its states.
 
     With `after` and `wait`, wait for an epoch after that one, and return only the new epochs, with
@@ -107,7 +107,7 @@ class _ShardsParameters(EpochParameters):
 
 
 @routes.get("/{job}/shards", INSIGHT, problems=OF_A_JOB)
-async def shards(call: Call, asked: _ShardsParameters) -> Response:
+async def shards(call: RouteCall, asked: _ShardsParameters) -> Response:
     """Return the shards of an operator, with the rows and bytes of one state, or of the states that
     the token may read. They are null in a shard that was divided, and whose rows were not counted
     since.
@@ -138,7 +138,7 @@ class _TopParameters(_ShardsParameters):
 
 
 @routes.get("/{job}/top", INSIGHT, problems=(*OF_A_JOB, 413))
-async def top(call: Call, asked: _TopParameters) -> Response:
+async def top(call: RouteCall, asked: _TopParameters) -> Response:
     """Return the largest or the most written keys of a state, or of all states that the token may
     read, and the number of rows per key group.
 
@@ -166,7 +166,7 @@ class _KeyParameters(EpochParameters):
 
 
 @routes.get("/{job}/key", INSIGHT, problems=OF_A_JOB)
-async def everything_of_key(call: Call, asked: _KeyParameters) -> Response:
+async def everything_of_key(call: RouteCall, asked: _KeyParameters) -> Response:
     """Return the values of an operator's states for a key, their expiry times and the timers of the
     key: the first 1,000 rows of each.
     """
@@ -204,7 +204,7 @@ class _HistoryParameters(BaseModel, extra="forbid"):
 
 
 @routes.get("/{job}/history", INSIGHT, problems=OF_A_JOB)
-async def history(call: Call, asked: _HistoryParameters) -> Response:
+async def history(call: RouteCall, asked: _HistoryParameters) -> Response:
     """Return the values of a state for a key in the epochs that can be read: the first value and
     each change, in order, at most 2 MB. Epochs that were rolled back are left out.
     """
@@ -222,7 +222,7 @@ async def history(call: Call, asked: _HistoryParameters) -> Response:
 # ------------------------------------------------------------------------------------ helpers
 
 
-def _readable(call: Call, record: OperatorRecord) -> list[str]:
+def _readable(call: RouteCall, record: OperatorRecord) -> list[str]:
     """Return the states of an operator that a token may read. Timers and buffered records need the
     right to read all of the operator.
     """
@@ -232,7 +232,7 @@ def _readable(call: Call, record: OperatorRecord) -> list[str]:
     ]
 
 
-def _readable_of(call: Call, view: View, operator: str) -> list[str]:
+def _readable_of(call: RouteCall, view: View, operator: str) -> list[str]:
     """Return the states of an operator that a token may read, as `_readable`.
 
     Raises:
@@ -244,7 +244,7 @@ def _readable_of(call: Call, view: View, operator: str) -> list[str]:
     return _readable(call, view.record(operator))
 
 
-def _check(call: Call, operator: str, state: str | None) -> None:
+def _check(call: RouteCall, operator: str, state: str | None) -> None:
     """Check that the token may read the state of a request, if it has one.
 
     Raises:

@@ -20,7 +20,7 @@ from statekit.server.parameters import SHAPES
 from statekit.server.problems import MEDIA_TYPE as PROBLEM_TYPE
 from statekit.server.problems import PROBLEMS, ProblemBody
 from statekit.server.responses import HEADERS, JSON, SHARED, TYPE, Part, answered, reference
-from statekit.server.route_table import PATH_NAME, Route, RouteTable
+from statekit.server.route_table import PATH_NAME, HttpRoute, RouteTable
 from statekit.server.served_job import Facts
 
 _ABOUT = (
@@ -151,7 +151,7 @@ class Document:
                     self._add_typed(route, {"job": alias}, types, paths)
 
     def _add_typed(
-        self, route: Route, names: Mapping[str, str], types: StateTypes, paths: dict[str, Part]
+        self, route: HttpRoute, names: Mapping[str, str], types: StateTypes, paths: dict[str, Part]
     ) -> None:
         path = PATH_NAME.sub(lambda own: names.get(own[1], f"{{{own[1]}}}"), route.path)
         parameters = [types.key_in_path(_NAMES["key"]) for name in route.names if name not in names]
@@ -160,7 +160,7 @@ class Document:
         operation["tags"] = [".".join([*names.values()][:2])]
         paths.setdefault(path, {})[route.method.lower()] = operation
 
-    def _generic(self, route: Route, aliases: list[str]) -> Part:
+    def _generic(self, route: HttpRoute, aliases: list[str]) -> Part:
         """Return the operation of a route that is the same for all states."""
         parameters = []
         for name, choices in route.names.items():
@@ -171,7 +171,7 @@ class Document:
         return operation | ({"security": []} if route.is_open else {})
 
     def _operation(
-        self, route: Route, in_path: list[Part], types: StateTypes | None
+        self, route: HttpRoute, in_path: list[Part], types: StateTypes | None
     ) -> dict[str, Any]:
         query = (own.of(types) for own in self._of_query[id(route)])
         schemas: Mapping[str, Any] = {} if types is None else types.schemas
@@ -192,7 +192,7 @@ class Document:
 
     # --------------------------------------------------------------------------- parameters
 
-    def _query(self, route: Route) -> list[_Parameter]:
+    def _query(self, route: HttpRoute) -> list[_Parameter]:
         if route.query is None:
             return []
         schema = route.query.model_json_schema()
@@ -206,7 +206,7 @@ class Document:
             found.append(_Parameter(self._shared(part) if is_same else part, shapes))
         return found
 
-    def _headers(self, route: Route) -> list[Part]:
+    def _headers(self, route: HttpRoute) -> list[Part]:
         statuses = {*route.answers, *map(str, route.problems)}
         return [
             self._shared(_in("header", name, {"type": "string"}, text))
@@ -243,7 +243,7 @@ def _plain(schema: JsonSchema) -> JsonSchema:
     return own
 
 
-def _of_bodies(routes: list[Route]) -> dict[str, JsonSchema]:
+def _of_bodies(routes: list[HttpRoute]) -> dict[str, JsonSchema]:
     """Return the JSON Schemas of the bodies of routes, by name."""
     bodies = [route.body for route in routes if route.body is not None]
     template = "#/components/schemas/{name}"
@@ -253,7 +253,7 @@ def _of_bodies(routes: list[Route]) -> dict[str, JsonSchema]:
     return found
 
 
-def _of_answers(routes: list[Route]) -> dict[str, JsonSchema]:
+def _of_answers(routes: list[HttpRoute]) -> dict[str, JsonSchema]:
     """Return the JSON Schemas of the answers of routes, by name."""
     answers = {Facts, ProblemBody, *(own for route in routes for own in _types(route.answers))}
     adapters = [
@@ -301,7 +301,7 @@ def _problem(status: int) -> Part:
 _PROBLEM_RESPONSES = {f"Problem{status}": _problem(status) for status in PROBLEMS}
 
 
-def _problems(route: Route) -> Part:
+def _problems(route: HttpRoute) -> Part:
     """Return the problems of a route, by status."""
     found = {*route.problems, *_OF_ALL, *(() if route.is_open else _OF_TOKENS)}
     return {str(status): reference("responses", f"Problem{status}") for status in sorted(found)}

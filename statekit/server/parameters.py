@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BaseModel, Field
 
 from statekit.query.read import WideInts
-from statekit.server.call import Call
+from statekit.server.call import RouteCall
 from statekit.server.problems import bad_request
 from statekit.server.reads import ROWS_MAX, WHOLE, Part
 from statekit.server.served_job import LAST, Wanted
@@ -59,7 +59,7 @@ class EpochParameters(BaseModel, extra="forbid"):
         0.0, description="How many seconds to wait for min_epoch and min_watermark."
     )
 
-    def wanted(self, call: Call) -> Wanted:
+    def wanted(self, call: RouteCall) -> Wanted:
         """Return the epoch that a request asks for.
 
         Raises:

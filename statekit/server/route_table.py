@@ -3,7 +3,7 @@
 The path, the parameters, the body and the answers of a route follow from one declaration:
 
     @routes.get("/{job}/{operator}/{state}/query", VALUES, problems=(413,))
-    async def query_state(call: Call, operator: str, state: str, epoch: EpochParameters) -> Response
+    async def query_state(call: RouteCall, operator: str, state: str, asked: Keys) -> Response
 
 The names in a path are arguments of the function, as text. `{job}` is `call.job` instead: the table
 has checked that the token may read the job, the operator and the state in the path. An argument of
@@ -28,7 +28,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from statekit.errors import StatekitError
-from statekit.server.call import MESSAGE_PACK, Call, Served
+from statekit.server.call import MESSAGE_PACK, RouteCall, Served
 from statekit.server.limits import read_body
 from statekit.server.problems import Problem, bad_request, problem_of, response_of
 from statekit.server.time_limit import TimeLimit
@@ -51,7 +51,7 @@ ROUTE = "statekit.route"
 
 
 @dataclass(eq=False)
-class Route:
+class HttpRoute:
     """A route.
 
     Parameters:
@@ -107,8 +107,8 @@ class Route:
     def arguments(self, parts: list[str]) -> list[str] | None:
         """Return the texts of the names in a path; None if the path is of another route.
 
-        >>> async def read(call: Call, state: str, to: str) -> Response: ...
-        >>> Route("GET", "/{state}.{to:csv|arrow}", read, {}).arguments(["a.b.csv"])
+        >>> async def read(call: RouteCall, state: str, to: str) -> Response: ...
+        >>> HttpRoute("GET", "/{state}.{to:csv|arrow}", read, {}).arguments(["a.b.csv"])
         ['a.b', 'csv']
         """
         for place, part in self._literals:
@@ -180,25 +180,25 @@ class RouteTable:
     """
 
     def __init__(self, *tables: RouteTable) -> None:
-        self.routes: list[Route] = [route for table in tables for route in table.routes]
+        self.routes: list[HttpRoute] = [route for table in tables for route in table.routes]
 
     def get(
         self, path: str, answers: Mapping[str, Any], **options: Any
     ) -> Callable[[Handler], Handler]:
-        """Declare a route for GET requests. See `Route` for the options."""
+        """Declare a route for GET requests. See `HttpRoute` for the options."""
         return self._declare("GET", path, answers, options)
 
     def post(
         self, path: str, answers: Mapping[str, Any], **options: Any
     ) -> Callable[[Handler], Handler]:
-        """Declare a route for POST requests. See `Route` for the options."""
+        """Declare a route for POST requests. See `HttpRoute` for the options."""
         return self._declare("POST", path, answers, options)
 
     def _declare(
         self, method: str, path: str, answers: Mapping[str, Any], options: dict[str, Any]
     ) -> Callable[[Handler], Handler]:
         def declare(handler: Handler) -> Handler:
-            self.routes.append(Route(method, path, handler, answers, **options))
+            self.routes.append(HttpRoute(method, path, handler, answers, **options))
             return handler
 
         return declare
@@ -218,7 +218,7 @@ class RoutedApp:
     def __init__(self, table: RouteTable, served: Served) -> None:
         self._served = served
         self._limit = TimeLimit(served.limits.seconds)
-        self._by_depth: dict[int, list[Route]] = {}
+        self._by_depth: dict[int, list[HttpRoute]] = {}
         for route in table.routes:
             depth = len(route.parts)
             for own in range(depth, _DEPTH_MAX + 1) if route.has_rest else (depth,):
@@ -240,7 +240,7 @@ class RoutedApp:
     async def _answered(self, scope: Scope, receive: Receive) -> Response:
         route, arguments = self._found(scope["method"], _parts(scope["raw_path"]))
         scope[ROUTE] = route.name
-        call = Call(scope, receive, self._served)
+        call = RouteCall(scope, receive, self._served)
         if not route.is_open:
             call.token = self._served.token(scope)
             if route.place:
@@ -252,7 +252,7 @@ class RoutedApp:
             values.append(_decoded(body, route))
         return await route.handler(call, *values)
 
-    def _found(self, method: str, parts: list[str]) -> tuple[Route, list[str]]:
+    def _found(self, method: str, parts: list[str]) -> tuple[HttpRoute, list[str]]:
         """Return the route of a request, and the texts of the names in its path.
 
         Raises:
@@ -286,7 +286,7 @@ def _parts(raw_path: bytes) -> list[str]:
         raise bad_request(what) from error
 
 
-def _decoded(body: bytes, route: Route) -> msgspec.Struct:
+def _decoded(body: bytes, route: HttpRoute) -> msgspec.Struct:
     """Decode the body of a request.
 
     Raises:

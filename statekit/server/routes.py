@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 
 from statekit.server.access import forbidden
 from statekit.server.answers import answer
-from statekit.server.call import MESSAGE_PACK, Call
+from statekit.server.call import MESSAGE_PACK, RouteCall
 from statekit.server.described import DescribedJob, described, readable_types
 from statekit.server.metrics import MEDIA_TYPE as METRICS_TYPE
 from statekit.server.parameters import EpochParameters, check_manifest
@@ -49,13 +49,13 @@ _IT_IS = {"200": answered("It is.", {JSON: ServerStatus})}
 
 
 @routes.get("/healthz", _IT_IS, is_open=True)
-async def healthz(_: Call) -> Response:
+async def healthz(_: RouteCall) -> Response:
     """Return 200 while the server runs."""
     return JSONResponse(ServerStatus(status="ok"))
 
 
 @routes.get("/readyz", _IT_IS, is_open=True)
-async def readyz(call: Call) -> Response:
+async def readyz(call: RouteCall) -> Response:
     """Return 200 once every job has an epoch that can be read."""
     waiting = sum(job.replica.epoch is None for job in call.served.jobs.values())
     if waiting:
@@ -65,7 +65,7 @@ async def readyz(call: Call) -> Response:
 
 
 @routes.get("/metrics", {"200": answered("All metrics.", {METRICS_TYPE: TEXT})})
-async def metrics(call: Call) -> Response:
+async def metrics(call: RouteCall) -> Response:
     """Return metrics for Prometheus, for a token that may read everything."""
     if not call.token.may_read_all:
         raise forbidden("metrics, which are of all jobs")
@@ -86,7 +86,7 @@ _SQL = answered(
 
 
 @routes.post("/sql", {"200": _SQL}, problems=(*OF_A_JOB, 413))
-async def query_sql(call: Call, parameters: _SqlParameters, asked: SqlQuery) -> Response:
+async def query_sql(call: RouteCall, parameters: _SqlParameters, asked: SqlQuery) -> Response:
     """Run a query over the states of one epoch of a job, as JSON, CSV or Arrow."""
     own = call.served.job(call.token, asked.job)
     check_manifest(asked.epoch, asked.manifest)
@@ -96,14 +96,14 @@ async def query_sql(call: Call, parameters: _SqlParameters, asked: SqlQuery) -> 
 
 
 @routes.get("/jobs", {"200": answered("The jobs.", {JSON: {"type": "array", "items": JobSummary}})})
-async def jobs(call: Call) -> Response:
+async def jobs(call: RouteCall) -> Response:
     """Return the jobs of which the token may read any state."""
     served = call.served.jobs
     return JSONResponse([job.summary() for alias, job in served.items() if call.token.sees(alias)])
 
 
 @routes.get("/{job}", {"200": answered("The job.", {JSON: DescribedJob})}, problems=OF_A_JOB)
-async def describe(call: Call, epoch: EpochParameters) -> Response:
+async def describe(call: RouteCall, epoch: EpochParameters) -> Response:
     """Return the operators and states of a job, with their types and sizes."""
     view = await call.job.view(epoch.wanted(call))
     found: DescribedJob = {
@@ -120,7 +120,7 @@ async def describe(call: Call, epoch: EpochParameters) -> Response:
     {"200": answered("The job file.", {JSON: {"type": "object"}})},
     problems=OF_A_JOB,
 )
-async def types(call: Call, epoch: EpochParameters) -> Response:
+async def types(call: RouteCall, epoch: EpochParameters) -> Response:
     """Return the types of the states that a token may read, for clients that decode rows."""
     view = await call.job.view(epoch.wanted(call))
     return Response(readable_types(view.job_file, call.may_read).to_bytes(), media_type=JSON)
@@ -151,7 +151,7 @@ _OF_KEYS = (*OF_A_JOB, 413)
 
 
 @routes.post("/{job}/query", {"200": _SEVERAL}, problems=_OF_KEYS, is_typed=True)
-async def query(call: Call, epoch: EpochParameters, asked: Reads) -> Response:
+async def query(call: RouteCall, epoch: EpochParameters, asked: Reads) -> Response:
     """Read keys of several states after one epoch; null for absent ones."""
     job = call.job
     for each in asked.reads:
@@ -164,7 +164,7 @@ async def query(call: Call, epoch: EpochParameters, asked: Reads) -> Response:
 
 @routes.post("/{job}/{operator}/{state}/query", {"200": _VALUES}, problems=_OF_KEYS, is_typed=True)
 async def query_state(
-    call: Call, operator: str, state: str, epoch: EpochParameters, asked: Keys
+    call: RouteCall, operator: str, state: str, epoch: EpochParameters, asked: Keys
 ) -> Response:
     """Read many keys of a state; null for absent ones."""
     view = await call.job.view(epoch.wanted(call), operator)
@@ -181,7 +181,7 @@ async def query_state(
     body_type=MESSAGE_PACK,
 )
 async def stored(
-    call: Call, operator: str, state: str, epoch: EpochParameters, asked: StoredKeys
+    call: RouteCall, operator: str, state: str, epoch: EpochParameters, asked: StoredKeys
 ) -> Response:
     """Return the stored rows of many keys, in MessagePack."""
     check_count(len(asked.keys))

@@ -17,7 +17,7 @@ from statekit.errors import QueryError
 from statekit.query.export import Format
 from statekit.query.view import View
 from statekit.server.answers import answer
-from statekit.server.call import Call
+from statekit.server.call import RouteCall
 from statekit.server.live import Place
 from statekit.server.parameters import (
     EpochParameters,
@@ -62,7 +62,7 @@ _PAGES = {JSON: {"anyOf": [{TYPE: "page"}, {TYPE: "answer"}]}, **_FILES, EVENT_S
     problems=_OF_FILES,
 )
 async def file(
-    call: Call, operator: str, state: str, format: Format, parameters: FileParameters
+    call: RouteCall, operator: str, state: str, format: Format, parameters: FileParameters
 ) -> Response:
     """Return all rows of a state as a file, of which parts can be asked for.
 
@@ -83,7 +83,7 @@ async def file(
     is_typed=True,
 )
 async def read_state(
-    call: Call, operator: str, state: str, parameters: StateParameters
+    call: RouteCall, operator: str, state: str, parameters: StateParameters
 ) -> Response:
     """Read keys of a state in their order, or one key given as JSON.
 
@@ -128,7 +128,7 @@ async def read_state(
     is_typed=True,
 )
 async def single_read(
-    call: Call, operator: str, state: str, key: str, parameters: PartParameters
+    call: RouteCall, operator: str, state: str, key: str, parameters: PartParameters
 ) -> Response:
     """Read one key of a state, given as text. With `Accept: text/event-stream`, watch it."""
     if call.watches:
@@ -137,7 +137,7 @@ async def single_read(
     return await _one(call, view, (operator, state), parameters.part, key, is_json=False)
 
 
-async def _view(call: Call, operator: str, wanted: Wanted, cursor: str | None) -> View:
+async def _view(call: RouteCall, operator: str, wanted: Wanted, cursor: str | None) -> View:
     """Return a view of the epoch of a cursor, or of the one that the request asks for."""
     if cursor is None:
         return await call.job.view(wanted, operator)
@@ -148,7 +148,7 @@ async def _view(call: Call, operator: str, wanted: Wanted, cursor: str | None) -
 
 
 async def _file(
-    call: Call, operator: str, state: str, to: Format, parameters: FileParameters
+    call: RouteCall, operator: str, state: str, to: Format, parameters: FileParameters
 ) -> Response:
     """Return a file with all rows of a state; without an epoch, a redirect to its address."""
     tables, job, wanted = call.served.tables, call.job, parameters.wanted(call)
@@ -173,7 +173,7 @@ async def _file(
     return await tables.redirect(job, view, asked, location, with_content=is_whole)
 
 
-def _accepted(call: Call) -> Format | None:
+def _accepted(call: RouteCall) -> Format | None:
     """Return the format of a file that a request accepts; None if it accepts JSON."""
     accepts = call.headers.get("accept", "")
     if JSON in accepts:
@@ -182,7 +182,7 @@ def _accepted(call: Call) -> Format | None:
 
 
 async def _one(
-    call: Call, view: View, place: tuple[str, str], part: Part, key: Any, *, is_json: bool
+    call: RouteCall, view: View, place: tuple[str, str], part: Part, key: Any, *, is_json: bool
 ) -> Response:
     state = view.state(*place)
 
@@ -201,7 +201,7 @@ async def _one(
 
 
 def _watched(
-    call: Call,
+    call: RouteCall,
     place: tuple[str, str],
     key: list[Any] | None,
     prefix: Any,

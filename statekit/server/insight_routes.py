@@ -27,7 +27,14 @@ from statekit.server.access import forbidden
 from statekit.server.answers import answer
 from statekit.server.call import RouteCall
 from statekit.server.histories import history_of
-from statekit.server.parameters import Checksum, EpochNumber, EpochParameters, Seconds
+from statekit.server.parameters import (
+    Checksum,
+    EpochNumber,
+    EpochParameters,
+    JsonText,
+    Seconds,
+    of_shapes,
+)
 from statekit.server.rankings import LIMIT_MAX
 from statekit.server.reads import Part, json_of
 from statekit.server.responses import INSIGHT, OF_A_JOB
@@ -162,7 +169,7 @@ async def top(call: RouteCall, asked: _TopParameters) -> Response:
 
 class _KeyParameters(EpochParameters):
     operator: str
-    key: str
+    key: JsonText
 
 
 @routes.get("/{job}/key", INSIGHT, problems=OF_A_JOB)
@@ -199,8 +206,8 @@ async def everything_of_key(call: RouteCall, asked: _KeyParameters) -> Response:
 class _HistoryParameters(BaseModel, extra="forbid"):
     operator: str
     state: str
-    key: str
-    entry: str | None = None
+    key: JsonText
+    entry: Annotated[str | None, of_shapes(any="key")] = None
 
 
 @routes.get("/{job}/history", INSIGHT, problems=OF_A_JOB)

@@ -67,10 +67,11 @@ class _Parameter(NamedTuple):
         if shape not in self.shapes:
             return None
         kind = self.shapes[shape]
-        if kind is None or types is None:
+        if kind is None:
             return self.part
         own = {name: of for name, of in self.part.items() if name != "schema"}
-        return own | {"content": {JSON: {"schema": types.schemas[kind]}}}
+        schema = {} if types is None else types.schemas[kind]
+        return own | {"content": {JSON: {"schema": schema}}}
 
 
 class Document:

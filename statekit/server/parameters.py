@@ -37,6 +37,10 @@ def of_shapes(**shapes: str | None) -> Any:
     return Field(json_schema_extra={SHAPES: dict(shapes)})
 
 
+JsonText = Annotated[str, of_shapes(any="key")]
+"""JSON of a key, or of a part of one."""
+
+
 class EpochParameters(BaseModel, extra="forbid"):
     """Parameters that choose the epoch of an answer."""
 

@@ -37,8 +37,8 @@ def print_query(
     The token of the server is in the environment variable STATEKIT_TOKEN. Needs the extra `client`
     (pip install 'statekit\\[client]').
     """
-    if any(importlib.util.find_spec(name) is None for name in ("httpx", "httptools")):
-        raise StatekitError("query needs httpx and httptools: pip install 'statekit[client]'")
+    if importlib.util.find_spec("httpx") is None:
+        raise StatekitError("query needs httpx: pip install 'statekit[client]'")
     if follow and key is not None:
         raise typer.BadParameter("--follow prints the events of all keys: leave the key out")
     from statekit.query.client import Client

@@ -86,7 +86,6 @@ DOORS = {
     "typer": {"cli"},
     "starlette": {"server"},
     "uvicorn": {"server"},
-    "httptools": {"query/plain_requests.py"},
     "httpx": {"query/client.py", "query/plain_requests.py"},
     "duckdb": {"sql", "query/export.py"},
     "prometheus_client": {"metrics", "server"},

@@ -34,6 +34,7 @@ from statekit.job.windows.field_aggregates import (
     Sum,
     Top,
 )
+from statekit.job.windows.own_aggregate import OwnAggregate
 from statekit.kv.store import KVStore
 from statekit.query.change import Change
 from statekit.query.feed import EpochChanges, Feed, feed
@@ -87,6 +88,7 @@ __all__ = [
     "OperatorListState",
     "OperatorState",
     "OperatorStream",
+    "OwnAggregate",
     "Page",
     "PickleCodec",
     "Process",

@@ -174,14 +174,19 @@ def outputs_annotation(name: str, hint: Any) -> Any:
     )
 
 
-def declare(function: Any, name: str, hints: dict[str, Any]) -> Any:
-    """Give a function of statekit the name, parameters and annotations of a user function.
+def declare(given: Any, name: str, hints: dict[str, Any]) -> Any:
+    """Give a function or method of statekit the name, parameters and annotations of a user
+    function.
 
     Parameters:
+        given: the function.
         hints: the annotation of each parameter, in order, and of "return".
     """
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter(name, kind) for name in hints if name != "return"]
+    function = given
+    if isinstance(given, types.MethodType):  # it has no attributes of its own
+        function = lambda *arguments: given(*arguments)  # noqa: E731
     function.__name__ = function.__qualname__ = name
     function.__annotations__ = hints
     function.__signature__ = inspect.Signature(parameters)

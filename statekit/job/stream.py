@@ -13,13 +13,24 @@ from statekit.functions.process import NOTHING_RENAMED, Process
 from statekit.functions.projection import Projection
 from statekit.functions.stateless import Stateless, name_of
 from statekit.job.plan import Operator, Output, Plan, Transform, check_name
+from statekit.job.windows.aggregation import aggregation
 from statekit.job.windows.definitions import Window
-from statekit.job.windows.field_aggregates import FieldAggregate, Top, aggregation
+from statekit.job.windows.field_aggregates import (
+    Collect,
+    Count,
+    FieldAggregate,
+    Last,
+    Max,
+    Mean,
+    Min,
+    Sum,
+    Top,
+)
 from statekit.job.windows.window_operator import Windowing
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 from statekit.shown import shown
-from statekit.state.options import TTL, Aggregate
+from statekit.state.options import TTL
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -420,7 +431,8 @@ class Stream(Generic[T]):
         ordered: bool = False,
         renamed: Mapping[str, str] = NOTHING_RENAMED,
     ) -> Windowed[T]:
-        """Group these records by key and window; call a method of the result for an operator.
+        """Group these records by key and window; call a method of the result for an operator, such
+        as `aggregate`.
 
         Parameters:
             window: `tumbling`, `sliding` or `session`.
@@ -435,16 +447,19 @@ class Stream(Generic[T]):
         >>> from typing import NamedTuple
         >>> from statekit.job.job import Job
         >>> from statekit.job.windows.definitions import tumbling
+        >>> from statekit.job.windows.field_aggregates import Count, Sum
         >>> class Click(NamedTuple):
         ...     ad: str
+        ...     cents: int
         ...     at: dt.datetime
         >>> job = Job("ads")
         >>> clicks = job.source("clicks", Click)
-        >>> _ = clicks.window(tumbling("1 hour"), key="ad", event_time="at").count().sink("hourly")
+        >>> hours = clicks.window(tumbling("1 hour"), key="ad", event_time="at")
+        >>> _ = hours.aggregate(clicks=Count(), cents=Sum("cents")).sink("hourly")
         >>> noon = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
-        >>> run = job.run({"clicks": [Click("a", noon), Click("a", noon)]})
-        >>> [(found.ad, f"{found.start:%H:%M}", found.count) for found in run["hourly"]]
-        [('a', '12:00', 2)]
+        >>> run = job.run({"clicks": [Click("a", 5, noon), Click("a", 7, noon)]})
+        >>> [(of.ad, f"{of.start:%H:%M}", of.clicks, of.cents) for of in run["hourly"]]
+        [('a', '12:00', 2, 12)]
         """
         record = self._record_type("window")
         options: dict[str, Any] = {"lateness": lateness, "allowed_lateness": allowed_lateness}
@@ -462,9 +477,10 @@ class Stream(Generic[T]):
         renamed: Mapping[str, str] = NOTHING_RENAMED,
         **aggregates: FieldAggregate,
     ) -> OperatorStream[R, T]:
-        """Keep counts, sums, extremes and means of fields for each key.
+        """Keep aggregates of the records of each key.
 
-        No function is called per record: records are combined before they are shuffled.
+        Built-in aggregates call no function per record, and records are combined before they are
+        shuffled, unless an aggregate is `Collect` or `OwnAggregate`.
         Each epoch emits one result for every key with records: the key fields, and a field per
         aggregate. Each aggregate is a state of its name, for `get`, queries, savepoints and
         rescaling. An aggregate that is added later starts empty.
@@ -476,7 +492,9 @@ class Stream(Generic[T]):
             ttl: how long the aggregates of a key are kept.
             name: of the operator; by default `aggregate_by_` and the key.
             renamed: as for `@process`.
-            aggregates: `Count()`, `Sum(field)`, `Min(field)`, `Max(field)`, `Mean(field)`, by name.
+            aggregates: `Count()`, `Sum(field)`, `Min(field)`, `Max(field)`, `Mean(field)`,
+                `Top(count, by=…)`, `Last(field, by=…)`, `Collect(field)` or `OwnAggregate(…)`, by
+                name.
 
         Raises:
             StateTypeError: there is no such field, or no such aggregate of it; or this is a union.
@@ -610,7 +628,7 @@ class Windowed(Generic[T]):
     """Records grouped by key and window. Created by `Stream.window`; each method creates an
     operator.
 
-    A result has the key fields, `start`, `end` and a field with the value. `into=` is a record
+    A result has the key fields, `start`, `end` and the aggregates by name. `into=` is a record
     class for the results, with fields of the same names; by default they are NamedTuples. `name=`
     is the name of the operator; the default describes the result. An invalid argument raises
     StateTypeError.
@@ -623,11 +641,24 @@ class Windowed(Generic[T]):
     def __repr__(self) -> str:
         return f"<Windowed {self._stream.name!r}: {self._windowing}>"
 
+    def aggregate(
+        self, *, name: str | None = None, into: type[R] | None = None, **aggregates: FieldAggregate
+    ) -> OperatorStream[R, T]:
+        """Keep any number of aggregates of each window, in one operator with one shuffle.
+
+        Parameters:
+            name: of the operator; by default `aggregate_by_` and the key.
+            aggregates: `Count()`, `Sum(field)`, `Min(field)`, `Max(field)`, `Mean(field)`,
+                `Top(count, by=…)`, `Last(field, by=…)`, `Collect(field)` or `OwnAggregate(…)`, by
+                the names of the fields in a result.
+        """
+        return self._stream.process(self._windowing.operator(aggregates, into), name=name)
+
     def count(
         self, *, name: str | None = None, into: type[R] | None = None
     ) -> OperatorStream[R, T]:
         """Count the records of a window, as `count`."""
-        return self._stream.process(self._windowing.count(into), name=name)
+        return self._single("count", "count", Count(), name, into)
 
     def sum(
         self, field: str, *, name: str | None = None, into: type[R] | None = None
@@ -635,19 +666,19 @@ class Windowed(Generic[T]):
         """Sum a field; the result field has its name. None is skipped. If all values are None, the
         sum is None.
         """
-        return self._stream.process(self._windowing.fold("sum", field, into), name=name)
+        return self._single(f"sum_{field}", field, Sum(field), name, into)
 
     def min(
         self, field: str, *, name: str | None = None, into: type[R] | None = None
     ) -> OperatorStream[R, T]:
         """Return the smallest value of a field; the result field has its name. None is skipped."""
-        return self._stream.process(self._windowing.fold("min", field, into), name=name)
+        return self._single(f"min_{field}", field, Min(field), name, into)
 
     def max(
         self, field: str, *, name: str | None = None, into: type[R] | None = None
     ) -> OperatorStream[R, T]:
         """Return the largest value of a field; the result field has its name. None is skipped."""
-        return self._stream.process(self._windowing.fold("max", field, into), name=name)
+        return self._single(f"max_{field}", field, Max(field), name, into)
 
     def mean(
         self, field: str, *, name: str | None = None, into: type[R] | None = None
@@ -655,7 +686,7 @@ class Windowed(Generic[T]):
         """Return the mean of a field: a float for numbers; the result field has its name. None is
         skipped. If all values are None, the mean is None.
         """
-        return self._stream.process(self._windowing.mean(field, into), name=name)
+        return self._single(f"mean_{field}", field, Mean(field), name, into)
 
     def top(
         self,
@@ -674,7 +705,7 @@ class Windowed(Generic[T]):
                 smallest. Records that are equal in these are in the order of their other fields.
             ties: also those that are equal to the last of these in all of these fields.
         """
-        return self._stream.process(self._windowing.top(Top(count, by, ties), into), name=name)
+        return self._single(f"top_{count}", "records", Top(count, by, ties), name, into)
 
     def last(
         self,
@@ -689,31 +720,24 @@ class Windowed(Generic[T]):
         Parameters:
             by: the field whose largest value is last; by default the event time.
         """
-        return self._stream.process(self._windowing.last(field, by, into), name=name)
+        last = Last(field, by=self._windowing.event_time if by is None else by)
+        title = "last" if field is None else f"last_{field}"
+        return self._single(title, field or "record", last, name, into)
 
     def collect(
         self, field: str | None = None, *, name: str | None = None, into: type[R] | None = None
     ) -> OperatorStream[R, T]:
         """Collect all `records`, or the values of a field under its name, in order of time."""
-        return self._stream.process(self._windowing.collect(field, into), name=name)
+        title = "collect" if field is None else f"collect_{field}"
+        return self._single(title, field or "records", Collect(field), name, into)
 
-    def aggregate(
-        self,
-        aggregate: Aggregate[Any, Any, Any],
-        *,
-        accumulator: Any,
-        result: Any,
-        field: str | None = None,
-        name: str | None = None,
-        into: type[R] | None = None,
+    def _single(
+        self, title: str, result: str, of: FieldAggregate, name: str | None, into: type[R] | None
     ) -> OperatorStream[R, T]:
-        """Apply an aggregate of your own to the records, or to a field.
+        """Keep one aggregate.
 
         Parameters:
-            aggregate: sessions need its `merge`.
-            accumulator, result: the types of its accumulator and of its result.
-            field: the added field; None adds whole records.
-            name: of the operator, and of the field with the result, which is `result` by default.
+            title: the first part of the default name of the operator.
+            result: the name of the field in a result.
         """
-        declared = self._windowing.aggregate(aggregate, accumulator, result, field, name, into)
-        return self._stream.process(declared, name=name)
+        return self._stream.process(self._windowing.operator({result: of}, into, title), name=name)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import GenericAlias
-from typing import Any, Literal, NamedTuple, Optional, cast
+from typing import Any, NamedTuple, Optional, cast
 
 import msgspec
 import pyarrow as pa
@@ -26,58 +26,18 @@ import pyarrow.compute as pc
 
 from statekit.codec.annotations import peel, struct_flavour
 from statekit.errors import ProcessError, StateTypeError
-from statekit.records.arrow_sort import column_of_parts, column_parts, row_numbers
-from statekit.records.arrow_sums import DIGITS, aggregable, cast_stored, fits, stored_type
-from statekit.records.group_lists import AllValues, GroupLists, offsets
+from statekit.records.arrow_sort import row_numbers
+from statekit.records.arrow_sums import DIGITS
+from statekit.records.group_lists import GroupLists
+from statekit.records.grouping import Aggregates, Groups, grouped, listed, without_late
 from statekit.records.output_type import OutputType
-from statekit.records.panes import LATE, Panes
+from statekit.records.panes import Panes
+from statekit.records.partial_aggregate import NUMBER, PartialAggregate, without_none
 from statekit.records.rebatch import rebatched
-from statekit.records.record_order import RecordOrder
 from statekit.records.record_type import RecordType
 from statekit.shown import shown, shown_text
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 from statekit.watermark import BEGINNING
-
-Verb = Literal["count", "sum", "min", "max"]
-
-
-class PartialAggregate(NamedTuple):
-    """An aggregate of some records of a key.
-
-    Parameters:
-        verb: the aggregate function. "list" keeps all values, each with its event time in
-            microseconds if there are panes.
-        field: whose values other than None are aggregated; None aggregates the records.
-        order: of which the first records are kept, if that is the aggregate.
-    """
-
-    verb: Verb | Literal["first", "list"]
-    field: str | None
-    order: RecordOrder | None = None
-
-    @property
-    def takes_records(self) -> bool:
-        """True if it keeps complete records, and so reads all of their fields."""
-        return self.field is None and self.verb != "count"
-
-    def merge(self, record: RecordType) -> str | GroupLists:
-        """Return the merger of partial results: the name of an Arrow function, or a
-        `GroupLists`.
-        """
-        if self.verb == "list":
-            return AllValues()
-        if self.verb == "first":
-            assert self.order is not None
-            return self.order.completed(record)
-        return _MERGE_VERBS[self.verb]
-
-
-_MERGE_VERBS: dict[str, str] = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
-"""The function that merges the results of each aggregate function."""
-
-_Groups = dict[str, pa.ChunkedArray]
-_Aggregates = list[tuple[str | GroupLists, pa.ChunkedArray | None]]
-"""Functions or `GroupLists`, each with its column; None to count rows."""
 
 # Each aggregation builds a hash table of the keys, so it gets many records.
 _RECORDS_AT_ONCE = 500_000
@@ -97,10 +57,11 @@ class Combiner:
     Parameters:
         record: their type, whose fields are declared.
         key: names of the fields that records are grouped by.
-        parts: the aggregates of each group.
+        given: the aggregates of each group.
         panes: also group by these; None without windows.
 
     Attributes:
+        parts: the aggregates with a column of their own: each once, without the number of records.
         combined: the record type of the rows: the key, the pane, the number of records, the
             aggregates, and the largest event time in microseconds. Pane and time exist for windows
             only.
@@ -112,6 +73,7 @@ class Combiner:
     ...     customer: str
     ...     cents: int
     >>> record = RecordType.of(Order, where="example")
+    >>> from statekit.records.partial_aggregate import PartialAggregate
     >>> parts = [PartialAggregate("sum", "cents"), PartialAggregate("max", "cents")]
     >>> combiner = Combiner(record, ("customer",), parts)
     >>> combiner.records([Order("ada", 5), Order("bob", 1), Order("ada", 2)])
@@ -121,11 +83,12 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
 
     record: RecordType
     key: tuple[str, ...]
-    parts: Sequence[PartialAggregate]
+    given: Sequence[PartialAggregate]
     panes: Panes | None = None
 
     def __post_init__(self) -> None:
-        record, key, parts, panes = self.record, self.key, self.parts, self.panes
+        record, key, panes = self.record, self.key, self.panes
+        self.parts = parts = [part for part in dict.fromkeys(self.given) if part != NUMBER]
         self.key_size = len(key)
         times = () if panes is None else (panes.event_time,)
         if any(part.takes_records for part in parts):
@@ -139,16 +102,16 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         self._projected = _with_fields(name, types, record.where)
         spelled = {of: types[of] for of in key if _has_spellings(types[of])}
         self._spelled = _with_fields(name, spelled, record.where) if spelled else None
-        pane, self.number, *values, time = _free_names(key, len(self.parts))
+        pane, self.number, *values, time = _free_names(key, len(parts))
         self._group_names = key if panes is None else (*key, pane)
         self.number_at = len(self._group_names)
         # The function that merges each value of a row, by the value's name.
         self._merges: dict[str, str | GroupLists] = {
-            name: part.merge(record) for name, part in zip(values, self.parts, strict=True)
+            name: part.merge(record) for name, part in zip(values, parts, strict=True)
         }
         row_types = {name: types[name] for name in key}
         row_types |= dict.fromkeys((*self._group_names[len(key) :], self.number), int)
-        for name, part in zip(values, self.parts, strict=True):
+        for name, part in zip(values, parts, strict=True):
             row_types[name] = self._type_of(part, types)
         if panes is not None:
             self._merges[time] = "max"
@@ -187,8 +150,11 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
     @property
     def description(self) -> list[str]:
         """The aggregates of a key, as text."""
-        parts = dict.fromkeys(self.parts) or (PartialAggregate("count", None),)
-        return [_in_words(part) for part in parts]
+        return [part.description for part in dict.fromkeys(self.given)]
+
+    def place_of(self, part: PartialAggregate) -> int:
+        """Return the index of an aggregate in a combined row."""
+        return self.number_at + (0 if part == NUMBER else 1 + self.parts.index(part))
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of the combined rows of tables with the given schema."""
@@ -324,7 +290,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         if pending is not None:
             yield pending
 
-    def _in_order(self, outer: pa.Table, groups: _Groups, aggregates: _Aggregates) -> pa.Table:
+    def _in_order(self, outer: pa.Table, groups: Groups, aggregates: Aggregates) -> pa.Table:
         """Group like `_grouped`, and sort the groups by first occurrence.
 
         Parameters:
@@ -337,12 +303,12 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         names = [*outer.column_names, *rows.column_names[:-1]]
         return pa.table([*columns, *rows.columns[:-1]], names)
 
-    def _groups(self, rows: pa.Table) -> _Groups:
+    def _groups(self, rows: pa.Table) -> Groups:
         return {name: rows.column(name) for name in self._group_names}
 
-    def _merging(self, rows: pa.Table) -> _Aggregates:
+    def _merging(self, rows: pa.Table) -> Aggregates:
         """Return the aggregates that merge combined rows."""
-        number: _Aggregates = [("sum", rows.column(self.number))]
+        number: Aggregates = [("sum", rows.column(self.number))]
         return number + [(verb, rows.column(name)) for name, verb in self._merges.items()]
 
     def time_of(self, row: Any) -> int:
@@ -350,17 +316,17 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         time: int = row[-1]
         return time
 
-    def _aggregated(self, table: pa.Table, late_us: int) -> tuple[_Groups, _Aggregates]:
+    def _aggregated(self, table: pa.Table, late_us: int) -> tuple[Groups, Aggregates]:
         """Return the grouping columns by name, and the aggregates of each group."""
         times = None if self.panes is None else self._times(table, self.panes.event_time)
-        aggregates: _Aggregates = [("count_all", None)]
+        aggregates: Aggregates = [("count_all", None)]
         for part, merge in zip(self.parts, self._merges.values(), strict=False):
             column = self._structs(table) if part.takes_records else None
             if part.field is not None:
                 column = self._values(table, part.field)
             if isinstance(merge, GroupLists):
                 assert column is not None
-                column = _listed(column, times) if part.verb == "list" else column
+                column = listed(column, times) if part.verb == "list" else column
                 aggregates.append((merge, column))
             else:
                 aggregates.append((part.verb if part.field else "count_all", column))
@@ -369,7 +335,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             assert times is not None
             keys = list(groups.values())
             groups[self._group_names[-1]] = panes = self.panes.of(keys, times, late_us)
-            aggregates = _without_late(aggregates, panes)
+            aggregates = without_late(aggregates, panes)
             aggregates.append(("max", times))
         return groups, aggregates
 
@@ -400,65 +366,16 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         return times
 
     def _grouped(
-        self, groups: _Groups, aggregates: _Aggregates, extra: Sequence[str] = ()
+        self, groups: Groups, aggregates: Aggregates, extra: Sequence[str] = ()
     ) -> pa.Table:
         """Return one row per group, with a column per grouping column and a column per aggregate.
 
         Parameters:
-            groups: the columns that rows are grouped by, by name.
             extra: names of aggregates that combined rows do not have.
         """
-        columns = [part for column in groups.values() for part in column_parts(column)]
-        key_names = [f"key_{n}" for n in range(len(columns))]
-        names = list(key_names)
-        arrow_aggregates: list[tuple[Any, str]] = []
-        for n, (verb, column) in enumerate(aggregates):
-            if isinstance(verb, GroupLists):
-                assert column is not None
-                columns.append(pa.chunked_array([row_numbers(len(column))]))
-                verb = "list"  # of the numbers of its rows
-                names.append(f"value_{n}")
-            elif column is not None:
-                columns.append(aggregable(verb, column))
-                names.append(f"value_{n}")
-            arrow_aggregates.append(([] if column is None else f"value_{n}", verb))
-        grouped = pa.table(columns, names).group_by(key_names, use_threads=False)
-        results = iter(grouped.aggregate(arrow_aggregates).columns)
-        keys = {name: column_of_parts(of.type, results) for name, of in groups.items()}
-        values = [
-            result if column is None else self._stored(verb, result, column, keys)
-            for result, (verb, column) in zip(results, aggregates, strict=True)
-        ]
-        return pa.table([*keys.values(), *values], [*keys, self.number, *self._merges, *extra])
-
-    def _stored(
-        self,
-        verb: str | GroupLists,
-        result: pa.ChunkedArray,
-        column: pa.ChunkedArray,
-        keys: dict[str, pa.ChunkedArray],
-    ) -> pa.ChunkedArray:
-        """Return the results of an aggregate, in the type of combined rows.
-
-        Parameters:
-            column: that was aggregated.
-            keys: of the results, for messages.
-        """
-        if isinstance(verb, GroupLists):
-            return pa.chunked_array([verb.of_groups(result.combine_chunks(), column)])
-        if verb == "count":
-            return result
-        input_type = column.type
-        target = stored_type(verb, input_type)
-        try:
-            return cast_stored(result, target)
-        except pa.ArrowInvalid as error:
-            row = next(n for n in range(len(result)) if not fits(result.slice(n, 1), target))
-            key = ", ".join(f"{name}={shown(keys[name][row].as_py())}" for name in self.key)
-            raise ProcessError(
-                f"{self.record.where}: a sum of {input_type} values, that of the key {key}, does "
-                f"not fit {target}: {shown_text(error)}; sum a field of Decimal, or of float"
-            ) from error
+        keys, values = grouped(groups, aggregates, self.key, self.record.where)
+        names = [*keys, self.number, *self._merges, *extra]
+        return pa.table([*keys.values(), *values], names)
 
     def _columns(self, records: Sequence[Any]) -> pa.Table:
         """Return the aggregated fields of records as a table."""
@@ -525,17 +442,6 @@ def _has_spellings(annotation: Any) -> bool:
     return any(member is uuid.UUID or struct_flavour(member) is not None for member in members)
 
 
-def absent_or_none(record: RecordType) -> str | None:
-    """Return a TypedDict key that may be absent or None; None if there is none. Columns cannot
-    distinguish the two cases.
-    """
-    if record.flavour != "typeddict":
-        return None
-    fields = (record.fields or {}).values()
-    unclear = (of.name for of in fields if not of.required and peel(of.annotation)[1])
-    return next(unclear, None)
-
-
 def _annotation(record: RecordType, name: str) -> Any:
     assert record.fields is not None, "its fields are known"
     return record.column_annotation(record.fields[name])
@@ -557,45 +463,3 @@ def _free_names(key: tuple[str, ...], parts: int) -> list[str]:
     while not set(key).isdisjoint(names):
         names = [f"{name}_" for name in names]
     return names
-
-
-def _without_late(aggregates: _Aggregates, panes: pa.ChunkedArray) -> _Aggregates:
-    """Return the same aggregates without the values of late records. Late records are only
-    counted.
-    """
-    late = pc.equal(panes, LATE)
-    if not pc.any(late).as_py():
-        return aggregates
-    return [
-        (verb, column)
-        if column is None or isinstance(verb, GroupLists)
-        else (verb, pc.if_else(late, pa.scalar(None, column.type), column))
-        for verb, column in aggregates
-    ]
-
-
-def without_none(annotation: Any) -> Any:
-    """Return an annotation without None, if exactly one type remains."""
-    members, is_optional, _ = peel(annotation)
-    return members[0] if is_optional and len(members) == 1 else annotation
-
-
-def _listed(values: pa.ChunkedArray, times: pa.ChunkedArray | None) -> pa.ChunkedArray:
-    """Return each value other than null as a list of one element, with its time if there are
-    times.
-    """
-    elements = values.combine_chunks()
-    is_valid = elements.is_valid()
-    if times is not None:
-        names = ["_1", "_2"]  # as a tuple has
-        elements = pa.StructArray.from_arrays([times.combine_chunks(), elements], names)
-    lists = pa.ListArray.from_arrays(offsets(is_valid), elements.filter(is_valid))
-    return pa.chunked_array([lists])
-
-
-def _in_words(part: PartialAggregate) -> str:
-    if part.verb == "list":
-        return f"all {'records' if part.field is None else f'values of {part.field}'}"
-    if part.order is not None:
-        return f"first {part.order.count} by {', '.join(part.order.fields)}"
-    return part.verb + ("" if part.field is None else f" of {part.field}")

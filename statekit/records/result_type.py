@@ -75,6 +75,14 @@ class ResultRecords:
             return operator.methodcaller("get", field)  # a key may be absent
         return self.record.getter((field,))
 
+    def annotated(self, field: str | None) -> tuple[Any, Callable[[Any], Any]]:
+        """Return the type of a field, or of the input records for None, with a function that
+        returns it from a record.
+        """
+        if field is None:
+            return self.record.cls, lambda record: record
+        return self.annotation(field), self.getter(field)
+
     def result_class(self, name: str, types: dict[str, Any], into: Any) -> tuple[Any, Make]:
         """Return the result class, and a function that creates a result from the values of all
         fields.

@@ -24,7 +24,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from statekit.codec.annotations import peel
 from statekit.job.plan import Operator
 from statekit.records.panes import LATE, SlidingPanes
-from statekit.records.preaggregate import Combiner, PartialAggregate
+from statekit.records.partial_aggregate import PartialAggregate
+from statekit.records.preaggregate import Combiner
 from statekit.spark.columns import projected_to, quoted
 from statekit.spark.logical_frame import logical_frame
 from statekit.spark.worker import CombineStep, Stage

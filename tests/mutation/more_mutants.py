@@ -8,9 +8,10 @@ from __future__ import annotations
 from tests.mutation.mutants import Mutant
 
 _DEFINITIONS = "job/windows/definitions.py"
+_OPEN = "job/windows/open_windows.py"
 _COLUMNS = "job/windows/window_columns.py"
-_WINDOWS = "job/windows/window_operator.py"
-_FIELDS = "job/windows/field_aggregates.py"
+_ELEMENTS = "job/windows/elements.py"
+_ACCUMULATION = "job/windows/accumulation.py"
 
 WINDOWS = [
     Mutant(
@@ -52,7 +53,7 @@ WINDOWS = [
     Mutant(
         "session-shortened",
         "a record in the middle of a session shortens it",
-        _DEFINITIONS,
+        _OPEN,
         """
         start, end = min(start, joined[0].start), max(end, joined[-1].end)
 """,
@@ -64,7 +65,7 @@ WINDOWS = [
     Mutant(
         "session-starts-late",
         "a record before a session does not move its start",
-        _DEFINITIONS,
+        _OPEN,
         """
         start, end = min(start, joined[0].start), max(end, joined[-1].end)
 """,
@@ -76,7 +77,7 @@ WINDOWS = [
     Mutant(
         "closes-a-microsecond-late",
         "a window waits for a watermark at its end, and not a microsecond before",
-        _DEFINITIONS,
+        _OPEN,
         """
         self.margin = _ZERO if ordered else _MICROSECOND
 """,
@@ -88,7 +89,7 @@ WINDOWS = [
     Mutant(
         "fires-once-only",
         "a window that has fired does not fire again for late records",
-        _DEFINITIONS,
+        _OPEN,
         """
         elif self._deadlines.has_closed(ctx, end):
             self._deadlines.close_again(ctx, end)
@@ -102,9 +103,9 @@ WINDOWS = [
     Mutant(
         "elements-of-next-window",
         "a window that fires deletes elements that are in the next one, too",
-        _COLUMNS,
+        _ELEMENTS,
         """
-            first, end = self._bounds(prefix, *self._alone(*window[:2]))
+            first, end = self._bounds(prefix, *self._alone(*window))
             removed += [row for row in own if first <= row[0] < end]
 """,
         """
@@ -115,7 +116,7 @@ WINDOWS = [
     Mutant(
         "numbers-again",
         "elements of a key are numbered from 0 again while it has windows",
-        _COLUMNS,
+        _ELEMENTS,
         """
         prefixes = sorted(self._fired - self._kept)
 """,
@@ -143,12 +144,12 @@ AGGREGATES = [
     Mutant(
         "mean-counts-batches",
         "the number of values of a mean is that of the batches",
-        _FIELDS,
+        _ACCUMULATION,
         """
-    return current[0] + more[0], current[1] + more[1]
+    return lambda current, more: (add(current[0], more[0]), current[1] + more[1])
 """,
         """
-    return current[0] + more[0], current[1] + 1
+    return lambda current, more: (add(current[0], more[0]), current[1] + 1)
 """,
         ("aggregates",),
     ),

@@ -405,7 +405,9 @@ def own_sessions() -> sk.Job:
         int, lambda held, order: held + order.cents % 7, int, merge=lambda a, b: a + b
     )
     windows = of.window(sk.session("10 seconds"), **IN_TIME)
-    windows.aggregate(both, accumulator=int, result=int, name="own").sink("own")
+    windows.aggregate(own=sk.OwnAggregate(both, accumulator=int, result=int), name="own").sink(
+        "own"
+    )
     return job
 
 

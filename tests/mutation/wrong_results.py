@@ -99,7 +99,9 @@ def counts_by_watermark(order: Order, ctx: sk.Context, count: sk.ValueState[int]
 def aggregated(name: str, aggregate: Any, accumulator: Any, result: Any, window: Any) -> sk.Job:
     job, of = orders(name)
     windows = of.window(window, **IN_TIME)
-    windows.aggregate(aggregate, accumulator=accumulator, result=result, name=name).sink("out")
+    windows.aggregate(
+        result=sk.OwnAggregate(aggregate, accumulator=accumulator, result=result), name=name
+    ).sink("out")
     return job
 
 

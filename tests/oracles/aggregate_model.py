@@ -11,7 +11,8 @@ from statekit.checkpoint.job_file import TtlRecord
 from statekit.codec.annotations import peel
 from statekit.functions.process import Process
 from statekit.job.windows.field_aggregates import Collect, Count, Last, Max, Mean, Min, Sum, Top
-from statekit.job.windows.made_of import AggregatedFields, OwnAggregate
+from statekit.job.windows.made_of import AggregatedFields
+from statekit.job.windows.own_aggregate import OwnAggregate
 from statekit.keygroup import key_fields
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import ORDERED
@@ -193,7 +194,8 @@ class AggregateModel:
         of, result, ttl = self._of[name]
         added = [(record, now_us) for record in records]
         kept = _unexpired(self._kept.get((key, name), []), ttl, now_us)
-        counts = isinstance(of, Count | Top | Last) or _values(self._get[name], records)
+        takes_all = isinstance(of, Count | Top | Last | OwnAggregate)
+        counts = takes_all or _values(self._get[name], records)
         if counts and not isinstance(of, Collect):  # the whole value is written
             kept = [(record, now_us) for record, _ in kept]
         if ttl is not None and ttl.refresh == "read":

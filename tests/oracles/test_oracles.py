@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import pytest
 
 import statekit as sk
-from statekit.job.windows.definitions import Deadlines
+from statekit.job.windows.open_windows import Deadlines
 from statekit.kv.layouts import OneValue
 from statekit.query.reader import CheckpointReader
 from statekit.records.record_order import CompleteOrder
@@ -32,11 +32,35 @@ class Reading(NamedTuple):
 TIMES: dict[str, Any] = {"key": "sensor", "event_time": "at", "lateness": "20 seconds"}
 LATE = {"allowed_lateness": "30 s"}
 WINDOWS = [sk.tumbling("30 s"), sk.sliding("60 s", every="20 s"), sk.session("10 s")]
+SEVERAL: dict[str, sk.FieldAggregate] = {
+    "readings": sk.Count(),
+    "prices": sk.Count("price"),
+    "total": sk.Sum("level"),
+    "least": sk.Min("price"),
+    "most": sk.Max("level"),
+    "mean": sk.Mean("price"),
+    "first": sk.Top(2, by="-level"),
+    "last": sk.Last("level", by="at"),
+}
+SPREAD: sk.Aggregate[Any, tuple[int, ...], int] = sk.Aggregate(
+    tuple,
+    lambda held, level: (min((*held, level)), max((*held, level))),
+    lambda held: held[-1] - held[0],
+    merge=lambda one, other: (min(one + other), max(one + other)),
+)
+OTHERS: dict[str, sk.FieldAggregate] = {
+    "total": sk.Sum("level"),
+    "levels": sk.Collect("level"),
+    "spread": sk.OwnAggregate(SPREAD, accumulator=tuple[int, ...], result=int, field="level"),
+    "all": sk.Collect(),
+}
 RESULTS: dict[str, Callable[[Any], Any]] = {
     "count": lambda windows: windows.count(),
     "mean": lambda windows: windows.mean("price"),
     "top": lambda windows: windows.top(2, by="-level"),
     "collect": lambda windows: windows.collect("level"),
+    "several": lambda windows: windows.aggregate(**SEVERAL),
+    "others": lambda windows: windows.aggregate(**OTHERS),
 }
 
 
@@ -60,13 +84,13 @@ def windows(window: Any, result: str, **options: Any) -> sk.Job:
     ids=["closed", "late", "changes", "ordered"],
 )
 def test_windows_are_what_plain_python_says(window: Any, options: dict[str, Any]) -> None:
-    result = {0: "count", 1: "collect"}.get(len(options), "top")
-    check(windows(window, result, **options), holds=["plain Python"], depth="quick")
+    for result in ("several", "others") if SOAK or not options else ("others",):
+        check(windows(window, result, **options), holds=["plain Python"], depth="quick")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-@pytest.mark.parametrize("result", RESULTS if SOAK else ["mean", "top"])
+@pytest.mark.parametrize("result", RESULTS if SOAK else ["mean", "top", "several"])
 @pytest.mark.parametrize(
     "options",
     [{}, LATE, {"emit": "change"}, {"ordered": True}],
@@ -91,6 +115,7 @@ def aggregates(**options: Any) -> sk.Job:
             first=sk.Top(2, by="-price", ties=True),
             last=sk.Last("level", by="at"),
             all=sk.Collect("price"),
+            spread=OTHERS["spread"],
             **options,
         )
     )

@@ -61,8 +61,8 @@ class WindowModel:
         self._made_of = made_of
         self._allowed = timedelta_to_micros(made_of.allowed_lateness)
         self._is_ordered = process.ordered is not None
-        self._is_by_time = isinstance(made_of.of, Collect)
-        self._result = result_of(made_of.of, process.record_type.members[0])
+        record = process.record_type.members[0]
+        self._results = {name: (of, result_of(of, record)) for name, of in made_of.of.items()}
         # `key_of` is of the combined records.
         self._key_of = process.record_type.getter(process.key)
         self._time_of = process.time_of()
@@ -139,12 +139,13 @@ class WindowModel:
 
     def _shown(self, key: Any, window: _Window) -> Any:
         """Return the result of a window."""
-        records = window.records
-        if self._is_by_time:
-            records = sorted(records, key=lambda timed: timed.at)
+        in_time = sorted(window.records, key=lambda timed: timed.at)
+        values = []
+        for of, result in self._results.values():
+            some = in_time if isinstance(of, Collect) else window.records
+            values.append(result([timed.record for timed in some]))
         start, end = micros_to_datetime(window.start), micros_to_datetime(window.end)
-        value = self._result([timed.record for timed in records])
-        return self._made_of.make(*key_fields(key), start, end, value)
+        return self._made_of.make(*key_fields(key), start, end, *values)
 
     def _windows(self, records: Sequence[_Timed]) -> Iterator[_Window]:
         window = self._made_of.window

@@ -132,7 +132,9 @@ def points_of_hours(own: bool) -> sk.Job:
     hours = totals.window(sk.tumbling("1 hour"), key="player", event_time="at")
     if own:
         types: dict[str, Any] = {"accumulator": list[int], "result": list[int]}
-        hours.aggregate(LISTED, **types, field="points", name="listed").sink("out")
+        hours.aggregate(
+            listed=sk.OwnAggregate(LISTED, **types, field="points"), name="listed"
+        ).sink("out")
     else:
         hours.collect("points").sink("out")
     return job

@@ -16,7 +16,8 @@ import statekit as sk
 from statekit.errors import ProcessError
 from statekit.job.windows.window_operator import Windowing
 from statekit.records.panes import SlidingPanes
-from statekit.records.preaggregate import Combiner, PartialAggregate
+from statekit.records.partial_aggregate import PartialAggregate
+from statekit.records.preaggregate import Combiner
 from statekit.records.record_type import RecordType
 from statekit.spark.combined_frames import AggregatesInJvm, first_step
 from statekit.spark.failures import translated
@@ -239,7 +240,9 @@ def test_integers_for_a_field_of_floats_are_left_to_arrow(spark: SparkSession) -
 
 def test_sessions_and_records_that_a_class_completes_are_left_to_arrow(spark: SparkSession) -> None:
     options: Any = {"key": "number", "event_time": "at"}
-    sessions = Windowing(RECORD, sk.session("10 s"), **options).count(None)
+    sessions = Windowing(RECORD, sk.session("10 s"), **options).operator(
+        {"count": sk.Count()}, None
+    )
     df = frame(spark, with_totals(1)).select("number", "at")
     assert sessions.traits.combiner is not None
     assert not AggregatesInJvm.gives_the_same(sessions.traits.combiner, df)

@@ -62,11 +62,19 @@ def job() -> sk.Job:
     windows = source.window(sk.sliding("25 s", "10 s", "3 s"), allowed_lateness="5 s", **options)
     kept: Any = int | None
     windows.sum("value", name="rows").sink("rows")
-    single = windows.aggregate(SUM, accumulator=kept, result=kept, field="value", name="single")
+    single = windows.aggregate(
+        single=sk.OwnAggregate(SUM, accumulator=kept, result=kept, field="value"), name="single"
+    )
     single.sink("single")
     for name in ("rows", "single"):
         sk.Stream(made, name).late.sink(f"late-{name}")
     windows.max("weight", name="heaviest").sink("heaviest")
+    counted: dict[str, Any] = {"seen": sk.Count(), "values": sk.Count("value")}
+    counted |= {"total": sk.Sum("value"), "least": sk.Min("value")}
+    windows.aggregate(**counted, name="counted").sink("counted")
+    tumbling = source.window(sk.tumbling("10 s"), **options)
+    last: dict[str, Any] = {"last": sk.Last("weight", by="at"), "each": sk.Collect("value")}
+    tumbling.aggregate(**counted, mean=sk.Mean("value"), **last, name="several").sink("several")
     sums = source.window(sk.tumbling("10 s"), **options).sum("value", name="sums", into=Minute)
     of_sums = sums.window(sk.tumbling("1 min"), key="key", event_time="end")
     of_sums.count(name="behind").sink("behind")

@@ -157,7 +157,9 @@ OF_A_FIELD: dict[str, Construct] = {
     "last by": windowed(lambda of, field: of.last(by=field, name="op")),
     "collect": windowed(lambda of, field: of.collect(field, name="op")),
     "own aggregate": windowed(
-        lambda of, f: of.aggregate(OWN, accumulator=int, result=int, field=f, name="op")
+        lambda of, f: of.aggregate(
+            op=sk.OwnAggregate(OWN, accumulator=int, result=int, field=f), name="op"
+        )
     ),
 }
 OF_A_KEY: dict[str, Construct] = {

@@ -51,15 +51,26 @@ windows.collect().late.sink("late")
 windows.top(2, by=("-cents", "at"), ties=True)
 windows.last("cents", name="newest")
 windows.aggregate(
-    mean, accumulator=tuple[int, int], result=float, field="cents", into=Hourly, name="mean"
+    mean=sk.OwnAggregate(mean, accumulator=tuple[int, int], result=float, field="cents"),
+    into=Hourly,
+    name="mean",
 ).process(best)
+
+several: sk.Stream[Hourly] = windows.aggregate(
+    cents=sk.Sum("cents"), newest=sk.Last(by="at"), seen=sk.Count(), into=Hourly
+)
+several.process(best)
 
 hourly.process(raw)  # error: incompatible type "Process[Impression, [], Never]"
 windows.sum()  # error: Missing positional argument "field" in call to "sum" of "Windowed"
 windows.top(2)  # error: Missing positional argument "by" in call to "top" of "Windowed"
 windows.count("cents")  # error: Too many positional arguments for "count" of "Windowed"
 windows.min("cents", into=5)  # error: Argument "into" to "min" of "Windowed"
-windows.aggregate(sum, accumulator=int, result=int)  # error: expected "Aggregate[Any, Any, Any]"
+sk.OwnAggregate(sum, accumulator=int, result=int)  # error: expected "Aggregate[Any, Any, Any]"
+sk.OwnAggregate(mean, result=float)  # error: Missing named argument "accumulator"
+windows.aggregate(cents="sum")  # error: "aggregate" of "Windowed" has incompatible type "str"
+windows.aggregate(sk.Count())  # error: Too many positional arguments for "aggregate"
+windows.aggregate(cents=sk.Sum())  # error: Missing positional argument "field" in call to "Sum"
 sk.tumbling(5)  # error: incompatible type "int"; expected "timedelta | str"
 sk.sliding("1 hour")  # error: Missing positional argument "every"
 source.window("1 hour", key="ad", event_time="at")  # error: expected "Sliding | Session"

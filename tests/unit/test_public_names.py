@@ -49,6 +49,7 @@ PUBLIC = [
     "OperatorListState",
     "OperatorState",
     "OperatorStream",
+    "OwnAggregate",
     "Page",
     "PickleCodec",
     "Process",

@@ -1,4 +1,16 @@
-"""Windows and built-in aggregates, implemented as process functions.
+"""Windows and aggregates, implemented as process functions.
 
-May import `functions` and whatever that may import; `stream` in the folder above imports it.
+From what a user declares to what a shard does:
+
+- `definitions` has the kinds of windows, `field_aggregates` and `own_aggregate` the aggregates.
+  What an aggregate keeps of records of one type is its `accumulation`.
+- `aggregation` makes the operator of aggregates by key, and `window_operator` that of windows.
+  `made_of` describes both as data, for models.
+- `window_values` joins the aggregates of a window into the value of one row. `elements` has the
+  elements of those that collect.
+- `open_windows` has the windows of a key as rows, with their timers, and `key_windows` the
+  functions that take the records of one key. `window_columns` keeps and fires the windows of many
+  keys at a time, without timers.
+
+May import `functions` and whatever that may import; the folder above imports it.
 """

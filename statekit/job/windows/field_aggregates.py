@@ -1,83 +1,72 @@
-"""Built-in aggregates of fields, and their operator. It calls no Python function per record."""
+"""Built-in aggregates of fields and records. They call no Python function per record."""
 
 from __future__ import annotations
 
 import dataclasses
-import decimal
+import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from operator import itemgetter
 from types import GenericAlias
 from typing import Annotated, Any, ClassVar, Optional
 
 from statekit.codec.annotations import peel
 from statekit.errors import StateTypeError
 from statekit.functions.field_names import Renaming
-from statekit.functions.process import NOTHING_RENAMED, Process, Traits
-from statekit.functions.signature import declare
-from statekit.job.windows.made_of import AggregatedFields
-from statekit.number_faults import int_fault
-from statekit.records.keyed_batch import KeyColumns
-from statekit.records.preaggregate import (
-    Combiner,
-    PartialAggregate,
-    Verb,
-    absent_or_none,
-    without_none,
+from statekit.job.windows.accumulation import (
+    Accumulation,
+    adding_pairs,
+    combining,
+    itself,
+    nothing,
+    quotient,
+    reducer,
+    skipping_none,
 )
+from statekit.number_faults import int_fault
+from statekit.records.partial_aggregate import PartialAggregate, Verb, without_none
 from statekit.records.record_order import RecordOrder
 from statekit.records.record_type import RecordType
-from statekit.records.result_type import ResultRecords, made_of_columns
+from statekit.records.result_type import ResultRecords
 from statekit.shown import shown
 from statekit.state.list_state import ListState
-from statekit.state.options import TTL, Aggregate, Reduce
+from statekit.state.options import Aggregate, Reduce
 from statekit.state.single_row_states import AggregatingState, ReducingState
 
-EXACT_DIGITS = 76
-"""Digits for exact sums of decimals. Columns have half as many."""
-
-_KEYS = "_keys"  # the parameter that takes keys: no state is called so
-_PLACES = 18  # of a mean of decimals, as a column of Spark has
+_TUPLE: Any = tuple  # as values, to be subscripted with types that are known at run time
+_REDUCING: Any = ReducingState
+_AGGREGATING: Any = AggregatingState
 
 
 class FieldAggregate(ABC):
-    """An aggregate of a field or of records: `Count`, `Sum`, `Min`, `Max`, `Mean`, `Top`, `Last` or
-    `Collect`.
+    """An aggregate of a field or of records: `Count`, `Sum`, `Min`, `Max`, `Mean`, `Top`, `Last`,
+    `Collect` or `OwnAggregate`.
 
-    Its state can be computed from parts of the records in any number of steps: records are combined
-    batch by batch, and the combined rows are added to the state, many keys at a time.
+    A built-in one can be computed from parts of the records in any number of steps: records are
+    combined batch by batch, and the combined rows are added to the state, many keys at a time.
 
     Attributes:
         verb: what it does, for messages.
         field: the field of the records; None for the records themselves.
+        combines: whether records may be combined before they are added to a window.
     """
 
     verb: ClassVar[str]
     field: str | None
+    combines: ClassVar[bool] = True
 
     @property
     @abstractmethod
     def parts(self) -> tuple[PartialAggregate, ...]:
         """The partial aggregates that the result is computed from."""
 
-    def types(self, results: ResultRecords) -> tuple[Any, Any]:
-        """Return the arguments of `state` and `result` for the records of an operator.
+    @abstractmethod
+    def accumulation(self, results: ResultRecords) -> Accumulation:
+        """Return what the aggregate keeps of the records of an operator.
 
         Raises:
             StateTypeError: there is no such aggregate of them.
         """
-        assert self.field is not None
-        return results.check_combines(self.verb, self.field), results.annotation(self.field)
-
-    @abstractmethod
-    def state(self, value_type: Any) -> Any:
-        """Return the annotation of the state, for a field with values of this type."""
-
-    @abstractmethod
-    def result(self, annotation: Any) -> Any:
-        """Return the annotation of the result, for a field with this annotation."""
 
     def named(self, names: Renaming) -> FieldAggregate:
         """Return the same aggregate with renamed fields."""
@@ -87,14 +76,17 @@ class FieldAggregate(ABC):
         renamed: FieldAggregate = dataclasses.replace(of, field=names(self.field))
         return renamed
 
-    def added(self, place: int) -> Callable[[Sequence[Sequence[Any]]], Sequence[Any]]:
-        """Return a function from columns of combined rows to the values to add to the state. None
-        adds nothing.
+    def text(self, names: Renaming) -> str:
+        """Return the definition of a state by key, with renamed fields."""
+        return repr(self.named(names))
+
+    def definition(self, name: str, names: Renaming) -> Mapping[str, str]:
+        """Return the definition of the value of a window, with renamed fields.
 
         Parameters:
-            place: of the first column of the parts.
+            name: the name of the result.
         """
-        return itemgetter(place)
+        return {"result": self.verb if self.field is None else f"{self.verb}_{names(self.field)}"}
 
 
 @dataclass(frozen=True)
@@ -108,14 +100,13 @@ class Count(FieldAggregate):
     def parts(self) -> tuple[PartialAggregate, ...]:
         return (PartialAggregate("count", self.field),)
 
-    def types(self, results: ResultRecords) -> tuple[Any, Any]:
-        return None, None if self.field is None else results.annotation(self.field)
-
-    def state(self, value_type: Any) -> Any:
-        return Annotated[ReducingState[int], Reduce("sum")]
-
-    def result(self, annotation: Any) -> Any:
-        return int
+    def accumulation(self, results: ResultRecords) -> Accumulation:
+        state = Annotated[ReducingState[int], Reduce("sum")]
+        counted: Aggregate[int, int, int] = Aggregate(int, operator.add, itself, operator.add)
+        if self.field is None:
+            return Accumulation(state, int, int, counted, lambda _: 1)
+        get = results.getter(self.field)
+        return Accumulation(state, int, int, counted, lambda record: int(get(record) is not None))
 
 
 @dataclass(frozen=True)
@@ -127,11 +118,17 @@ class _OfField(FieldAggregate):
     def parts(self) -> tuple[PartialAggregate, ...]:
         return (PartialAggregate(self.verb, self.field),)
 
-    def state(self, value_type: Any) -> Any:
-        return Annotated[ReducingState[value_type], reducer(self.verb, value_type)]
-
-    def result(self, annotation: Any) -> Any:
-        return annotation
+    def accumulation(self, results: ResultRecords) -> Accumulation:
+        kind = results.check_combines(self.verb, self.field)
+        annotation = results.annotation(self.field)
+        add = skipping_none(combining(self.verb, kind))
+        return Accumulation(
+            state=Annotated[_REDUCING[kind], reducer(self.verb, kind)],
+            accumulator=Optional[annotation],  # noqa: UP045
+            result=annotation,
+            functions=Aggregate(nothing, add, itself, add),
+            value_of=results.getter(self.field),
+        )
 
 
 @dataclass(frozen=True)
@@ -169,23 +166,31 @@ class Mean(FieldAggregate):
     def parts(self) -> tuple[PartialAggregate, ...]:
         return PartialAggregate("sum", self.field), PartialAggregate("count", self.field)
 
-    def state(self, value_type: Any) -> Any:
-        pair = tuple[value_type, int]
-        mean = Aggregate(_Nothing(value_type), _both, quotient, _both)
-        state: Any = AggregatingState
-        return Annotated[state[pair, pair, self.result(value_type)], mean]
+    def accumulation(self, results: ResultRecords) -> Accumulation:
+        kind, get = results.check_combines(self.verb, self.field), results.getter(self.field)
+        pair = _TUPLE[kind, int]
+        mean = float if kind in (int, float) else kind
+        _, is_optional, _ = peel(results.annotation(self.field))
+        add = skipping_none(adding_pairs(combining("sum", kind)))
+        functions: Aggregate[Any, Any, Any] = Aggregate(nothing, add, quotient, add)
 
-    def result(self, annotation: Any) -> Any:
-        (value_type,), is_optional, _ = peel(annotation)
-        mean = float if value_type in (int, float) else value_type
-        return Optional[mean] if is_optional else mean  # noqa: UP045
+        def value_of(record: Any) -> Any:
+            value = get(record)
+            return None if value is None else (value, 1)
 
-    def added(self, place: int) -> Callable[[Sequence[Sequence[Any]]], Sequence[Any]]:
-        def pairs(columns: Sequence[Sequence[Any]]) -> Sequence[Any]:
-            sums_and_counts = zip(*columns[place : place + 2], strict=True)
-            return [None if pair[0] is None else pair for pair in sums_and_counts]
+        return Accumulation(
+            state=Annotated[_AGGREGATING[pair, pair, mean], functions],
+            accumulator=Optional[pair],  # noqa: UP045
+            result=Optional[mean] if is_optional else mean,  # noqa: UP045
+            functions=functions,
+            value_of=value_of,
+            added=_pairs,
+        )
 
-        return pairs
+
+def _pairs(sums: Sequence[Any], counts: Sequence[int]) -> list[Any]:
+    """Return a pair of sum and count per row; None for no values."""
+    return [None if pair[0] is None else pair for pair in zip(sums, counts, strict=True)]
 
 
 class _OfRecords(FieldAggregate):
@@ -200,21 +205,31 @@ class _OfRecords(FieldAggregate):
     def parts(self) -> tuple[PartialAggregate, ...]:
         return (PartialAggregate("first", None, self.order),)
 
-    def types(self, results: ResultRecords) -> tuple[Any, Any]:
+    def accumulation(self, results: ResultRecords) -> Accumulation:
         for name in self.order.names:
             results.check_combines(self.verb, name)
-        return results.record, results.record
-
-    def state(self, value_type: Any) -> Any:
-        record: RecordType = value_type
-        kept = self.kept(record)
-        taken: Any = GenericAlias(list, (record.cls,))
-        state: Any = AggregatingState
-        return Annotated[state[taken, held_first(record), self.result(record)], kept]
+        record = results.record
+        merged, result = self.order.completed(record).merged, self.result(record)
+        functions: Aggregate[Any, Any, Any] = Aggregate(tuple, merged, self.finish(record), merged)
+        held, taken = (GenericAlias(tuple, (record.cls, ...)), GenericAlias(list, (record.cls,)))
+        return Accumulation(
+            state=Annotated[_AGGREGATING[taken, held, result], functions],
+            accumulator=held,
+            result=result,
+            functions=functions,
+            value_of=lambda record: (record,),
+        )
 
     @abstractmethod
-    def kept(self, record: RecordType) -> Aggregate[Any, Any, Any]:
-        """Return the `Aggregate` that keeps and merges first records, and computes the result."""
+    def result(self, record: RecordType) -> Any:
+        """Return the annotation of the result."""
+
+    @abstractmethod
+    def finish(self, record: RecordType) -> Any:
+        """Return a function from the first records to the result."""
+
+    def definition(self, name: str, names: Renaming) -> Mapping[str, str]:
+        return {"result": self.text(names)}
 
 
 @dataclass(frozen=True)
@@ -253,12 +268,11 @@ class Top(_OfRecords):
             self, by=tuple(f"-{names(name)}" if falls else names(name) for name, falls in by)
         )
 
-    def result(self, annotation: Any) -> Any:
-        return GenericAlias(list, (annotation.cls,))
+    def result(self, record: RecordType) -> Any:
+        return GenericAlias(list, (record.cls,))
 
-    def kept(self, record: RecordType) -> Aggregate[Any, Any, Any]:
-        merged = self.order.completed(record).merged
-        return Aggregate(tuple, merged, list, merged)
+    def finish(self, record: RecordType) -> Any:
+        return list
 
 
 @dataclass(frozen=True)
@@ -283,31 +297,27 @@ class Last(_OfRecords):
     def named(self, names: Renaming) -> FieldAggregate:
         return dataclasses.replace(super().named(names), by=names(self.by))  # type: ignore[type-var]
 
-    def types(self, results: ResultRecords) -> tuple[Any, Any]:
+    def accumulation(self, results: ResultRecords) -> Accumulation:
         if self.field is not None:
             results.annotation(self.field)
-        return super().types(results)
+        return super().accumulation(results)
 
-    def result(self, annotation: Any) -> Any:
-        record: RecordType = annotation
+    def result(self, record: RecordType) -> Any:
         if self.field is None:
             return record.cls
         return record.column_annotation((record.fields or {})[self.field])
 
-    def kept(self, record: RecordType) -> Aggregate[Any, Any, Any]:
-        merged = self.order.completed(record).merged
-        get = None if self.field is None else record.getter((self.field,))
-        return Aggregate(
-            tuple, merged, lambda held: held[0] if get is None else get(held[0]), merged
-        )
+    def finish(self, record: RecordType) -> Any:
+        get = itself if self.field is None else record.getter((self.field,))
+        return lambda held: get(held[0])
 
 
 @dataclass(frozen=True)
 class Collect(FieldAggregate):
     """All records, or all values of a field, as a list in the order of arrival. None is skipped.
 
-    The state is a `ListState`: an epoch writes the new elements. A result is the whole list, which
-    is read for it.
+    Without windows the state is a `ListState`: an epoch writes the new elements. A result is the
+    whole list, which is read for it. The list of a window is in the order of time.
     """
 
     field: str | None = None
@@ -317,158 +327,10 @@ class Collect(FieldAggregate):
     def parts(self) -> tuple[PartialAggregate, ...]:
         return (PartialAggregate("list", self.field),)
 
-    def types(self, results: ResultRecords) -> tuple[Any, Any]:
-        if self.field is None:
-            return results.record.cls, results.record.cls
-        element = without_none(results.annotation(self.field))
-        return element, element
-
-    def state(self, value_type: Any) -> Any:
-        return ListState[value_type]
-
-    def result(self, annotation: Any) -> Any:
-        return GenericAlias(list, (annotation,))
-
-
-def held_first(record: RecordType) -> Any:
-    """Return the annotation of stored first records of a type."""
-    return GenericAlias(tuple, (record.cls, ...))
-
-
-def _least(current: float, value: float) -> float:
-    return value if current != current or value < current else current
-
-
-def _largest(current: float, value: float) -> float:
-    return value if current != current or value > current else current
-
-
-def reducer(verb: Verb, kind: Any) -> Reduce:
-    """Return the reducer of two values of a type. The order of values matters only for sums of
-    floats.
-
-    NaN is neither the smallest nor the largest float if there is a number.
-    """
-    if kind is float and verb in ("min", "max"):
-        return Reduce(_least if verb == "min" else _largest)
-    return Reduce(verb)
-
-
-@dataclass(frozen=True)
-class _Nothing:
-    """Factory of the sum and count of no values."""
-
-    kind: type
-
-    def __call__(self) -> tuple[Any, int]:
-        return self.kind(), 0
-
-
-def _both(current: tuple[Any, int], more: tuple[Any, int]) -> tuple[Any, int]:
-    return current[0] + more[0], current[1] + more[1]
-
-
-def quotient(sum_and_count: tuple[Any, int]) -> Any:
-    """Return the mean of values, from their sum and number."""
-    total, number = sum_and_count
-    if not isinstance(total, decimal.Decimal):
-        return total / number
-    with decimal.localcontext(prec=EXACT_DIGITS):
-        return round(total / number, _PLACES)
-
-
-# ---------------------------------------------------------------------------------- the operator
-
-
-def _fold(
-    key_size: int,
-    aggregates: Mapping[str, tuple[FieldAggregate, int]],
-    results: Callable[..., list[Any]],
-) -> Callable[..., list[Any]]:
-    """Return a function that adds the combined rows of many keys to their states and returns the
-    results.
-
-    Parameters:
-        key_size: number of key fields.
-        aggregates: with the position of the first of their parts in a row.
-        results: creates results from columns of keys and values.
-    """
-    added = [of.added(place) for of, place in aggregates.values()]
-
-    def fold(keys: KeyColumns, *states: Any) -> list[Any]:
-        with decimal.localcontext(prec=EXACT_DIGITS):
-            values = [
-                state.add_all(keys.prefixes, added_to(keys.columns))
-                for state, added_to in zip(states, added, strict=True)
-            ]
-        return results(*keys.columns[:key_size], *values)
-
-    return fold
-
-
-def aggregation(
-    record: RecordType,
-    *,
-    key: str | tuple[str, ...] | list[str],
-    aggregates: Mapping[str, FieldAggregate],
-    ttl: TTL | None = None,
-    into: Any = None,
-    renamed: Mapping[str, str] = NOTHING_RENAMED,
-) -> Process[Any, Any, Any]:
-    """Return a process function that keeps aggregates of the records of each key.
-
-    Parameters:
-        record: the type of the records.
-        key: the fields that they are grouped by.
-        aggregates: by name, which is that of the state and of the field in a result.
-        ttl: how long they are kept.
-        into: a record class for the results; None for NamedTuples.
-        renamed: as for `process`.
-
-    Raises:
-        StateTypeError: there is no such field, or no such aggregate of it; the message names it.
-    """
-    fields = (key,) if isinstance(key, str) else tuple(key)
-    results = ResultRecords(record, "aggregate")
-    if not aggregates:
-        raise results.error("name an aggregate, such as orders=Count() or cents=Sum('cents')")
-    parts: list[PartialAggregate] = []
-    places: dict[str, tuple[FieldAggregate, int]] = {}
-    first = len(fields) + 1  # after the key and the number of records
-    types = {name: results.annotation(name) for name in fields}
-    hints: dict[str, Any] = {_KEYS: record.cls}
-    for name, of in aggregates.items():
-        if not isinstance(of, FieldAggregate):
-            raise results.error(
-                f"{name}={shown(of)}: give Count(), or Sum, Min, Max, Mean or Collect of a field, "
-                "or Top, Last or Collect of the records"
-            )
-        if name in types:
-            raise results.error(f"{name!r} would be two fields of the results: give another name")
-        value_type, annotation = of.types(results)
-        places[name] = of, first + len(parts)
-        parts += of.parts
-        types[name] = of.result(annotation)
-        hints[name] = of.state(value_type) if ttl is None else Annotated[of.state(value_type), ttl]
-    unclear = absent_or_none(record)
-    if unclear is not None and any(part.takes_records for part in parts):
-        raise results.error(
-            f"{record.name}.{unclear} may be absent or None, and the columns of records have one "
-            "null for both: declare it without None, or without NotRequired"
-        )
-    name = "_".join(("aggregate", "by", *fields))
-    output, make = results.result_class(name, types, into)
-    hints["return"] = Iterator[output]  # type: ignore[valid-type]
-    fold = declare(_fold(len(fields), places, partial(made_of_columns, make)), name, hints)
-    traits = Traits(
-        combiner=Combiner(record, fields, parts),
-        definition=partial(_definition, dict(aggregates)),
-        takes_columns=True,  # so each batch has one row per key
-        made_of=AggregatedFields(dict(aggregates), make),
-    )
-    return Process(fold, fields, hints, renamed=renamed, traits=traits)
-
-
-def _definition(aggregates: Mapping[str, FieldAggregate], names: Renaming) -> Mapping[str, str]:
-    """Return the definition of each aggregate by state, with renamed fields."""
-    return {name: repr(of.named(names)) for name, of in aggregates.items()}
+    def accumulation(self, results: ResultRecords) -> Accumulation:
+        element, get = results.annotated(self.field)
+        if self.field is not None:
+            element = without_none(element)
+        ended: Aggregate[Any, None, None] = Aggregate(nothing, nothing, itself, nothing)
+        listed = GenericAlias(list, (element,))
+        return Accumulation(ListState[element], None, listed, ended, get, element=element)  # type: ignore[valid-type]

@@ -9,14 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from statekit.job.windows.definitions import Window
-from statekit.state.options import Aggregate
-
-
-class OwnAggregate(NamedTuple):
-    """An aggregate with functions of the user, of records or of a field."""
-
-    aggregate: Aggregate[Any, Any, Any]
-    field: str | None
+from statekit.job.windows.field_aggregates import FieldAggregate
 
 
 class WindowedResult(NamedTuple):
@@ -26,14 +19,14 @@ class WindowedResult(NamedTuple):
         window: the kind of windows.
         allowed_lateness: how long a window is kept for late records after it has fired.
         at_change: whether a window fires at each record.
-        of: the aggregate: a `FieldAggregate` or an `OwnAggregate`.
-        make: creates a result from the key fields, start, end and value of a window.
+        of: the aggregates by name.
+        make: creates a result from the key fields, start, end and values of a window.
     """
 
     window: Window
     allowed_lateness: dt.timedelta
     at_change: bool
-    of: Any
+    of: Mapping[str, FieldAggregate]
     make: Any
 
 
@@ -45,5 +38,5 @@ class AggregatedFields(NamedTuple):
         make: creates a result from the key fields and the values.
     """
 
-    of: Mapping[str, Any]
+    of: Mapping[str, FieldAggregate]
     make: Any

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, compress, groupby, islice, repeat
 from operator import add, attrgetter, itemgetter, not_
 from typing import Any, NamedTuple
@@ -26,21 +26,16 @@ from statekit.codec.vectorized import sortable_ints
 from statekit.errors import CALL_FAILURES
 from statekit.functions.context import Context
 from statekit.functions.due import Due
-from statekit.job.windows.definitions import (
-    FIRST,
-    LAST,
-    Deadlines,
-    SessionRows,
-    Sliding,
-    overlap,
-    plus,
-)
+from statekit.job.windows.aggregation import Added
+from statekit.job.windows.definitions import FIRST, LAST, Sliding, overlap, plus
+from statekit.job.windows.elements import Alone, CollectedElements, Row, pairs
+from statekit.job.windows.open_windows import Deadlines, SessionRows
+from statekit.job.windows.window_values import WindowValues
 from statekit.keygroup import GROUP_BYTES, key_fields
 from statekit.records.keyed_batch import KeyColumns
 from statekit.records.result_type import Make, made_of_columns
 from statekit.state.map_state import MapState
 from statekit.state.options import Aggregate
-from statekit.state.single_row_states import ValueState
 from statekit.timestamp import (
     MAX_MICROS,
     MIN_MICROS,
@@ -59,10 +54,6 @@ _ROWS_AT_ONCE = 8_192
 _START_BYTES = 8
 _WINDOWS_MAX = 10_000  # that are known
 
-_Row = tuple[bytes, bytes]
-Alone = Callable[[dt.datetime, dt.datetime], tuple[dt.datetime, dt.datetime]]
-"""A function from the start and end of a window to an interval within the window."""
-
 
 class _Window(NamedTuple):
     """The start and the end of a window, and the time at which it is due in microseconds."""
@@ -79,29 +70,29 @@ class DueWindows(ABC):
     """Fires due windows of many keys at a time.
 
     Parameters:
-        finish: computes the value of an accumulator.
-        make: creates a result from the key fields, start, end and value of a window.
+        values: computes results from the values of rows and the elements.
+        make: creates a result from the key fields, start, end and values of a window.
         deadlines: when windows are due.
         alone: returns the interval of a window whose records are in no window that fires later.
     """
 
     def __init__(
-        self, finish: Callable[[Any], Any], make: Make, deadlines: Deadlines, alone: Alone
+        self, values: WindowValues, make: Make, deadlines: Deadlines, alone: Alone
     ) -> None:
-        self._finish = finish
+        self._values = values
         self._make = make
         self.deadlines = deadlines
         self._alone = alone
 
     @abstractmethod
     def _opened(
-        self, rows: Sequence[_Row], windows: MapState[Any, Any]
+        self, rows: Sequence[Row], windows: MapState[Any, Any]
     ) -> tuple[list[_Window], Sequence[Any]]:
         """Return the window of each row, and the argument of `_held` for these rows."""
 
     @abstractmethod
     def _held(self, stored: Sequence[Any], windows: MapState[Any, Any]) -> list[Any]:
-        """Return the accumulators of windows."""
+        """Return the values of rows."""
 
     def fire(
         self, due: Due, _: Context, windows: MapState[Any, Any], *collected: Any
@@ -109,10 +100,10 @@ class DueWindows(ABC):
         """Yield the results of due windows, and delete these windows.
 
         Parameters:
-            collected: of windows that collect elements, the states with these and their number.
+            collected: the states of each `Collect`, two for each.
         """
         soonest = None
-        elements = CollectedElements(due, self._alone, *collected) if collected else None
+        elements = [CollectedElements(due, self._alone, *of) for of in pairs(collected)]
         rows = windows.rows_of_groups(due.groups)
         while some := list(islice(rows, _ROWS_AT_ONCE)):
             of_rows, stored = self._opened(some, windows)
@@ -120,38 +111,50 @@ class DueWindows(ABC):
             if not all(is_due):
                 next_us = min(window.due_us for window in of_rows if window.due_us > due.now_us)
                 soonest = next_us if soonest is None else min(soonest, next_us)
-                if elements is not None:
-                    elements.keep(compress(some, map(not_, is_due)))
+                for of in elements:
+                    of.keep(compress(some, map(not_, is_due)))
                 some = list(compress(some, is_due))
                 of_rows = list(compress(of_rows, is_due))
                 stored = list(compress(stored, is_due))
             if some:
-                if elements is None:
-                    held = self._held(stored, windows)
-                else:
-                    held = elements.taken(some, of_rows)
-                yield self._results(due, some, of_rows, held)
+                held = self._held(stored, windows)
+                lists = [of.taken(some, [window[:2] for window in of_rows]) for of in elements]
+                yield self._results(due, some, of_rows, held, lists)
                 windows.remove_rows(some)
-        if elements is not None:
-            elements.end()
+        for of in elements:
+            of.end()
         if soonest is not None:
             due.wakes_at(soonest)
 
     def _results(
-        self, due: Due, rows: Sequence[_Row], of_rows: Sequence[_Window], held: Sequence[Any]
+        self,
+        due: Due,
+        rows: Sequence[Row],
+        of_rows: Sequence[_Window],
+        held: Sequence[Any],
+        lists: Sequence[Sequence[Any]],
     ) -> list[Any]:
-        """Return the results of windows, given their rows and accumulators."""
+        """Return the results of windows.
+
+        Parameters:
+            rows: their rows.
+            held: the values of these rows.
+            lists: for each `Collect`, the elements of each window.
+        """
         decode = due.key_codec.decode
         keys = [decode(row_key, GROUP_BYTES)[0] for row_key, _ in rows]
         fields = list(zip(*map(key_fields, keys), strict=True))
         starts = [window.start for window in of_rows]
         ends = [window.end for window in of_rows]
         try:
-            return made_of_columns(self._make, *fields, starts, ends, list(map(self._finish, held)))
+            values = self._values.results(held, lists)
+            return made_of_columns(self._make, *fields, starts, ends, *values)
         except CALL_FAILURES:
-            for row, key, start, end, of in zip(rows, keys, starts, ends, held, strict=True):
-                due.at_key(row[0][: decode(row[0], GROUP_BYTES)[1]], key)
-                self._make(*key_fields(key), start, end, self._finish(of))
+            # Find the key that the error is about.
+            for n, ((row_key, _), key) in enumerate(zip(rows, keys, strict=True)):
+                due.at_key(row_key[: decode(row_key, GROUP_BYTES)[1]], key)
+                one = self._values.results(held[n : n + 1], [of[n : n + 1] for of in lists])
+                self._make(*key_fields(key), starts[n], ends[n], *(value for (value,) in one))
             raise
 
 
@@ -159,21 +162,16 @@ class DueSliding(DueWindows):
     """Fires tumbling and sliding windows. Their row keys contain the starts."""
 
     def __init__(
-        self,
-        window: Sliding,
-        finish: Callable[[Any], Any],
-        make: Make,
-        deadlines: Deadlines,
-        alone: Alone,
+        self, window: Sliding, values: WindowValues, make: Make, deadlines: Deadlines, alone: Alone
     ) -> None:
-        super().__init__(finish, make, deadlines, alone)
+        super().__init__(values, make, deadlines, alone)
         self.size_us = timedelta_to_micros(window.size)
         self.every_us = timedelta_to_micros(window.every)
         self.origin_us = timedelta_to_micros(window.offset % window.every)
         self._windows: dict[bytes, _Window] = {}
 
     def _opened(
-        self, rows: Sequence[_Row], windows: MapState[Any, Any]
+        self, rows: Sequence[Row], windows: MapState[Any, Any]
     ) -> tuple[list[_Window], Sequence[Any]]:
         of_rows = [self.window_at(row_key[-_START_BYTES:]) for row_key, _ in rows]
         return of_rows, [row for _, row in rows]
@@ -202,7 +200,7 @@ class DueSessions(DueWindows):
     """Fires sessions. Their rows contain the starts and ends."""
 
     def _opened(
-        self, rows: Sequence[_Row], windows: MapState[Any, Any]
+        self, rows: Sequence[Row], windows: MapState[Any, Any]
     ) -> tuple[list[_Window], Sequence[Any]]:
         due_us = self.deadlines.due_us
         stored = windows.values_of_rows([row for _, row in rows])
@@ -219,81 +217,19 @@ _Stored = tuple[bytes, int]
 """The key and the size of a stored row."""
 
 
-class CollectedElements:
-    """The elements of firing windows.
-
-    Parameters:
-        due: what is due.
-        alone: as for `DueWindows`.
-        elements: by time and number, for each key.
-        number: how many elements a key has had since it had no windows.
-    """
-
-    def __init__(
-        self, due: Due, alone: Alone, elements: MapState[Any, Any], number: ValueState[int]
-    ) -> None:
-        self._decode = due.key_codec.decode
-        self._alone = alone
-        self._elements = elements
-        self._number = number
-        self._fired: set[bytes] = set()  # prefixes of keys
-        self._kept: set[bytes] = set()
-
-    def taken(self, rows: Iterable[_Row], windows: Iterable[_Window]) -> list[list[Any]]:
-        """Return the elements of windows in order of time and arrival. Elements that are in no
-        other window are deleted.
-        """
-        found, removed = [], []
-        for (row_key, _), window in zip(rows, windows, strict=True):
-            prefix = self._prefix(row_key)
-            self._fired.add(prefix)
-            own = list(self._elements.stored_between(*self._bounds(prefix, *window[:2])))
-            found.append(self._elements.values_of_rows([row for _, row in own]))
-            first, end = self._bounds(prefix, *self._alone(*window[:2]))
-            removed += [row for row in own if first <= row[0] < end]
-        self._elements.remove_rows(removed)
-        return found
-
-    def keep(self, rows: Iterable[_Row]) -> None:
-        """Note the keys of rows whose windows stay open."""
-        self._kept.update(self._prefix(row_key) for row_key, _ in rows)
-
-    def end(self) -> None:
-        """Reset the element count of keys without open windows."""
-        prefixes = sorted(self._fired - self._kept)
-        rows = zip(prefixes, self._number.read_rows(prefixes), strict=True)
-        self._number.remove_rows([(prefix, row) for prefix, row in rows if row is not None])
-
-    def _prefix(self, row_key: bytes) -> bytes:
-        return row_key[: self._decode(row_key, GROUP_BYTES)[1]]
-
-    def _bounds(self, prefix: bytes, start: dt.datetime, end: dt.datetime) -> tuple[bytes, bytes]:
-        """Return the first row key of the elements of an interval, and the row key after the
-        last.
-        """
-        subkey = self._elements.subkey
-        first = prefix + subkey((start, 0))
-        return first, prefix_end(prefix) if end == LAST else prefix + subkey((end, 0))
-
-
 class WindowColumns:
     """Adds combined rows of many keys to windows.
 
     Parameters:
         due: fires them.
-        aggregate: adds the value of a row to an accumulator.
+        functions: add the value of a row to that of a window.
         added: returns that value for each row, from their columns. The largest event times are the
             last column.
     """
 
-    def __init__(
-        self,
-        due: DueSliding,
-        aggregate: Aggregate[Any, Any, Any],
-        added: Callable[[Sequence[Any]], Sequence[Any]],
-    ) -> None:
+    def __init__(self, due: DueSliding, functions: Aggregate[Any, Any, Any], added: Added) -> None:
         self._due = due
-        self._aggregate = aggregate
+        self._functions = functions
         self._added = added
 
     def fold(self, keys: KeyColumns, ctx: Context, windows: MapState[Any, Any]) -> list[Any]:
@@ -324,43 +260,10 @@ class WindowColumns:
             windows.add_all(
                 list(chain.from_iterable(row_keys for row_keys, _ in placed)),
                 list(chain.from_iterable(values for _, values in placed)),
-                self._aggregate,
+                self._functions,
             )
             ctx.timers.wakes_at(self._due.window_at(sortable_ints([soonest])[0]).due_us)
         return []
-
-
-def add_elements(
-    prefixes: Sequence[bytes],
-    lists: Sequence[Sequence[tuple[int, Any]]],
-    elements: MapState[Any, Any],
-    number: ValueState[int],
-) -> None:
-    """Store the elements of combined rows.
-
-    Parameters:
-        prefixes: of the key of each row. The rows of a key follow each other.
-        lists: the elements of each row, each with its event time in microseconds.
-        elements, number: as for `CollectedElements`.
-    """
-    added: dict[bytes, int] = {}
-    for prefix, own in zip(prefixes, lists, strict=True):
-        if own:
-            added[prefix] = added.get(prefix, 0) + len(own)
-    if not added:
-        return
-    of_keys, sizes = list(added), list(added.values())
-    stored = number.read_rows(of_keys)
-    before = [count or 0 for count in number.values_of_rows(stored)]
-    ends = list(map(add, before, sizes))
-    times_us, values = zip(*chain.from_iterable(lists), strict=True)
-    at_times = map(add, chain.from_iterable(map(repeat, of_keys, sizes)), sortable_ints(times_us))
-    numbers = sortable_ints(list(chain.from_iterable(map(range, before, ends))))
-    elements.replace_rows(list(map(add, at_times, numbers)), list(values), [0] * len(values), ())
-    replaced = [
-        0 if row is None else len(key) + len(row) for key, row in zip(of_keys, stored, strict=True)
-    ]
-    number.replace_rows(of_keys, ends, replaced, ())
 
 
 class _OpenSession(NamedTuple):
@@ -386,13 +289,7 @@ class SessionColumns:
         pane_at: the place of the column with the first event times.
     """
 
-    def __init__(
-        self,
-        due: DueWindows,
-        sessions: SessionRows,
-        added: Callable[[Sequence[Any]], Sequence[Any]],
-        pane_at: int,
-    ) -> None:
+    def __init__(self, due: DueWindows, sessions: SessionRows, added: Added, pane_at: int) -> None:
         self._due = due
         self._sessions = sessions
         self._added = added

@@ -19,7 +19,7 @@ from statekit.backend.rocksdb import RocksBackend
 from statekit.checkpoint.job_file import EXPIRY
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.functions.process import Process
-from statekit.job.windows.field_aggregates import aggregation
+from statekit.job.windows.aggregation import aggregation
 from statekit.keygroup import key_group, pack_group
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.records.output_type import OutputType
@@ -200,9 +200,7 @@ def chunk(orders: list[Order]) -> Iterator[KeyedBatch]:
     shops = [order.shop for order in orders]
     cents = [order.cents for order in orders]
     groups = [key_group(shop, GROUPS) for shop in shops]
-    yield KeyedBatch(
-        shops, groups, shops, [shops, [1] * len(orders), [1] * len(orders), cents, cents]
-    )
+    yield KeyedBatch(shops, groups, shops, [shops, [1] * len(orders), cents, cents])
 
 
 def in_memory(**options: Any) -> Shard:

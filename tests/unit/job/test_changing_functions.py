@@ -98,7 +98,9 @@ def test_windows_that_share_a_record_do_not_see_what_an_aggregate_does_to_it() -
     windows = job.source("in", Tagged).window(
         sk.sliding("3 hours", "1 hour"), key="user", event_time="at"
     )
-    windows.aggregate(summed, accumulator=int, result=int, name="sum").sink("sums")
+    windows.aggregate(sum=sk.OwnAggregate(summed, accumulator=int, result=int), name="sum").sink(
+        "sums"
+    )
     run = job.run({"in": [Tagged("a", START, 1, [], {})]})
     assert [found.sum for found in run.outputs["sums"]] == [101, 101, 101]
 

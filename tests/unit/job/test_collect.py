@@ -230,7 +230,9 @@ def row_by_row(windows: Any, what: Literal["lines"] | None) -> sk.Stream[Any]:
     element: Any = Stop if what is None else list[str]
     held: Any = list[tuple[dt.datetime, element]]
     listed: sk.Aggregate[Any, Any, Any] = sk.Aggregate(list, added, in_order, list.__add__)
-    made: sk.Stream[Any] = windows.aggregate(listed, accumulator=held, result=list[element])
+    made: sk.Stream[Any] = windows.aggregate(
+        result=sk.OwnAggregate(listed, accumulator=held, result=list[element])
+    )
     return made
 
 

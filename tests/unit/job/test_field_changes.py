@@ -265,7 +265,9 @@ def test_an_own_aggregate_that_adds_by_another_function_of_python_is_refused() -
     def of_own(add: Any) -> Construct:
         own: Any = sk.Aggregate(int, add, int)
         return windowed(
-            lambda of, field: of.aggregate(own, accumulator=int, result=int, field=field, name="op")
+            lambda of, field: of.aggregate(
+                op=sk.OwnAggregate(own, accumulator=int, result=int, field=field), name="op"
+            )
         )
 
     first, second = of_own(max), of_own(min)

@@ -146,7 +146,7 @@ def of_lists(windows: Any, count: int, *, ties: bool) -> sk.Stream[Any]:
         lambda one, other: one + other,
     )
     made: sk.Stream[Any] = windows.aggregate(
-        gathered, accumulator=list[Bid], result=list[Bid], name="records"
+        records=sk.OwnAggregate(gathered, accumulator=list[Bid], result=list[Bid]), name="records"
     )
     return made
 

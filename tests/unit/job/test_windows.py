@@ -11,7 +11,7 @@ import decimal
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict, cast
 
 import cloudpickle
 import msgspec
@@ -322,7 +322,8 @@ def result_of(windows: Windowed[Any], how: str) -> sk.Stream[Any]:
         return windows.count()
     if how == "aggregate":
         return windows.aggregate(
-            mean_text(), accumulator=list[int], result=str, field="value", name="mean"
+            mean=sk.OwnAggregate(mean_text(), accumulator=list[int], result=str, field="value"),
+            name="mean",
         )
     made: sk.Stream[Any] = getattr(windows, how)("value")
     return made
@@ -983,19 +984,31 @@ class More(NamedTuple):
         (lambda w: w.sum("value", into=More), "there is nothing for its field 'weight'"),
         (lambda w: w.sum("value", into=dict), "into=dict has no fields"),
         (lambda w: w.sum("value", into=int), "int is not a record type"),
-        (lambda w: w.aggregate(sum, accumulator=int, result=int), "takes an Aggregate"),
         (
             lambda w: w.aggregate(
-                sk.Aggregate(int, max, int), accumulator=int, result=int, field="value"
+                result=sk.OwnAggregate(cast("Any", sum), accumulator=int, result=int)
+            ),
+            "takes an Aggregate",
+        ),
+        (
+            lambda w: w.aggregate(
+                result=sk.OwnAggregate(
+                    sk.Aggregate(int, max, int), accumulator=int, result=int, field="value"
+                )
             ),
             r"sessions merge .*: give Aggregate\(\.\.\., merge=\.\.\.\)",
         ),
         (
-            lambda w: w.aggregate(mean_text(), accumulator=object, result=str, field="value"),
-            "aggregate_value_by_key, parameter 'windows'",
+            lambda w: w.aggregate(
+                result=sk.OwnAggregate(mean_text(), accumulator=object, result=str, field="value")
+            ),
+            "aggregate_by_key, parameter 'windows'",
         ),
         (
-            lambda w: w.aggregate(mean_text(), accumulator=list[int], result=str, name="a-b"),
+            lambda w: w.aggregate(
+                **{"a-b": sk.OwnAggregate(mean_text(), accumulator=list[int], result=str)},
+                name="a-b",
+            ),
             "cannot emit a NamedTuple",
         ),
     ],
@@ -1014,7 +1027,7 @@ def test_records_without_the_right_fields_are_refused() -> None:
         windowed(sk.tumbling("1 h"), Reading, key="room").sum("celsius", into=Warm)
     windows = windowed(sk.tumbling("1 h"), Start)
     with pytest.raises(
-        sk.StateTypeError, match=r"two of them with one name: rename the field of Start"
+        sk.StateTypeError, match=r"two of them with one name: give .*, or rename the field of Start"
     ):
         windows.sum("start")
     with pytest.raises(sk.StateTypeError, match=r"the field is int \| str"):
@@ -1097,7 +1110,9 @@ def test_an_error_of_a_result_names_the_key(window: Window) -> None:
         lambda held: 10 // held[0],
         lambda one, other: one + other,
     )
-    stream = windowed(window).aggregate(failing, accumulator=list[int], result=int, field="value")
+    stream = windowed(window).aggregate(
+        result=sk.OwnAggregate(failing, accumulator=list[int], result=int, field="value")
+    )
     harness = Harness(process_of(stream))
     harness.send(*(Event(key, at(1), value) for key, value in (("a", 1), ("b", 0), ("c", 2))))
     with pytest.raises(sk.ProcessError, match=r"at key 'b'.*ZeroDivisionError.*result of a window"):

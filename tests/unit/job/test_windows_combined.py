@@ -26,7 +26,8 @@ from statekit.backend.interface import MemoryBackend
 from statekit.functions.context import Context
 from statekit.functions.process import Process
 from statekit.job.stream import Windowed
-from statekit.job.windows.definitions import Session, SlidingRows, Window
+from statekit.job.windows.definitions import Session, Window
+from statekit.job.windows.open_windows import SlidingRows
 from statekit.job.windows.window_columns import SessionColumns
 from statekit.job.windows.window_operator import Windowing
 from statekit.records.panes import SlidingPanes
@@ -107,7 +108,9 @@ def of_records(windows: Windowed[Any], how: str) -> Process[Any, ..., Any]:
     kept: Any = KEPT.get(how, int | None)
     result: Any = float | None if how == "mean" else kept
     field = None if how == "count" else "value"
-    declared = process_of(windows.aggregate(own, accumulator=kept, result=result, field=field))
+    declared = process_of(
+        windows.aggregate(result=sk.OwnAggregate(own, accumulator=kept, result=result, field=field))
+    )
     assert declared.traits.combiner is None
     return declared
 

@@ -48,7 +48,9 @@ Values = list[int | None]
 
 
 def gathered(windows: Windowed[Any]) -> sk.Stream[Any]:
-    return windows.aggregate(IN_ORDER, accumulator=Values, result=Values, field="value")
+    return windows.aggregate(
+        result=sk.OwnAggregate(IN_ORDER, accumulator=Values, result=Values, field="value")
+    )
 
 
 def collected(windows: Windowed[Any]) -> sk.Stream[Any]:
@@ -99,7 +101,7 @@ def test_results_states_timers_and_late_records_are_those_of_records_one_by_one(
     options = {"window": window, "lateness": after(lateness), "allowed_lateness": after(allowed)}
     made = [Harness(of(make, **options)) for of in (together, one_by_one)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("statekit.job.windows.definitions._WINDOWS_AT_ONCE", at_once)
+        patch.setattr("statekit.job.windows.open_windows._WINDOWS_AT_ONCE", at_once)
         for records in [*epochs, []]:
             found, expected = (harness.send(*records) for harness in made)
             assert list(map(tuple, found)) == list(map(tuple, expected))
@@ -211,11 +213,10 @@ def behind() -> sk.Job:
 
 def test_windows_stay_in_the_pass_of_the_operator_that_feeds_them() -> None:
     (each,) = chains(behind())
-    assert [operator.name for operator in each.operators] == ["twice", "aggregate_value_by_key"]
+    assert [operator.name for operator in each.operators] == ["twice", "aggregate_by_key"]
     last = behind().explain().splitlines()[-1].strip()
     assert last == (
-        "aggregate_value_by_key: called with the records of a key together, in the same tasks as "
-        "twice"
+        "aggregate_by_key: called with the records of a key together, in the same tasks as twice"
     )
 
 
@@ -228,7 +229,7 @@ def test_an_error_of_a_function_names_the_added_record() -> None:
 
     failing: sk.Aggregate[Any, int, int] = sk.Aggregate(int, add, int)
     made = windowed(sk.tumbling("10 s")).aggregate(
-        failing, accumulator=int, result=int, field="value"
+        result=sk.OwnAggregate(failing, accumulator=int, result=int, field="value")
     )
     harness = Harness(process_of(made))
     with pytest.raises(ProcessError, match=r"record taken last was Event.*value=0"):
@@ -240,7 +241,9 @@ def test_an_error_of_a_function_names_the_added_record() -> None:
 
 def test_an_accumulator_of_another_type_is_refused() -> None:
     wrong: Any = sk.Aggregate(create=int, add=lambda held, _: "many", result=int)
-    made = windowed(sk.tumbling("10 s")).aggregate(wrong, accumulator=int, result=int)
+    made = windowed(sk.tumbling("10 s")).aggregate(
+        result=sk.OwnAggregate(wrong, accumulator=int, result=int)
+    )
     harness = Harness(process_of(made))
     with pytest.raises(StateTypeError, match=r"windows.*'many'"):
         harness.send(Event("a", at(1), 5))

@@ -146,7 +146,9 @@ def windowed(which: str) -> sk.Job:
     job = sk.Job("orders")
     job.source("orders", Order).window(
         sk.tumbling("1 hour"), key="user", event_time="at"
-    ).aggregate(sk.Aggregate(create, add, result), accumulator=int, result=int).sink("out")
+    ).aggregate(
+        result=sk.OwnAggregate(sk.Aggregate(create, add, result), accumulator=int, result=int)
+    ).sink("out")
     return job
 
 

@@ -79,7 +79,9 @@ def merged_twice() -> sk.Stream[Any]:
         create=int, add=lambda held, _: held + 1, result=int, merge=lambda a, b: a + b + 1
     )
     windows = orders.window(sk.session("10 s"), **IN_TIME)
-    return windows.aggregate(counted, accumulator=int, result=int, name="visits")
+    return windows.aggregate(
+        visits=sk.OwnAggregate(counted, accumulator=int, result=int), name="visits"
+    )
 
 
 @sk.process(key="customer")
@@ -244,7 +246,9 @@ def largest() -> sk.Stream[Any]:
         create=list, add=lambda held, order: [*held, order.cents], result=max, merge=list.__add__
     )
     windows = orders.window(sk.tumbling("10 s"), **IN_TIME)
-    return windows.aggregate(gathered, accumulator=list[int], result=int, name="largest")
+    return windows.aggregate(
+        largest=sk.OwnAggregate(gathered, accumulator=list[int], result=int), name="largest"
+    )
 
 
 def totals() -> sk.Stream[Any]:

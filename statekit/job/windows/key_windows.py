@@ -1,0 +1,113 @@
+"""Windows of one key: functions that take its records and timers one by one."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from statekit.functions.context import Context
+from statekit.job.windows.accumulation import itself
+from statekit.job.windows.elements import Found, KeyElements, pairs
+from statekit.job.windows.open_windows import OpenWindow, SessionRows, SlidingRows
+from statekit.job.windows.window_values import WindowValues
+from statekit.keygroup import key_fields
+from statekit.records.result_type import Make
+
+Rows = SlidingRows | SessionRows
+
+
+@dataclass(frozen=True)
+class KeyWindows:
+    """Process functions and timer callbacks of windows. Their arguments after the context are the
+    state with the open windows, and `collected`: the states of each `Collect`.
+
+    Parameters:
+        make: creates a result from the key fields, start, end and values of a window.
+        values: what the rows of windows hold.
+        rows: the open windows.
+        value_of: returns the value that a record, or a combined row, adds.
+        forgets_closed: whether a window is deleted when it fires.
+    """
+
+    make: Make
+    values: WindowValues
+    rows: Rows
+    value_of: Callable[[Any], Any]
+    forgets_closed: bool
+
+    def add(self, record: Any, ctx: Any, windows: Any, *collected: Any) -> None:
+        """Add a record to its windows."""
+        self._put(record, ctx, windows, collected)
+
+    def add_and_fire(self, record: Any, ctx: Any, windows: Any, *collected: Any) -> list[Any]:
+        """Add a record, and return the results of its windows so far."""
+        touched = self._put(record, ctx, windows, collected)
+        return [
+            self._result(ctx, window, _between(collected, window.start, window.end))
+            for window in touched
+        ]
+
+    def _put(
+        self, record: Any, ctx: Any, windows: Any, collected: Sequence[Any]
+    ) -> list[OpenWindow]:
+        if collected:
+            deque(self._storing((record,), ctx, collected), maxlen=0)
+        return self.rows.put(ctx, windows, self.value_of(record))
+
+    def add_all(self, records: Any, ctx: Any, windows: Any, *collected: Any) -> None:
+        """Add all records of the key."""
+        records = self._storing(records, ctx, collected)
+        values = records if self.value_of is itself else map(self.value_of, records)
+        self.rows.put_all(ctx, windows, values)
+
+    def _storing(self, records: Any, ctx: Context, collected: Sequence[Any]) -> Any:
+        """Return an iterable of records that stores the elements of each as it is taken."""
+        for states, element_of in zip(pairs(collected), self.values.elements_of, strict=True):
+            records = KeyElements(*states).storing(records, ctx, element_of)
+        return records
+
+    def close(self, timer: Any, ctx: Any, windows: Any, *collected: Any) -> Iterator[Any]:
+        """Fire the windows of a timer."""
+        for window in self.rows.ending(timer, ctx, windows):
+            found = _between(collected, window.start, window.end)
+            yield self._result(ctx, window, found)
+            if self.forgets_closed:
+                self._forget(window, found, windows, collected)
+
+    def forget(self, timer: Any, ctx: Any, windows: Any, *collected: Any) -> None:
+        """Delete the windows of a timer."""
+        for window in self.rows.ending(timer, ctx, windows):
+            found = _between(collected, *self.rows.alone(window.start, window.end))
+            self._forget(window, found, windows, collected)
+
+    def _result(self, ctx: Any, window: OpenWindow, found: Sequence[Found]) -> Any:
+        """Return the result of a window.
+
+        Parameters:
+            found: its elements, for each `Collect`.
+        """
+        lists = [[[element for _, element in of]] for of in found]
+        values = (value for (value,) in self.values.results([window.held], lists))
+        return self.make(*key_fields(ctx.key), window.start, window.end, *values)
+
+    def _forget(
+        self, window: OpenWindow, found: Sequence[Found], windows: Any, collected: Sequence[Any]
+    ) -> None:
+        """Delete a window, and its elements that no window needs that is deleted later.
+
+        Parameters:
+            found: the elements of the window, for each `Collect`.
+        """
+        del windows[window.row]
+        if collected:
+            start, end = self.rows.alone(window.start, window.end)
+            is_last = not windows
+            for states, of in zip(pairs(collected), found, strict=True):
+                KeyElements(*states).forget(of, start, end, is_last=is_last)
+
+
+def _between(collected: Sequence[Any], start: Any, end: Any) -> list[Found]:
+    """Return the elements of an interval, for each `Collect`."""
+    return [KeyElements(*states).between(start, end) for states in pairs(collected)]

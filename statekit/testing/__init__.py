@@ -6,18 +6,19 @@ after which a sink has an epoch twice. `models` are states in plain Python. `str
 `histories` and `machines` are for Hypothesis, and `processors` for processors of Spark. `faults`
 fails on purpose.
 
-May import `runtime`, `spark/tws` and whatever those may import.
+May import `testing/drivers`, `spark/tws` and whatever those may import. `machines` and this file
+also name what is in the folders above.
 """
 
-from statekit.testing.check import check
+from statekit.testing.checks.check import check
+from statekit.testing.checks.laws import check_aggregate, check_migration, check_reducer
+from statekit.testing.checks.redistribution import check_redistribution
+from statekit.testing.drivers.harness import Harness
+from statekit.testing.drivers.job_harness import JobHarness
+from statekit.testing.drivers.states import states
 from statekit.testing.faults import Fault, Faults, FaultyBackend, FaultyCopies, faulty
-from statekit.testing.harness import Harness
-from statekit.testing.job_harness import JobHarness
-from statekit.testing.laws import check_aggregate, check_migration, check_reducer
-from statekit.testing.redistribution import check_redistribution
 from statekit.testing.replay import Replay, replay
-from statekit.testing.sinks import check_sink
-from statekit.testing.states import states
+from statekit.testing.sinks.check_sink import check_sink
 
 __all__ = [
     "Fault",

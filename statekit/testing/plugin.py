@@ -19,8 +19,8 @@ from statekit.testing.record_table import differing_rows
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from statekit.testing.harness import Harness
-    from statekit.testing.job_harness import JobHarness
+    from statekit.testing.drivers.harness import Harness
+    from statekit.testing.drivers.job_harness import JobHarness
 
 _OPTION, _EXAMPLES = "--statekit-depth", "--statekit-examples"
 _SEED, _SECONDS = "--statekit-seed", "--statekit-seconds"
@@ -107,8 +107,8 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
 def harness() -> Callable[..., Harness | JobHarness]:
     """Make a harness of a process function, a stream or a job: `harness(count, parallelism=3)`."""
     from statekit.job.job import Job
-    from statekit.testing.harness import Harness
-    from statekit.testing.job_harness import JobHarness
+    from statekit.testing.drivers.harness import Harness
+    from statekit.testing.drivers.job_harness import JobHarness
 
     def made(given: Any, *arguments: Any, **options: Any) -> Harness | JobHarness:
         kind: Any = JobHarness if isinstance(given, Job) else Harness
@@ -127,7 +127,7 @@ def checkpoint(tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session with two cores for all tests of the run, which logs errors only."""
-    from statekit.testing.spark_session import quiet_session
+    from statekit.testing.drivers.spark_session import quiet_session
 
     session = quiet_session(tmp_path_factory.mktemp("spark"))
     yield session

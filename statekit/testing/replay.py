@@ -26,10 +26,10 @@ from statekit.shown import shown
 from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState
 from statekit.state.single_row_states import ValueState
-from statekit.testing.driver import Backend
-from statekit.testing.job_harness import JobHarness
+from statekit.testing.drivers.driver import Backend
+from statekit.testing.drivers.job_harness import JobHarness
+from statekit.testing.drivers.states import states
 from statekit.testing.past_store import checkpoint_after
-from statekit.testing.states import states
 from statekit.testing.written_test import CodeWriter
 from statekit.timestamp import instant
 from statekit.watermark import END

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import statekit as sk
 from statekit.testing import check
-from statekit.testing.new_processes import PLACES
+from statekit.testing.runs.new_processes import PLACES
 from tests.bench.report import Row
 
 ROUNDS = 5

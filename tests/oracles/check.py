@@ -9,20 +9,14 @@ from unittest import mock
 
 from statekit.checkpoint.repository import Repository
 from statekit.testing import check as check_of_users
-from statekit.testing.against_model import differs_from_model
 from statekit.testing.check_report import Report
-from statekit.testing.comparison import in_any_order
-from statekit.testing.job_harness import JobHarness
-from statekit.testing.properties import (
-    PROPERTIES,
-    Property,
-    RunDifference,
-    alone,
-    always,
-    compared,
-    nothing,
-)
-from statekit.testing.subject import History, Subject
+from statekit.testing.checks.properties import PROPERTIES, always, nothing
+from statekit.testing.checks.property import Property, RunDifference, alone, compared
+from statekit.testing.drivers.job_harness import JobHarness
+from statekit.testing.runs.against_model import differs_from_model
+from statekit.testing.runs.comparison import in_any_order
+from statekit.testing.runs.source_records import History
+from statekit.testing.runs.subject import Subject
 from tests.oracles.operator_models import OperatorModels
 from tests.oracles.read_back import FollowedReplica, misread
 from tests.oracles.several_hosts import (
@@ -112,5 +106,5 @@ def check(*arguments: Any, **options: Any) -> Report:
     do what plain Python does, and what other readers and other hosts see.
     """
     __tracebackhide__ = True
-    with mock.patch.object(sys.modules["statekit.testing.check"], "PROPERTIES", _ALL):
+    with mock.patch.object(sys.modules["statekit.testing.checks.check"], "PROPERTIES", _ALL):
         return check_of_users(*arguments, **options)

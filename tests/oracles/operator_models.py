@@ -12,11 +12,11 @@ from statekit.job.job import Job
 from statekit.job.plan import Operator, Transform
 from statekit.job.windows.made_of import AggregatedFields, WindowedResult
 from statekit.kv.store_operator import StoredOperations
-from statekit.testing.against_model import FunctionModels
-from statekit.testing.driver import EpochContents
-from statekit.testing.job_harness import JobHarness, timed_readers
+from statekit.testing.drivers.driver import EpochContents
+from statekit.testing.drivers.job_harness import JobHarness, timed_readers
 from statekit.testing.process_model import KeyModel, ProcessModel
-from statekit.testing.subject import Step
+from statekit.testing.runs.against_model import FunctionModels
+from statekit.testing.runs.observed import Step
 from statekit.timestamp import MAX_MICROS, datetime_to_micros, micros_to_datetime
 from statekit.watermark import BEGINNING
 from tests.oracles.aggregate_model import AggregateModel

@@ -24,9 +24,9 @@ from statekit.query.reader import CheckpointReader
 from statekit.query.replica import Replica
 from statekit.shown import shown
 from statekit.state.base import StateSpec
-from statekit.testing.comparison import is_same
-from statekit.testing.driver import EpochContents
-from statekit.testing.on_spark import read_values
+from statekit.testing.drivers.driver import EpochContents
+from statekit.testing.runs.comparison import is_same
+from statekit.testing.runs.on_spark import read_values
 
 _EPOCHS_MAX = 6
 """Number of epochs, the last ones, whose queries are compared."""

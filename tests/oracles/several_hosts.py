@@ -13,10 +13,12 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from statekit.checkpoint.manifest import ShardPlan, ShardPlans
 from statekit.checkpoint.repository import Repository
+from statekit.testing.checks.disturbed import with_restarts
+from statekit.testing.drivers.job_harness import JobHarness
 from statekit.testing.faults import Fault, Faults, FaultyCopies, faulty, safe_faults
-from statekit.testing.job_harness import JobHarness
-from statekit.testing.restarts import with_restarts
-from statekit.testing.subject import History, Observed, Subject
+from statekit.testing.runs.observed import Observed
+from statekit.testing.runs.source_records import History
+from statekit.testing.runs.subject import Subject
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies, WorkingCopies, WorkingCopy
 from statekit.working_copy.uploader import uploader

@@ -15,7 +15,7 @@ from statekit.kv.layouts import OneValue
 from statekit.query.reader import CheckpointReader
 from statekit.records.record_order import CompleteOrder
 from statekit.state import redistribution
-from statekit.testing.redistribution import wrong_pieces
+from statekit.testing.checks.redistribution import wrong_pieces
 from statekit.working_copy import copies
 from tests.oracles.check import OWN, check
 from tests.support import kv_model

@@ -30,10 +30,10 @@ from statekit.state.base import State, StateSpec
 from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState
 from statekit.state.single_row_states import AggregatingState, ReducingState, ValueState
-from statekit.testing.comparison import is_same
-from statekit.testing.driver import Backend, check_backend
-from statekit.testing.machines import machine_settings
+from statekit.testing.checks.job_machine import machine_settings
+from statekit.testing.drivers.driver import Backend, check_backend
 from statekit.testing.models import ModelClocks, model_of
+from statekit.testing.runs.comparison import is_same
 from statekit.testing.strategies import values
 from statekit.timestamp import datetime_to_micros
 from tests.support.state_driver import KEYS, StateDriver

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import statekit as sk
 from statekit.backend.interface import MemoryBackend
 from statekit.checkpoint.job_file import EXPIRY
-from statekit.testing.driver import JobDriver
+from statekit.testing.drivers.driver import JobDriver
 from tests.support.instants import at
 from tests.support.loaded_rows import load
 

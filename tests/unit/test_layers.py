@@ -54,7 +54,11 @@ RANKS = [
     "spark",
     "spark/tws",
     "spark/sources",
+    "testing/drivers",
     "testing",
+    "testing/runs",
+    "testing/checks",
+    "testing/sinks",
     "demo",
     "cli",
 ]
@@ -78,8 +82,8 @@ DOORS = {
         "demo",
         "testing/plugin.py",
         "testing/processors.py",
-        "testing/on_spark.py",
-        "testing/spark_session.py",
+        "testing/runs/on_spark.py",
+        "testing/drivers/spark_session.py",
     },
     "py4j": {"spark"},
     "hypothesis": {"testing"},
@@ -94,7 +98,7 @@ DOORS = {
 }
 """Which files and folders import a library; no other does."""
 
-FACADES = {"spark/__init__.py"}
+FACADES = {"spark/__init__.py", "testing/__init__.py", "testing/machines.py"}
 """Files that only re-export names, also from the folders inside of theirs."""
 
 

@@ -15,7 +15,7 @@ from statekit.query.reader import CheckpointReader
 from statekit.query.top import first_keys
 from statekit.sql.run import run_sql
 from statekit.testing import Harness, JobHarness
-from statekit.testing.check import check
+from statekit.testing.checks.check import check
 from statekit.testing.faults import Fault, Faults
 from statekit.testing.histories import histories
 

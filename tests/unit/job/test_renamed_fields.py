@@ -19,7 +19,7 @@ from statekit.errors import StateSchemaError, StateTypeError
 from statekit.maintenance.migrate import Migration
 from statekit.runtime.local import LocalRunner
 from statekit.testing import Harness, JobHarness
-from statekit.testing.harness import job_of as harness_job
+from statekit.testing.drivers.harness import job_of as harness_job
 from statekit.working_copy.copies import MemoryCopies
 from tests.support.field_constructs import (
     CONSTRUCTS,

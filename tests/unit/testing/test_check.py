@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import statekit as sk
 from statekit.functions.process import Process
 from statekit.testing import check
-from statekit.testing.comparison import exactly, in_any_order
-from statekit.testing.properties import PROPERTIES
-from statekit.testing.subject import Observed
+from statekit.testing.checks.properties import PROPERTIES
+from statekit.testing.runs.comparison import exactly, in_any_order
+from statekit.testing.runs.observed import Observed
 from tests.support.effort import SOAK
 from tests.support.instants import at
 

@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.testing import check
-from statekit.testing.search import without_others
-from statekit.testing.subject import History
+from statekit.testing.checks.search import without_others
+from statekit.testing.runs.source_records import History
 from statekit.testing.written_test import CodeWriter
 
 

@@ -13,7 +13,7 @@ from hypothesis import find
 
 import statekit as sk
 from statekit.testing import check
-from statekit.testing.code_constants import constants_of
+from statekit.testing.drivers.code_constants import constants_of
 from statekit.testing.strategies import values
 
 

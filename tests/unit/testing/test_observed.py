@@ -13,8 +13,9 @@ import pytest
 
 import statekit as sk
 from statekit.testing import JobHarness
-from statekit.testing.driver import EpochContents
-from statekit.testing.subject import Observed, Subject
+from statekit.testing.drivers.driver import EpochContents
+from statekit.testing.runs.observed import Observed
+from statekit.testing.runs.subject import Subject
 
 
 class Order(NamedTuple):

@@ -21,7 +21,7 @@ import pytest
 import statekit as sk
 from statekit.functions.process import Process
 from statekit.testing import Harness, check
-from statekit.testing.process_memory import ProcessMemory
+from statekit.testing.drivers.process_memory import ProcessMemory
 from tests.support import forgetful
 from tests.support.forgetful import counted
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 import statekit as sk
-from statekit.testing.quiet_logs import quiet_logs
+from statekit.testing.runs.quiet_logs import quiet_logs
 from tests.oracles.check import check as check_with_oracles
 
 DISTURBED = logging.getLogger("statekit.base_keeping")

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.testing import check
+from statekit.testing.checks.properties import always, nothing
+from statekit.testing.checks.property import Property, RunDifference
+from statekit.testing.checks.shared_histories import SharedHistories
 from statekit.testing.counterexamples import Effort, counterexample
-from statekit.testing.properties import Property, RunDifference, always, nothing
-from statekit.testing.shared_histories import SharedHistories
-from statekit.testing.subject import History, Observed, Subject
+from statekit.testing.runs.observed import Observed
+from statekit.testing.runs.source_records import History
+from statekit.testing.runs.subject import Subject
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -57,7 +60,7 @@ def noted(name: str, seen: list[Any], share: float = 1.0, fails_at: int = 0) -> 
 
 def shared(properties: list[Property], **effort: Any) -> SharedHistories:
     subject = Subject(spent)
-    return SharedHistories(subject, properties, subject.histories(), Effort(**effort))
+    return SharedHistories(subject, properties, subject.sources.histories(), Effort(**effort))
 
 
 def test_properties_see_the_same_histories_each_according_to_its_share() -> None:
@@ -100,13 +103,15 @@ def test_what_fails_is_drawn_again_for_one_property() -> None:
 
     rare = Property("rare", "rare", always, lambda: st.integers(0, 3), find, is_confirmed=False)
     subject = Subject(spent)
-    histories = subject.histories().map(lambda made: [{"orders": _all(each)} for each in made])
+    histories = subject.sources.histories().map(
+        lambda made: [{"orders": _all(each)} for each in made]
+    )
     tried = SharedHistories(
         subject, [noted("holds", []), rare], histories, Effort(examples=100, seed=3)
     )
     failed = tried.first_failed()
     assert failed is not None
-    from statekit.testing.search import Search
+    from statekit.testing.checks.search import Search
 
     found = Search(subject, rare, tried, failed.place).found_again(failed.drawn)
     assert found is not None
@@ -149,7 +154,9 @@ def test_a_few_histories_have_records_exactly_where_windows_begin_and_end() -> N
     of_sensors = job.source("readings", Reading).window(window, key="sensor", event_time="at")
     of_sensors.count().sink("counts")
     subject = Subject(job)
-    found = SharedHistories(subject, [noted("a", seen)], subject.histories(), Effort("quick"))
+    found = SharedHistories(
+        subject, [noted("a", seen)], subject.sources.histories(), Effort("quick")
+    )
     assert found.first_failed() is None
     times = {at for history, _ in seen for epoch in history for _, at in epoch["readings"]}
     second, instant = dt.timedelta(seconds=1), dt.timedelta(microseconds=1)

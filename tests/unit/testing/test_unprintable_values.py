@@ -21,7 +21,7 @@ from statekit.testing import (
     check_sink,
     strategies,
 )
-from statekit.testing.redistribution import wrong_pieces
+from statekit.testing.checks.redistribution import wrong_pieces
 
 FAILS = r"whose repr\(\) fails with AttributeError"
 

@@ -16,8 +16,8 @@ from statekit.job.plan import Operator
 from statekit.job.progress import OutputCallback
 from statekit.shown import shown
 from statekit.state.timers import Timer
-from statekit.testing.driver import Backend, EpochContents, JobDriver, stored_epochs
-from statekit.testing.process_memory import ProcessMemory
+from statekit.testing.drivers.driver import Backend, EpochContents, JobDriver, stored_epochs
+from statekit.testing.drivers.process_memory import ProcessMemory
 from statekit.timestamp import instant
 from statekit.watermark import BEGINNING
 from statekit.working_copy.copies import WorkingCopies

@@ -10,8 +10,10 @@ from typing import Any
 
 from statekit.functions.process import Process
 from statekit.shown import shown
-from statekit.testing.properties import Property, RunDifference
-from statekit.testing.subject import History, Observed, Subject
+from statekit.testing.checks.property import Property, RunDifference
+from statekit.testing.runs.observed import Observed
+from statekit.testing.runs.source_records import History
+from statekit.testing.runs.subject import Subject
 from statekit.testing.written_test import CodeWriter
 
 _WIDTH = 44  # of a column

@@ -19,7 +19,7 @@ from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 from statekit.shown import shown
 from statekit.state.timers import Timer
-from statekit.testing.driver import Backend, JobDriver, stored_epochs
+from statekit.testing.drivers.driver import Backend, JobDriver, stored_epochs
 from statekit.working_copy.copies import WorkingCopies
 
 _DRIVES = "a Harness drives"

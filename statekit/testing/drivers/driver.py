@@ -34,7 +34,7 @@ from statekit.shown import shown
 from statekit.state.base import State, StateSpec
 from statekit.state.key_scope import Clocks, KeyScope
 from statekit.state.timers import Timer
-from statekit.testing.process_memory import ProcessMemory
+from statekit.testing.drivers.process_memory import ProcessMemory
 from statekit.timestamp import datetime_to_micros, instant
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies
 from statekit.working_copy.uploader import uploader

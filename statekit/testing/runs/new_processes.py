@@ -17,11 +17,13 @@ from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 from statekit.job.job import Job
-from statekit.testing.child import Child
-from statekit.testing.job_harness import JobHarness
-from statekit.testing.other_process import OtherProcess, call_functions
-from statekit.testing.quiet_logs import quiet_logs
-from statekit.testing.subject import History, Observed, Subject
+from statekit.testing.drivers.child import Child
+from statekit.testing.drivers.job_harness import JobHarness
+from statekit.testing.drivers.other_process import OtherProcess, call_functions
+from statekit.testing.runs.observed import Observed
+from statekit.testing.runs.quiet_logs import quiet_logs
+from statekit.testing.runs.source_records import History
+from statekit.testing.runs.subject import Subject
 
 _AHEAD = dt.timedelta(days=400, hours=7)
 

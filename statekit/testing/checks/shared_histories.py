@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from statekit.clock import stopwatch_s
 from statekit.errors import StateTypeError
+from statekit.testing.checks.property import Property, RunDifference
 from statekit.testing.counterexamples import Effort, counterexample
-from statekit.testing.properties import Property, RunDifference
-from statekit.testing.subject import History, Subject
+from statekit.testing.runs.source_records import History
+from statekit.testing.runs.subject import Subject
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

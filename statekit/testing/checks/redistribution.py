@@ -10,7 +10,7 @@ from typing import Any
 from statekit.errors import StateTypeError
 from statekit.shown import shown, shown_error
 from statekit.state.options import Redistribute
-from statekit.testing.comparison import is_same
+from statekit.testing.runs.comparison import is_same
 
 
 def check_redistribution(

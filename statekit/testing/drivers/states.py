@@ -11,8 +11,8 @@ from statekit.functions.process import Process
 from statekit.job.stream import Stream
 from statekit.keygroup import pack_group
 from statekit.runtime.task import ShardTask
-from statekit.testing.driver import row_key_prefix
-from statekit.testing.harness import process_of
+from statekit.testing.drivers.driver import row_key_prefix
+from statekit.testing.drivers.harness import process_of
 from statekit.timestamp import datetime_to_micros
 
 _GROUPS = 128

@@ -68,7 +68,7 @@ class JobStart(NamedTuple):
 
 _INSTALLED = {
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-    str(Path(__file__).parents[1]),
+    str(Path(__file__).parents[2]),
 }
 """Directories of the standard library, of installed packages and of statekit."""
 

@@ -21,7 +21,7 @@ from statekit.functions.process import process
 from statekit.job.job import Job
 from statekit.records.output_type import OutputType
 from statekit.sinks.sink import Attempt, Sink
-from statekit.testing.kill_points import Failure, JobStart, KillPoints, UsersCode
+from statekit.testing.sinks.kill_points import Failure, JobStart, KillPoints, UsersCode
 
 Make = Callable[[Path], tuple[Any, Callable[[], Any]]]
 
@@ -98,7 +98,7 @@ class SinkJob:
         )
 
     def _run_on_spark(self, sink: Sink, points: KillPoints) -> None:
-        from statekit.testing.spark_session import quiet_session
+        from statekit.testing.drivers.spark_session import quiet_session
 
         os.environ.pop("PYSPARK_GATEWAY_PORT", None)  # of a JVM that is not to be killed
         spark = quiet_session(self.home / "spark", is_short=True)

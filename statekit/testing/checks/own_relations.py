@@ -8,9 +8,12 @@ from typing import Any
 
 from statekit.errors import StateTypeError
 from statekit.shown import shown, shown_text
-from statekit.testing.comparison import have_the_same
-from statekit.testing.properties import Property, RunDifference, alone, always, nothing
-from statekit.testing.subject import History, Observed, Subject
+from statekit.testing.checks.properties import always, nothing
+from statekit.testing.checks.property import Property, RunDifference, alone
+from statekit.testing.runs.comparison import have_the_same
+from statekit.testing.runs.observed import Observed
+from statekit.testing.runs.source_records import History
+from statekit.testing.runs.subject import Subject
 
 Relation = Callable[..., Any]
 

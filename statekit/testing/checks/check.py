@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
-import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,14 +16,16 @@ from statekit.job.job import Job
 from statekit.job.stream import Stream
 from statekit.shown import shown
 from statekit.testing.check_report import Checked, Report, add_report
+from statekit.testing.checks.divergence import explained_difference
+from statekit.testing.checks.own_relations import own_properties
+from statekit.testing.checks.properties import PROPERTIES
+from statekit.testing.checks.property import Property
+from statekit.testing.checks.search import Found, Search
+from statekit.testing.checks.shared_histories import SharedHistories
 from statekit.testing.counterexamples import Depth, Effort
-from statekit.testing.divergence import explained_difference
-from statekit.testing.own_relations import own_properties
-from statekit.testing.properties import PROPERTIES, Property
-from statekit.testing.quiet_logs import quiet_logs
-from statekit.testing.search import Found, Search
-from statekit.testing.shared_histories import SharedHistories
-from statekit.testing.subject import Events, History, Subject
+from statekit.testing.runs.quiet_logs import quiet_logs
+from statekit.testing.runs.source_records import Events, History
+from statekit.testing.runs.subject import Subject
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -98,7 +98,6 @@ def check(
     """
     __tracebackhide__ = True  # what pytest shows is the message, and not this function
     subject = Subject(given)
-    subject.variable = _name_of(given, inspect.currentframe()) or subject.variable
     effort = Effort(depth, examples, seed, seconds).filled()
     properties = [*PROPERTIES, *own_properties(invariant, model)]
     _check_arguments(subject, holds, excused, history)
@@ -167,19 +166,6 @@ def _disturbed_as(argument: Any, wanted: Property) -> Property:
     return replace(wanted, arguments=lambda: st.just(argument))
 
 
-def _name_of(given: object, frame: types.FrameType | None) -> str | None:
-    """Return the name by which the caller of a function knows an object; None if it has no name
-    there.
-    """
-    caller = None if frame is None else frame.f_back
-    if caller is None:
-        return None
-    # Parameters of a test have other names than what they are given.
-    is_function = isinstance(given, Process)
-    named = caller.f_globals if is_function else {**caller.f_locals, **caller.f_globals}
-    return next((name for name, value in named.items() if value is given), None)
-
-
 def _check_arguments(subject: Subject, holds: object, excused: object, history: Any) -> None:
     """Check the forms of the arguments of `check`.
 
@@ -209,9 +195,9 @@ def _check_arguments(subject: Subject, holds: object, excused: object, history: 
         )
     for epoch in history:
         if isinstance(epoch, Mapping):
-            subject.check_sources("history", epoch)
+            subject.sources.check_sources("history", epoch)
     for epoch in _by_source(subject, history):
-        subject.check_records("history", epoch)
+        subject.sources.check_records("history", epoch)
 
 
 def _check_disturbances(holds: Mapping[Any, Any]) -> None:
@@ -280,7 +266,11 @@ def _histories(
     """Return a strategy of histories: generated ones, or the given one alone."""
     from hypothesis import strategies as st
 
-    return subject.histories(events) if history is None else st.just(_by_source(subject, history))
+    return (
+        subject.sources.histories(events)
+        if history is None
+        else st.just(_by_source(subject, history))
+    )
 
 
 def _check_that_most_run(subject: Subject, checked: Sequence[Property]) -> None:

@@ -14,7 +14,7 @@ from statekit.job.job import Job
 from statekit.job.plan import Source
 from statekit.query.reader import CheckpointReader
 from statekit.records.output_type import OutputType
-from statekit.testing.job_harness import JobHarness
+from statekit.testing.drivers.job_harness import JobHarness
 from statekit.timestamp import datetime_to_micros
 
 _AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

@@ -34,7 +34,7 @@ from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
 
-from statekit.testing.code_constants import constants_of, contents_of
+from statekit.testing.drivers.code_constants import constants_of, contents_of
 
 _OBJECTS_MAX = 50_000
 """Maximum number of objects that are visited. A job of ordinary functions has some hundred."""

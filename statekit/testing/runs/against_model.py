@@ -12,11 +12,13 @@ from statekit.errors import StatekitError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.plan import Operator, Output
 from statekit.shown import shown
-from statekit.testing.comparison import agree, have_the_same, is_same
-from statekit.testing.driver import EpochContents
-from statekit.testing.job_harness import JobHarness
+from statekit.testing.drivers.driver import EpochContents
+from statekit.testing.drivers.job_harness import JobHarness
 from statekit.testing.process_model import KeyModel, ProcessModel, WritingKey
-from statekit.testing.subject import History, Observed, Step, Subject
+from statekit.testing.runs.comparison import agree, have_the_same, is_same
+from statekit.testing.runs.observed import Observed, Step
+from statekit.testing.runs.source_records import History
+from statekit.testing.runs.subject import Subject
 from statekit.timestamp import MAX_MICROS, micros_to_datetime
 from statekit.watermark import BEGINNING
 

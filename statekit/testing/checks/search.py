@@ -10,15 +10,12 @@ from functools import partial
 from textwrap import shorten
 from typing import Any
 
+from statekit.testing.checks.disturbed import NotThereError, found_in_new_processes
+from statekit.testing.checks.property import Property, RunDifference
+from statekit.testing.checks.shared_histories import Drawn, Find, SharedHistories, is_found
 from statekit.testing.counterexamples import Effort, counterexample
-from statekit.testing.properties import (
-    NotThereError,
-    Property,
-    RunDifference,
-    found_in_new_processes,
-)
-from statekit.testing.shared_histories import Drawn, Find, SharedHistories, is_found
-from statekit.testing.subject import History, Subject
+from statekit.testing.runs.source_records import History
+from statekit.testing.runs.subject import Subject
 
 _TRIES = 3
 """Number of runs of a failed history in new processes: some failures depend on chance."""

@@ -1,54 +1,40 @@
-"""Subject of a check: a job, or one function as a job; the histories of its sources; and the
-results of its runs.
-"""
+"""Subject of a check: a job, or one function as a job, and its runs."""
 
 from __future__ import annotations
 
 import datetime as dt
 import inspect
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from functools import cached_property, partial, reduce
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, reduce
 from itertools import chain, cycle, repeat
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from statekit.checkpoint.job_file import Clock
 from statekit.checkpoint.repository import Repository
-from statekit.codec.annotations import struct_fields
 from statekit.errors import StatekitError, StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
-from statekit.job.plan import Operator, Source
 from statekit.job.stream import Stream
-from statekit.job.windows.definitions import Session, Sliding
+from statekit.job.windows.definitions import Session
 from statekit.job.windows.made_of import WindowedResult
 from statekit.records import by_value
-from statekit.records.record_type import RecordType
-from statekit.shown import shown, shown_text
+from statekit.shown import shown_text
 from statekit.state.base import StateSpec
 from statekit.state.options import Redistribute
-from statekit.testing.driver import Backend, EpochContents, memory_of
-from statekit.testing.harness import job_of, process_of
-from statekit.testing.job_harness import JobHarness, timed_readers
-from statekit.testing.killed_harness import killed_harness
+from statekit.testing.drivers.driver import Backend, memory_of
+from statekit.testing.drivers.harness import job_of, process_of
+from statekit.testing.drivers.job_harness import JobHarness, timed_readers
+from statekit.testing.drivers.killed_harness import killed_harness
+from statekit.testing.runs.observed import FAR_FUTURE, INSTANT, Observed, Step
+from statekit.testing.runs.source_records import DISTANCE_MAX, History, SourceRecords
 from statekit.working_copy.copies import WorkingCopies
 
 if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
-
-    from statekit.testing.histories import Edges, Generated, Given
-
-History = list[dict[str, list[Any]]]
-"""The records of each source, epoch by epoch."""
-
-Events = Any
-"""A strategy of records, or records as examples; of a job with several sources, by their names."""
+    pass
 
 DRAINS_MAX = 1_000
 """Number of epochs without records after which timers are taken to set each other without end."""
-
-_INSTANT = dt.timedelta(microseconds=1)
 
 _EPOCH = dt.timedelta(minutes=10)
 """Processing time between two epochs, for functions that use it."""
@@ -70,107 +56,12 @@ _TIMERS_MAX = 10
 _LATER = [dt.timedelta(days=days) for days in (1, 40, 4_000, 4_000)]
 """Steps of processing time after these epochs, in which values expire."""
 
-_DISTANCE_MAX = dt.timedelta(days=400)
-"""Limit of the durations that are tried: longer ones would leave the years of histories."""
-
 _WINDOWS_MAX = 2
 """Number of window ends at which event time stops: right before the end, and at it."""
 
 _NOW = dt.timedelta(0)
 
 _START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-
-_FAR_FUTURE = dt.datetime(9000, 1, 1, tzinfo=dt.UTC)
-"""The watermark with which values expire in event time."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One epoch of a run.
-
-    Parameters:
-        what: "records" for an epoch over the records, which may be none; without records,
-            "watermark" for a later event time, "end" for the end of event time, or "after" for a
-            later processing time after that end.
-        at: the processing time.
-        records: the records by source.
-        watermark: the watermark of a "watermark" epoch.
-    """
-
-    what: Literal["records", "watermark", "end", "after"]
-    at: dt.datetime
-    records: dict[str, list[Any]] = field(default_factory=dict)
-    watermark: dt.datetime = _FAR_FUTURE
-
-    def has_nothing_to_do(self, harness: JobHarness) -> bool:
-        """Return whether the epoch is left out, because event time has ended in all operators."""
-        return self.what == "end" and harness.is_drained
-
-    def run(self, harness: JobHarness) -> dict[str, list[Any]]:
-        """Run the epoch, and return the records of each sink."""
-        harness.set_clock(self.at)
-        match self.what:
-            case "end" | "after":
-                return harness.drain_once(also_ended=self.what == "after") or {}
-            case "watermark":
-                return harness.advance_watermark(self.reached(harness))
-            case _:
-                return harness.send(**self.records)
-
-    def reached(self, harness: JobHarness) -> dt.datetime:
-        """Return the watermark that the epoch will have. It is later than the watermark that
-        earlier records have reached.
-        """
-        before = harness.watermark
-        if before is None or self.watermark > before:
-            return self.watermark
-        return before + _INSTANT
-
-    def publish(self, harness: JobHarness, published: dict[str, list[Any]]) -> None:
-        """Run the epoch, and publish its records before the commit."""
-        harness.set_clock(self.at)
-        watermark = self.reached(harness) if self.what == "watermark" else None
-        records = self.records if self.what == "records" else None
-        harness.publish(records, published, watermark=watermark)
-
-
-@dataclass
-class Observed:
-    """Result of a run over a history.
-
-    Parameters:
-        epochs: the records of each sink, epoch by epoch. The last epochs are those in which event
-            time ends.
-        contents: the stored contents after each epoch.
-        is_endless: whether timers of event time set each other without end.
-    """
-
-    epochs: list[dict[str, list[Any]]] = field(default_factory=list)
-    contents: list[EpochContents] = field(default_factory=list)
-    is_endless: bool = False
-
-    def add(self, emitted: dict[str, list[Any]], harness: JobHarness) -> None:
-        """Add an epoch. If its stored contents cannot be read, nothing is added."""
-        contents = harness.contents()
-        self.epochs.append(emitted)
-        self.contents.append(contents)
-
-    def next_timer(self, clock: Clock) -> dt.datetime | None:
-        """Return the time of the soonest timer by a clock; None if there is none."""
-        if not self.contents:
-            return None
-        of_keys = (timers for keys in self.contents[-1].timers.values() for timers in keys.values())
-        return min((each.at for each in chain(*of_keys) if each.clock == clock), default=None)
-
-    @property
-    def has_come_to_rest(self) -> bool:
-        """True if no timer was left to fire, so that time advanced until all values had expired."""
-        return not self.is_endless and self.next_timer("processing") is None
-
-    @property
-    def late(self) -> int:
-        """Number of late records."""
-        return self.contents[-1].late if self.contents else 0
 
 
 Disturb = Callable[[JobHarness, int], JobHarness]
@@ -209,6 +100,7 @@ class Subject:
         failed: their errors.
         growing: the operators and states that are known to grow without end.
         memory: the memory of the functions outside of states, as it is before the first run.
+        sources: the records of its sources.
     """
 
     def __init__(
@@ -232,6 +124,7 @@ class Subject:
             if isinstance(given, Stream):
                 self.variable = "stream"
         self.memory = memory_of(self.job)
+        self.sources = SourceRecords(self.job, self.memory.constants)
 
     @property
     def name(self) -> str:
@@ -435,7 +328,7 @@ class Subject:
             yield from self._around_ends_of_windows(now, observed)
         if self._has_ttl("event") and can_advance:
             for number, _ in enumerate(self.job.operators):  # each follows those before it
-                yield Step("watermark", now, watermark=_FAR_FUTURE + number * _EPOCH)
+                yield Step("watermark", now, watermark=FAR_FUTURE + number * _EPOCH)
         if self.has_event_time:
             for _ in range(DRAINS_MAX):
                 before = len(observed.epochs)
@@ -463,7 +356,7 @@ class Subject:
             return repeat(_NOW)
         ttls = [spec.ttl for _, spec in self._specs() if spec.ttl is not None]
         of = [dt.timedelta(microseconds=t.duration_us) for t in ttls if t.clock == "processing"]
-        around = [(each - _INSTANT, _INSTANT) for each in dict.fromkeys(of) if each < _DISTANCE_MAX]
+        around = [(each - INSTANT, INSTANT) for each in dict.fromkeys(of) if each < DISTANCE_MAX]
         return cycle([_EPOCH, *chain.from_iterable(around)])
 
     @property
@@ -494,7 +387,7 @@ class Subject:
                 first = soonest
             elif jump > _JUMPS_MAX:
                 step = (soonest - first) / _PART
-            if soonest + step >= _FAR_FUTURE:
+            if soonest + step >= FAR_FUTURE:
                 return
             yield Step("watermark", now, watermark=soonest + step)
         observed.is_endless = observed.next_timer("event") is not None
@@ -509,7 +402,7 @@ class Subject:
             ends = (end for end in self._ends_of_windows(observed) if end > reached)
             if (soonest := min(ends, default=None)) is None:
                 return
-            yield Step("watermark", now, watermark=soonest - _INSTANT)
+            yield Step("watermark", now, watermark=soonest - INSTANT)
             yield Step("watermark", now, watermark=soonest)
             reached = soonest
 
@@ -528,7 +421,7 @@ class Subject:
             for rows in contents.states[name, "windows"].values():
                 for start, held in rows.items():
                     end = held[1] if isinstance(window, Session) else start + window.size
-                    yield from (end - lead - _INSTANT for lead in leads)
+                    yield from (end - lead - INSTANT for lead in leads)
 
     @property
     def redistributed(self) -> Iterator[tuple[str, str, Redistribute]]:
@@ -560,187 +453,3 @@ class Subject:
             for spec in operator.declared.states:
                 if not spec.kind.is_local:
                     yield operator.name, spec
-
-    # ---------------------------------------------------------------------------------- histories
-
-    def histories(self, events: Events = None) -> SearchStrategy[History]:
-        """Return a strategy of histories.
-
-        Parameters:
-            events: records of the sources; None makes them of their types.
-
-        Raises:
-            StateTypeError: a source has records of unknown fields, or there is no such source.
-        """
-        from statekit.testing.histories import histories_of
-
-        return histories_of(self.records(events), epochs_min=1)
-
-    def records(self, events: Events = None) -> dict[str, Sequence[Generated | Given]]:
-        """Return the generated or given records of each source, as arguments of `histories_of`."""
-        given = self._by_source(events)
-        return {source.name: self._members(source, given) for source in self.job.sources}
-
-    def _by_source(self, events: Events) -> dict[str, Any]:
-        names = [source.name for source in self.job.sources]
-        if events is None:
-            return {}
-        if not isinstance(events, Mapping):
-            if len(names) > 1:
-                raise StateTypeError(
-                    f"events={shown(events, 100)}: {self.name!r} has the sources "
-                    f"{', '.join(names)}: "
-                    f"give a dict, as events={{{names[0]!r}: [...]}}"
-                )
-            return {names[0]: events}
-        self.check_sources("events", events)
-        return dict(events)
-
-    def check_sources(self, argument: str, given: Iterable[str]) -> None:
-        """Check that names are those of sources.
-
-        Parameters:
-            argument: the name of the argument that has the names, for messages.
-
-        Raises:
-            StateTypeError: there is no such source.
-        """
-        names = [source.name for source in self.job.sources]
-        if unknown := [name for name in given if name not in names]:
-            raise StateTypeError(
-                f"{argument}= names {shown(unknown[0])}: the sources of {self.name!r} are "
-                f"{', '.join(names)}"
-            )
-
-    def check_records(self, argument: str, epoch: Mapping[str, Iterable[Any]]) -> None:
-        """Check that the records of an epoch are those of the sources.
-
-        Parameters:
-            argument: the name of the argument that has the records, for messages.
-
-        Raises:
-            StateTypeError: one is not of the type of its source.
-        """
-        for source in self.job.sources:
-            for record in epoch.get(source.name, ()):
-                _record_of(argument, source, record)
-
-    def _members(self, source: Source, given: Mapping[str, Any]) -> Sequence[Generated | Given]:
-        """Return the given records of a source, or generated records of each of its types."""
-        from hypothesis import strategies as st
-
-        from statekit.testing.histories import Given
-
-        if source.name not in given:
-            return [self._generated(source, record) for record in source.record_type.members]
-        records = given[source.name]
-        if isinstance(records, st.SearchStrategy):
-            return [Given(records.map(partial(_record_of, "events", source)))]
-        return [Given(st.sampled_from(self._examples(source, records)))]
-
-    def _examples(self, source: Source, given: Any) -> list[Any]:
-        """Return the records that the user gave as examples.
-
-        Raises:
-            StateTypeError: they are no list, there are none, or one is not of the source's type.
-        """
-        if not isinstance(given, Sequence | Set) or isinstance(given, str | bytes):
-            raise StateTypeError(
-                f"events={shown(given, 100)}: give a list of records, as events=[...]"
-            )
-        if hasattr(given, "_fields"):
-            raise StateTypeError(f"events={shown(given, 100)}: give a list of records, also of one")
-        if not given:
-            raise StateTypeError(
-                f"events={shown(given)}: give at least one record, or leave it out"
-            )
-        return [_record_of("events", source, record) for record in given]
-
-    def _generated(self, source: Source, record: RecordType) -> Generated:
-        """Return generated records of a type, with the key and the event time of an operator that
-        reads them.
-        """
-        from statekit.testing.histories import Generated
-
-        if record.fields is None:
-            raise StateTypeError(
-                f"source {source.name!r} of {self.name!r} has dicts, which do not say which fields "
-                "they have: give examples with events=[...], or annotate the parameter with a "
-                "NamedTuple, a dataclass, a TypedDict or the like"
-            )
-        fields = [own.name for own in struct_fields(record.cls)]
-        key: tuple[str, ...] = ()
-        event_time: str | None = None
-        late_us = 0
-        for operator in self._readers(source):
-            declared = operator.declared
-            if not key and set(declared.key) <= set(fields):
-                key = declared.key
-            if event_time is None and declared.event_time in fields:
-                event_time = declared.event_time
-                late_us = declared.lateness_us
-        late = dt.timedelta(microseconds=late_us)
-        return Generated(
-            record.cls,
-            key,
-            event_time,
-            late,
-            distances=self._distances(source),
-            edges=self._edges(source),
-            constants=self.memory.constants,
-        )
-
-    def _distances(self, source: Source) -> list[dt.timedelta]:
-        """Return the durations of windows, TTLs and lateness of the operators that read a source,
-        and the durations in the code of the functions.
-        """
-        micros: list[int] = []
-        found: list[dt.timedelta] = []
-        for operator in self._readers(source):
-            window = getattr(operator.declared.traits.made_of, "window", None)
-            names = ("size", "every", "gap")
-            found += [getattr(window, name) for name in names if hasattr(window, name)]
-            micros.append(operator.declared.lateness_us)
-            micros += [spec.ttl.duration_us for spec in operator.declared.states if spec.ttl]
-        found += [dt.timedelta(microseconds=each) for each in micros]
-        of_code = [each for each in self.memory.constants if isinstance(each, dt.timedelta)]
-        found += [each for each in of_code if abs(each) <= _DISTANCE_MAX]
-        return [each for each in dict.fromkeys(found) if each]
-
-    def _edges(self, source: Source) -> list[Edges]:
-        """Return the begins and ends of the windows of the operators that read a source."""
-        from statekit.testing.histories import Edges
-
-        windows = [
-            made_of.window
-            for operator in self._readers(source)
-            if isinstance(made_of := operator.declared.traits.made_of, WindowedResult)
-            and isinstance(made_of.window, Sliding)
-        ]
-        found = [
-            Edges(window.every, offset % window.every)
-            for window in windows
-            for offset in (window.offset, window.offset + window.size)
-        ]
-        return list(dict.fromkeys(found))
-
-    def _readers(self, source: Source) -> list[Operator]:
-        """Return the operators that take the records of a source, perhaps behind transforms."""
-        return [
-            operator
-            for operator in self.job.operators
-            if any(self.job.origin_of(stream) == source.name for stream in operator.streams)
-        ]
-
-
-def _record_of(argument: str, source: Source, given: Any) -> Any:
-    """Return a record of an argument, after checking that it is a record of the source.
-
-    Raises:
-        StateTypeError: it is not.
-    """
-    try:
-        source.record_type.coerce(given)
-    except StatekitError as error:
-        raise StateTypeError(f"{argument}= has {shown(given, 100)}: {error}") from error
-    return given

@@ -1,0 +1,311 @@
+"""Runs that are disturbed: by crashes, faults, other shards, epochs, orders and processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count, groupby, islice
+from typing import TYPE_CHECKING, Any
+
+from statekit.checkpoint.repository import Repository
+from statekit.errors import StatekitError, StateTypeError
+from statekit.functions.process import Process
+from statekit.testing.checks.redistribution import check_redistribution, wrong_pieces
+from statekit.testing.drivers.job_harness import JobHarness
+from statekit.testing.faults import Fault, Faults, FaultyCopies, faulty
+from statekit.testing.runs.comparison import emitted_in_any_order, exactly, in_any_order, is_same
+from statekit.testing.runs.new_processes import (
+    PLACES,
+    called_in_new_process,
+    found_there,
+    run_in_many,
+    run_there,
+)
+from statekit.testing.runs.observed import Observed, Step
+from statekit.testing.runs.source_records import History
+from statekit.testing.runs.subject import Subject
+from statekit.working_copy.copies import MemoryCopies
+
+if TYPE_CHECKING:
+    pass
+
+
+from statekit.testing.checks.property import Property, RunDifference, alone, between, compared
+
+
+def again(subject: Subject, history: History, _: None) -> Observed:
+    return subject.run(history)
+
+
+def crashed(subject: Subject, history: History, before: set[int]) -> Observed:
+    def disturb(harness: JobHarness, number: int) -> JobHarness:
+        if number in before:
+            harness.crash()
+        return harness
+
+    return subject.run(history, disturb)
+
+
+def replayed(subject: Subject, history: History, before: set[int]) -> Observed:
+    """Run some epochs twice, as after a crash right before their commit. The result has the records
+    of the first time, which a sink may have published.
+    """
+
+    def disturb(harness: JobHarness, number: int) -> JobHarness:
+        if number in before and number < len(history):
+            first.append((number, harness.attempt(history[number])))
+        return harness
+
+    first: list[tuple[int, dict[str, list[Any]]]] = []
+    observed = subject.run(history, disturb)
+    for number, emitted in first:
+        observed.epochs[number] = emitted
+    return observed
+
+
+def processes(subject: Subject, history: History, _: None) -> RunDifference | None:
+    """Compare two other processes with each other. This process is neither of them: its hashes
+    differ at each start, so that a difference would come and go.
+    """
+    if subject.not_sent is not None:
+        return alone(subject.not_sent, Observed())
+    subject.count_run(history)
+    first, second = PLACES
+    titles = first.title, second.title
+    one = _outcome(first.call, run_there, subject.pickled, history)
+    other = _outcome(second.call, run_in_many, subject.pickled, history)
+    if isinstance(one, StatekitError):
+        if not isinstance(other, StatekitError):
+            return RunDifference(f"the first run fails: {one}", titles, (Observed(), other))
+        subject.failed.append(one)
+    elif isinstance(other, StatekitError):
+        return RunDifference(f"the second run fails: {other}", titles, (one, None))
+    elif (what := exactly(one, other)) is not None:
+        return RunDifference(what, titles, (one, other))
+    return None
+
+
+def _outcome(call: Call, *arguments: Any) -> Observed | StatekitError:
+    """Return the result of a run in another process, or its error."""
+    try:
+        result: Observed = _called(call, *arguments)
+    except NotThereError:
+        raise
+    except StatekitError as error:
+        return error
+    return result
+
+
+class NotThereError(StateTypeError):
+    """The error that another process cannot import the function."""
+
+
+Call = Callable[..., Any]
+"""A function that calls a function with arguments in another process."""
+
+
+def _called(call: Call, *arguments: Any) -> Any:
+    """Call a function in another process, and return its result.
+
+    Raises:
+        NotThereError: the process cannot import a module to which the job refers.
+    """
+    try:
+        return call(*arguments)
+    except ImportError as error:
+        raise NotThereError(
+            f"another process cannot import what the function uses ({error}), and neither can a "
+            "worker of Spark: put the directory of the module on PYTHONPATH, or install the module"
+        ) from error
+
+
+def found_in_new_processes(
+    subject: Subject, checked: Property, history: History, argument: Any
+) -> RunDifference | None:
+    """Return the difference for a history in processes that crashes kill; None if there is none.
+
+    Raises:
+        NotThereError: another process cannot have the job.
+    """
+    arguments = subject.pickled, checked.find, history, argument
+    found: RunDifference | None = _called(called_in_new_process, found_there, *arguments)
+    return found
+
+
+def on_disk(subject: Subject, history: History, _: None) -> Observed:
+    return subject.run(history, harness=subject.harness(1, "rocksdb"))
+
+
+def sharded(subject: Subject, history: History, shards: int) -> Observed:
+    return subject.run(history, harness=subject.harness(shards))
+
+
+def _rescaled(subject: Subject, history: History, shards: list[int], wrong: list[str]) -> Observed:
+    """Run with other shards in each epoch.
+
+    Parameters:
+        wrong: gets a message for each operator state that is wrong after a rescale.
+    """
+
+    def disturb(harness: JobHarness, number: int) -> JobHarness:
+        if number < len(shards) and shards[number] != harness.parallelism:
+            before = _local_states(subject, harness)
+            harness.rescale(shards[number])
+            after = _local_states(subject, harness)
+            wrong.extend(_misplaced(subject, before, after, number))
+        return harness
+
+    return subject.run(history, disturb)
+
+
+def _local_states(subject: Subject, harness: JobHarness) -> dict[tuple[str, str], list[Any]]:
+    """Return the operator states of all shards, by operator and name."""
+    return {
+        (operator, spec.name): harness.operator_state(operator, spec.name)
+        for operator, spec in subject.local_states
+    }
+
+
+def _misplaced(
+    subject: Subject,
+    before: dict[tuple[str, str], list[Any]],
+    after: dict[tuple[str, str], list[Any]],
+    number: int,
+) -> Iterator[str]:
+    """Yield a message for each operator state that is wrong after a rescale.
+
+    Parameters:
+        before, after: the operator states of all shards.
+        number: the number of the epoch that follows.
+    """
+    for operator, spec in subject.local_states:
+        assert spec.redistribute is not None
+        held, moved = before[operator, spec.name], after[operator, spec.name]
+        if spec.default is not None and any(is_same(spec.default, each) for each in held):
+            continue  # of a default nobody knows whether it was stored
+        if (what := wrong_pieces(spec.redistribute, held, moved)) is not None:
+            yield f"operator state {spec.name!r} of {operator} before epoch {number}: {what}"
+
+
+def rescaling(subject: Subject, history: History, shards: list[int]) -> RunDifference | None:
+    """Compare a history with one that is rescaled between epochs. The operator states of several
+    shards differ from those of one: after a rescale, each element must be in the shard that the
+    rule gives. The states of one shard must survive a split and a merge.
+    """
+    one, wrong = subject.plain_run(history), list[str]()
+    if one is None:
+        return None
+    second = partial(_rescaled, subject, history, shards, wrong)
+    found = between(one, second, f"shards by epoch: {shards}", in_any_order)
+    return found or alone((*wrong, _not_redistributed(subject, one, shards))[0], one)
+
+
+def _not_redistributed(subject: Subject, one: Observed, shards: list[int]) -> str | None:
+    """Return the first operator state that a split into so many shards and a merge change; None if
+    there is none.
+    """
+    into = [each for each in shards if each > 1]
+    for operator, name, hooks in subject.redistributed if into else ():
+        values = [each.operator_states[operator, name][0] for each in one.contents]
+        if held := [value for value in values if value is not None]:
+            try:
+                check_redistribution(hooks, held, into)
+            except AssertionError as error:
+                return f"operator state {name!r} of {operator}: {error}"
+    return None
+
+
+def recut(subject: Subject, history: History, sizes: list[int]) -> Observed:
+    """Run the same records in other epochs."""
+    waiting: dict[str, Iterator[Any]] = {}
+    for source in subject.job.sources:
+        waiting[source.name] = iter(
+            [record for epoch in history for record in epoch.get(source.name, ())]
+        )
+    cut: History = []
+    for size in [*sizes, None]:
+        cut.append({name: list(islice(records, size)) for name, records in waiting.items()})
+    return subject.run(cut, stands=True)
+
+
+def _reordered(subject: Subject, history: History, order: str) -> Observed:
+    """Run the records of each epoch in another order. Records of the same instant keep theirs."""
+    return subject.run(
+        [
+            {name: _moved(subject, name, records, order) for name, records in epoch.items()}
+            for epoch in history
+        ]
+    )
+
+
+def arrival(subject: Subject, history: History, order: str) -> RunDifference | None:
+    """Compare a history with one in another order. The stored records of a window may be in any
+    order, as long as its result is the same.
+    """
+    only_windows = all(map(is_window, subject.functions))
+    compare = emitted_in_any_order if only_windows else in_any_order
+    find = compared(
+        _reordered, lambda order: f"records of epochs {order}", compare, when_late=False
+    )
+    return find(subject, history, order)
+
+
+def _moved(subject: Subject, source: str, records: list[Any], order: str) -> list[Any]:
+    """Return the records of a source in another order."""
+    time_of = subject.times_of(source)
+    by_time = sorted(records, key=time_of)
+    if order == "by time":
+        return by_time
+    found: list[Any] = []
+    for _, same in groupby(by_time, time_of):
+        found[:0] = same
+    return found
+
+
+ATTEMPTS_MAX = 50
+"""Maximum number of attempts of an epoch with faults. Each fault happens once."""
+
+
+def with_restarts(
+    step: Step, started: Callable[[], JobHarness], harness: JobHarness | None, observed: Observed
+) -> JobHarness:
+    """Run an epoch until it is committed. After the first error the process continues with its
+    working copies; after every second error the job is started again.
+    """
+    number, published = len(observed.epochs), dict[str, list[Any]]()
+    for attempt in count(1):
+        try:
+            if harness is None:
+                harness = started()
+            if harness.epoch is None or harness.epoch < number:
+                if step.has_nothing_to_do(harness):
+                    break
+                step.publish(harness, published)
+            observed.add(dict(published), harness)
+            break
+        except StatekitError:
+            if attempt > ATTEMPTS_MAX:
+                raise
+            if attempt % 2 == 0:
+                harness = None
+    assert harness is not None
+    return harness
+
+
+def with_faults(subject: Subject, history: History, planned: list[Fault]) -> Observed:
+    """Run on a store and on working copies that fail."""
+    faults, observed = Faults(*planned, lasting=True), Observed()
+    store = faulty(Repository.in_memory(), faults)
+
+    def started() -> JobHarness:
+        return subject.harness(1, FaultyCopies(MemoryCopies(), faults), store)
+
+    harness: JobHarness | None = None
+    for step in subject.steps(history, observed):
+        harness = with_restarts(step, started, harness, observed)
+    return observed
+
+
+def is_window(declared: Process[Any, Any, Any]) -> bool:
+    """Return whether a function is a window that fires once."""
+    return declared.traits.fires is not None

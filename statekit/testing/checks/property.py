@@ -1,0 +1,119 @@
+"""`Property`: a property of runs, and the comparison of a plain run with a disturbed one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from statekit.errors import StatekitError
+from statekit.testing.runs.comparison import Compare, exactly
+from statekit.testing.runs.observed import Observed
+from statekit.testing.runs.source_records import History
+from statekit.testing.runs.subject import Subject
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+
+class RunDifference(NamedTuple):
+    """A difference between two runs that should be the same, or an error in one run.
+
+    Parameters:
+        what: the difference, as text.
+        titles: the titles of the two runs.
+        runs: their results; the second may be missing.
+    """
+
+    what: str
+    titles: tuple[str, str]
+    runs: tuple[Observed, Observed | None]
+
+
+@dataclass(frozen=True)
+class Property:
+    """A property that holds for every history.
+
+    Parameters:
+        name: the name, by which it is excused.
+        means: the consequence for a job if it does not hold, in a sentence.
+        applies: returns the reason why the property is not checked for a subject; None if it is.
+        arguments: returns a strategy of disturbances of a run.
+        find: returns the difference for a history and an argument; None if there is none.
+        takes: the annotation of the argument.
+        share: the share of the usual number of histories: some properties take longer.
+        is_shrunk: whether a history that fails is made smaller.
+        is_confirmed: whether a history that fails here has to fail in new processes, too.
+        given: the function of the user that the property calls, if any.
+    """
+
+    name: str
+    means: str
+    applies: Callable[[Subject], str | None]
+    arguments: Callable[[], SearchStrategy[Any]]
+    find: Callable[[Subject, History, Any], RunDifference | None]
+    takes: Any = None
+    share: float = 1.0
+    is_shrunk: bool = True
+    is_confirmed: bool = True
+    given: Callable[..., Any] | None = None
+
+
+def compared(
+    disturbed: Callable[[Subject, History, Any], Observed],
+    title: Callable[[Any], str],
+    compare: Compare = exactly,
+    *,
+    when_late: bool = True,
+    stands: bool = False,
+) -> Callable[[Subject, History, Any], RunDifference | None]:
+    """Return a function that compares a run with a disturbed one.
+
+    Parameters:
+        title: returns the title of the disturbed run, for its argument.
+        when_late: whether the runs are compared if records were late.
+        stands: whether processing time stands still until the last record.
+    """
+
+    def find(subject: Subject, history: History, argument: Any) -> RunDifference | None:
+        one = subject.plain_run(history, stands=stands)
+        if one is None:
+            return None  # for the property that there are no errors
+        second = partial(disturbed, subject, history, argument)
+        return between(one, second, title(argument), compare, when_late=when_late)
+
+    return find
+
+
+def between(
+    one: Observed,
+    second: Callable[[], Observed],
+    title: str,
+    compare: Compare = exactly,
+    *,
+    when_late: bool = True,
+) -> RunDifference | None:
+    """Return the difference between a plain run and a second one.
+
+    Parameters:
+        second: runs the second run.
+        title: the title of the second run.
+        when_late: as for `compared`.
+    """
+    titles = "one shard in memory", title
+    try:
+        other = second()
+    except StatekitError as error:
+        return RunDifference(f"the second run fails: {error}", titles, (one, None))
+    if not when_late and (one.late or other.late):
+        return None
+    what = compare(one, other)
+    return None if what is None else RunDifference(what, titles, (one, other))
+
+
+def alone(what: str | None, observed: Observed) -> RunDifference | None:
+    """Return the difference for an error in a single run; None if there is no error."""
+    return (
+        None if what is None else RunDifference(what, ("one shard in memory", ""), (observed, None))
+    )

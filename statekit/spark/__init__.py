@@ -1,7 +1,8 @@
 """Run jobs on Spark: the only folder that imports pyspark.
 
-`start` checks the options and starts a job, `query` runs its epochs, `worker` runs shards in
-Spark's Python workers. May import `runtime`, `sinks` and whatever those may import.
+`start` checks the options and starts a job, `query` runs its epochs. `frames` has the DataFrames of
+an epoch, and `worker` runs shards in Spark's Python workers. May import `spark/frames`, `sinks` and
+whatever those may import.
 """
 
 from statekit.job.progress import Progress

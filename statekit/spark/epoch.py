@@ -31,16 +31,14 @@ from statekit.job.options import StartOptions
 from statekit.job.plan import Operator
 from statekit.runtime.coordinator import Coordinator
 from statekit.sinks.sink import Attempt, Sink, sink_failures
-from statekit.spark.columns import quoted
-from statekit.spark.combined_frames import Combines
-from statekit.spark.commit_records import Reports
 from statekit.spark.concurrent_actions import Action, run_all
-from statekit.spark.epoch_streams import EpochStreams, Transforms
 from statekit.spark.failures import is_of_spark, of_ended_worker, translated
-from statekit.spark.merged_inputs import MergedInputs
-from statekit.spark.pickling import Pickled, PickledBases, pickled_operator
-from statekit.spark.placement import Placement
-from statekit.spark.plan import (
+from statekit.spark.frames.columns import quoted
+from statekit.spark.frames.combined_frames import Combines
+from statekit.spark.frames.epoch_streams import EpochStreams, Transforms
+from statekit.spark.frames.merged_inputs import MergedInputs
+from statekit.spark.frames.placement import Placement
+from statekit.spark.frames.plan import (
     FirstInput,
     OperatorFrames,
     PassOptions,
@@ -52,10 +50,12 @@ from statekit.spark.plan import (
     reader_of,
     slots_of,
 )
+from statekit.spark.frames.shared_reads import StreamColumns, grouped, shared_rows
 from statekit.spark.session import warn_of_settings
-from statekit.spark.shared_reads import StreamColumns, grouped, shared_rows
-from statekit.spark.worker import Branch, ShardStep, Stage
-from statekit.spark.worker_rows import AnyProcess, UnionReader
+from statekit.spark.worker.commit_records import Reports
+from statekit.spark.worker.pickling import Pickled, PickledBases, pickled_operator
+from statekit.spark.worker.rows import AnyProcess, UnionReader
+from statekit.spark.worker.shards import Branch, ShardStep, Stage
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies, default_working_directory
 

@@ -20,7 +20,7 @@ from statekit.errors import (
     error_class,
 )
 from statekit.runtime.coordinator import Coordinator
-from statekit.spark.worker_failures import LINE
+from statekit.spark.worker.failure_texts import LINE
 
 _STATEKIT_ERROR = re.compile(
     r"statekit\.errors\.(\w+): (.*?)(?= SQLSTATE: |\n\s*at |\n\nDriver|\Z)", re.DOTALL

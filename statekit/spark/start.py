@@ -24,12 +24,12 @@ from statekit.runtime.coordinator import Coordinator
 from statekit.shown import shown
 from statekit.sinks import Callback, Sink
 from statekit.spark.epoch import EpochRunner
+from statekit.spark.frames.plan import FirstInput, check_input
 from statekit.spark.offsets import check_spark_reaches, check_sparks_part
-from statekit.spark.pickling import check_sendable
-from statekit.spark.plan import FirstInput, check_input
 from statekit.spark.query import RUNNING, Query, query_over
 from statekit.spark.warm_workers import warm_workers
-from statekit.spark.worker import output_schema
+from statekit.spark.worker.pickling import check_sendable
+from statekit.spark.worker.shards import output_schema
 
 
 def start(

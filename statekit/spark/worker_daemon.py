@@ -9,9 +9,9 @@ import gc
 
 from pyspark.daemon import manager
 
-from statekit.spark import worker
+from statekit.spark.worker import shards
 
-__all__ = ["manager", "worker"]
+__all__ = ["manager", "shards"]
 
 if __name__ == "__main__":
     gc.freeze()  # workers share these objects as long as nothing writes to them

@@ -25,7 +25,7 @@ from statekit.keygroup import MAX_GROUPS, key_group, shard_of_group
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.local import LocalRunner
 from statekit.spark.epoch import EpochRunner
-from statekit.spark.pickling import PickledBases
+from statekit.spark.worker.pickling import PickledBases
 from statekit.working_copy.copies import MemoryCopies
 from tests.bench.on_spark import session
 from tests.bench.report import Row

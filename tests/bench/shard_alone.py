@@ -27,7 +27,7 @@ from statekit.records.keyed_batch import KeyedBatch
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.shard import RARE_COLLECTION, run_shard
 from statekit.runtime.shard_input import ShardInput
-from statekit.spark.worker_rows import batches_of_rows
+from statekit.spark.worker.rows import batches_of_rows
 from statekit.working_copy.copies import DiskCopies
 from tests.bench.report import Arm, Row, statekit
 from tests.bench.workload import (

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 import statekit as sk
-from statekit.spark.worker_rows import GROUP
+from statekit.spark.worker.rows import GROUP
 from tests.bench.built import groups_of
 
 KEYS = 100_000

@@ -19,8 +19,8 @@ from statekit.records.panes import SlidingPanes
 from statekit.records.partial_aggregate import PartialAggregate
 from statekit.records.preaggregate import Combiner
 from statekit.records.record_type import RecordType
-from statekit.spark.combined_frames import AggregatesInJvm, first_step
 from statekit.spark.failures import translated
+from statekit.spark.frames.combined_frames import AggregatesInJvm, first_step
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 from statekit.watermark import BEGINNING
 

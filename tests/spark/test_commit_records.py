@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from statekit.checkpoint.manifest import IdleShards, ShardReport, ShardState
-from statekit.spark.commit_records import Reporter, Reports
+from statekit.spark.worker.commit_records import Reporter, Reports
 
 
 def report(shard: int) -> ShardReport:

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 import statekit as sk
 from statekit.keygroup import key_group
 from statekit.records.output_type import OutputType
-from statekit.spark.key_columns import key_columns
+from statekit.spark.frames.key_columns import key_columns
 from tests.support.key_types import KEY_TYPES, record_of, records_of
 from tests.support.key_vectors import GROUPS, VECTORS
 

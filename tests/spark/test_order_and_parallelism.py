@@ -15,8 +15,8 @@ import statekit as sk
 from statekit.errors import UnsortedError
 from statekit.keygroup import key_group
 from statekit.spark import epoch as epochs
-from statekit.spark.plan import PassOptions, by_one_number
-from statekit.spark.worker_rows import ARRIVAL, FIRST_MARK, GROUP, INPUT
+from statekit.spark.frames.plan import PassOptions, by_one_number
+from statekit.spark.worker.rows import ARRIVAL, FIRST_MARK, GROUP, INPUT
 from tests.support.effort import SOAK
 from tests.support.spark_job import (
     EVENT_SCHEMA,

@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import statekit as sk
-from statekit.spark.pickling import pickled
+from statekit.spark.worker.pickling import pickled
 from tests.support.main_classes import DECLARED
 from tests.support.places import ROOT, SUPPORT
 from tests.support.spark_runs import Runs
@@ -80,7 +80,7 @@ def count(event: Event, seen: sk.ValueState[int]) -> None:
 
 UNPACK = """
 import pickle, sys
-from statekit.spark.pickling import unpickled
+from statekit.spark.worker.pickling import unpickled
 declared = unpickled(pickle.load(sys.stdin.buffer))
 print(declared.record_type.field_names, declared.record_type.cls("a"))
 """

@@ -109,7 +109,7 @@ import datetime as dt
 from pathlib import Path
 from typing import NamedTuple
 import statekit as sk
-from statekit.spark.pickling import pickled
+from statekit.spark.worker.pickling import pickled
 
 class Click(NamedTuple):
     ad: str

@@ -51,6 +51,8 @@ RANKS = [
     "maintenance/rescale",
     "maintenance/diff",
     "runtime",
+    "spark/worker",
+    "spark/frames",
     "spark",
     "spark/tws",
     "spark/sources",

@@ -23,7 +23,7 @@ from statekit.errors import StateTypeError
 from statekit.functions.field_names import FieldNames, checked_names
 from statekit.keygroup import key_fields
 from statekit.records.union import Records
-from statekit.spark.columns import quoted
+from statekit.spark.frames.columns import quoted
 from statekit.spark.tws.sql_conversions import as_float32, as_local_time, java_double, plain_type
 
 _JSON = (

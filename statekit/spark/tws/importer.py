@@ -31,16 +31,16 @@ from statekit.job.plan import Operator
 from statekit.keygroup import DEFAULT_GROUPS, check_groups, check_parallelism
 from statekit.maintenance.savepoint.restore import is_made_of, replace_spark_files
 from statekit.runtime.shard_reports import OperatorReports
-from statekit.spark.commit_records import Reports
 from statekit.spark.epoch import TASKS_PER_CORE, compute, directory_for_copies
+from statekit.spark.frames.plan import OperatorFrames, PassOptions, Route
 from statekit.spark.offsets import check_spark_reaches
-from statekit.spark.pickling import PickledBases, pickled
-from statekit.spark.plan import OperatorFrames, PassOptions, Route
 from statekit.spark.start import check_classic, default_parallelism, use_this_python
 from statekit.spark.tws.checkpoint import TwsCheckpoint
 from statekit.spark.tws.process import ProcessorProcess
 from statekit.spark.tws.stored_rows import StoredRows, stored_frame
-from statekit.spark.worker import Branch, ShardStep, Stage
+from statekit.spark.worker.commit_records import Reports
+from statekit.spark.worker.pickling import PickledBases, pickled
+from statekit.spark.worker.shards import Branch, ShardStep, Stage
 from statekit.watermark import BEGINNING
 from statekit.working_copy.base_options import BaseOptions
 

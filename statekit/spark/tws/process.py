@@ -32,7 +32,7 @@ from statekit.spark.tws.pandas_frames import FrameOptions, FrameReader, frames_o
 from statekit.spark.tws.row_records import Initial, RowOutputs, RowRecords
 from statekit.spark.tws.sql_values import SqlValues, parsed_schema, plain_name, widths
 from statekit.spark.tws.state_handles import Declared, Handle, Kind, StateHandle, TimeMode, now_ms
-from statekit.spark.worker_rows import AnyProcess, Batches, UnionRows
+from statekit.spark.worker.rows import AnyProcess, Batches, UnionRows
 from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState
 from statekit.state.options import TTL

@@ -22,7 +22,7 @@ from statekit.records.record_type import RecordReader
 from statekit.shown import shown, shown_error
 from statekit.spark.tws.grouping_key import Getter, GroupingKey
 from statekit.spark.tws.sql_conversions import plain_type
-from statekit.spark.worker_rows import ColumnRecords
+from statekit.spark.worker.rows import ColumnRecords
 
 ReaderOf = Callable[[pa.Schema, int], RecordReader]
 """Returns a reader of batches. The columns from a given one on have the given schema."""

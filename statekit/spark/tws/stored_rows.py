@@ -21,7 +21,7 @@ from statekit.errors import StateSchemaError, StateTypeError
 from statekit.functions.context import Context
 from statekit.functions.process import Process
 from statekit.shown import shown
-from statekit.spark.columns import quoted
+from statekit.spark.frames.columns import quoted
 from statekit.spark.tws.checkpoint import KeptState, TwsCheckpoint
 from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.process import ProcessorCalls, ProcessorProcess, StateFunction

@@ -17,7 +17,7 @@ from statekit.functions.process import NOTHING_RENAMED
 from statekit.job.job import Job
 from statekit.job.options import StartOptions
 from statekit.job.stream import Stream
-from statekit.spark.plan import FirstInput
+from statekit.spark.frames.plan import FirstInput
 from statekit.spark.query import Query
 from statekit.spark.start import check_classic, start_query
 from statekit.spark.tws.declaration import declaration

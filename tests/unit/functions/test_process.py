@@ -430,7 +430,12 @@ assert harness.state("biggest", "a") == 2
         ("import cloudpickle", "", "(NamedTuple)", "cloudpickle.dumps(follow)"),
         ("import cloudpickle", "", "(BaseModel)", "cloudpickle.dumps(follow)"),
         # msgspec leaves on dataclasses what cloudpickle cannot take; the way to Spark removes it.
-        ("from statekit.spark.pickling import pickled", "@dataclass", "", "pickled(follow).data"),
+        (
+            "from statekit.spark.worker.pickling import pickled",
+            "@dataclass",
+            "",
+            "pickled(follow).data",
+        ),
     ],
     ids=["namedtuple", "model", "dataclass"],
 )

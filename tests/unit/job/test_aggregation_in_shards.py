@@ -25,7 +25,7 @@ from statekit.records.keyed_batch import KeyedBatch
 from statekit.records.output_type import OutputType
 from statekit.records.record_type import RecordType
 from statekit.runtime.task import ShardTask
-from statekit.spark.worker_rows import ARRIVAL, GROUP, batches_of_rows
+from statekit.spark.worker.rows import ARRIVAL, GROUP, batches_of_rows
 from statekit.watermark import BEGINNING
 from tests.unit.job.test_built_in_aggregates import AGGREGATES, SALES, Sale, model, same
 

@@ -13,7 +13,7 @@ import pydantic
 import pytest
 
 import statekit as sk
-from statekit.spark.pickling import pickled, unpickled
+from statekit.spark.worker.pickling import pickled, unpickled
 from tests.support.instants import at
 
 

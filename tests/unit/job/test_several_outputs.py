@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.records.output_union import OutputUnion, output_type_of
-from statekit.spark.pickling import pickled, unpickled
+from statekit.spark.worker.pickling import pickled, unpickled
 from statekit.testing import Harness
 from tests.support.instants import at
 

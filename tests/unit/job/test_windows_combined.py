@@ -32,7 +32,7 @@ from statekit.job.windows.window_columns import SessionColumns
 from statekit.job.windows.window_operator import Windowing
 from statekit.records.panes import SlidingPanes
 from statekit.records.preaggregate import Combiner
-from statekit.spark.worker_rows import batches_of_rows
+from statekit.spark.worker.rows import batches_of_rows
 from statekit.state.map_state import MapState
 from statekit.testing import Harness
 from statekit.timestamp import MAX_MICROS, MIN_MICROS, datetime_to_micros

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 import statekit as sk
-from statekit.spark.pickling import pickled_transform
-from statekit.spark.worker import PickledTransform
+from statekit.spark.worker.pickling import pickled_transform
+from statekit.spark.worker.shards import PickledTransform
 
 NANOSECONDS = "2024-01-01T00:00:00.123456789"
 

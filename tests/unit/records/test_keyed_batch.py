@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import statekit as sk
-from statekit.spark.worker_rows import FIRST_MARK, GROUP, INPUT, shards_in_turn
+from statekit.spark.worker.rows import FIRST_MARK, GROUP, INPUT, shards_in_turn
 
 
 class Rows(NamedTuple):

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from statekit.checkpoint.manifest import ShardPlan, ShardPlans, ShardState
-from statekit.spark.pickling import PickledBases
+from statekit.spark.worker.pickling import PickledBases
 
 SHARDS = 300
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statekit.checkpoint.manifest import IdleShards, ShardReport, ShardState
-from statekit.spark.placement import Executor, Placement, assigned
+from statekit.spark.frames.placement import Executor, Placement, assigned
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statekit.spark.replayed_rows import ReplayedRows
+from statekit.spark.worker.replayed_rows import ReplayedRows
 
 ROWS = st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20), max_size=8)
 

@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from statekit.errors import UnsortedError
-from statekit.spark import worker_rows as module
-from statekit.spark.worker_rows import in_order
+from statekit.spark.worker import rows as module
+from statekit.spark.worker.rows import in_order
 
 Row = tuple[Any, ...]
 """The key group, the fields of the key, and the arrival."""

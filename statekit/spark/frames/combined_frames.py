@@ -26,9 +26,9 @@ from statekit.job.plan import Operator
 from statekit.records.panes import LATE, SlidingPanes
 from statekit.records.partial_aggregate import PartialAggregate
 from statekit.records.preaggregate import Combiner
-from statekit.spark.columns import projected_to, quoted
-from statekit.spark.logical_frame import logical_frame
-from statekit.spark.worker import CombineStep, Stage
+from statekit.spark.frames.columns import projected_to, quoted
+from statekit.spark.frames.logical_frame import logical_frame
+from statekit.spark.worker.shards import CombineStep, Stage
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 
 _logger = logging.getLogger("statekit.combining")

@@ -12,9 +12,9 @@ from pyspark.sql.types import StructType
 from statekit.job.job import Job
 from statekit.job.plan import Transform
 from statekit.query.closing import Closing
-from statekit.spark.pickling import pickled_transform
-from statekit.spark.plan import selected
-from statekit.spark.worker import PickledTransform, TransformStep, output_schema
+from statekit.spark.frames.plan import selected
+from statekit.spark.worker.pickling import pickled_transform
+from statekit.spark.worker.shards import PickledTransform, TransformStep, output_schema
 
 
 class Transforms:

@@ -33,11 +33,11 @@ from statekit.runtime.recorded_input import recorded_input
 from statekit.runtime.shard import RARE_COLLECTION, reporting, run_shard
 from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
 from statekit.shown import shown
-from statekit.spark.commit_records import Reporter
-from statekit.spark.pickling import Pickled, unpickled
-from statekit.spark.replayed_rows import ReplayedRows
-from statekit.spark.worker_failures import readable_errors
-from statekit.spark.worker_rows import (
+from statekit.spark.worker.commit_records import Reporter
+from statekit.spark.worker.failure_texts import readable_errors
+from statekit.spark.worker.pickling import Pickled, unpickled
+from statekit.spark.worker.replayed_rows import ReplayedRows
+from statekit.spark.worker.rows import (
     GROUP,
     INPUT,
     AnyProcess,

@@ -13,9 +13,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from statekit.job.plan import Plan, Transform
-from statekit.spark.columns import quoted
-from statekit.spark.merged_inputs import SOURCE
-from statekit.spark.plan import selected_columns
+from statekit.spark.frames.columns import quoted
+from statekit.spark.frames.merged_inputs import SOURCE
+from statekit.spark.frames.plan import selected_columns
 
 _FIELDS = "__statekit_fields"
 _MADE = "__statekit_made"

@@ -18,13 +18,12 @@ from statekit.job.plan import Operator, Source, Transform
 from statekit.records.output_union import AnyOutput
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
-from statekit.spark.columns import projected_to, quoted, with_derived
-from statekit.spark.combined_frames import CombinedFrames, Combines
-from statekit.spark.key_columns import key_columns
-from statekit.spark.pickling import Pickled
-from statekit.spark.placed_frame import TASK
-from statekit.spark.worker import LateStep, ShardStep, branch_column, pass_schema
-from statekit.spark.worker_rows import (
+from statekit.spark.frames.columns import projected_to, quoted, with_derived
+from statekit.spark.frames.combined_frames import CombinedFrames, Combines
+from statekit.spark.frames.key_columns import key_columns
+from statekit.spark.frames.placed_frame import TASK
+from statekit.spark.worker.pickling import Pickled
+from statekit.spark.worker.rows import (
     ARRIVAL,
     FIRST_MARK,
     GROUP,
@@ -37,6 +36,7 @@ from statekit.spark.worker_rows import (
     input_types,
     row_of,
 )
+from statekit.spark.worker.shards import LateStep, ShardStep, branch_column, pass_schema
 
 _NUMBER_BITS = 63  # bits without the sign of the number that rows are sorted by
 # Of these, bits for the input and the partition of a row.
@@ -582,7 +582,7 @@ def by_one_number(
 
     This is the complete order unless the key has another type or does not fit, there are too many
     partitions, or Spark had to sort in several runs. Then the worker sorts the rest: see
-    `worker_rows`.
+    `worker/rows`.
     """
     name = key[0] if len(key) == 1 and _is_integral(df, key[0]) else None
     return _sorted_first(df, name, shards, groups, _ORIGIN_BITS, inputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 
 from statekit.records.record_type import RecordType
-from statekit.spark.worker_rows import ColumnRecords
+from statekit.spark.worker.rows import ColumnRecords
 
 
 def projected_to(record_type: RecordType, df: DataFrame) -> DataFrame:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from statekit.spark.placed_frame import PlacedFrames
-from statekit.spark.worker import executor_id
+from statekit.spark.frames.placed_frame import PlacedFrames
+from statekit.spark.worker.shards import executor_id
 
 _COLUMNS = "executor string, operator string, first int, last int"
 

@@ -21,8 +21,8 @@ from statekit.checkpoint.manifest import EpochManifest, IdleShards, Report, Shar
 from statekit.clock import now_us
 from statekit.errors import StorageError
 from statekit.job.chaining import Pass
-from statekit.spark.found_copies import Shard, found_copies, owners
-from statekit.spark.placed_frame import PlacedFrames
+from statekit.spark.frames.found_copies import Shard, found_copies, owners
+from statekit.spark.frames.placed_frame import PlacedFrames
 
 _logger = logging.getLogger("statekit.placement")
 

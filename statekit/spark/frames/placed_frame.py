@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from statekit.errors import StorageError
-from statekit.spark.logical_frame import logical_frame
+from statekit.spark.frames.logical_frame import logical_frame
 
 TASK = "__statekit_task"
 """The column with the number of the task."""

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from statekit.job.job import Job
-from statekit.spark.columns import quoted
+from statekit.spark.frames.columns import quoted
 
 SOURCE = "__statekit_source"
 

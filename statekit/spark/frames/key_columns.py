@@ -11,7 +11,7 @@ from pyspark.sql import types as spark_types
 from statekit.codec.schema import Schema
 from statekit.errors import ProcessError
 from statekit.job.plan import Operator
-from statekit.spark.columns import quoted
+from statekit.spark.frames.columns import quoted
 
 _PLAIN_TYPES = (
     spark_types.BooleanType,

@@ -159,13 +159,10 @@ and add makes 1. A window that two sessions were merged into has a wrong result
     __tracebackhide__ = True
     if not isinstance(aggregate, Aggregate):
         raise StateTypeError(f"check_aggregate() takes an Aggregate(...), not {shown(aggregate)}")
-    laws: list[Law] = [
-        _Accumulators(aggregate, equal).are_apart,
-        _Accumulators(aggregate, equal).keep_what_is_added,
-        _Accumulators(aggregate, equal).can_be_read_twice,
-    ]
+    of = _Accumulators(aggregate, equal)
+    laws: list[Law] = [of.are_apart, of.keep_what_is_added, of.can_be_read_twice]
     if aggregate.merge is not None:
-        laws.append(_Accumulators(aggregate, equal).can_be_merged)
+        laws.append(of.can_be_merged)
     _check("the aggregate", laws, values, (1, 4), depth)
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from statekit.job.job import Job
-from statekit.testing.drivers.child import Child
 from statekit.testing.drivers.driver import Backend
 from statekit.testing.drivers.job_harness import JobHarness
+from statekit.testing.drivers.processes import Child
 
 _PROPERTIES = ("epoch", "is_drained", "parallelism", "watermark")
 """The properties of `JobHarness` that runs use."""

@@ -17,9 +17,8 @@ from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 from statekit.job.job import Job
-from statekit.testing.drivers.child import Child
 from statekit.testing.drivers.job_harness import JobHarness
-from statekit.testing.drivers.other_process import OtherProcess, call_functions
+from statekit.testing.drivers.processes import Child, OtherProcess, call_functions
 from statekit.testing.runs.observed import Observed
 from statekit.testing.runs.quiet_logs import quiet_logs
 from statekit.testing.runs.source_records import History
@@ -64,13 +63,17 @@ def _process(number: int) -> OtherProcess:
     return OtherProcess("runs histories", serve_runs, {"PYTHONHASHSEED": _SEEDS[number]})
 
 
-def serve_runs() -> None:
-    """Import the libraries that copies of this process need, then call functions."""
+def serve_runs(end: int) -> None:
+    """Import the libraries that copies of this process need, then call functions.
+
+    Parameters:
+        end: as for `call_functions`.
+    """
     import pyarrow as pa
 
     pa.array([0])  # imports pandas, if there is one
     with quiet_logs():
-        call_functions()
+        call_functions(end)
 
 
 def _called_elsewhere(

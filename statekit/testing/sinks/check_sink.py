@@ -15,7 +15,7 @@ from statekit.records import by_value
 from statekit.shown import shown, shown_text
 from statekit.sinks.sink import Callback, Sink
 from statekit.testing.counterexamples import Depth, Effort, counterexample, strategy_of
-from statekit.testing.drivers.other_process import OtherProcess, call_functions
+from statekit.testing.drivers.processes import OtherProcess, call_functions
 from statekit.testing.sinks.kill_points import Failure, KillPoint, UsersCode
 from statekit.testing.sinks.sink_job import Make, SinkJob, job_with_sink, start_in_fork
 from statekit.testing.sinks.sink_report import Equal, Outcome, explained_outcome

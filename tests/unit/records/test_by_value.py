@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from statekit.records import by_value
-from statekit.testing.drivers.other_process import OtherProcess, call_functions
+from statekit.testing.drivers.processes import OtherProcess, call_functions
 
 
 def defined_in(file: str) -> Callable[[], Any]:

@@ -23,6 +23,7 @@ from statekit.server.limits import Limits
 from statekit.server.live import LiveChanges
 from statekit.server.metrics import Metrics
 from statekit.server.observed import MeasuredApp
+from statekit.server.pages import Pages
 from statekit.server.places import Places
 from statekit.server.problems import Problem, response_of
 from statekit.server.proxies import Network, TrustedProxies
@@ -86,9 +87,8 @@ class Application:
             disk=disk,
         )
         table = documents_of(ROUTES, served)
-        callers = Callers(
-            KnownHosts(RoutedApp(table, served), hosts), access, limits.refusals_per_s
-        )
+        answers = Pages(RoutedApp(table, served), served)
+        callers = Callers(KnownHosts(answers, hosts), access, limits.refusals_per_s)
         self._app = TrustedProxies(MeasuredApp(_for_origins(callers, origins), metrics), proxies)
         self._lifespan = Router(lifespan=self._life)
 

@@ -12,6 +12,7 @@ import ipaddress
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TypeVar
+from urllib.parse import unquote_to_bytes
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -28,10 +29,20 @@ _KEPT = 10_000
 OPEN_PAGES = frozenset({"/", "/healthz", "/readyz"})
 """Paths that need no token. Their requests are never refused, and their tokens are ignored."""
 
+PAGES = "/-/"
+"""Folder of the addresses of the dashboard's pages. Aliases of jobs do not begin with a dash."""
+
 _OPEN_FOLDER = "/assets/"
+_COOKIE = "statekit-token"
 _FORBIDDEN = 403
 _TOKEN = "statekit.token"
 """Key of the request's token in an ASGI scope. The token is None if it is absent or unknown."""
+
+_CALLERS = "statekit.callers"
+"""Key of the callers in the ASGI scope of a page."""
+
+_REFUSED = "statekit.refused"
+"""Key of the problem of a page whose address was refused too often."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -44,8 +55,10 @@ def token_of(scope: Scope) -> Token:
     """Return the token of a request that went through `Callers`.
 
     Raises:
-        Problem: it has none, or an unknown one.
+        Problem: it has none, or an unknown one; or its address was refused too often.
     """
+    if (refused := scope.get(_REFUSED)) is not None:
+        raise refused
     token: Token | None = scope.get(_TOKEN)
     if token is None:
         raise Problem(
@@ -61,6 +74,30 @@ def token_name(scope: Scope) -> str:
     """Return the name of a request's token, for logs; "-" if it is absent or unknown."""
     token: Token | None = scope.get(_TOKEN)
     return "-" if token is None else token.name
+
+
+def check_typed(scope: Scope, typed: str) -> bool:
+    """Return whether the server knows a token that a user typed into a page. An unknown one counts
+    as a refused request.
+
+    Raises:
+        Problem: the address was refused too often.
+    """
+    callers: Callers = scope[_CALLERS]
+    caller = address_of(scope.get("client")), hashlib.sha256(typed.encode()).hexdigest()
+    return callers.checked(caller) is not None
+
+
+def cookie_name(scope: Scope) -> str:
+    """Return the name of the cookie with the token of pages. It has the port of the server, since
+    browsers do not tell the cookies of two servers on one machine apart.
+
+    >>> cookie_name({"headers": [(b"host", b"localhost:8700")]}), cookie_name({"headers": []})
+    ('statekit-token-8700', 'statekit-token')
+    """
+    host = next((value for name, value in scope["headers"] if name == b"host"), b"")
+    _, _, port = host.decode("latin-1").rpartition(":")
+    return f"{_COOKIE}-{port}" if port.isdecimal() else _COOKIE
 
 
 class Callers:
@@ -88,26 +125,32 @@ class Callers:
         if scope["type"] != "http" or _is_open(scope["path"]):
             await self._app(scope, receive, send)
             return
-        digest = digest_given(scope["headers"])
-        if self._per_s is None:
-            scope[_TOKEN] = self._access.token(digest)
-            await self._app(scope, receive, send)
-            return
+        is_page = scope["path"].startswith(PAGES)
+        digest = _digest_of_page(scope) if is_page else digest_given(scope["headers"])
         caller = address_of(scope.get("client")), digest
+        if is_page:
+            scope[_CALLERS] = self
         try:
-            scope[_TOKEN] = self._checked(caller, self._per_s)
+            # A page without a token asks for one, and makes no guess known.
+            is_asking = is_page and not digest and not self._access.is_open
+            scope[_TOKEN] = None if is_asking else self.checked(caller)
         except Problem as problem:
-            await response_of(problem)(scope, receive, send)
-            return
-        await self._app(scope, receive, self._noting(caller, self._per_s, send))
+            if not is_page:
+                await response_of(problem)(scope, receive, send)
+                return
+            scope[_REFUSED] = problem
+        await self._app(scope, receive, self._noting(caller, send))
 
-    def _checked(self, caller: Caller, per_s: float) -> Token | None:
-        """Return the token of a caller. A caller without an accepted token is counted as refused
-        here, before the answer, so that concurrent requests are counted too.
+    def checked(self, caller: Caller) -> Token | None:
+        """Return the token of a caller; None if it is unknown. A caller without an accepted token
+        is counted as refused here, before the answer, so that concurrent requests are counted too.
 
         Raises:
             Problem: the address was refused too often.
         """
+        per_s = self._per_s
+        if per_s is None:
+            return self._access.token(caller[1])
         bucket = self._buckets.get(caller[0])
         if bucket is not None and caller not in self._accepted and not bucket.has_some(per_s):
             raise _too_many(bucket, per_s)
@@ -118,8 +161,11 @@ class Callers:
             _remember(self._accepted, caller, None)
         return token
 
-    def _noting(self, caller: Caller, per_s: float, send: Send) -> Send:
+    def _noting(self, caller: Caller, send: Send) -> Send:
         """Return a function that sends the messages of an answer, and counts a 403 as refused."""
+        per_s = self._per_s
+        if per_s is None:
+            return send
 
         async def noting(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] == _FORBIDDEN:
@@ -173,6 +219,23 @@ def digest_given(headers: Iterable[tuple[bytes, bytes]]) -> str:
     scheme, _, token = given[0].partition(b" ")
     token = token.strip()
     return hashlib.sha256(token).hexdigest() if scheme.lower() == b"bearer" and token else ""
+
+
+def _digest_of_page(scope: Scope) -> str:
+    """Return the digest of the token in the cookie of a page; empty for no token or several, and
+    for requests that are not reads.
+    """
+    if scope["method"] not in ("GET", "HEAD"):
+        return ""
+    name = cookie_name(scope).encode()
+    pairs = [
+        pair.strip().partition(b"=")
+        for header, value in scope["headers"]
+        if header == b"cookie"
+        for pair in value.split(b";")
+    ]
+    given = [unquote_to_bytes(value) for own, _, value in pairs if own == name]
+    return hashlib.sha256(given[0]).hexdigest() if len(given) == 1 and given[0] else ""
 
 
 def address_of(client: tuple[str, int] | None) -> str:

@@ -9,10 +9,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Annotated, Any
 
+import msgspec
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -44,6 +45,9 @@ from statekit.timestamp import instant
 
 routes = RouteTable()
 
+MayRead = Callable[[str, str], bool]
+"""Returns whether a state of an operator, or all of an operator, may be read."""
+
 EPOCHS_MAX = 500
 """Limit of the epochs of one answer."""
 
@@ -72,9 +76,20 @@ async def epochs(call: RouteCall, asked: _EpochsParameters) -> Response:
     is_continued = after is not None and is_same and any(each.epoch == after for each in facts)
     if is_continued:
         facts = [each for each in facts if after is None or each.epoch > after]
-    readable = {name: _readable(call, view.record(name)) for name in view.operators}
-    items = [_epoch(each, readable, asked.operator) for each in facts]
+    items = epoch_items(call.may_read, view, facts, asked.operator)
     return answer(items, {"is_continued": is_continued, **own.facts(view)}, call.known_tag)
+
+
+def epoch_items(
+    may_read: MayRead, view: View, facts: Iterable[EpochFacts], sized: str | None = None
+) -> list[dict[str, Any]]:
+    """Return what a token may read of the facts of epochs.
+
+    Parameters:
+        sized: the operator whose states' sizes are added.
+    """
+    readable = {name: _readable(may_read, view.record(name)) for name in view.operators}
+    return [_epoch(each, readable, sized) for each in facts]
 
 
 def _epoch(facts: EpochFacts, readable: dict[str, list[str]], sized: str | None) -> dict[str, Any]:
@@ -122,10 +137,27 @@ async def shards(call: RouteCall, asked: _ShardsParameters) -> Response:
     operator, state = asked.operator, asked.state
     _check(call, operator, state)
     view = await call.job.view(asked.wanted(call), operator)
+    found = shard_items(call, view, operator, state)
+    value = {"key_groups": view.manifest.key_groups, "shards": found}
+    return answer(value, call.job.facts(view, operator), call.known_tag)
+
+
+def shard_items(
+    call: RouteCall, view: View, operator: str, state: str | None
+) -> list[dict[str, Any]]:
+    """Return what a token may read of the shards of an operator.
+
+    Parameters:
+        state: the state whose rows and bytes are returned; None for all that it may read.
+
+    Raises:
+        Problem: it may not read the state, or nothing of the operator.
+        QueryError: there is no such operator or state.
+    """
     states = _readable_of(call, view, operator)
     if state is not None:
         states = [_one_of(states, state, view, operator)]
-    found = [
+    return [
         {
             "shard": number,
             "key_groups": list(shard.groups),
@@ -135,8 +167,6 @@ async def shards(call: RouteCall, asked: _ShardsParameters) -> Response:
         }
         for number, shard in enumerate(view.manifest.operators[operator].shards)
     ]
-    value = {"key_groups": view.manifest.key_groups, "shards": found}
-    return answer(value, call.job.facts(view, operator), call.known_tag)
 
 
 class _TopParameters(_ShardsParameters):
@@ -151,20 +181,31 @@ async def top(call: RouteCall, asked: _TopParameters) -> Response:
 
     This reads all rows, in a process of its own.
     """
-    own, token, operator, state = call.job, call.token, asked.operator, asked.state
-    _check(call, operator, state)
-    view = await own.view(asked.wanted(call), operator)
+    operator = asked.operator
+    _check(call, operator, asked.state)
+    view = await call.job.view(asked.wanted(call), operator)
+    found = await ranking_of(call, view, operator, asked.state, asked.by, asked.limit)
+    return answer(found, call.job.facts(view, operator), call.known_tag)
+
+
+async def ranking_of(
+    call: RouteCall, view: View, operator: str, state: str | None, by: Measure, limit: int
+) -> msgspec.Raw:
+    """Return the ranking of the keys of a state, or of all states that a token may read, as JSON.
+
+    Raises:
+        Problem: it may not read the state, or nothing of the operator; or as for `Rankings.top`.
+        QueryError: there is no such operator or state.
+    """
+    own = call.job
     by_key = set(view.record(operator).holds_by_key)
     states = [name for name in _readable_of(call, view, operator) if name in by_key]
     if state is not None:
         states = [_one_of(states, state, view, operator)]
     if not states and not call.may_read(operator):
         raise forbidden(f"{own.alias}/{operator}")
-    name = None if call.served.access.is_open else token.name
-    found = await call.served.rankings.top(
-        call, name, own, view, operator, states, asked.by, asked.limit
-    )
-    return answer(found, own.facts(view, operator), call.known_tag)
+    name = None if call.served.access.is_open else call.token.name
+    return await call.served.rankings.top(call, name, own, view, operator, states, by, limit)
 
 
 class _KeyParameters(EpochParameters):
@@ -179,12 +220,26 @@ async def everything_of_key(call: RouteCall, asked: _KeyParameters) -> Response:
     """
     operator, data = asked.operator, json_of(asked.key, "key")
     view = await call.job.view(asked.wanted(call), operator)
+    value = await states_of_key(call, view, operator, data)
+    return answer(value, call.job.facts(view, operator), call.known_tag)
+
+
+async def states_of_key(call: RouteCall, view: View, operator: str, data: Any) -> dict[str, Any]:
+    """Return what a token may read of the states and timers of a key.
+
+    Parameters:
+        data: the key, as JSON-able data.
+
+    Raises:
+        Problem: the token may read nothing of the operator.
+        QueryError, StateTypeError: as for `key_facts`.
+    """
     record = view.record(operator)
     readable = set(_readable_of(call, view, operator))
     keyed = [s.name for s in record.states if not s.is_local and s.name in readable]
     found = await call.served.admission.read(key_facts, view, operator, data, keyed)
     sees_timers = found.timers is not None and call.may_read(operator)
-    value = {
+    return {
         "key": found.key,
         "key_group": found.key_group,
         "shard": found.shard,
@@ -200,7 +255,6 @@ async def everything_of_key(call: RouteCall, asked: _KeyParameters) -> Response:
         else None,
         "timers_cut": sees_timers and found.timers_cut,
     }
-    return answer(value, call.job.facts(view, operator), call.known_tag)
 
 
 class _HistoryParameters(BaseModel, extra="forbid"):
@@ -229,14 +283,12 @@ async def history(call: RouteCall, asked: _HistoryParameters) -> Response:
 # ------------------------------------------------------------------------------------ helpers
 
 
-def _readable(call: RouteCall, record: OperatorRecord) -> list[str]:
+def _readable(may_read: MayRead, record: OperatorRecord) -> list[str]:
     """Return the states of an operator that a token may read. Timers and buffered records need the
     right to read all of the operator.
     """
     states = {state.name for state in record.states}
-    return [
-        name for name in record.holds if call.may_read(record.name, name if name in states else "")
-    ]
+    return [name for name in record.holds if may_read(record.name, name if name in states else "")]
 
 
 def _readable_of(call: RouteCall, view: View, operator: str) -> list[str]:
@@ -248,7 +300,7 @@ def _readable_of(call: RouteCall, view: View, operator: str) -> list[str]:
     """
     if not call.token.sees(call.job.alias, operator):
         raise forbidden(f"{call.job.alias}/{operator}")
-    return _readable(call, view.record(operator))
+    return _readable(call.may_read, view.record(operator))
 
 
 def _check(call: RouteCall, operator: str, state: str | None) -> None:

@@ -147,6 +147,11 @@ def closing() -> Problem:
     return Problem(503, "closing", "the server ends: send the request again", {"Retry-After": "1"})
 
 
+def failed() -> Problem:
+    """Return the problem for an unexpected error of the server."""
+    return Problem(500, "internal", "the server failed: its log says why")
+
+
 def response_of(problem: Problem) -> Response:
     """Return the response with a problem."""
     return Response(problem.body, problem.status, problem.headers, MEDIA_TYPE)

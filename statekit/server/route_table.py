@@ -30,10 +30,11 @@ from starlette.types import Receive, Scope, Send
 from statekit.errors import StatekitError
 from statekit.server.call import MESSAGE_PACK, RouteCall, Served
 from statekit.server.limits import read_body
-from statekit.server.problems import Problem, bad_request, problem_of, response_of
+from statekit.server.problems import Problem, bad_request, failed, problem_of
 from statekit.server.time_limit import TimeLimit
 
 Handler = Callable[..., Awaitable[Response]]
+Refusal = Callable[[RouteCall, Problem], Response]
 
 _logger = logging.getLogger("statekit.server")
 
@@ -213,10 +214,12 @@ class RoutedApp:
     Parameters:
         table: the routes.
         served: the jobs and resources of the server.
+        refusal: returns the response with a problem.
     """
 
-    def __init__(self, table: RouteTable, served: Served) -> None:
+    def __init__(self, table: RouteTable, served: Served, refusal: Refusal | None = None) -> None:
         self._served = served
+        self._refusal: Refusal = refusal or (lambda _, problem: served.refusal(problem))
         self._limit = TimeLimit(served.limits.seconds)
         self._by_depth: dict[int, list[HttpRoute]] = {}
         for route in table.routes:
@@ -229,12 +232,13 @@ class RoutedApp:
             with self._limit:
                 response = await self._answered(scope, receive)
         except Problem as problem:
-            response = self._served.refusal(problem)
+            response = self._refusal(RouteCall(scope, receive, self._served), problem)
         except StatekitError as error:
-            response = self._served.refusal(problem_of(error))
+            own = problem_of(error)
+            response = self._refusal(RouteCall(scope, receive, self._served), own)
         except Exception as error:
             _logger.error("a request failed", exc_info=error)
-            response = response_of(Problem(500, "internal", "the server failed: its log says why"))
+            response = self._refusal(RouteCall(scope, receive, self._served), failed())
         await response(scope, receive, send)
 
     async def _answered(self, scope: Scope, receive: Receive) -> Response:

@@ -10,7 +10,7 @@ event: end       the server ends the stream, with the reason: connect again
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -91,7 +91,7 @@ class Watch:
         self._changes = live.state(job, operator, state)
         self._watcher, self._missed = self._changes.watch(after)
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def events(self) -> AsyncGenerator[bytes]:
         """Yield the events, until the watcher leaves or must leave."""
         try:
             yield b"retry: 1000\n\n"

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
-TIMEOUT_MS = 20_000
+TIMEOUT_MS = 60_000
 
 ADVICE = "Chromium is not installed: apt-get install chromium"
 

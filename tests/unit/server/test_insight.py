@@ -296,12 +296,13 @@ def test_no_answer_names_a_place_of_the_server(
 def test_files_of_the_dashboard_are_served_without_a_token_and_nothing_else_is(
     address: str,
 ) -> None:
-    page = httpx.get(address)
+    assert httpx.get(address).headers["location"] == "-/"
+    page = httpx.get(f"{address}/-/")
     assert page.headers["content-type"].startswith("text/html")
     assert "script-src 'self'" in page.headers["content-security-policy"]
-    script = httpx.get(f"{address}/assets/main.js")
+    script = httpx.get(f"{address}/assets/page.js")
     assert script.headers["content-type"].partition(";")[0].endswith("javascript")
     tag = {"If-None-Match": script.headers["etag"]}
-    assert httpx.get(f"{address}/assets/main.js", headers=tag).status_code == 304
-    for path in ("assets/", "assets/../app.py", "assets/%2e%2e/app.py", "assets/pins.json"):
+    assert httpx.get(f"{address}/assets/page.js", headers=tag).status_code == 304
+    for path in ("assets/", "assets/../app.py", "assets/%2e%2e/app.py", "assets/page.html"):
         assert httpx.get(f"{address}/{path}").status_code == 404, path

@@ -21,7 +21,7 @@ PARAMETERS: dict[str, dict[str, str]] = {
     "/{job}/key": {"operator": "sales", "key": '"rome"'},
     "/{job}/history": KEY,
 }
-OF_PATHS = {"path": "main.js", "format": "csv"}
+OF_PATHS = {"path": "page.js", "format": "csv"}
 SLOW = "/{job}/top"
 """Takes a process, and is answered as the others are."""
 

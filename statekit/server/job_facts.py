@@ -1,0 +1,248 @@
+"""Facts of a job that its pages show: its operators, its last epochs, its age and its charts."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+
+from statekit.query.view import View
+from statekit.server.access import Token
+from statekit.server.dashboard.charts import Chart, Unit, Values, chart
+from statekit.server.dashboard.texts import count, duration, short_count, size
+from statekit.server.described import described
+from statekit.server.insight_routes import epoch_items
+from statekit.server.served_job import ServedJob
+
+_RATE_EPOCHS = 10
+"""Number of the last epochs from which rates follow."""
+
+_QUIET_MIN_S, _QUIET_UNKNOWN_S, _QUIET_INTERVALS = 120.0, 300.0, 10
+_ENDS = "9999"
+_LAG_MAX_S = 90 * 86_400
+_LINES_MAX = 6
+
+Epoch = dict[str, Any]
+"""What a token may read of the facts of an epoch, as in the answer of `/epochs`."""
+
+
+def seconds_of(text: str) -> float:
+    """Return the seconds since 1970 of a time."""
+    return dt.datetime.fromisoformat(text).timestamp()
+
+
+def _began(epoch: Epoch) -> float:
+    return seconds_of(epoch["processing_time"])
+
+
+def _committed(epoch: Epoch) -> float:
+    return seconds_of(epoch["committed_at"])
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """Facts of a job after an epoch, as far as a token may read them.
+
+    Parameters:
+        job: the served job.
+        view: the epoch.
+        operators: the description of the job.
+        epochs: the last epochs, in order.
+    """
+
+    job: ServedJob
+    view: View
+    operators: list[dict[str, Any]]
+    epochs: list[Epoch]
+
+    @cached_property
+    def lag_s(self) -> float:
+        """Seconds since the epoch began."""
+        lag_ms: int = self.job.facts(self.view)["lag_ms"]
+        return lag_ms / 1000
+
+    @property
+    def interval_s(self) -> float | None:
+        """Mean seconds between the last epochs; None if there is one alone."""
+        recent = self.epochs[-_RATE_EPOCHS:]
+        if len(recent) < 2:
+            return None
+        return (_committed(recent[-1]) - _committed(recent[0])) / (len(recent) - 1)
+
+    @property
+    def quiet_s(self) -> float | None:
+        """Seconds without an epoch; None if that is usual. After the end of event time no epoch
+        follows.
+        """
+        marks = [each["watermark"] for each in self.operators if each["watermark"]]
+        if marks and all(mark.startswith(_ENDS) for mark in marks):
+            return None
+        interval = self.interval_s
+        usual = _QUIET_UNKNOWN_S
+        if interval is not None:
+            usual = max(_QUIET_MIN_S, _QUIET_INTERVALS * interval)
+        return self.lag_s if self.lag_s > usual else None
+
+    @property
+    def records(self) -> list[int]:
+        """Records that each epoch read from sources."""
+        return [self._source_records(epoch) for epoch in self.epochs]
+
+    @property
+    def rows(self) -> int | None:
+        """Rows of states, timers and buffered records after the last epoch."""
+        return _sum(self.epochs[-1], "rows") if self.epochs else None
+
+    @property
+    def bytes(self) -> int | None:
+        """Bytes of the same."""
+        return _sum(self.epochs[-1], "bytes") if self.epochs else None
+
+    def of(self, operator: str, name: str) -> list[Any]:
+        """Return a number of an operator in each epoch; None where it has none."""
+        return [each["operators"].get(operator, {}).get(name) for each in self.epochs]
+
+    def operator(self, name: str) -> dict[str, Any] | None:
+        """Return the description of an operator; None if there is none that may be read."""
+        return next((each for each in self.operators if each["operator"] == name), None)
+
+    def _source_records(self, epoch: Epoch) -> int:
+        names = {each["operator"] for each in self.operators}
+        found: dict[str, int] = {}
+        for own in epoch["operators"].values():
+            for stream, records in own["records_by_input"].items():
+                if stream not in names and not stream.endswith(".late"):
+                    found[stream] = max(found.get(stream, 0), records)
+        return sum(found.values())
+
+    # ------------------------------------------------------------------------------ for pages
+
+    def numbers(self) -> list[tuple[str, str, bool]]:
+        """Return names and texts of the most important numbers, and whether each is a warning."""
+        recent = self.epochs[-_RATE_EPOCHS:]
+        span = _committed(recent[-1]) - _committed(recent[0]) if recent else 0.0
+        records = sum(self.records[-_RATE_EPOCHS:][1:])
+        last = recent[-1] if recent else None
+        took = None if last is None else _committed(last) - _began(last)
+        late = sum(_sum(epoch, "late") for epoch in recent)
+        return [
+            ("epoch", count(self.view.epoch), False),
+            ("began", f"{duration(self.lag_s)} ago", self.quiet_s is not None),
+            ("records per second", short_count(records / span if span else None), False),
+            ("interval of epochs", duration(self.interval_s), False),
+            ("duration", duration(took), False),
+            ("rows of state and timers", count(self.rows), False),
+            ("bytes of state and timers", size(self.bytes), False),
+            (f"late, last {len(recent)} epochs", count(late), False),
+        ]
+
+    def charts(self) -> list[Chart]:
+        """Return the charts of the last epochs."""
+        if not self.epochs:
+            return []
+        names = [each["operator"] for each in self.operators]
+        by = ", by operator"
+        if len(names) > _LINES_MAX:
+            by = f", the {_LINES_MAX} largest of {len(names)} operators"
+        began = [_began(epoch) for epoch in self.epochs]
+
+        def lines(
+            read: Callable[[dict[str, Any], float], float | None],
+        ) -> list[tuple[str, Values]]:
+            found: list[tuple[str, Values]] = []
+            for name in names:
+                own = [each["operators"].get(name) for each in self.epochs]
+                values = [each and read(each, at) for each, at in zip(own, began, strict=True)]
+                if any(value is not None for value in values):
+                    found.append((name, values))
+            return _largest(found)
+
+        def over_time(
+            title: str, shown: list[tuple[str, Values]], unit: Unit = "count"
+        ) -> list[Chart]:
+            return [chart(title, began, shown, unit)] if shown else []
+
+        lag = lines(lambda own, at: _lag(own, at))
+        is_lag = all(each is None or abs(each) < _LAG_MAX_S for _, own in lag for each in own)
+        marks = over_time("Watermark lag", lag, "seconds")
+        if not is_lag:
+            marks = over_time("Watermark", lines(lambda own, _: _mark(own)), "instant")
+        return [
+            *over_time(f"Records in{by}", lines(lambda own, _: own["records_in"])),
+            *over_time("Time of epochs", self._times(began), "seconds"),
+            *marks,
+            *over_time(f"Bytes written{by}", lines(lambda own, _: own["bytes_written"]), "bytes"),
+            *over_time("Late records", [("late", [_sum(each, "late") for each in self.epochs])]),
+            *over_time(f"Bytes of state{by}", lines(lambda own, _: own["bytes"]), "bytes"),
+        ]
+
+    def flow(self, operator: str) -> Chart:
+        """Return the chart of the records of an operator."""
+        fields = (("in", "records_in"), ("out", "records_out"), ("late", "late"))
+        shown = [(name, self.of(operator, field)) for name, field in fields]
+        return chart("Records in and out", [_began(each) for each in self.epochs], shown)
+
+    def growth(self, operator: str, state: str) -> list[Chart]:
+        """Return the charts of the size of a state. The epochs have the sizes of its operator."""
+        began = [_began(each) for each in self.epochs]
+        sizes = [(each or {}).get(state, {}) for each in self.of(operator, "states")]
+        return [
+            chart("Rows", began, [("rows", [each.get("rows") for each in sizes])]),
+            chart("Bytes", began, [("bytes", [each.get("bytes") for each in sizes])], "bytes"),
+        ]
+
+    def _times(self, began: list[float]) -> list[tuple[str, Values]]:
+        intervals = [None, *(b - a for a, b in itertools.pairwise(began))]
+        took = [_committed(epoch) - at for epoch, at in zip(self.epochs, began, strict=True)]
+        return [("interval", intervals), ("duration", took)]
+
+
+async def facts_of_job(
+    job: ServedJob, token: Token, view: View, epochs: int, sized: str | None = None
+) -> JobFacts:
+    """Return the facts of a job after an epoch.
+
+    Parameters:
+        epochs: limit of the last epochs.
+        sized: the operator whose states' sizes the epochs have.
+    """
+
+    def may_read(operator: str, state: str) -> bool:
+        return token.may_read(job.alias, operator, state)
+
+    operators: list[dict[str, Any]] = [{**each} for each in described(view, may_read)]
+    for each in operators:
+        broadcasts = [f"{stream} (broadcast)" for stream in each["broadcasts"]]
+        each["streams"] = [*each["inputs"], *broadcasts]
+        each["has_ended"] = (each["watermark"] or "").startswith(_ENDS)
+    facts = await run_in_threadpool(job.history.until, view.manifest, epochs)
+    return JobFacts(job, view, operators, epoch_items(may_read, view, facts, sized))
+
+
+def _sum(epoch: Epoch, name: str) -> int:
+    return sum(own[name] for own in epoch["operators"].values())
+
+
+def _mark(own: dict[str, Any]) -> float | None:
+    mark = own["watermark"]
+    return None if mark is None or mark.startswith(_ENDS) else seconds_of(mark)
+
+
+def _lag(own: dict[str, Any], began: float) -> float | None:
+    mark = _mark(own)
+    return None if mark is None else began - mark
+
+
+def _largest(lines: list[tuple[str, Values]]) -> list[tuple[str, Values]]:
+    """Return the lines with the largest values, in their order."""
+
+    def most(line: tuple[str, Values]) -> float:
+        return max(value for value in line[1] if value is not None)
+
+    kept = {name for name, _ in sorted(lines, key=most, reverse=True)[:_LINES_MAX]}
+    return [line for line in lines if line[0] in kept]

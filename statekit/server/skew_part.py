@@ -1,0 +1,87 @@
+"""Skew in pages: the fullest shards, rows per key group, and the largest keys."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from statekit.query.top import Measure
+from statekit.server.call import RouteCall
+from statekit.server.dashboard.charts import heat_map
+from statekit.server.insight_routes import ranking_of, shard_items
+from statekit.server.job_facts import JobFacts
+from statekit.server.page_answers import Addresses, is_of_other_site, tried
+
+_COUNTED_AT_ONCE = 200_000
+"""Up to that many rows are read without a click."""
+
+_KEYS, _SHARDS = 20, 16
+
+_MEASURES: dict[Measure, tuple[str, str]] = {
+    "size": ("largest", "bytes"),
+    "rows": ("most rows", "rows"),
+    "writes": ("most written", "writes"),
+}
+"""The name of each ranking, and the field that it compares."""
+
+
+def shards_part(
+    request: RouteCall, facts: JobFacts, operator: str, state: str | None
+) -> dict[str, Any]:
+    """Return the fullest shards of an operator, and the number of all shards."""
+    found = shard_items(request, facts.view, operator, state)
+    fullest = sorted(found, key=lambda shard: shard["rows"] or 0, reverse=True)[:_SHARDS]
+    return {"shards": fullest, "shard_count": len(found)}
+
+
+async def ranking_part(
+    request: RouteCall,
+    facts: JobFacts,
+    operator: dict[str, Any],
+    state: str | None,
+    by: Measure | None,
+    is_counted: bool,
+) -> dict[str, Any]:
+    """Return the ranking of keys for a page. It is counted in a request of its own: the page has
+    the address of that, and loads it at once if that reads few rows, or if the user wants it.
+
+    Parameters:
+        by: the measure that the user has chosen; None for the first.
+        is_counted: count it in this request.
+    """
+    rows = sum(own["rows"] for own in operator["states"] if state in (None, own["state"]))
+    chosen: Measure = by or "size"
+    is_wanted = by is not None or rows <= _COUNTED_AT_ONCE
+    place = [facts.job.alias, operator["operator"], *([state] if state else [])]
+    view = "skew" if state else None
+    to = Addresses(request).to
+    part: dict[str, Any] = {
+        "rows": rows,
+        "by": chosen,
+        "measure": _MEASURES[chosen][1],
+        "load": None,
+        "found": None,
+        "problem": None,
+        "heat": None,
+        "epoch": facts.view.epoch,
+        "measures": [
+            {
+                "name": name if is_wanted else f"Count: {name}",
+                "href": to(*place, view=view, by=measure),
+                "is_chosen": is_wanted and measure == chosen,
+            }
+            for measure, (name, _) in _MEASURES.items()
+        ],
+    }
+    if not is_counted or is_of_other_site(request):
+        if is_wanted:
+            part["load"] = to(*place, view=view, by=chosen, count=1)
+        return part
+    counting = ranking_of(request, facts.view, operator["operator"], state, chosen, _KEYS)
+    raw, part["problem"] = await tried(request, counting)
+    if raw is not None:
+        part["found"] = found = json.loads(bytes(raw))
+        part["most"] = max([1, *(key[part["measure"]] for key in found["keys"])])
+        if found["key_groups"]:
+            part["heat"] = heat_map(found["key_groups"], facts.view.manifest.key_groups)
+    return part

@@ -15,6 +15,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 import statekit as sk
+from statekit.server import pages
 from statekit.server.access import Access
 from statekit.server.app import ROUTES
 from statekit.server.callers import OPEN_PAGES, Callers, address_of
@@ -245,8 +246,10 @@ def test_guesses_that_are_sent_at_once_are_counted_at_once(client: httpx.Client)
 
 
 def test_every_route_but_open_pages_checks_the_token() -> None:
-    without = {route.path for route in ROUTES.routes if route.is_open}
-    assert without == OPEN_PAGES | {"/assets/{path:rest}"}
+    every = [*ROUTES.routes, *pages.routes.routes]
+    without = {f"{route.method} {route.path}" for route in every if route.is_open}
+    signs_in = "POST /-/"
+    assert without == {signs_in, *(f"GET {path}" for path in (*OPEN_PAGES, "/assets/{path:rest}"))}
 
 
 async def refusing(scope: Scope, receive: Receive, send: Send) -> None:

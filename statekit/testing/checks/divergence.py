@@ -44,13 +44,11 @@ def explained_difference(
     else:
         lines += [f"What differs: {difference.what}", "", *_side_by_side(difference), ""]
     writer = CodeWriter()
-    body = _body(writer, subject, checked, history, argument)
+    named = _name_of(writer, subject)
+    body = _body(writer, subject, checked, history, f"{checked.name!r}: {argument!r}", named)
     test = "\n".join(writer.test(f"{subject.name}_{checked.name}", body, ["Fault", "check"]))
     lines += ["This test runs it again:", "", indent(test, "    ")]
-    lines += [
-        "",
-        f"If this is intended: check({subject.variable}, excused={{{checked.name!r}: 'why'}})",
-    ]
+    lines += ["", f"If this is intended: check({named}, excused={{{checked.name!r}: 'why'}})"]
     return "\n".join(lines)
 
 
@@ -87,9 +85,27 @@ def _text(epoch: dict[str, list[Any]]) -> str:
     return "; ".join(texts) or "nothing"
 
 
+def _name_of(writer: CodeWriter, subject: Subject) -> str:
+    """Return the name of the subject in the test."""
+    if isinstance(subject.given, Process) and inspect.isfunction(subject.given.fn):
+        return writer.name_of(subject.given, subject.given.fn)
+    return writer.variable(subject.variable, subject.given)
+
+
 def _body(
-    writer: CodeWriter, subject: Subject, checked: Property, history: History, argument: Any
+    writer: CodeWriter,
+    subject: Subject,
+    checked: Property,
+    history: History,
+    holds: str,
+    named: str,
 ) -> Iterator[str]:
+    """Yield the lines of the test.
+
+    Parameters:
+        holds: the property and the disturbance of its run.
+        named: the name of the subject.
+    """
     yield "history = ["
     for epoch in history:
         if len(subject.job.sources) == 1:
@@ -102,12 +118,8 @@ def _body(
                 yield from _indented(_indented(_listed(writer, f"{name!r}: ", records)))
             yield "    },"
     yield "]"
-    if isinstance(subject.given, Process) and inspect.isfunction(subject.given.fn):
-        checked_as = writer.name_of(subject.given, subject.given.fn)
-    else:
-        checked_as = writer.variable(subject.variable, subject.given)
     own = "" if checked.given is None else f"{checked.name}={writer.name_of(checked.given)}, "
-    yield f"check({checked_as}, history=history, {own}holds={{{checked.name!r}: {argument!r}}})"
+    yield f"check({named}, history=history, {own}holds={{{holds}}})"
 
 
 def _listed(writer: CodeWriter, title: str, records: list[Any]) -> Iterator[str]:

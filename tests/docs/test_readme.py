@@ -25,6 +25,8 @@ TWO_SCREENS = 100
 """Lines."""
 LONGEST_PAGE = 3_000
 """Words."""
+LONGEST_CHANGELOG = 1_000
+"""Words: five minutes."""
 FORMAT = DOCS / "reference" / "format.md"
 FOLDERS = ("start", "guide", "reference", "operate", "internals")
 PAGES = [page for folder in FOLDERS for page in sorted((DOCS / folder).glob("*.md"))]
@@ -128,6 +130,10 @@ def test_every_page_longer_than_two_screens_has_a_table_of_contents() -> None:
 @pytest.mark.parametrize("page", [p for p in PAGES if p != FORMAT], ids=lambda page: str(page.name))
 def test_a_page_has_at_most_three_thousand_words(page: Path) -> None:
     assert len(page.read_text().split()) <= LONGEST_PAGE, "divide it by what a reader wants to do"
+
+
+def test_the_changelog_is_read_in_five_minutes() -> None:
+    assert len((ROOT / "CHANGELOG.md").read_text().split()) <= LONGEST_CHANGELOG, "merge lines"
 
 
 def test_every_decision_is_listed_with_its_title() -> None:

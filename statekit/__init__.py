@@ -36,12 +36,12 @@ from statekit.job.windows.field_aggregates import (
 )
 from statekit.job.windows.own_aggregate import OwnAggregate
 from statekit.kv.store import KVStore
-from statekit.query.change import Change
-from statekit.query.feed import EpochChanges, Feed, feed
-from statekit.query.read import read
-from statekit.query.replica import Answer, Replica, ReplicaStatus
-from statekit.query.state_view import Page, StateView
-from statekit.query.view import View
+from statekit.query.changes.change import Change
+from statekit.query.changes.feed import EpochChanges, Feed, feed
+from statekit.query.replica.replica import Answer, Replica, ReplicaStatus
+from statekit.query.replica.state_view import Page, StateView
+from statekit.query.replica.view import View
+from statekit.query.tables.read import read
 from statekit.recording.recorder import Recorder
 from statekit.records.arrow_scalars import Decimals
 from statekit.state.list_state import ListState

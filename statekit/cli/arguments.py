@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from statekit.query import read
+from statekit.query.tables import read
 
 Checkpoint = Annotated[str, typer.Argument(help="Directory or URL of a checkpoint.")]
 Epoch = Annotated[int | None, typer.Option(help="Look at this epoch instead of the last one.")]

@@ -8,7 +8,7 @@ import typer
 
 from statekit.cli.arguments import AllowPickle, Checkpoint, Epoch
 from statekit.cli.tables import print_values
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 
 
 def print_key(

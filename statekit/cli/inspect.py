@@ -29,7 +29,7 @@ from statekit.cli.tables import (
     size_cells,
 )
 from statekit.maintenance.sizes import OperatorSizes, counted_sizes, stored_sizes
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.stored_types import held_back_as_data, key_text, state_text, time_text
 from statekit.timestamp import instant
 from statekit.working_copy.base_options import replay_seconds

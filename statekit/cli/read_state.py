@@ -15,11 +15,11 @@ from rich.text import Text
 
 from statekit.cli.arguments import AllowPickle, Checkpoint, Epoch, WideInts, WideIntsAsText, ints_as
 from statekit.cli.tables import count_text, empty_table, out, print_json, print_title, say
-from statekit.query.export import export
-from statekit.query.plain import json_rows
-from statekit.query.read import StateTable
-from statekit.query.reader import CheckpointReader
-from statekit.query.top import TopKeys, first_keys
+from statekit.query.rows.reader import CheckpointReader
+from statekit.query.tables.export import export
+from statekit.query.tables.json_rows import json_rows
+from statekit.query.tables.read import StateTable
+from statekit.query.tables.top import TopKeys, first_keys
 
 Operator = Annotated[str, typer.Argument(help="Name of the operator.", show_default=False)]
 State = Annotated[

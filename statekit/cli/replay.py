@@ -15,7 +15,7 @@ from statekit.cli.tables import count_text, err, out, say
 from statekit.errors import ProcessError, QueryError
 from statekit.job.job import Job
 from statekit.job.loader import load_job
-from statekit.query.state_rows import record_of_operator
+from statekit.query.rows.state_rows import record_of_operator
 from statekit.shown import shown
 from statekit.stored_types import encoded_keys
 from statekit.testing.replay import Replay, operator_of

@@ -31,7 +31,7 @@ from statekit.maintenance.rescale.plan import (
     skew_of,
 )
 from statekit.maintenance.rewrite import RowChecksum, rewrite_checkpoint
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.state.options import Rule
 from statekit.state.redistribution import Specs
 

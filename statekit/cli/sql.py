@@ -13,8 +13,8 @@ from rich.text import Text
 
 from statekit.cli.arguments import Checkpoint, Epoch, WideInts, WideIntsAsText, ints_as
 from statekit.cli.tables import empty_table, out, say
-from statekit.query.export import csv_text
-from statekit.query.plain import json_rows, json_values
+from statekit.query.tables.export import csv_text
+from statekit.query.tables.json_rows import json_rows, json_values
 from statekit.sql.run import run_sql
 
 

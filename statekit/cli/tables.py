@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -122,17 +121,8 @@ def print_json(data: object) -> None:
 
 
 def print_values(values: Any) -> None:
-    """Print stored values as JSON, with NaN and infinities as text."""
-    print(json.dumps(_finite(values), indent=2, ensure_ascii=False, allow_nan=False))
-
-
-def _finite(data: Any) -> Any:
-    """Return the data with NaN and infinities as text, because JSON has no such numbers."""
-    if isinstance(data, float) and not math.isfinite(data):
-        return str(data)
-    if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
-    return [_finite(value) for value in data] if isinstance(data, list | tuple) else data
+    """Print values in their JSON form."""
+    print(json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def print_error(error: StatekitError) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from statekit.codec.json_form import NOT_FINITE
 from statekit.codec.schema import Schema
 from statekit.codec.schema_codec import is_shown_as_scalar
 from statekit.codec.value_plan import is_map
@@ -28,8 +29,10 @@ def _durations(days: str) -> JsonSchema:
     Parameters:
         days: the pattern of their number.
     """
-    seconds = r"T[0-9]{1,9}(?:\.[0-9]{1,6})?S"
-    return {"type": "string", "pattern": f"^-?P(?:(?:{days})D(?:{seconds})?|{seconds})$"}
+    hours, minutes = "(?:1?[0-9]|2[0-3])H", "[1-5]?[0-9]M"
+    seconds = r"[1-5]?[0-9](?:\.[0-9]{1,6})?S"
+    time = f"T(?:{hours}(?:{minutes})?(?:{seconds})?|{minutes}(?:{seconds})?|{seconds})"
+    return {"type": "string", "pattern": f"^-?P(?:(?:{days})D(?:{time})?|{time})$"}
 
 
 # The microseconds of a key fit 64 bits: those of 106,751,991 days.
@@ -39,7 +42,7 @@ _SCALARS: dict[str, JsonSchema] = {
     "null": {"type": "null"},
     "bool": {"type": "boolean"},
     "int": {"type": "integer"},
-    "float": {"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]},
+    "float": {"anyOf": [{"type": "number"}, {"enum": sorted(NOT_FINITE)}]},
     "str": {"type": "string"},
     "bytes": {"type": "string", "pattern": "^(?:[0-9a-f]{2})*$"},
     "date": {"type": "string", "format": "date"},
@@ -51,7 +54,7 @@ _SCALARS: dict[str, JsonSchema] = {
 _KEY_SCALARS: dict[str, JsonSchema] = {
     **_SCALARS,
     "int": _INT64,
-    "float": {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf"]}]},
+    "float": {"anyOf": [{"type": "number"}, {"enum": ["-Infinity", "Infinity"]}]},
     "timedelta": _durations(_DAYS_OF_KEYS),
 }
 
@@ -225,12 +228,9 @@ def _refs(schema: Schema) -> set[str]:
 
 def _choice(schema: Schema) -> JsonSchema | None:
     """Return the JSON Schema of an Enum or a Literal; None for another type."""
-    if schema.kind == "enum":
-        first_names = {value: name for name, value in reversed(schema.values)}
-        return {"enum": [name for name, value in schema.values if first_names[value] == name]}
-    if schema.kind == "literal":
-        return {"enum": [value for _, value in schema.values]}
-    return None
+    if not schema.values:
+        return None
+    return {"enum": list({(type(value), value): value for _, value in schema.values}.values())}
 
 
 def or_null(shown: JsonSchema) -> JsonSchema:

@@ -8,8 +8,7 @@ import json
 import uuid
 from typing import Any
 
-import msgspec
-
+from statekit.codec.json_form import json_form
 from statekit.codec.schema import Schema
 from statekit.shown import shown
 
@@ -53,23 +52,16 @@ def key_example(schema: Schema, place: int = 0) -> Any:
         case "variadic":
             return tuple(key_example(schema.items[0], number) for number in range(2))
         case "enum":
-            name, value = schema.values[0]
-            return name if schema.annotation is None else schema.annotation(value)
+            value = schema.values[0][1]
+            return value if schema.annotation is None else schema.annotation(value)
         case "literal":
             return schema.values[0][1]
     return _EXAMPLES.get(schema.kind, ("NO", "p01"))[place % 2]
 
 
 def _json(part: Any) -> Any:
-    """Return a part of a key in the JSON form in which readers show it."""
-    match part:
-        case bytes():
-            return part.hex()
-        case enum.Enum():
-            return part.name
-        case dt.datetime():
-            return part.isoformat()
-    return msgspec.to_builtins(part)
+    """Return a part of a key in its JSON form."""
+    return json_form(part.value if isinstance(part, enum.Enum) else part)
 
 
 _EXAMPLES: dict[str, tuple[Any, Any]] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import json
-import math
 import pickle
 import re
 import uuid
@@ -15,6 +14,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
+from statekit.codec.json_form import NOT_FINITE, json_form
 from statekit.codec.key_codec import schema_key_codec
 from statekit.codec.key_example import list_advice
 from statekit.codec.schema import Schema
@@ -81,9 +81,8 @@ def generic_decoder(
     """Return a decoder of stored values. It needs their schema, not the user's classes.
 
     It returns what JSON can hold: structs and dicts are dicts, sequences and sets are lists, a dict
-    whose keys are not scalars is a list of pairs, dates are ISO text, bytes are hex, Decimal, UUID
-    and timedelta are text, an enum is its member's name, a pickled value its repr. NaN and
-    infinities are the texts "nan", "inf" and "-inf". A field that a row does not have is None.
+    whose keys are not scalars is a list of pairs, scalars are as `json_form` returns them, an enum
+    is its value, a pickled value its repr. A field that a row does not have is None.
 
     Parameters:
         schema: a schema or its JSON form.
@@ -165,41 +164,30 @@ def show_wire(
             return _show_dict(schema, wire, show)
         case "struct":
             inner = {**outer, schema.name: schema}
-            if isinstance(wire, tuple):  # a key
-                wire = {field.name: part for field, part in zip(schema.fields, wire, strict=True)}
-            values, shown = expect(wire, dict), dict[str, Json]()
+            if isinstance(wire, tuple):  # a key: as a tuple
+                fields = zip(schema.fields, wire, strict=True)
+                return [show(field.schema, part, inner) for field, part in fields]
+            values, found = expect(wire, dict), dict[str, Json]()
             for field in schema.fields:
                 if field.name in values:
-                    shown[field.name] = show(field.schema, values[field.name], inner)
+                    found[field.name] = show(field.schema, values[field.name], inner)
                 elif not as_stored:
-                    shown[field.name] = None
-            return shown
+                    found[field.name] = None
+            return found
         case "union":
             return show(*split_member(schema, wire))
-        case "enum":
-            names = (name for name, value in schema.values if value == wire)
-            return next(names, None) or _show_scalar("enum", wire, as_stored)
         case "float":
             wire = float(wire)
+            if as_stored:
+                return wire
+        case "timedelta" if isinstance(wire, str):
+            wire = msgspec.convert(wire, dt.timedelta)
         case "dynamic" if isinstance(wire, tuple):
             return [show(schema, part) for part in wire]
-    return _show_scalar(schema.kind, wire, as_stored)
-
-
-def _show_scalar(kind: str, value: Any, as_stored: bool) -> Json:
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, dt.date):
-        return value.isoformat()
-    if isinstance(value, uuid.UUID):
-        return str(value)
-    if isinstance(value, dt.timedelta):
-        return msgspec.to_builtins(value)  # ISO 8601, as values are stored and keys are given
-    if not isinstance(value, str | bool | int | float | None):
-        raise ValueError(f"{shown(value)} is not a {kind}")
-    if isinstance(value, float) and not (as_stored or math.isfinite(value)):
-        return str(value)
-    return value
+    try:
+        return json_form(wire)
+    except TypeError as error:
+        raise ValueError(f"{shown(wire)} is not a {schema.kind}") from error
 
 
 def _show_dict(schema: Schema, wire: Any, show: Callable[[Schema, Any], Json]) -> Json:
@@ -210,9 +198,6 @@ def _show_dict(schema: Schema, wire: Any, show: Callable[[Schema, Any], Json]) -
     return {k if isinstance(k, str) else json.dumps(k): v for k, v in entries.items()}
 
 
-_NOT_FINITE = frozenset({"nan", "inf", "-inf"})
-"""The floats that are text in JSON."""
-
 _TEXTS = frozenset({"str", "bytes", "date", "datetime", "timedelta", "decimal", "uuid", "enum"})
 
 
@@ -220,8 +205,9 @@ def is_shown_as_scalar(schema: Schema) -> bool:
     """Return whether all keys of a schema are text or ints in JSON, so that they can be the names
     of an object. None and bools cannot: they would equal the texts `null` and `true`.
     """
-    kinds = {type(value) for _, value in schema.values}
-    return schema.kind in _TEXTS | {"int"} or (schema.kind == "literal" and kinds <= {str, int})
+    if schema.values:
+        return {type(value) for _, value in schema.values} in ({str}, {int})
+    return schema.kind in _TEXTS | {"int"}
 
 
 def expect(wire: Any, cls: type) -> Any:
@@ -317,7 +303,7 @@ def _wire_of_dict(schema: Schema, data: Json, outer: Mapping[str, Schema]) -> An
     is_text = key.kind in _TEXTS
     entries = expect(data, dict).items()
     keys = [
-        _wire_of_json(key, k if is_text or k in _NOT_FINITE else json.loads(k), outer)
+        _wire_of_json(key, k if is_text or k in NOT_FINITE else json.loads(k), outer)
         for k, _ in entries
     ]
     return dict(zip(keys, (_wire_of_json(item, v, outer) for _, v in entries), strict=True))
@@ -375,7 +361,7 @@ def generic_key_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
 
     A str key is the text itself. For every other type the text is parsed: `5`, `true`,
     `2013-01-01`, `["UA", 1545]`, `null`. Data that is not text is parsed JSON already. Bytes are
-    hex, an enum is a member's name or value, a NamedTuple an object or an array.
+    hex, an enum is a member's value or name, a NamedTuple an array or an object.
 
     Raises:
         StateTypeError: the text is not a key of that type.
@@ -517,8 +503,8 @@ def _choice_from_json(schema: Schema, data: Json) -> Any:
     one member may be the value of another.
     """
     if schema.kind == "enum" and isinstance(data, enum.Enum):
-        data = data.name
-    shown = [(name if schema.kind == "enum" else value, value) for name, value in schema.values]
+        data = data.value
+    shown = [(value, value) for _, value in schema.values]
     texts = [
         (text, value)
         for name, value in schema.values

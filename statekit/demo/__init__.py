@@ -1,6 +1,6 @@
 """`statekit demo`: a real job on real data, stopped, killed and checked.
 
-May import `statekit` itself, as users do, and `query`.
+May import `statekit` itself, as users do, and `query/rows`.
 """
 
 from statekit.demo.play import play

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from statekit.demo.flights import LATENESS
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 
 # The columns of the raw file: Spark would read all of it once more to infer them.
 _COLUMNS = """

@@ -32,7 +32,7 @@ from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import check_groups, check_parallelism, group_of_row, group_range
 from statekit.maintenance.row_keys import KeyedRows, RowKeyParts
-from statekit.query.stored_batches import keyed_batches
+from statekit.query.tables.stored_batches import keyed_batches
 from statekit.state.redistribution import NO_SPECS, Specs, moved_by_operator, put_local
 from statekit.watermark import BEGINNING
 

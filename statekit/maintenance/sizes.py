@@ -11,7 +11,7 @@ from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.job_file import OperatorRecord
 from statekit.checkpoint.manifest import ShardState
 from statekit.keygroup import group_of_row
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 
 Groups = dict[int, StateSize]
 """Rows and bytes per key group, for all keyed states together."""

@@ -1,7 +1,7 @@
-"""Reading state from outside of a job: `reader`, tables, change feed and replica.
+"""Reading state from outside of a job: the clients of a server, and a folder for each other way.
 
-Nothing here writes to a checkpoint, except the leases of readers. May import `job`,
-`checkpoint/leases` and whatever those may import.
+Nothing here writes to a checkpoint, except the leases of readers. May import `query/changes` and
+whatever that may import.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ import asyncio
 import datetime as dt
 import enum
 import json
-import math
 import re
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -24,6 +23,7 @@ import msgspec
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.clock import sleep_s
+from statekit.codec.json_form import json_form
 from statekit.errors import (
     CorruptCheckpointError,
     QueryError,
@@ -35,9 +35,9 @@ from statekit.foreign import foreign_hint
 from statekit.functions.process import Process
 from statekit.number_faults import int_fault
 from statekit.query.plain_requests import HttpAnswer, PlainRequests, is_plain
-from statekit.query.replica import Answer
-from statekit.query.replica_arguments import functions_by_operator, listed_keys
-from statekit.query.state_rows import StateRows
+from statekit.query.replica.replica import Answer
+from statekit.query.replica.replica_arguments import functions_by_operator, listed_keys
+from statekit.query.rows.state_rows import StateRows
 from statekit.shown import shown, shown_text, type_name
 from statekit.timestamp import duration_to_micros
 
@@ -315,12 +315,10 @@ def _json_key(key: Any) -> bytes:
 def _shown_key(key: Any) -> Any:
     """Return a key, or a part of one, in the form in which the server shows it."""
     match key:
-        case bytes():
-            return key.hex()
         case enum.Enum():
-            return key.name
-        case float() if not math.isfinite(key):
-            return str(key)
+            return key.value
+        case float() | bytes() | dt.timedelta():
+            return json_form(key)
         case list() | tuple():
             return list(map(_shown_key, key))
         case set() | frozenset():

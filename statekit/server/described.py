@@ -8,7 +8,7 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from statekit.checkpoint.job_file import JobFile, OperatorRecord, StateRecord
-from statekit.query.view import View
+from statekit.query.replica.view import View
 from statekit.server.served_job import Count, Facts, InstantText
 from statekit.stored_types import held_back_as_data, state_text
 

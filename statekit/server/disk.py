@@ -16,7 +16,7 @@ from pathlib import Path
 
 from statekit.clock import stopwatch_s
 from statekit.errors import StorageError
-from statekit.query.replica_directory import (
+from statekit.query.replica.replica_directory import (
     REPLICA_PREFIX,
     locked,
     mark_temporary,

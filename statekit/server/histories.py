@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from statekit.query.view import View
+from statekit.query.replica.view import View
 from statekit.server.answers import encode
 from statekit.server.problems import client_left
 from statekit.server.reads import Part, read_key

@@ -20,10 +20,10 @@ from starlette.responses import Response
 
 from statekit.checkpoint.job_file import OperatorRecord
 from statekit.errors import QueryError
-from statekit.query.epoch_facts import EpochFacts
-from statekit.query.key_facts import key_facts
-from statekit.query.top import Measure
-from statekit.query.view import View
+from statekit.query.replica.key_facts import key_facts
+from statekit.query.replica.view import View
+from statekit.query.rows.epoch_facts import EpochFacts
+from statekit.query.tables.top import Measure
 from statekit.server.access import forbidden
 from statekit.server.answers import answer
 from statekit.server.call import RouteCall

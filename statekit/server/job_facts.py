@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
-from statekit.query.view import View
+from statekit.query.replica.view import View
 from statekit.server.access import Token
 from statekit.server.dashboard.charts import Chart, Unit, Values, chart
 from statekit.server.dashboard.texts import count, duration, short_count, size

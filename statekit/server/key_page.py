@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from statekit.query.view import View
+from statekit.query.replica.view import View
 from statekit.server.answers import encode
 from statekit.server.call import RouteCall
 from statekit.server.dashboard.keys import texts_of

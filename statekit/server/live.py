@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.errors import StatekitError
-from statekit.query.change import Change
-from statekit.query.feed import EpochChanges, feed
+from statekit.query.changes.change import Change
+from statekit.query.changes.feed import EpochChanges, feed
 from statekit.server.answers import encode
 from statekit.server.served_job import ServedJob
 

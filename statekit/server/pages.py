@@ -21,8 +21,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.errors import QueryError, StatekitError
-from statekit.query.top import Measure
-from statekit.query.view import View
+from statekit.query.replica.view import View
+from statekit.query.tables.top import Measure
 from statekit.server.access import Token, forbidden
 from statekit.server.call import RouteCall, Served
 from statekit.server.callers import PAGES, check_typed, cookie_name

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, Field
 
-from statekit.query.read import WideInts
+from statekit.query.tables.read import WideInts
 from statekit.server.call import RouteCall
 from statekit.server.problems import bad_request
 from statekit.server.reads import ROWS_MAX, WHOLE, Part

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 from starlette.requests import Request
 
-from statekit.query.child_process import ChildLimitError
-from statekit.query.top import Measure
-from statekit.query.top_in_child import TopRequest, top_as_json
-from statekit.query.view import View
+from statekit.query.replica.view import View
+from statekit.query.tables.child_process import ChildLimitError
+from statekit.query.tables.top import Measure
+from statekit.query.tables.top_in_child import TopRequest, top_as_json
 from statekit.server.admission import Admission
 from statekit.server.priority import NICENESS
 from statekit.server.problems import Problem

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from statekit.checkpoint.state_kinds import RowShape
-from statekit.query.state_view import LargeKeyError, StateView
-from statekit.query.view import View
+from statekit.query.replica.state_view import LargeKeyError, StateView
+from statekit.query.replica.view import View
 from statekit.server.problems import Problem, bad_request
 
 KEYS_MAX = 10_000

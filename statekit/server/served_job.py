@@ -22,10 +22,10 @@ from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.repository import Repository
 from statekit.clock import now_us, stopwatch_s
 from statekit.errors import QueryError, StatekitError
-from statekit.query.epoch_facts import EpochHistory
-from statekit.query.page_cursor import PageCursor
-from statekit.query.replica import Replica
-from statekit.query.view import View
+from statekit.query.replica.page_cursor import PageCursor
+from statekit.query.replica.replica import Replica
+from statekit.query.replica.view import View
+from statekit.query.rows.epoch_facts import EpochHistory
 from statekit.server.admission import Waiter
 from statekit.server.disk import Disk
 from statekit.server.problems import Problem, bad_request

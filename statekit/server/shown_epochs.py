@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from statekit.query.view import View
+from statekit.query.replica.view import View
 from statekit.server.job_facts import JobFacts
 from statekit.server.served_job import Wanted
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from statekit.query.top import Measure
+from statekit.query.tables.top import Measure
 from statekit.server.call import RouteCall
 from statekit.server.dashboard.charts import heat_map
 from statekit.server.insight_routes import ranking_of, shard_items

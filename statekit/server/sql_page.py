@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.clock import stopwatch_s
-from statekit.query.view import View
+from statekit.query.replica.view import View
 from statekit.server.access import Token
 from statekit.server.call import RouteCall
 from statekit.server.dashboard.charts import bars, chart

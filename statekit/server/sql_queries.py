@@ -13,10 +13,10 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from statekit.errors import QueryError
-from statekit.query.child_process import WarmChild
-from statekit.query.export import csv_text
-from statekit.query.plain import json_values
-from statekit.query.view import View
+from statekit.query.replica.view import View
+from statekit.query.tables.child_process import WarmChild
+from statekit.query.tables.export import csv_text
+from statekit.query.tables.json_rows import json_values
 from statekit.server.admission import Admission
 from statekit.server.answers import encode
 from statekit.server.disk import Disk

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
-from statekit.query.top import Measure
+from statekit.query.tables.top import Measure
 from statekit.server.answers import encode
 from statekit.server.call import RouteCall
 from statekit.server.dashboard.keys import texts_of

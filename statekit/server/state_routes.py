@@ -14,8 +14,8 @@ from starlette.responses import Response, StreamingResponse
 
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.errors import QueryError
-from statekit.query.export import Format
-from statekit.query.view import View
+from statekit.query.replica.view import View
+from statekit.query.tables.export import Format
 from statekit.server.answers import answer
 from statekit.server.call import RouteCall
 from statekit.server.live import Place
@@ -185,9 +185,10 @@ async def _one(
     call: RouteCall, view: View, place: tuple[str, str], part: Part, key: Any, *, is_json: bool
 ) -> Response:
     state = view.state(*place)
+    key_of = state.key_from_json if is_json else state.key_from_text
 
     def read() -> Any:
-        return read_key(state, state.key_from_json(key) if is_json else key, part)
+        return read_key(state, key_of(key), part)
 
     is_one_row = state.shape is RowShape.VALUE or part.entry is not None
     if is_one_row:
@@ -212,7 +213,8 @@ def _watched(
     """Return a stream of events, which lasts until the watcher or the server ends it."""
     if key is not None:
         state = call.job.last().state(*place)
-        key = [state.shown_key(state.key_from_json(key[0]) if is_json else key[0])]
+        key_of = state.key_from_json if is_json else state.key_from_text
+        key = [state.shown_key(key_of(key[0]))]
     watch = Watch(
         call.served.live,
         call.served.admission,

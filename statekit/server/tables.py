@@ -29,10 +29,10 @@ from starlette.types import Receive, Scope, Send
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.clock import stopwatch_s
 from statekit.errors import QueryError
-from statekit.query.export import Format
-from statekit.query.export_in_child import ExportRequest, warm_child
-from statekit.query.read import WideIntError, WideInts
-from statekit.query.view import View
+from statekit.query.replica.view import View
+from statekit.query.tables.export import Format
+from statekit.query.tables.export_in_child import ExportRequest, warm_child
+from statekit.query.tables.read import WideIntError, WideInts
 from statekit.server.admission import Admission
 from statekit.server.conditions import Range, Validators, ranges_of
 from statekit.server.disk import Disk

@@ -18,8 +18,8 @@ from starlette.concurrency import run_in_threadpool
 
 from statekit.clock import stopwatch_s
 from statekit.errors import StatekitError
-from statekit.query.state_view import StateView
-from statekit.query.view import View
+from statekit.query.replica.state_view import StateView
+from statekit.query.replica.view import View
 from statekit.server.admission import Admission
 from statekit.server.answers import encode
 from statekit.server.live import LiveChanges, Place, event_text

@@ -14,8 +14,8 @@ from statekit.byte_size import size_bytes
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.errors import QueryError
 from statekit.number_faults import int_fault
-from statekit.query.child_process import WarmChild, run_child
-from statekit.query.read import WideInts
+from statekit.query.tables.child_process import WarmChild, run_child
+from statekit.query.tables.read import WideInts
 from statekit.shown import shown
 from statekit.sql.request import Request
 

@@ -20,10 +20,18 @@ import pyarrow.dataset as ds
 
 from statekit.codec.schema import Schema
 from statekit.errors import QueryError, StateTypeError
-from statekit.query.child_process import answer_parent
-from statekit.query.export import export
-from statekit.query.read import StateTable, WideInts
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
+from statekit.query.tables.child_process import answer_parent
+from statekit.query.tables.export import export
+from statekit.query.tables.read import StateTable, WideInts
+from statekit.sql.json_columns import (
+    Names,
+    arrays_in,
+    checked_durations,
+    marked_result,
+    quoted,
+    with_json,
+)
 from statekit.sql.pushdown import key_of
 from statekit.sql.request import Request
 from statekit.sql.statements import check_plan, checked
@@ -55,8 +63,8 @@ def result_of_query(request: Request, directory: Path) -> pa.Table:
             # Before DuckDB parses the query and before its states are added.
             _lock(database, request.memory_bytes)
             selects = checked(database, request.sql)
-            _add_states(database, reader, request, directory)
-            table = _result(database, selects, request)
+            arrays = _add_states(database, reader, request, directory)
+            table = _result(database, selects, request, arrays)
     except duckdb.OutOfMemoryException as error:
         raise QueryError(
             f"the query took more memory than it may ({request.memory_bytes / 2**20:,.0f} MB for "
@@ -68,13 +76,20 @@ def result_of_query(request: Request, directory: Path) -> pa.Table:
     return table.replace_schema_metadata({"epoch": str(reader.manifest.epoch)})
 
 
-def _result(database: duckdb.DuckDBPyConnection, selects: str, request: Request) -> pa.Table:
-    """Return the first rows of the result, and one more row if there are more."""
+def _result(
+    database: duckdb.DuckDBPyConnection, selects: str, request: Request, arrays: Names
+) -> pa.Table:
+    """Return the first rows of the result, and one more row if there are more.
+
+    Parameters:
+        arrays: the structs of states that JSON shows as arrays.
+    """
     relation = database.sql(selects)  # binds names, and reads nothing
     check_plan(database, selects)
     if selects is not request.sql:
         relation = database.sql(request.sql)  # explains it
-    return _first(relation.to_arrow_reader(), request.rows + 1)
+    found = _first(relation.to_arrow_reader(), request.rows + 1)
+    return marked_result(found, relation.types, arrays)
 
 
 def _first(batches: pa.RecordBatchReader, rows: int) -> pa.Table:
@@ -95,22 +110,31 @@ def _first(batches: pa.RecordBatchReader, rows: int) -> pa.Table:
 
 def _add_states(
     database: duckdb.DuckDBPyConnection, reader: CheckpointReader, request: Request, directory: Path
-) -> None:
-    """Add a table for each state in the query, and the table `states`, which lists all states."""
+) -> Names:
+    """Add a table for each state in the query, and the table `states`, which lists all states.
+
+    Returns:
+        The structs of these states that JSON shows as arrays.
+    """
     database.register("states", _listed(reader, request))
-    numbers = itertools.count()
+    numbers, arrays = itertools.count(), Names()
     named = {place: _mentions(request.sql, *place) for place in _readable(reader, request)}
     is_about_one = sum(named.values()) == 1
     for operator, state in (place for place, times in named.items() if times):
         table = StateTable(reader, operator, state)
         key = _key_in(database, request, reader, operator, state) if is_about_one else None
         path = directory / f"{next(numbers)}.parquet"
-        export(_rows(table, key, request.wide_ints), path, "parquet")
-        database.execute(f"create schema if not exists {_quoted(operator)}")
+        rows = _rows(table, key, request.wide_ints)
+        shown = pa.RecordBatchReader.from_batches(rows.schema, checked_durations(rows))
+        export(shown, path, "parquet")
+        arrays |= arrays_in(rows.schema)
+        database.execute(f"create schema if not exists {quoted(operator)}")
         name = f"rows of {operator}.{state}"
         database.register(name, ds.dataset(path, format="parquet"))
-        view = f"{_quoted(operator)}.{_quoted(state)}"
-        database.execute(f"create view {view} as select * from {_quoted(name)}")
+        columns = with_json(rows.schema, database.table(quoted(name)))
+        view = f"{quoted(operator)}.{quoted(state)}"
+        database.execute(f"create view {view} as {columns.sql_query()}")
+    return arrays
 
 
 def _rows(table: StateTable, key: Any, wide_ints: WideInts) -> pa.RecordBatchReader:
@@ -206,11 +230,6 @@ def _listed(reader: CheckpointReader, request: Request) -> pa.Table:
 def _advice(reader: CheckpointReader, request: Request) -> str:
     names = [f"{operator}.{state}" for operator, state in _readable(reader, request)]
     return f"Tables are states: {', '.join(names) or 'none'}; states lists them"
-
-
-def _quoted(name: str) -> str:
-    """Return a name in quotes, since it may be an SQL keyword."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _answer(request: Request, directory: Path) -> bytes:

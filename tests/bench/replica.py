@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import statekit as sk
-from statekit.query.epochs import EpochReader
-from statekit.query.follower import Follower
+from statekit.query.replica.follower import Follower
+from statekit.query.rows.epochs import EpochReader
 from tests.bench.report import Arm, Row, statekit
 
 KEYS = 200_000
@@ -68,7 +68,7 @@ def _reads_of(replica: sk.Replica, name: str) -> Iterator[Row]:
     keys = [chosen.randrange(KEYS) * 7919 for _ in range(READS)]
     with replica.at() as view:
         state = view.state("sales", name)
-        get = view._published.rows["sales"]._copy.getters[name]
+        get = view._rows["sales"]._copy.getters[name]
         row_keys = [state._rows.keys.prefix(key) for key in keys]
         ways: dict[str, tuple[Callable[[], object], str]] = {
             "get": (lambda: list(map(state.get, keys)), "150,000 a second"),

@@ -29,10 +29,10 @@ from statekit.codec.key_codec import key_codec
 from statekit.job.options import RunOptions
 from statekit.keygroup import key_group, pack_group
 from statekit.maintenance.savepoint.write import write_savepoint
-from statekit.query.packed_bytes import row_batches
-from statekit.query.reader import CheckpointReader
-from statekit.query.row_parts import Family
-from statekit.query.table import table_for_reading
+from statekit.query.rows.reader import CheckpointReader
+from statekit.query.tables.packed_bytes import row_batches
+from statekit.query.tables.row_parts import Family
+from statekit.query.tables.table import table_for_reading
 from statekit.runtime.coordinator import Coordinator
 from statekit.working_copy.unpacked_shard import ShardRows
 from tests.bench.report import Arm, Row, statekit

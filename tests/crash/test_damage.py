@@ -36,7 +36,7 @@ from statekit.maintenance.verify.file_checks import NamedFile, NamedFiles, check
 from statekit.maintenance.verify.repair import repair
 from statekit.maintenance.verify.spark_checks import spark_faults
 from statekit.maintenance.verify.verify import verify
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from tests.support.effort import SOAK
 from tests.support.full_checkpoint import LOST, Files, make, make_with_bases
 from tests.support.loaded_rows import load

@@ -24,7 +24,7 @@ from statekit.maintenance.rescale.offline import rescale_offline
 from statekit.maintenance.rewrite import rewrite_checkpoint
 from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.maintenance.verify.verify import verify
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.base_snapshot import StagedSnapshot
 from statekit.working_copy.copies import DiskCopies

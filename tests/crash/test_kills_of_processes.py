@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from tests.support import local_process, timed_process
 from tests.support.effort import SOAK
 from tests.support.killable_processes import pipe, start

@@ -33,7 +33,7 @@ from statekit.checkpoint.shard_contents import BaseSnapshot
 from statekit.errors import CorruptCheckpointError
 from statekit.job.options import RunOptions
 from statekit.maintenance.verify.verify import verify
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
 from statekit.state.ttl import index_entry
 from statekit.testing import Harness

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from statekit.maintenance.migrate import Migration
 from statekit.maintenance.sizes import counted_sizes
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.testing import Harness
 from tests.support.evolution_driver import TYPES, Act, Kind, evolving, meant
 

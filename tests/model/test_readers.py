@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 import statekit as sk
-from statekit.query.replica import Replica
+from statekit.query.replica.replica import Replica
 from tests.model.test_protocol_fuzz import Branch, Protocol
 from tests.support.change_rows import rows_of_feed, rows_of_tables
 from tests.support.effort import SOAK

@@ -16,7 +16,7 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 import statekit as sk
 from statekit.checkpoint.era import Era
 from statekit.errors import StateSchemaError, StateTypeError
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.state import base
 from statekit.state import ttl as expiry
 from statekit.testing import Harness

@@ -18,7 +18,7 @@ from statekit.keygroup import key_group
 from statekit.maintenance.rewrite import rewrite_checkpoint
 from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.maintenance.verify.verify import verify
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.state import base
 from statekit.testing import Harness
 from statekit.testing.process_model import ProcessModel

@@ -474,7 +474,7 @@ READERS = [
     Mutant(
         "reader-shows-expired",
         "readers show rows that have expired",
-        "query/state_rows.py",
+        "query/rows/state_rows.py",
         """
         return (row for row in rows if unstamped(row[1], era)[1] > until)
 """,
@@ -486,23 +486,20 @@ READERS = [
     Mutant(
         "feed-without-deletions",
         "a feed leaves out rows that were deleted",
-        "query/change_sources.py",
+        "query/changes/state_changes.py",
         """
-                if row is None:
-                    yield self._delete(row_key, shard)
-                else:
-                    yield self._upsert(row_key, row, shard)
+                yield change_of_row(rows, row_key, row, stored.shard)
 """,
         """
                 if row is not None:
-                    yield self._upsert(row_key, row, shard)
+                    yield change_of_row(rows, row_key, row, stored.shard)
 """,
         ("maps",),
     ),
     Mutant(
         "feed-without-clears",
         "a feed leaves out that a key was cleared",
-        "query/net_changes.py",
+        "query/changes/net_changes.py",
         """
                 batch.put(_CLEARED, key, value)
 """,
@@ -514,7 +511,7 @@ READERS = [
     Mutant(
         "replica-without-last-batch",
         "a replica leaves out the first batch of an epoch",
-        "query/operator_copy.py",
+        "query/replica/operator_copy.py",
         """
             self._write(self._batches(repository, before, after), Position.at(after))
 """,

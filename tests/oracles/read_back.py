@@ -17,11 +17,11 @@ from statekit.codec.schema_codec import generic_decoder, generic_key_decoder
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.plan import Operator
-from statekit.query.change import Change
-from statekit.query.feed import EpochChanges, feed
-from statekit.query.operator_keys import hashable
-from statekit.query.reader import CheckpointReader
-from statekit.query.replica import Replica
+from statekit.query.changes.change import Change
+from statekit.query.changes.feed import EpochChanges, feed
+from statekit.query.replica.replica import Replica
+from statekit.query.rows.operator_keys import hashable
+from statekit.query.rows.reader import CheckpointReader
 from statekit.shown import shown
 from statekit.state.base import StateSpec
 from statekit.testing.drivers.driver import EpochContents

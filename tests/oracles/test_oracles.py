@@ -12,7 +12,7 @@ import pytest
 import statekit as sk
 from statekit.job.windows.open_windows import Deadlines
 from statekit.kv.layouts import OneValue
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.records.record_order import CompleteOrder
 from statekit.state import redistribution
 from statekit.testing.checks.redistribution import wrong_pieces

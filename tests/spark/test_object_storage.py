@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from statekit.checkpoint.repository import Repository
 from statekit.clock import unique_id
 from statekit.errors import StorageError
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from tests.support.counting_job import Entry, entries, plain_outputs, plain_state, tally_job
 from tests.support.s3_server import FAULTS, FaultyProxy, environment, set_environment
 

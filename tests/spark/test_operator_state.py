@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 
 import statekit as sk
 from statekit.keygroup import key_group, shard_of_group
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from tests.support.spark_runs import Runs, pieces
 
 SCHEMA = "word string, number long"

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 import statekit as sk
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from tests.support.spark_job import (
     EVENT_SCHEMA,
     Event,

@@ -16,7 +16,7 @@ from statekit.checkpoint.repository import Repository
 from statekit.errors import CorruptCheckpointError
 from statekit.job.options import RunOptions
 from statekit.maintenance.verify.verify import verify
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies, MemoryCopies

@@ -32,7 +32,7 @@ from statekit.errors import (
     StorageError,
 )
 from statekit.maintenance.savepoint.write import write_savepoint
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from tests.support.command_line import statekit
 from tests.support.counting_job import entries, plain_outputs, plain_state, tally_job
 from tests.support.manual_checkpoints import manifest

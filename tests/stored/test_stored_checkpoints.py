@@ -25,7 +25,7 @@ from statekit.errors import RestoreError
 from statekit.maintenance.diff.compare import compare
 from statekit.maintenance.migrate import Migration
 from statekit.maintenance.savepoint.format import Savepoint, SavepointFile
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from tests.stored import recipe_all_kinds, recipe_layouts
 from tests.stored.recipe_all_kinds import given
 from tests.support.effort import SOAK

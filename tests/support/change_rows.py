@@ -7,10 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pyarrow as pa
+
 import statekit as sk
 from statekit.checkpoint.repository import Repository
-from statekit.query.plain import plain
-from statekit.query.state_changes import StateChanges
+from statekit.codec.json_form import json_form
+from statekit.query.changes.state_changes import StateChanges
+from statekit.query.tables.json_rows import json_rows
 
 ABOUT = ("epoch", "cause", "kind", "watermark", "processing_time", "op", "expires")
 Row = dict[str, Any]
@@ -43,7 +47,7 @@ def rows_of_tables(
     latest = changes.epochs.latest()
     assert latest is not None
     names = changes.table(latest).key_names
-    return in_order(row_of(names, row) for table in tables for row in table.to_pylist())
+    return in_order(row_of(names, row) for table in tables for row in decoded_rows(table))
 
 
 def row_of(key_names: Sequence[str], row: Mapping[str, Any]) -> Row:
@@ -73,3 +77,15 @@ def in_order(rows: Iterable[Row]) -> list[Row]:
     """Rows of plain data, in an order that does not depend on that of the changes."""
     shown: list[Row] = [plain(row) for row in rows]
     return sorted(shown, key=lambda row: json.dumps(row, sort_keys=True))
+
+
+def plain(value: Any) -> Any:
+    """Values of Python as the data that JSON has."""
+    if isinstance(value, Mapping):
+        return {name: plain(part) for name, part in value.items()}
+    return [plain(part) for part in value] if isinstance(value, list | tuple) else json_form(value)
+
+
+def decoded_rows(batch: pa.RecordBatch) -> Iterable[Row]:
+    """The rows of a table, as a client decodes their JSON."""
+    return [msgspec.json.decode(msgspec.json.encode(row)) for row in json_rows(batch)]

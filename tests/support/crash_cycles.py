@@ -24,7 +24,7 @@ from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.restore_plan import apply_plan
 from statekit.maintenance.verify.verify import verify
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.timestamp import instant
 from tests.support import killable_processes as children
 from tests.support.crash_job import EPOCH_SIZE, KEY_GROUPS, Model

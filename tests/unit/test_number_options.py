@@ -11,8 +11,8 @@ import pytest
 
 import statekit as sk
 from statekit.query import Client
-from statekit.query.reader import CheckpointReader
-from statekit.query.top import first_keys
+from statekit.query.rows.reader import CheckpointReader
+from statekit.query.tables.top import first_keys
 from statekit.sql.run import run_sql
 from statekit.testing import Harness, JobHarness
 from statekit.testing.checks.check import check

@@ -28,8 +28,8 @@ from statekit.keygroup import group_range, pack_group
 from statekit.maintenance.diff.rows import FamilyRows, Groups, InAnyKeyGroups, Row, unpacked
 from statekit.maintenance.row_keys import KeyedRows
 from statekit.maintenance.savepoint.format import Savepoint
-from statekit.query.net_changes import joined
-from statekit.query.reader import CheckpointReader
+from statekit.query.changes.net_changes import joined
+from statekit.query.rows.reader import CheckpointReader
 from statekit.stored_types import key_text
 
 Change = Literal["added", "removed", "changed"]

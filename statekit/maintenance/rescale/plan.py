@@ -21,7 +21,7 @@ from statekit.maintenance.sizes import (
     size_within,
     stored_sizes,
 )
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.state.base import StateSpec
 from statekit.state.options import Rule
 from statekit.state.redistribution import NO_SPECS, Specs, rule_of

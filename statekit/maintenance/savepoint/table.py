@@ -23,8 +23,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from statekit.checkpoint.job_file import TIMERS, OperatorRecord
-from statekit.query.row_parts import Family
-from statekit.query.table import (
+from statekit.query.tables.row_parts import Family
+from statekit.query.tables.table import (
     Table,
     columns_of_key,
     plain_column,
@@ -32,7 +32,7 @@ from statekit.query.table import (
     row_key_columns,
     written_column,
 )
-from statekit.query.value_columns import Offered, TableColumn, whole_values
+from statekit.query.tables.value_columns import Offered, TableColumn, whole_values
 
 EXACT = ("_key", "_subkey", "_row")
 """The columns from which a savepoint is restored."""

@@ -44,11 +44,11 @@ from statekit.maintenance.savepoint.table import (
     shard_of_key,
 )
 from statekit.names import path_fault
-from statekit.query.packed_bytes import RowBatch
-from statekit.query.reader import CheckpointReader
-from statekit.query.row_parts import Family
-from statekit.query.stored_batches import keyed_batches, local_batches
-from statekit.query.table import TooWide
+from statekit.query.rows.reader import CheckpointReader
+from statekit.query.tables.packed_bytes import RowBatch
+from statekit.query.tables.row_parts import Family
+from statekit.query.tables.stored_batches import keyed_batches, local_batches
+from statekit.query.tables.table import TooWide
 from statekit.timestamp import TIME_BYTES
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")

@@ -9,9 +9,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from statekit.closing import Closing
 from statekit.job.job import Job
 from statekit.job.plan import Transform
-from statekit.query.closing import Closing
 from statekit.spark.frames.plan import selected
 from statekit.spark.worker.pickling import pickled_transform
 from statekit.spark.worker.shards import PickledTransform, TransformStep, output_schema

@@ -14,9 +14,10 @@ from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository
 from statekit.errors import QueryError
 from statekit.names import name_fault
-from statekit.query.epochs import EpochReader
-from statekit.query.reader import CheckpointReader
-from statekit.query.state_changes import ShardChanges, StateChanges
+from statekit.query.changes.change_sources import ShardChanges
+from statekit.query.changes.state_changes import StateChanges
+from statekit.query.rows.epochs import EpochReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.spark.sources.frame import Frame
 from statekit.spark.sources.options import Given, Options
 from statekit.spark.sources.state_source import OPERATOR, PATH, STATE
@@ -155,7 +156,7 @@ class ChangesRequest:
             return Start(epochs.repository.epochs()[0], is_snapshot=True)
         assert isinstance(starting, int)
         if starting > 0:
-            return Start(epochs.manifest(starting - 1).epoch, is_snapshot=False)
+            return Start(epochs.applied(starting - 1).epoch, is_snapshot=False)
         error = resync_error(epochs.repository, 0)
         if error is not None:
             raise error

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
 from statekit.clock import stopwatch_s
-from statekit.query.epochs import EpochReader, replaced
+from statekit.query.rows.epochs import EpochReader, replaced
 from statekit.spark.sources.changes_request import (
     ChangesRequest,
     ColumnCheck,

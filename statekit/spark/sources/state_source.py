@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.repository import Repository
-from statekit.query.read import StateTable
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
+from statekit.query.tables.read import StateTable
 from statekit.spark.sources.frame import Frame, spark_schema
 from statekit.spark.sources.key_filter import encoded_key
 from statekit.spark.sources.options import Given, Options

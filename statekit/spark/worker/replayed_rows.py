@@ -9,7 +9,7 @@ from typing import IO
 
 import pyarrow as pa
 
-from statekit.query.closing import Closing
+from statekit.closing import Closing
 
 _IN_MEMORY_BYTES = 64 * 1024 * 1024
 

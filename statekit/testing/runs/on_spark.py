@@ -12,7 +12,7 @@ from typing import Any
 from statekit.errors import StateTypeError
 from statekit.job.job import Job
 from statekit.job.plan import Source
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.records.output_type import OutputType
 from statekit.testing.drivers.job_harness import JobHarness
 from statekit.timestamp import datetime_to_micros

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.maintenance.sizes import counted_sizes
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.testing import Harness
 
 OPERATIONS = ("add", "blind", "append", "put", "drop", "clear")

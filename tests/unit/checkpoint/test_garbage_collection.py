@@ -29,7 +29,7 @@ from statekit.checkpoint.sealed_json import FileRef
 from statekit.cli.gc import gc
 from statekit.errors import CorruptCheckpointError, StateTypeError, StorageError
 from statekit.maintenance.savepoint.write import write_savepoint
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from tests.support.checkpoint_ledger import OPERATOR, Ledger, Power, TimedRepository
 from tests.support.command_line import statekit
 from tests.support.counting_job import entries, plain_outputs, plain_state, tally_job

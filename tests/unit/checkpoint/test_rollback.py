@@ -34,7 +34,7 @@ from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
 from statekit.job.options import RunOptions
 from statekit.maintenance.savepoint.write import write_savepoint
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
 from statekit.runtime.shard_reports import unchanged
 from statekit.testing import Harness

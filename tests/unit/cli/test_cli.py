@@ -20,9 +20,10 @@ from typer.testing import CliRunner
 import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.cli.app import app
+from statekit.codec.json_form import instant_text
 from statekit.errors import QueryError, StateTypeError
 from statekit.job.options import RunOptions
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
 from statekit.testing import Harness
 from statekit.working_copy.copies import DiskCopies
@@ -122,9 +123,9 @@ def test_get_prints_a_state_as_json(checkpoint: Path) -> None:
     key = '["UA", 1545]'
     for state, held in {
         "airports": {"EWR": 1, "JFK": 1},
-        "seen": [AT.isoformat(), AT.isoformat()],
+        "seen": [instant_text(AT), instant_text(AT)],
         "total": 2,
-        "last": {"carrier": "UA", "number": 1545, "airport": "JFK", "at": AT.isoformat()},
+        "last": {"carrier": "UA", "number": 1545, "airport": "JFK", "at": instant_text(AT)},
     }.items():
         done = statekit("get", checkpoint, "follow", state, key)
         assert (done.returncode, done.stderr) == (0, "")
@@ -309,7 +310,7 @@ def test_keys_of_plain_dicts_are_found_as_numbers_and_as_text(tmp_path: Path) ->
     harness = Harness(measure, checkpoint=tmp_path)
     harness.send({"id": "42", "held": 1.0}, {"id": -1, "held": float("nan")})
     assert json.loads(statekit("get", tmp_path, "measure", "held", "42").stdout) == 1.0
-    assert json.loads(statekit("get", tmp_path, "measure", "held", "-1").stdout) == "nan"
+    assert json.loads(statekit("get", tmp_path, "measure", "held", "-1").stdout) == "NaN"
 
 
 # ------------------------------------------------------------------------------ rollback and diff

@@ -17,7 +17,7 @@ from statekit.cli import rollback as cli_rollback
 from statekit.maintenance.rescale.offline import rescale_offline
 from statekit.maintenance.rescale.plan import plan_of_rescale
 from statekit.maintenance.sizes import OperatorSizes, counted_sizes, stored_sizes
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from tests.support.printed import printed
 
 

@@ -26,7 +26,7 @@ from statekit.codec.schema_codec import generic_decoder
 from statekit.codec.value_check import NESTING_MAX
 from statekit.codec.value_codec import value_codec
 from statekit.errors import StateTypeError
-from statekit.query.columns import Decoder, value_column
+from statekit.query.tables.columns import Decoder, value_column
 from statekit.testing import Harness
 from tests.support.generated_types import shape, typed_values
 

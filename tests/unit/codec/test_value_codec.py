@@ -781,12 +781,13 @@ def test_codec_of_a_newer_version_is_refused() -> None:
 @pytest.mark.parametrize(
     ("annotation", "value", "shown"),
     [
-        (dt.datetime, NOON, "2013-01-01T12:00:00+00:00"),
+        (dt.datetime, NOON, "2013-01-01T12:00:00Z"),
+        (dt.timedelta, dt.timedelta(hours=26), "P1DT2H"),
         (bytes, b"\x00\xff", "00ff"),
         (uuid.UUID, uuid.UUID(int=5), str(uuid.UUID(int=5))),
         (decimal.Decimal, decimal.Decimal("1.50"), "1.50"),
         (float, 5, 5.0),
-        (dict[Color, int], {Color.GREEN: 1}, {"GREEN": 1}),
+        (dict[Color, int], {Color.GREEN: 1}, {"g": 1}),
         (dict[int, bool], {5: True}, {"5": True}),
         (dict[tuple[str, int], int], {("UA", 1): 2}, [[["UA", 1], 2]]),
         (list[str | uuid.UUID], ["x", uuid.UUID(int=5)], ["x", str(uuid.UUID(int=5))]),
@@ -795,7 +796,7 @@ def test_codec_of_a_newer_version_is_refused() -> None:
             Flight("N1", NOON, [Leg("JFK", 1.5)]),
             {
                 "tailnum": "N1",
-                "departed": "2013-01-01T12:00:00+00:00",
+                "departed": "2013-01-01T12:00:00Z",
                 "legs": [{"origin": "JFK", "minutes": 1.5}],
                 "_note": "",
             },
@@ -825,22 +826,17 @@ def test_value_is_shown_as_json(annotation: Any, value: Any, shown: Any) -> None
             dt.datetime,
             NOON,
             ["2013-01-01T12:00:00+00:00", "2013-01-01T12:00:00Z"],
-            NOON.isoformat(),
+            "2013-01-01T12:00:00Z",
         ),
         (dt.timedelta, dt.timedelta(seconds=5), ["PT5S"], "PT5S"),
         (float, 1.5, ["1.5", 1.5], 1.5),
         (uuid.UUID, uuid.UUID(int=5), [str(uuid.UUID(int=5))], str(uuid.UUID(int=5))),
-        (Color, Color.RED, ["RED", "r"], "RED"),
+        (Color, Color.RED, ["RED", "r"], "r"),
         (Literal[1, 2], 2, ["2", 2], 2),
         (tuple[str, int], ("UA", 5), ['["UA", 5]', ["UA", 5]], ["UA", 5]),
         (tuple[str, int | None], ("UA", None), ['["UA", null]'], ["UA", None]),
         (tuple[int, ...], (1, 2), ["[1, 2]"], [1, 2]),
-        (
-            Leg,
-            Leg("JFK", 1.5),
-            ['{"origin": "JFK", "minutes": 1.5}', '["JFK", 1.5]'],
-            {"origin": "JFK", "minutes": 1.5},
-        ),
+        (Leg, Leg("JFK", 1.5), ['{"origin": "JFK", "minutes": 1.5}', '["JFK", 1.5]'], ["JFK", 1.5]),
     ],
     ids=repr,
 )
@@ -877,8 +873,8 @@ def test_a_key_that_is_shown_as_json_is_read_as_the_same_key(
         (int, "5", 5),
         (Literal["a", "'a'"], "'a'", "'a'"),
         (Literal[True, False], "true", True),
-        (Swapped, "BLUE", Swapped.BLUE),
-        (Swapped, "RED", Swapped.RED),
+        (Swapped, "BLUE", Swapped.RED),
+        (Swapped, "RED", Swapped.BLUE),
     ],
 )
 def test_json_is_the_key_that_it_shows(annotation: Any, data: Any, key: Any) -> None:
@@ -997,7 +993,7 @@ def test_numbers_that_json_does_not_have_are_text_in_plain_data(
     stored = value_codec(annotation).encode(value)
     shown = generic_decoder(schema_of(annotation))(stored)
     text = json.dumps(shown, allow_nan=False)
-    assert str(number) in text if not math.isfinite(number) else json.dumps(number) in text
+    assert json.dumps(number) in text  # json has the names that JSON texts have
     as_stored = generic_decoder(schema_of(annotation), as_stored=True)(stored)
     assert repr(as_stored).count(repr(number)) >= 1
 

@@ -15,7 +15,7 @@ import pytest
 
 import statekit as sk
 from statekit.codec.key_example import key_example
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.testing import Harness
 from tests.support.key_types import KEY_TYPES, record_of, records_of
 

@@ -15,7 +15,7 @@ from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.repository import Repository
 from statekit.errors import ProcessError, StateSchemaError, StateTypeError
 from statekit.job.state_succession import GENERATIONS_MAX
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.state.row_versions import generation_of, marked
 from statekit.testing import Harness
 

@@ -21,7 +21,7 @@ from statekit.job.job import Job
 from statekit.job.loader import load_job
 from statekit.maintenance.migrate import Migration
 from statekit.maintenance.sizes import counted_sizes
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.testing import Harness
 from tests.support.command_line import statekit
 from tests.support.evolution_driver import Act, Kind, evolving, meant

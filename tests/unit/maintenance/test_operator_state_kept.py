@@ -17,7 +17,7 @@ from statekit.maintenance.migrate import Migration
 from statekit.maintenance.rescale.offline import rescale_offline
 from statekit.maintenance.rewrite import rewrite_checkpoint
 from statekit.maintenance.savepoint.write import write_savepoint
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.testing import Harness
 from tests.support.command_line import statekit
 

@@ -20,7 +20,7 @@ from statekit.maintenance.rescale.offline import rescale_offline
 from statekit.maintenance.rewrite import rewrite_checkpoint
 from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.maintenance.sizes import counted_sizes
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.testing import Harness
 from tests.unit.maintenance.test_operator_state_kept import (
     EVENTS,

@@ -32,7 +32,7 @@ from statekit.job.options import RunOptions
 from statekit.maintenance.rescale.offline import rescale_offline
 from statekit.maintenance.rescale.plan import Load, Move, OperatorPlan, plan_of_rescale, skew_of
 from statekit.maintenance.verify.verify import verify
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.copies import DiskCopies
 from tests.support.command_line import statekit

@@ -23,7 +23,7 @@ from statekit.errors import CorruptCheckpointError, FencedError, RescaleError, R
 from statekit.maintenance import rewrite
 from statekit.maintenance.rewrite import RowChecksum, rewrite_checkpoint
 from statekit.maintenance.sizes import counted_sizes
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.testing import Harness
 from tests.support.all_row_kinds import PROCESSES, epochs, held, reopened, run, stored
 from tests.support.counting_job import STATES, entries, plain_state, state_of, tally

@@ -34,7 +34,7 @@ from statekit.maintenance.savepoint import write as writing
 from statekit.maintenance.savepoint.format import Savepoint, SavepointFile
 from statekit.maintenance.savepoint.restore import import_savepoint
 from statekit.maintenance.savepoint.write import write_savepoint
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.testing import Harness
 from tests.support.all_row_kinds import PROCESSES, START, Step, epochs, held, reopened, run, stored
 from tests.support.counting_job import Entry, entries, plain_state, state_of, tally, tally_job

@@ -28,7 +28,7 @@ from statekit.metrics.definitions import (
 )
 from statekit.metrics.epoch_metrics import EpochMetrics
 from statekit.metrics.option import open_endpoint
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.runtime.coordinator import Coordinator
 from statekit.timestamp import datetime_to_micros
 from tests.support.scraped import parsed, scraped

@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from statekit.query.child_process import ChildLimitError, WarmChild, run_child
+from statekit.query.tables.child_process import ChildLimitError, WarmChild, run_child
 from tests.support.greedy_child import Memory
 
 
@@ -55,7 +55,7 @@ def test_a_warm_child_answers_one_request_and_the_next_one_is_started() -> None:
 
 def test_a_warm_child_ends_with_its_parent() -> None:
     code = (
-        "from statekit.query.child_process import WarmChild; import os, signal; "
+        "from statekit.query.tables.child_process import WarmChild; import os, signal; "
         "child = WarmChild('tests.support.greedy_child').take(); print(child.pid, flush=True); "
         "os.kill(os.getpid(), signal.SIGKILL)"
     )

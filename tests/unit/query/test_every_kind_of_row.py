@@ -19,9 +19,9 @@ from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
 from statekit.functions.process import Process
-from statekit.query.reader import CheckpointReader
-from statekit.query.state_view import StateView
-from statekit.query.view import View
+from statekit.query.replica.state_view import StateView
+from statekit.query.replica.view import View
+from statekit.query.rows.reader import CheckpointReader
 from statekit.testing import Harness
 from tests.support.all_row_kinds import KEYS, PROCESSES, START, Step, epochs, keep, reopened, run
 from tests.support.effort import SOAK

@@ -18,9 +18,9 @@ import statekit as sk
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
-from statekit.query.export import FORMATS, export
-from statekit.query.reader import CheckpointReader
-from statekit.query.top import first_keys
+from statekit.query.rows.reader import CheckpointReader
+from statekit.query.tables.export import FORMATS, export
+from statekit.query.tables.top import first_keys
 from statekit.testing import Harness
 from tests.support import full_checkpoint
 from tests.support.all_row_kinds import KEYS

@@ -433,7 +433,7 @@ def test_a_feed_continues_after_a_position(home: Path) -> None:
 
 
 def test_epochs_that_do_not_exist_are_refused(home: Path, tmp_path: Path) -> None:
-    with pytest.raises(sk.QueryError, match="has epochs up to 3, and not epoch 7"):
+    with pytest.raises(sk.QueryError, match="has no epoch 7: it has 0 to 3"):
         sk.feed(home, "accounts", "total", after=7)
     with pytest.raises(sk.QueryError, match="has no operator 'sales'"):
         sk.feed(home, "sales", "total", after=1)

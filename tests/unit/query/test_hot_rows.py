@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import statekit as sk
-from statekit.query.hot_rows import HotRows
+from statekit.query.replica.hot_rows import HotRows
 from tests.support.served import Sale, sales, sell
 
 STORED = {b"a": b"1", b"b": b"", b"c": b"333"}

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from statekit.codec.key_codec import key_codec, schema_key_codec
 from statekit.codec.schema import Schema, schema_of
 from statekit.errors import CorruptCheckpointError
-from statekit.query.columns import key_column
-from statekit.query.key_columns import PartsOfKey, packed_key_column
-from statekit.query.packed_bytes import PackedBytes
+from statekit.query.tables.columns import key_column
+from statekit.query.tables.key_columns import PartsOfKey, packed_key_column
+from statekit.query.tables.packed_bytes import PackedBytes
 
 
 class Color(enum.Enum):

@@ -25,10 +25,10 @@ from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import Retention
 from statekit.checkpoint.rollback import plan
 from statekit.clock import sleep_s
-from statekit.query import view as view_module
-from statekit.query.epochs import EpochReader
-from statekit.query.follower import Follower
-from statekit.query.reader import CheckpointReader
+from statekit.query.replica import view as view_module
+from statekit.query.replica.follower import Follower
+from statekit.query.rows.epochs import EpochReader
+from statekit.query.rows.reader import CheckpointReader
 from tests.support.hidden_rows import hide_rows, show_rows
 
 
@@ -723,7 +723,7 @@ def test_the_shape_of_plain_values_follows_from_the_types_alone(tmp_path: Path) 
     with sk.Replica(tmp_path / "c", follow=False) as replica:
         assert replica.get_many("op", "last", ["a", "b", "c", "d"]).value == [
             {"minutes": 1.5, "gate": None},
-            {"minutes": "nan", "gate": None},
+            {"minutes": "NaN", "gate": None},
             {"minutes": 2.5, "gate": "A1"},
             None,
         ]

@@ -16,7 +16,7 @@ import statekit as sk
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository
 from statekit.functions.process import Process
-from statekit.query.state_changes import StateChanges
+from statekit.query.changes.state_changes import StateChanges
 from statekit.testing import Harness
 from tests.support.all_row_kinds import PROCESSES, Step, epochs, run
 from tests.support.change_rows import rows_of_feed, rows_of_tables

@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from statekit.query import state_view
-from statekit.query.child_process import WarmChild
+from statekit.query.replica import state_view
+from statekit.query.tables.child_process import WarmChild
 from statekit.server import admission
 from statekit.server.admission import Admission
 from statekit.server.limits import Limits
@@ -133,7 +133,7 @@ def test_threads_give_way_to_the_event_loop_and_collections_leave_out_modules() 
 
 def test_a_child_has_the_session_of_its_parent() -> None:
     """Linux shares the machine between sessions first, whatever the priorities in them are."""
-    child = WarmChild("statekit.query.export_in_child", NICENESS)
+    child = WarmChild("statekit.query.tables.export_in_child", NICENESS)
     try:
         started = child.take()
         assert os.getsid(started.pid) == os.getsid(0)

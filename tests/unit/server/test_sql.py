@@ -92,9 +92,12 @@ def test_a_token_queries_the_states_that_it_may_read(home: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("sql", "rows"),
     [
-        ("select 0.5 as n, 3.0 as m", [["0.5", 3]]),
+        ("select 0.5 as n, 3.0 as m", [["0.5", "3.0"]]),
         ("select 1 as a, 2 as a", [[1, 2]]),
-        ("select sum(value) * 1.19, sum(value) * 1.191 from sales.total", [[4046, "4049.400"]]),
+        (
+            "select sum(value) * 1.19, sum(value) * 1.191 from sales.total",
+            [["4046.00", "4049.400"]],
+        ),
         ("select '2026-01-01'::timestamptz = '2026-01-01 00:00:00Z'::timestamptz", [[True]]),
     ],
 )

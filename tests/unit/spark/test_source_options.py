@@ -91,7 +91,7 @@ def test_the_start_is_a_snapshot_or_the_epoch_before(
 
 def test_a_start_after_the_last_epoch_is_an_error(checkpoint: Path) -> None:
     request = ChangesRequest.of(given(checkpoint, startingEpoch=4))
-    with pytest.raises(sk.QueryError, match="has epochs up to 2, and not epoch 3"):
+    with pytest.raises(sk.QueryError, match="has no epoch 3: it has 0 to 2"):
         request.start(request.changes().epochs, default="latest", last=2)
 
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import statekit as sk
-from statekit.query import read
+from statekit.query.tables import read
 from statekit.sql.request import Request
 from statekit.sql.run import run_sql
 from statekit.sql.worker import result_of_query

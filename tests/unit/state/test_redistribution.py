@@ -21,7 +21,7 @@ from statekit.functions.state_parameters import state_spec
 from statekit.keygroup import key_group
 from statekit.maintenance.rescale.offline import rescale_offline
 from statekit.maintenance.sizes import counted_sizes
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.state.redistribution import moved_rows
 from statekit.testing import Harness, check_redistribution
 

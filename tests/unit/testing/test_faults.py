@@ -20,7 +20,7 @@ from statekit.errors import (
     StateTypeError,
     StorageError,
 )
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.testing import Fault, Faults, FaultyBackend, FaultyCopies, Harness, faulty
 from statekit.testing.faults import Operation, What, plans
 from statekit.working_copy.copies import DiskCopies, MemoryCopies

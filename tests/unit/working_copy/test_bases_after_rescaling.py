@@ -16,7 +16,7 @@ from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.references import base_snapshot, files_of
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.shard_contents import ReplayCost
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.uploader import uploader
 

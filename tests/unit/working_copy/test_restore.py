@@ -33,7 +33,7 @@ from statekit.job.options import RunOptions
 from statekit.keygroup import key_group
 from statekit.maintenance.sizes import counted_sizes
 from statekit.maintenance.verify.verify import verify
-from statekit.query.reader import CheckpointReader
+from statekit.query.rows.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy import base_lifecycle as base_keeping
 from statekit.working_copy import base_options

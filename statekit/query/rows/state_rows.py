@@ -1,0 +1,312 @@
+"""State rows: the conversion of the rows of one state to keys, places and values.
+
+A reader outside of the job decodes a state by its record in the job file, and may have the process
+function too. With the function, keys and values have the user's classes, and migrate hooks convert
+old values. Without it, they have JSON types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby, islice
+from typing import Any, cast
+
+from statekit.backend.mutation import Batch
+from statekit.checkpoint.era import PERMANENT
+from statekit.checkpoint.job_file import JobFile, OperatorRecord, StateRecord
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.state_kinds import POSITION_BYTES, RowShape
+from statekit.codec.key_codec import KeyCodec, schema_key_codec
+from statekit.codec.schema import Schema
+from statekit.codec.schema_codec import (
+    generic_key_decoder,
+    generic_key_encoder,
+    is_shown_as_scalar,
+    json_key_encoder,
+    json_value_encoder,
+)
+from statekit.codec.value_codec import PickleCodec
+from statekit.errors import QueryError, StateTypeError
+from statekit.functions.process import Process
+from statekit.job.plan import Operator
+from statekit.job.state_succession import succession
+from statekit.keygroup import GROUP_BYTES
+from statekit.query.rows.operator_keys import OperatorKeys, hashable
+from statekit.state.base import StateSpec
+from statekit.state.key_scope import KeyScope
+from statekit.state.row_versions import generation_codec, row_decoder
+from statekit.state.ttl import expired_until, unstamped, without_stamp
+from statekit.watermark import BEGINNING
+
+Row = tuple[bytes, bytes]
+"""A row key and a row."""
+
+
+def record_of_operator(job: JobFile, name: str) -> OperatorRecord:
+    """Return an operator of a job file.
+
+    Raises:
+        QueryError: there is none of that name.
+    """
+    record = job.operator(name)
+    if record is None:
+        names = ", ".join(operator.name for operator in job.operators) or "no operator"
+        raise QueryError(f"job {job.name!r} has no operator {name!r}: it has {names}")
+    return record
+
+
+def record_of_state(operator: OperatorRecord, name: str) -> StateRecord:
+    """Return a state of an operator.
+
+    Raises:
+        QueryError: there is none of that name.
+    """
+    for state in operator.states:
+        if state.name == name:
+            return state
+    names = ", ".join(state.name for state in operator.states) or "no state"
+    raise QueryError(f"operator {operator.name!r} has no state {name!r}: it has {names}")
+
+
+def expiry_time_us(manifest: EpochManifest, operator: str, state: StateRecord) -> int:
+    """Return the time of an epoch by the clock of a state's TTL, in microseconds."""
+    if state.ttl is None or state.ttl.clock == "processing":
+        return manifest.processing_time_us
+    watermark = manifest.operators[operator].watermark_us
+    return BEGINNING if watermark is None else watermark
+
+
+class StateRows:
+    """Decoder of the rows of one state.
+
+    Parameters:
+        job: the job file of the epoch.
+        operator: the operator's name.
+        state: the state's name.
+        function: the process function, for typed keys and values; None for plain data.
+        allow_pickle: unpickle values. Unpickling can run any code that the writer of the checkpoint
+            chose.
+
+    Raises:
+        QueryError: there is no such operator or state; or its values are pickled and `allow_pickle`
+            is False.
+        StateSchemaError: the function declares a type that would misread stored rows.
+    """
+
+    def __init__(
+        self,
+        job: JobFile,
+        operator: str,
+        state: str,
+        function: Process[Any, Any, Any] | None = None,
+        *,
+        allow_pickle: bool = False,
+    ) -> None:
+        self.operator = record_of_operator(job, operator)
+        self.state = record_of_state(self.operator, state)
+        self.is_local = self.state.is_local
+        self.shape = self.state.shape
+        self.is_typed = function is not None
+        self.result: Callable[[Any], Any] | None = None
+        """Converts a decoded accumulator to its result; None for states without an aggregate."""
+        self._default_row: bytes | None = None
+        self._decode_all: Callable[[Sequence[bytes]], list[Any]] | None = None
+        self._has_dicts = True
+        self._era, self._ttl = self.state.expiry_era, self.state.ttl
+        self._has_stamps = self.state.era > 0
+        self.may_expire = self._ttl is not None or bool(self._era.ended)
+        """True if stored rows may have expired."""
+        if not self.is_local:
+            self.keys = OperatorKeys(self.operator, job.key_groups, function)
+        if self.shape is RowShape.ENTRIES:
+            self._place_of_pure_json = json_key_encoder(self.state.types["key"])
+        if function is None:
+            self._plain(allow_pickle)
+        else:
+            self._typed(function, allow_pickle)
+
+    # ------------------------------------------------------------------------------- the codecs
+
+    def _plain(self, allow_pickle: bool) -> None:
+        self.decode: Callable[[bytes], Any] = row_decoder(self.state, allow_pickle)
+        if self.shape is RowShape.ENTRIES:
+            tree = Schema.from_json(self.state.types["key"])
+            self._place_codec: KeyCodec[Any] = schema_key_codec(tree)
+            self._place_of_json = generic_key_encoder(tree)
+            self._decode_place = generic_key_decoder(tree)
+            self._has_dicts = is_shown_as_scalar(tree)
+
+    def _typed(self, function: Process[Any, Any, Any], allow_pickle: bool) -> None:
+        spec = next((spec for spec in function.states if spec.name == self.state.name), None)
+        if spec is None:
+            names = ", ".join(spec.name for spec in function.states) or "no state"
+            raise QueryError(
+                f"process function {function.name!r} declares no state {self.state.name!r}: it "
+                f"declares {names}. Pass the function of operator {self.operator.name!r}"
+            )
+        if self.state.codec == PickleCodec.name and not allow_pickle:
+            row_decoder(self.state, allow_pickle=False)  # raises the error that explains it
+        self.decode = self._typed_decoder(function, spec)
+        if self.decode is spec.codec.decode:
+            self._decode_all = spec.codec.decode_all
+        if spec.key_codec is not None:
+            self._place_codec, self._decode_place = spec.key_codec, spec.key_codec.decode
+        if spec.aggregate is not None:
+            self.result = spec.aggregate.result
+        if spec.default is not None:
+            self._default_row = spec.codec.encode(spec.default)
+
+    def _typed_decoder(
+        self, function: Process[Any, Any, Any], spec: StateSpec
+    ) -> Callable[[bytes], Any]:
+        """Return the decoder of rows. It converts rows of earlier types with the hooks."""
+        name = self.operator.name
+        inputs, broadcasts = self.operator.inputs, self.operator.broadcasts
+        declared = Operator(name, function, inputs, broadcasts).record()
+        record = next(state for state in declared.states if state.name == spec.name)
+        continued = succession(name, self.state, record, spec.hooks).allowed()
+        if not continued.generation:
+            return spec.codec.decode
+        scope = KeyScope(name, 0, Batch(), lambda: None)
+        return generation_codec(spec.codec, continued, spec.hooks, scope).decode
+
+    @property
+    def absent(self) -> Any:
+        """Value to return for an absent value: None, or the default that the function declares."""
+        return None if self._default_row is None else self.decode(self._default_row)
+
+    def encode_place(self, place: Any) -> bytes:
+        """Return the bytes of a map key.
+
+        Raises:
+            StateTypeError: it is not a map key of the state.
+        """
+        try:
+            return self._place_codec.encode(place)
+        except StateTypeError:
+            if self.is_typed:
+                raise
+            return self._place_of_json(place)
+
+    def place_from_json(self, data: Any) -> Any:
+        """Return a JSON map key with the types of the state's map keys.
+
+        Raises:
+            StateTypeError: it is not a map key of the state.
+        """
+        return self._place_codec.decode(self._place_of_pure_json(data))[0]
+
+    # --------------------------------------------------------------------------------- decoding
+
+    def key_end(self, row_key: bytes) -> int:
+        """Return the offset of the end of the key in a row key."""
+        if self.is_local:
+            return GROUP_BYTES
+        if self.shape is RowShape.VALUE:
+            return len(row_key)
+        if self.shape is RowShape.ELEMENTS:
+            return len(row_key) - POSITION_BYTES
+        return self.keys.split(row_key)[1]
+
+    def place(self, row_key: bytes, end: int) -> Any:
+        """Return the place of a row among the rows of its key.
+
+        Parameters:
+            end: the offset of the end of the key in the row key.
+
+        Returns:
+            A map key; for a list element its position, as text that sorts like the elements; None
+            for a state with one row per key.
+        """
+        if self.shape is RowShape.ENTRIES:
+            return hashable(self._decode_place(row_key, end)[0])
+        return row_key[end:].hex() if self.shape is RowShape.ELEMENTS else None
+
+    def value(self, row: bytes) -> Any:
+        """Return the value of a row, as the state returns it to the process function."""
+        value = self.decode(without_stamp(row) if self._has_stamps else row)
+        return value if self.result is None else self.result(value)
+
+    def value_of_json(self, data: Any) -> Any:
+        """Return the value, with the function's type, of a JSON value as answers show it.
+
+        Raises:
+            QueryError: the state has rows of several stored types.
+            StateTypeError: the JSON value may be of several members of a union.
+        """
+        if self.state.generation:
+            raise QueryError(
+                f"values of {self.operator.name}.{self.state.name} have several stored types, and "
+                "JSON does not say which: use get or scan, or convert the rows with `statekit "
+                "migrate`"
+            )
+        if data is None:
+            return None
+        value = self.decode(json_value_encoder(self.state.types["value"])(data))
+        return value if self.result is None else self.result(value)
+
+    def values(self, rows: Sequence[bytes | None]) -> list[Any]:
+        """Return the values of rows of several keys, in that order. A row of None is absent."""
+        absent, decode_all = self.absent, self._decode_all
+        if decode_all is None or self._has_stamps or self.result is not None:
+            return [absent if row is None else self.value(row) for row in rows]
+        if all(rows):  # no row is empty
+            return decode_all(cast("Sequence[bytes]", rows))
+        of_rows = iter(decode_all([row for row in rows if row is not None]))
+        return [absent if row is None else next(of_rows) for row in rows]
+
+    def deadline_us(self, row: bytes) -> int | None:
+        """Return the deadline of a row by the clock of its TTL, in microseconds; None if permanent.
+
+        Downtime that does not count moves the deadline. The result includes the downtime so far.
+        """
+        if self._ttl is None:
+            return None
+        written = unstamped(row, self._era)[1]
+        if written == PERMANENT:
+            return None
+        return written + self._ttl.duration_us + self._era.paused_us
+
+    def is_expired(self, row: bytes, now_us: int) -> bool:
+        """Return whether a row has expired at a time of the clock of its TTL."""
+        if not self.may_expire:
+            return False
+        written = unstamped(row, self._era)[1]
+        return written <= expired_until(self._ttl, self._era, now_us)
+
+    def unexpired(self, rows: Iterable[Row], now_us: int) -> Iterator[Row]:
+        """Return the rows that have not expired."""
+        if not self.may_expire:
+            return iter(rows)
+        era, until = self._era, expired_until(self._ttl, self._era, now_us)
+        return (row for row in rows if unstamped(row[1], era)[1] > until)
+
+    def whole(self, rows: Iterable[Row], end: int) -> Any:
+        """Return the value of a state for a key from all rows of the key that have not expired.
+
+        Parameters:
+            end: the offset of the end of the key in their row keys.
+
+        Returns:
+            A value, a list, or the entries of a map as a dict; for plain data as a list of pairs,
+            unless all keys of that type are text or ints in JSON. An absent value is None, or the
+            default that the function declares.
+        """
+        if self.shape is RowShape.ELEMENTS:
+            return [self.value(row) for _, row in rows]
+        if self.shape is RowShape.VALUE:
+            first = next(iter(rows), None)
+            return self.absent if first is None else self.value(first[1])
+        entries = [(self._decode_place(row_key, end)[0], self.value(row)) for row_key, row in rows]
+        return dict(entries) if self._has_dicts else list(map(list, entries))
+
+    def by_key(
+        self, rows: Iterable[Row], most: int | None = None
+    ) -> Iterator[tuple[bytes, list[Row]]]:
+        """Group rows in key order by key: yield the prefix of its row keys, and its rows.
+
+        Parameters:
+            most: limit of the rows of each key; None for all.
+        """
+        for prefix, own in groupby(rows, lambda row: row[0][: self.key_end(row[0])]):
+            yield prefix, list(islice(own, most))

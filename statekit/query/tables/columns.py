@@ -1,0 +1,383 @@
+"""Typed Arrow columns for stored types, without the user's classes.
+
+Types that every tool knows are kept: scalars, lists, structs and maps. A set is a list, a tuple a
+struct of `_1`, `_2`, …, an enum its value, a Decimal and a UUID text. Other types are JSON text:
+unions, recursive types, dicts whose keys are not scalars, keys of plain dicts.
+
+The metadata `statekit.json` of a field, also of a nested one, says how JSON shows it (`json_rows`):
+"all" if it is JSON text, "array" if it is a struct of the parts of a tuple.
+
+A column is built from all of its values at once: the items of lists are concatenated, structs are
+divided into fields, and Arrow converts each such sequence in one call.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain
+from operator import attrgetter, itemgetter
+from typing import Any, Optional
+
+import msgspec
+import pyarrow as pa
+
+from statekit.codec.json_form import json_form
+from statekit.codec.schema import Schema
+from statekit.codec.schema_codec import show_wire
+from statekit.codec.value_codec import checked_decode
+from statekit.codec.value_plan import is_map
+from statekit.errors import CorruptCheckpointError
+from statekit.shown import shown, shown_text
+from statekit.timestamp import timedelta_to_micros
+
+Values = Sequence[Any]
+_Outer = Mapping[str, Schema]
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+DURATION = pa.duration("us")
+
+JSON_MARK = b"statekit.json"
+"""Metadata of fields that JSON shows otherwise than their types."""
+
+INT = pa.int64()
+WIDE_INT = pa.decimal128(20, 0)
+"""MessagePack has ints up to 2^64-1."""
+
+
+def with_text(schema: pa.Schema) -> pa.Schema:
+    """Return a schema with text in place of ints of 20 digits.
+
+    >>> with_text(pa.schema({"n": WIDE_INT, "of": pa.list_(WIDE_INT)})).types
+    [DataType(string), ListType(list<item: string>)]
+    """
+    return pa.schema([_field_with_text(field) for field in schema], schema.metadata)
+
+
+def _field_with_text(field: pa.Field) -> pa.Field:
+    return field.with_type(_with_text(field.type))
+
+
+def _with_text(type_: pa.DataType) -> pa.DataType:
+    if type_ == WIDE_INT:
+        return pa.string()
+    if pa.types.is_list(type_):
+        return pa.list_(_field_with_text(type_.value_field))
+    if pa.types.is_struct(type_):
+        return pa.struct([_field_with_text(field) for field in type_.fields])
+    if pa.types.is_map(type_):
+        return pa.map_(_field_with_text(type_.key_field), _field_with_text(type_.item_field))
+    return type_
+
+
+@dataclass(frozen=True)
+class Column:
+    """An Arrow type, and the conversion of values to an array of it.
+
+    Parameters:
+        type: of the column. Any value may be null.
+        wire: the type that `msgspec` decodes a value as.
+        array: returns values, None among them, as an array.
+        mark: the metadata `JSON_MARK` of its fields; None for none.
+    """
+
+    type: pa.DataType
+    wire: Any
+    array: Callable[[Values], pa.Array]
+    mark: str | None = None
+
+    def field(self, name: str, metadata: Mapping[str, str] | None = None) -> pa.Field:
+        """Return a field of the column, with the mark in its metadata."""
+        return marked_field(name, self.type, self.mark, metadata)
+
+
+def marked_field(
+    name: str, type_: pa.DataType, mark: str | None, metadata: Mapping[str, str] | None = None
+) -> pa.Field:
+    """Return a field with the metadata `JSON_MARK`, unless the mark is None."""
+    own = {} if mark is None else {JSON_MARK.decode(): mark}
+    return pa.field(name, type_, metadata={**(metadata or {}), **own} or None)
+
+
+def value_column(
+    schema: Schema, *, wide: bool = False, outer: Mapping[str, Schema] | None = None
+) -> Column:
+    """Return the column for stored values of a schema.
+
+    Parameters:
+        outer: the enclosing structs of a part of a type, by name.
+        wide: give ints 20 digits, for states with ints beyond 64 bits with a sign.
+
+    >>> column = value_column(Schema("list", (Schema("int"),)))
+    >>> column.array([[1, 2], None, []]).to_pylist()
+    [[1, 2], None, []]
+    """
+    return _Columns(_WIRE_SCALARS, _wire_text, wide).of(schema, outer or {})
+
+
+def key_column(schema: Schema, *, wide: bool = False) -> Column:
+    """Return the column for keys of a schema, as `schema_key_codec` decodes them."""
+    return _Columns(_KEY_SCALARS, _key_text, wide).of(schema, {})
+
+
+def json_column(brief: str, to_json: Callable[[Any], Any]) -> Column:
+    """Return a column of JSON text.
+
+    Parameters:
+        brief: the type of the values, for messages.
+        to_json: converts a value other than None to JSON-able data.
+    """
+
+    def text(value: Any) -> str:
+        try:
+            return msgspec.json.encode(to_json(value)).decode()
+        except Exception as error:
+            raise CorruptCheckpointError(
+                f"{shown(value, 100)} is not a value of type {brief} ({shown_text(error)}): check "
+                "that the "
+                "declared type can read the stored rows, else restore an earlier epoch"
+            ) from error
+
+    return replace(_converted(pa.string(), Any, text), mark="all")
+
+
+# --------------------------------------------------------------------------------- decoding
+
+
+class Decoder:
+    """Decodes many MessagePack values in one call.
+
+    The values are joined to one MessagePack array, with a nil after each. If a row is cut short, or
+    has more than its value, the nils are at the wrong places, and the values are decoded one by
+    one to find the row.
+
+    Parameters:
+        wire: the type of a value; None is accepted too.
+        brief: the type as text, for messages.
+
+    >>> Decoder(int, "int")([bytes([7]), bytes([0xC0])])
+    [7, None]
+    """
+
+    def __init__(self, wire: Any, brief: str) -> None:
+        self._many = msgspec.msgpack.Decoder(list[_or_none(wire)]).decode  # type: ignore[misc]
+        one = msgspec.msgpack.Decoder(_or_none(wire)).decode
+        self._one = checked_decode(brief, one, None)
+
+    def __call__(self, values: Sequence[bytes]) -> list[Any]:
+        """Return the decoded values.
+
+        Raises:
+            CorruptCheckpointError: one is not of this type.
+        """
+        count = len(values)
+        # 0xdd begins a MessagePack array whose length has 4 bytes: each value, and a nil after it.
+        header = b"\xdd" + (2 * count).to_bytes(4, "big")
+        try:
+            found = self._many(b"".join((header, _NIL.join(values), _NIL if count else b"")))
+        except Exception:  # noqa: BLE001 - the values are decoded one by one, which says which
+            return [self._one(value) for value in values]
+        if b"" in values or found[1::2].count(None) != count:
+            return [self._one(value) for value in values]
+        decoded: list[Any] = found[::2]
+        return decoded
+
+
+_NIL = b"\xc0"
+
+
+def _or_none(wire: Any) -> Any:
+    return wire if wire is Any else Optional[wire]  # noqa: UP045 - it is a value here
+
+
+# ---------------------------------------------------------------------------------- scalars
+
+
+def _direct(type_: pa.DataType, wire: Any) -> Column:
+    return Column(type_, wire, lambda values: pa.array(values, type_))
+
+
+def _converted(type_: pa.DataType, wire: Any, convert: Callable[[Any], Any]) -> Column:
+    def array(values: Values) -> pa.Array:
+        return pa.array([None if value is None else convert(value) for value in values], type_)
+
+    return Column(type_, wire, array)
+
+
+def _wire_text(schema: Schema, outer: _Outer) -> Column:
+    return json_column(schema.brief, lambda wire: show_wire(schema, wire, outer))
+
+
+def _key_text(schema: Schema, outer: _Outer) -> Column:
+    return json_column(schema.brief, lambda key: show_wire(schema, key))
+
+
+_WIDE = {
+    "int": _direct(WIDE_INT, int),
+    "timedelta": _converted(pa.string(), dt.timedelta, json_form),
+}
+"""Columns of all ints and durations that can be stored, whatever their size."""
+
+_SCALARS: dict[str, Column] = {
+    "int": _direct(INT, int),
+    "timedelta": _converted(DURATION, dt.timedelta, timedelta_to_micros),
+    "null": _direct(pa.string(), None),
+    "bool": _direct(pa.bool_(), bool),
+    "float": _direct(pa.float64(), float),
+    "str": _direct(pa.string(), str),
+    "bytes": _direct(pa.binary(), bytes),
+    "date": _direct(pa.date32(), dt.date),
+    "datetime": _direct(TIMESTAMP, dt.datetime),
+}
+_WIRE_SCALARS = {
+    **_SCALARS,
+    "decimal": _direct(pa.string(), str),
+    "uuid": _direct(pa.string(), str),
+}
+_KEY_SCALARS = {
+    **_SCALARS,
+    "decimal": _converted(pa.string(), Any, str),
+    "uuid": _converted(pa.string(), Any, str),
+}
+
+
+# ------------------------------------------------------------------------------- composites
+
+
+class _Columns:
+    """Columns of composite types, built from those of scalars and of text."""
+
+    def __init__(
+        self, scalars: Mapping[str, Column], text: Callable[[Schema, _Outer], Column], wide: bool
+    ) -> None:
+        self._scalars = {**scalars, **_WIDE} if wide else scalars
+        self._text = text
+        self._of_keys = scalars is _KEY_SCALARS
+
+    def of(self, schema: Schema, outer: _Outer) -> Column:
+        match schema.kind:
+            case "optional":
+                return self.of(schema.items[0], outer)
+            case "enum" | "literal":
+                return self._choice(schema, outer)
+            case "list" | "set" | "frozenset" | "variadic":
+                return _sequence(self.of(schema.items[0], outer))
+            case "tuple" if schema.items:
+                names = [f"_{number}" for number in range(1, len(schema.items) + 1)]
+                return _tuple(names, [self.of(item, outer) for item in schema.items])
+            case "dict" if is_map(schema):
+                return _map(*(self.of(item, outer) for item in schema.items))
+            case "struct" if schema.fields:
+                inner = {**outer, schema.name: schema}
+                columns = {field.name: self.of(field.schema, inner) for field in schema.fields}
+                if self._of_keys:  # a NamedTuple, which is decoded as a tuple
+                    return _tuple([*columns], [*columns.values()])
+                return Struct(columns).column
+        if schema.kind not in self._scalars:
+            return self._text(schema, outer)
+        return self._scalars[schema.kind]
+
+    def _choice(self, schema: Schema, outer: _Outer) -> Column:
+        """Return the column of an enum or a literal, if all of its values have one type."""
+        kinds = {type(value) for _, value in schema.values if value is not None}
+        if len(kinds) != 1:
+            return json_column(schema.brief, lambda value: value)
+        return self.of(Schema(kinds.pop().__name__), outer)
+
+
+class Struct:
+    """The columns of the fields of a struct.
+
+    Parameters:
+        columns: by field. Stored structs may have other fields, and lack some of these.
+    """
+
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        self.columns = dict(columns)
+        # A name of a field need not be one of Python.
+        aliases = {f"f{number}": name for number, name in enumerate(columns)}
+        fields = [(alias, _or_none(columns[name].wire), None) for alias, name in aliases.items()]
+        self.wire = msgspec.defstruct("Struct", fields, rename=aliases, gc=False)
+        self._getters = [attrgetter(alias) for alias in aliases]
+        self._blank = self.wire()
+
+    def arrays(self, values: Values) -> list[pa.Array]:
+        """Return an array for each field of decoded structs, with nulls for None."""
+        blank = self._blank
+        if None in values:
+            values = [blank if value is None else value for value in values]
+        columns = self.columns.values()
+        return [
+            column.array(list(map(get, values)))
+            for get, column in zip(self._getters, columns, strict=True)
+        ]
+
+    @property
+    def column(self) -> Column:
+        """All fields as one column."""
+        return _record([*self.columns], [*self.columns.values()], self.wire, self.arrays)
+
+
+def _record(
+    names: Sequence[str],
+    columns: Sequence[Column],
+    wire: Any,
+    arrays: Callable[[Values], list[pa.Array]],
+) -> Column:
+    fields = [column.field(name) for name, column in zip(names, columns, strict=True)]
+
+    def array(values: Values) -> pa.Array:
+        return pa.StructArray.from_arrays(arrays(values), fields=fields, mask=_mask(values))
+
+    return Column(pa.struct(fields), wire, array)
+
+
+def _tuple(names: Sequence[str], columns: Sequence[Column]) -> Column:
+    getters = [itemgetter(number) for number in range(len(columns))]
+    blank = (None,) * len(columns)
+
+    def arrays(values: Values) -> list[pa.Array]:
+        filled = [blank if value is None else value for value in values]
+        return [
+            column.array(list(map(get, filled)))
+            for get, column in zip(getters, columns, strict=True)
+        ]
+
+    wire = tuple.__class_getitem__(tuple(_or_none(column.wire) for column in columns))
+    return replace(_record(names, columns, wire, arrays), mark="array")
+
+
+def _sequence(item: Column) -> Column:
+    type_ = pa.list_(item.field("item"))
+
+    def array(values: Values) -> pa.Array:
+        items = item.array(list(chain.from_iterable(filter(None, values))))
+        return pa.ListArray.from_arrays(_bounds(values), items, type=type_, mask=_mask(values))
+
+    return Column(type_, list[_or_none(item.wire)], array)  # type: ignore[misc]
+
+
+def _map(key: Column, item: Column) -> Column:
+    type_ = pa.map_(key.field("key").with_nullable(False), item.field("value"))
+
+    def array(values: Values) -> pa.Array:
+        some = list(filter(None, values))
+        keys = key.array(list(chain.from_iterable(some)))
+        items = item.array(list(chain.from_iterable(value.values() for value in some)))
+        bounds = _bounds(values)
+        return pa.MapArray.from_arrays(bounds, keys, items, type=type_, mask=_mask(values))
+
+    wire = dict.__class_getitem__((key.wire, _or_none(item.wire)))
+    return Column(type_, wire, array)
+
+
+def _bounds(values: Values) -> pa.Array:
+    """Return the offset of the first item of each value among the items of all values."""
+    return pa.array(accumulate((len(value or ()) for value in values), initial=0), pa.int32())
+
+
+def _mask(values: Values) -> pa.Array | None:
+    """Return the mask of the values that are None; None if there is no such value."""
+    return pa.array([value is None for value in values]) if None in values else None

@@ -1,0 +1,257 @@
+"""Tables of stored rows: the columns of a state, of timers or of buffered records.
+
+    keyed state          the fields of the key
+    operator state       shard
+    a map                map_key
+    a list               position, from 0
+    timers               timer, clock, at
+    buffered records     at
+    all but timers       a column per field of a struct, else value
+    states with hooks    earlier
+    states with a TTL    written, expires
+
+The columns depend only on the stored types. A value field whose name is taken gets the prefix
+`value_`, and then a key field the prefix `key_`; names are compared without case, as in SQL.
+
+The metadata of a column has its stored type (`statekit.type`). It has `statekit.json` if the column
+is JSON text ("all"), or if parts of its values are JSON text ("parts").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from statekit.checkpoint.era import PERMANENT
+from statekit.checkpoint.job_file import TIMERS, WAITING, StateRecord
+from statekit.checkpoint.state_kinds import RowShape
+from statekit.codec.schema import Schema
+from statekit.errors import CorruptCheckpointError, QueryError
+from statekit.query.tables.columns import TIMESTAMP
+from statekit.query.tables.key_columns import checked_ends, packed_key_column
+from statekit.query.tables.packed_bytes import RowBatch
+from statekit.query.tables.row_parts import Family, Positions, RowParts, Times, instants
+from statekit.query.tables.value_columns import Offered, TableColumn, typed_field, value_columns
+from statekit.timestamp import MAX_MICROS, MIN_MICROS
+
+
+class TooWide(Exception):  # noqa: N818 - asks for wider columns
+    """An int does not fit 64 bits with a sign."""
+
+
+class Table:
+    """Rows of one state as record batches.
+
+    Parameters:
+        family: the state.
+        columns: the columns in order, at least one.
+    """
+
+    def __init__(self, family: Family, columns: Iterable[TableColumn]) -> None:
+        self.family = family
+        self._columns = list(columns)
+        self._positions = Positions()
+        self.schema = pa.schema([column.field for column in self._columns])
+
+    def no_rows(self) -> RowBatch:
+        """Return an empty batch that can be extended."""
+        return RowBatch([], [], [] if self.family.is_local else None)
+
+    def batch(self, rows: RowBatch, *, expired_until: int | None = None) -> pa.RecordBatch:
+        """Return rows as columns. The rows of a key must be adjacent, also across batches.
+
+        Parameters:
+            rows: the rows.
+            expired_until: leave out rows written at this time or before; None to keep all.
+
+        Raises:
+            TooWide: an int needs a wide table.
+            CorruptCheckpointError: a key or a value is not of its type.
+        """
+        try:
+            parts = self._parts(rows, expired_until)
+            if not parts.rows.keys:
+                return pa.RecordBatch.from_pylist([], schema=self.schema)
+            arrays = [column.array(parts) for column in self._columns]
+        except OverflowError as error:
+            raise TooWide from error
+        except (pa.ArrowException, CorruptCheckpointError, ValueError, IndexError) as error:
+            name = f"{self.family.operator.name}.{self.family.name}"
+            raise CorruptCheckpointError(f"a row of {name} is not of its type: {error}") from error
+        return pa.record_batch(arrays, schema=self.schema)
+
+    def _parts(self, rows: RowBatch, expired_until: int | None) -> RowParts:
+        parts = RowParts(self.family, rows, self._positions)
+        if expired_until is None or (kept := parts.written > expired_until).all():
+            return parts
+        return RowParts(self.family, rows.where(kept), self._positions)
+
+
+def table_for_reading(
+    family: Family,
+    *,
+    wanted: Sequence[str] | None = None,
+    wide: bool = False,
+    allow_pickle: bool = False,
+) -> Table:
+    """Return the table of a state for people and tools.
+
+    Parameters:
+        family: the state.
+        wanted: the names of columns, in order; None for all.
+        wide: give ints 20 digits.
+        allow_pickle: unpickle values.
+
+    Raises:
+        QueryError: there is no such column, or its values are pickled and `allow_pickle` is False.
+    """
+    before, after = list(row_key_columns(family, wide)), list(_of_stamps(family))
+    stored = value_columns(family, wide=wide, allow_pickle=allow_pickle)
+    keys, values = distinct_columns(family, stored, [*before, *after])
+    offered = {column.name: column for column in (*keys, *before, *values, *after)}
+    chosen = offered if wanted is None else _checked(family, wanted, [*offered])
+    return Table(family, [offered[name].build(name) for name in chosen])
+
+
+def _checked(family: Family, wanted: Sequence[str], names: Sequence[str]) -> Sequence[str]:
+    where = f"{family.operator.name}.{family.name}"
+    for name in wanted:
+        if name not in names:
+            raise QueryError(f"{where} has no column {name!r}: it has {', '.join(names)}")
+    if not wanted or len(set(wanted)) < len(wanted):
+        raise QueryError(
+            f"columns={list(wanted)} of {where}: name at least one column, and each one once"
+        )
+    return wanted
+
+
+def distinct_columns(
+    family: Family, values: Iterable[Offered], others: Iterable[Offered]
+) -> tuple[list[Offered], list[Offered]]:
+    """Return the columns of the key and of the value, with names unique among all columns."""
+    used = [offered.name for offered in others]
+    values = renamed(values, used, "value_")
+    return renamed(
+        columns_of_key(family), [*used, *(value.name for value in values)], "key_"
+    ), values
+
+
+def renamed(columns: Iterable[Offered], used_names: Sequence[str], prefix: str) -> list[Offered]:
+    """Return columns with unique names: a prefix is added to names that are used already."""
+    offered = list(columns)
+    names = column_names([column.name for column in offered], used_names, prefix)
+    return [column._replace(name=name) for column, name in zip(offered, names, strict=True)]
+
+
+def column_names(wanted: Sequence[str], used_names: Sequence[str], prefix: str) -> list[str]:
+    """Return unique names for columns: a prefix is added to names that are used already.
+
+    >>> column_names(["user", "value", "Value"], ["value"], "key_")
+    ['user', 'key_value', 'key_key_Value']
+    """
+    used = {name.lower() for name in used_names}
+    names = []
+    for name in wanted:
+        while name.lower() in used:
+            name = f"{prefix}{name}"
+        used.add(name.lower())
+        names.append(name)
+    return names
+
+
+def columns_of_key(family: Family) -> Iterator[Offered]:
+    """Yield the columns of the key; of operator state, the shard."""
+    if family.is_local:
+        yield plain_column("shard", pa.int32(), lambda parts: parts.shards)
+        return
+    for number, field in enumerate(family.operator.key):
+        yield Offered(field.name, partial(_key_column, family, number))
+
+
+def _key_column(family: Family, number: int, name: str) -> TableColumn:
+    schema = Schema.from_json(family.operator.key[number].type)
+    field = typed_field(name, family.key.columns[number], schema)
+    return TableColumn(field, lambda parts: parts.key_fields[number])
+
+
+def plain_column(name: str, type_: pa.DataType, array: Callable[[RowParts], pa.Array]) -> Offered:
+    """Return a column without metadata."""
+    return Offered(name, lambda final: TableColumn(pa.field(final, type_), array))
+
+
+def timer_columns() -> Iterator[Offered]:
+    """Yield the columns of timers."""
+    yield plain_column("timer", pa.string(), lambda parts: parts.timer_names)
+    yield plain_column("clock", pa.string(), lambda parts: parts.timer_clocks)
+
+
+def row_key_columns(family: Family, wide: bool) -> Iterator[Offered]:
+    """Yield the columns of the other parts of the row key: timers, times, map keys or positions."""
+    if family.name == TIMERS:
+        yield from timer_columns()
+    if family.name in (TIMERS, WAITING):
+        yield time_column()
+    if family.state is not None:
+        yield from place_columns(family.state, wide=wide)
+
+
+def time_column() -> Offered:
+    """Return the column of the times of timers and buffered records."""
+    return plain_column("at", TIMESTAMP, lambda parts: parts.times)
+
+
+def place_columns(state: StateRecord, *, wide: bool) -> Iterator[Offered]:
+    """Yield the column of map keys, or of the positions of list elements."""
+    if state.shape is RowShape.ELEMENTS:
+        yield plain_column("position", pa.int64(), lambda parts: parts.positions)
+    if state.shape is not RowShape.ENTRIES:
+        return
+    schema = Schema.from_json(state.types["key"])
+    column = packed_key_column(schema, wide=wide)
+
+    def array(parts: RowParts) -> pa.Array:
+        keys, ends = column.decode(parts.packed, parts.key_ends)
+        checked_ends(parts.packed, ends)
+        return keys
+
+    yield Offered("map_key", lambda name: TableColumn(typed_field(name, column, schema), array))
+
+
+def written_column(family: Family) -> Offered:
+    """Return the column of write times, moved by downtime that does not count; null for rows that
+    do not expire.
+    """
+    paused_us = 0 if family.state is None else family.state.paused_us
+    return plain_column(
+        "written", TIMESTAMP, lambda parts: instants(_later(parts.written, paused_us))
+    )
+
+
+def expires_column(family: Family) -> Offered:
+    """Return the column of deadlines; null for rows that do not expire."""
+    ttl = None if family.state is None else family.state.ttl
+    duration = 0
+    if family.state is not None and ttl is not None:
+        duration = min(ttl.duration_us + family.state.paused_us, MAX_MICROS - MIN_MICROS)
+
+    def array(parts: RowParts) -> pa.Array:
+        if ttl is None:
+            return pa.nulls(len(parts.rows.keys), TIMESTAMP)
+        return instants(_later(parts.written, duration))
+
+    return plain_column("expires", TIMESTAMP, array)
+
+
+def _of_stamps(family: Family) -> Iterator[Offered]:
+    if family.state is not None and family.state.ttl is not None:
+        yield written_column(family)
+        yield expires_column(family)
+
+
+def _later(written: Times, duration: int) -> Times:
+    """Return times plus a duration; times of permanent rows are unchanged."""
+    ends = np.clip(written, MIN_MICROS, MAX_MICROS) + duration
+    return np.where(np.abs(written) == PERMANENT, written, ends)

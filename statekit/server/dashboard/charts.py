@@ -254,7 +254,7 @@ def _range(values: Sequence[float], unit: Unit) -> tuple[float, float]:
     """Return the lowest and the highest value of the axis."""
     low, high = min(values, default=0), max(values, default=0)
     if unit == "instant":
-        pad = (high - low) * 0.1 or 1
+        pad = (high - low) * 0.1 or 60
         return low - pad, high + pad
     return min(0, low), high * 1.08 if high > 0 else 1
 

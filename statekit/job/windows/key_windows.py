@@ -37,24 +37,25 @@ class KeyWindows:
     value_of: Callable[[Any], Any]
     forgets_closed: bool
 
-    def add(self, record: Any, ctx: Any, windows: Any, *collected: Any) -> None:
-        """Add a record to its windows."""
-        self._put(record, ctx, windows, collected)
+    def adding(self) -> Callable[..., None]:
+        """Return the function that adds a record to its windows."""
+        put, value_of = self.rows.put, self.value_of
+
+        def add(record: Any, ctx: Any, windows: Any, *collected: Any) -> None:
+            if collected:
+                deque(self._storing((record,), ctx, collected), maxlen=0)
+            put(ctx, windows, value_of(record))
+
+        return add
 
     def add_and_fire(self, record: Any, ctx: Any, windows: Any, *collected: Any) -> list[Any]:
         """Add a record, and return the results of its windows so far."""
-        touched = self._put(record, ctx, windows, collected)
-        return [
-            self._result(ctx, window, _between(collected, window.start, window.end))
-            for window in touched
-        ]
-
-    def _put(
-        self, record: Any, ctx: Any, windows: Any, collected: Sequence[Any]
-    ) -> list[OpenWindow]:
         if collected:
             deque(self._storing((record,), ctx, collected), maxlen=0)
-        return self.rows.put(ctx, windows, self.value_of(record))
+        return [
+            self._result(ctx, window, _between(collected, window.start, window.end))
+            for window in self.rows.put(ctx, windows, self.value_of(record))
+        ]
 
     def add_all(self, records: Any, ctx: Any, windows: Any, *collected: Any) -> None:
         """Add all records of the key."""
@@ -88,8 +89,11 @@ class KeyWindows:
         Parameters:
             found: its elements, for each `Collect`.
         """
-        lists = [[[element for _, element in of]] for of in found]
-        values = (value for (value,) in self.values.results([window.held], lists))
+        if found or len(self.values.aggregates) > 1:
+            lists = [[[element for _, element in of]] for of in found]
+            values = [value for (value,) in self.values.results([window.held], lists)]
+        else:  # the row has the accumulator itself
+            values = [self.values.functions.result(window.held)]
         return self.make(*key_fields(ctx.key), window.start, window.end, *values)
 
     def _forget(

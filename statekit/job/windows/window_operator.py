@@ -268,7 +268,7 @@ class Windowing:
         elif traits.takes_parts:
             declared = declare(of_key.add_all, name, {"records": _ITERATOR[cls], **hints})
         else:
-            add = of_key.add_and_fire if self._at_change else of_key.add
+            add = of_key.add_and_fire if self._at_change else of_key.adding()
             declared = declare(add, name, {"record": cls, **hints})
         process = self._decorate(declared).with_traits(traits)
         callbacks = {

@@ -11,13 +11,14 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # Tests start hundreds of processes, and without bytecode each compiles the whole package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-serve test test-seed test-slow durations check bench soak clean java
+.PHONY: help demo demo-serve test test-seed test-slow test-steady durations check bench soak clean java
 
 help:
 	@echo "make demo       install into $(VENV) and run the demo on real data"
 	@echo "make demo-serve the same data as a live stream, with the dashboard, until Ctrl-C"
 	@echo "make test       install and run the tests"
 	@echo "make test-slow  the tests that kill processes, fuzz and compare with Spark's own engine"
+	@echo "make test-steady the fast tests 20 times, beside four busy processes; hours"
 	@echo "make durations  all tests, and how long each takes: long ones are in make test-slow"
 	@echo "make check      ruff, mypy and the layer test"
 	@echo "make bench      the benchmarks, against peers in the same run; tables and plots in docs/benchmarks"
@@ -65,6 +66,9 @@ test-seed: $(DEV)
 
 test-slow: $(DEV) java
 	$(PYTEST) -m slow --deselect $(SEEDED)
+
+test-steady: $(DEV) java
+	$(BIN)/python -m tests.steady
 
 # Run it where little else runs: which tests are slow ones follows from it.
 durations: $(DEV) java

@@ -50,7 +50,7 @@ from statekit.spark.frames.plan import (
     reader_of,
     slots_of,
 )
-from statekit.spark.frames.shared_reads import StreamColumns, grouped, shared_rows
+from statekit.spark.frames.shared_reads import StreamColumns, shared_rows, with_one_read
 from statekit.spark.session import warn_of_settings
 from statekit.spark.worker.commit_records import Reports
 from statekit.spark.worker.pickling import Pickled, PickledBases, pickled_operator
@@ -285,7 +285,7 @@ class EpochRunner:
             selected = [stream for stream in selected if stream not in of_sources]
             if of_sources:
                 rows.append(shared_rows(inputs.whole, of_sources, is_merged=True))
-        for together in grouped(selected):
+        for together in with_one_read(selected):
             rows.append(shared_rows(streams[together[0].base], together, is_merged=False))
         return rows
 

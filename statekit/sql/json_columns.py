@@ -32,7 +32,7 @@ def with_json(schema: pa.Schema, relation: duckdb.DuckDBPyRelation) -> duckdb.Du
     """
     columns = []
     for field, type_ in zip(schema, relation.types, strict=True):
-        name = quoted(field.name)
+        name = sql_name(field.name)
         wanted = _type_text(field, type_)
         columns.append(name if wanted == str(type_) else f"cast({name} as {wanted}) as {name}")
     return relation.project(", ".join(columns))
@@ -50,7 +50,7 @@ def _type_text(field: pa.Field, type_: duckdb.sqltypes.DuckDBPyType) -> str:
         return f"{texts[0]}[]"
     if type_.id == "map":
         return f"MAP({', '.join(texts)})"
-    fields = (f"{quoted(part.name)} {text}" for part, text in zip(parts, texts, strict=True))
+    fields = (f"{sql_name(part.name)} {text}" for part, text in zip(parts, texts, strict=True))
     return f"STRUCT({', '.join(fields)})"
 
 
@@ -146,6 +146,6 @@ def _durations(column: pa.Array) -> Iterator[pa.Array]:
             yield from _durations(column.field(number))
 
 
-def quoted(name: str) -> str:
+def sql_name(name: str) -> str:
     """Return a name in quotes, since it may be an SQL keyword."""
     return '"' + name.replace('"', '""') + '"'

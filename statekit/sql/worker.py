@@ -29,7 +29,7 @@ from statekit.sql.json_columns import (
     arrays_in,
     checked_durations,
     marked_result,
-    quoted,
+    sql_name,
     with_json,
 )
 from statekit.sql.pushdown import key_of
@@ -128,11 +128,11 @@ def _add_states(
         shown = pa.RecordBatchReader.from_batches(rows.schema, checked_durations(rows))
         export(shown, path, "parquet")
         arrays |= arrays_in(rows.schema)
-        database.execute(f"create schema if not exists {quoted(operator)}")
+        database.execute(f"create schema if not exists {sql_name(operator)}")
         name = f"rows of {operator}.{state}"
         database.register(name, ds.dataset(path, format="parquet"))
-        columns = with_json(rows.schema, database.table(quoted(name)))
-        view = f"{quoted(operator)}.{quoted(state)}"
+        columns = with_json(rows.schema, database.table(sql_name(name)))
+        view = f"{sql_name(operator)}.{sql_name(state)}"
         database.execute(f"create view {view} as {columns.sql_query()}")
     return arrays
 

@@ -10,12 +10,12 @@ import sys
 from typing import cast
 
 from statekit.errors import StatekitError
+from statekit.testing import check
 from statekit.testing.counterexamples import Depth
 from tests.mutation.cases import Case
 from tests.mutation.right_functions import RIGHT
 from tests.mutation.wrong_memory import WRONG as WRONG_MEMORY
 from tests.mutation.wrong_results import WRONG as WRONG_RESULTS
-from tests.oracles.check import check
 
 CASES = {each.name: each for each in (*WRONG_MEMORY, *WRONG_RESULTS, *RIGHT)}
 

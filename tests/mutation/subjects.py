@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 from pydantic import Field
 
 import statekit as sk
+from statekit.testing import check
 from statekit.testing.counterexamples import Depth
-from tests.oracles.check import check
 
 Small = Annotated[int, Field(ge=0, le=4)]
 

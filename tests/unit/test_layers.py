@@ -65,6 +65,7 @@ RANKS = [
     "testing/drivers",
     "testing",
     "testing/runs",
+    "testing/oracles",
     "testing/checks",
     "testing/sinks",
     "demo",

@@ -53,7 +53,7 @@ def itself(value: Any) -> Any:
     return value
 
 
-def nothing(*_: object) -> None:
+def no_value(*_: object) -> None:
     """Return None: the accumulator of no values, or of elements that are rows of their own."""
     return
 

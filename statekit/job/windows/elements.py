@@ -34,7 +34,7 @@ Found = list[tuple[tuple[dt.datetime, int], Any]]
 """Pairs of event time and number, each with an element."""
 
 
-def hints_of(element_types: Sequence[Any]) -> dict[str, Any]:
+def element_hints(element_types: Sequence[Any]) -> dict[str, Any]:
     """Return the annotations of the states of some `Collect`, two for each: the first has no number
     in its names.
     """

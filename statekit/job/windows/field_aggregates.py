@@ -18,7 +18,7 @@ from statekit.job.windows.accumulation import (
     adding_pairs,
     combining,
     itself,
-    nothing,
+    no_value,
     quotient,
     reducer,
     skipping_none,
@@ -126,7 +126,7 @@ class _OfField(FieldAggregate):
             state=Annotated[_REDUCING[kind], reducer(self.verb, kind)],
             accumulator=Optional[annotation],  # noqa: UP045
             result=annotation,
-            functions=Aggregate(nothing, add, itself, add),
+            functions=Aggregate(no_value, add, itself, add),
             value_of=results.getter(self.field),
         )
 
@@ -172,7 +172,7 @@ class Mean(FieldAggregate):
         mean = float if kind in (int, float) else kind
         _, is_optional, _ = peel(results.annotation(self.field))
         add = skipping_none(adding_pairs(combining("sum", kind)))
-        functions: Aggregate[Any, Any, Any] = Aggregate(nothing, add, quotient, add)
+        functions: Aggregate[Any, Any, Any] = Aggregate(no_value, add, quotient, add)
 
         def value_of(record: Any) -> Any:
             value = get(record)
@@ -331,6 +331,6 @@ class Collect(FieldAggregate):
         element, get = results.annotated(self.field)
         if self.field is not None:
             element = without_none(element)
-        ended: Aggregate[Any, None, None] = Aggregate(nothing, nothing, itself, nothing)
+        ended: Aggregate[Any, None, None] = Aggregate(no_value, no_value, itself, no_value)
         listed = GenericAlias(list, (element,))
         return Accumulation(ListState[element], None, listed, ended, get, element=element)  # type: ignore[valid-type]

@@ -11,7 +11,7 @@ from statekit.functions.process import NOTHING_RENAMED, Process, Traits, process
 from statekit.functions.signature import declare
 from statekit.job.windows.aggregation import check_aggregates
 from statekit.job.windows.definitions import Session, Window
-from statekit.job.windows.elements import add_elements, hints_of, pairs
+from statekit.job.windows.elements import add_elements, element_hints, pairs
 from statekit.job.windows.field_aggregates import FieldAggregate
 from statekit.job.windows.key_windows import KeyWindows, Rows
 from statekit.job.windows.made_of import WindowedResult
@@ -188,7 +188,7 @@ class Windowing:
             fires=None if due is None else due.fire,
             made_of=made_of,
         )
-        states = {"windows": _MAP[dt.datetime, stored], **hints_of(values.element_types)}
+        states = {"windows": _MAP[dt.datetime, stored], **element_hints(values.element_types)}
         hints = {"ctx": Context, **states, "return": _ITERATOR[output]}
         value_of = values.value_of if combiner is None else values.value_of_row(combiner)
         forgets_closed = "forget" not in self._deadlines.leads

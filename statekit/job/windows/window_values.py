@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 from statekit.functions.field_names import Renaming
-from statekit.job.windows.accumulation import Accumulation, itself, nothing
+from statekit.job.windows.accumulation import Accumulation, itself, no_value
 from statekit.job.windows.aggregation import Added, added_by
 from statekit.job.windows.field_aggregates import FieldAggregate
 from statekit.records.preaggregate import Combiner
@@ -144,7 +144,7 @@ def _together(functions: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]
 def _of_tuples(of_each: Sequence[Aggregate[Any, Any, Any]]) -> Aggregate[Any, Any, Any]:
     """Return the functions of aggregates on tuples of accumulators; on None if there are none."""
     if not of_each:
-        return Aggregate(nothing, nothing, itself, nothing)
+        return Aggregate(no_value, no_value, itself, no_value)
     creates, adds = [of.create for of in of_each], [of.add for of in of_each]
     merges = [of.merge for of in of_each]
 

@@ -35,7 +35,7 @@ _STEPS_S = (
 _DAY_S, _MONTH_S = 86_400, 2_592_000
 
 
-def instant_text(value: float | None) -> str:
+def _time_text(value: float | None) -> str:
     """Return the time of an instant in seconds since 1970."""
     return time(None) if value is None else time(_moment(value).isoformat())
 
@@ -44,7 +44,7 @@ TEXTS: dict[Unit, Callable[[float | None], str]] = {
     "count": short_count,
     "bytes": size,
     "seconds": duration,
-    "instant": instant_text,
+    "instant": _time_text,
 }
 """The text of a value, by its unit."""
 
@@ -145,7 +145,7 @@ def chart(
     area = _area(found[0].path) if len(found) == 1 else ""
     margin = round(max((len(each.text) for each in top), default=1) * _CHARACTER) + 12
     left = _time_labels(x) if is_time else _number_labels(x)
-    last_x = NONE if not x else instant_text(x[-1]) if is_time else str(_plain(x[-1]))
+    last_x = NONE if not x else _time_text(x[-1]) if is_time else str(_plain(x[-1]))
     label = f"{title}, last values: {last}"
     at = "|".join(_steps_ms(x) if is_time else [str(_plain(each)) for each in x])
     return Chart(title, label, found, area, x_name, at, last_x, is_time, left, top, margin)

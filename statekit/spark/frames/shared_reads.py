@@ -50,7 +50,7 @@ class StreamColumns:
         return cls(stream, tuple(selections), columns)
 
 
-def grouped(streams: Sequence[StreamColumns]) -> Iterator[list[StreamColumns]]:
+def with_one_read(streams: Sequence[StreamColumns]) -> Iterator[list[StreamColumns]]:
     """Yield groups of streams with the same base."""
     for base in dict.fromkeys(stream.base for stream in streams):
         yield [stream for stream in streams if stream.base == base]

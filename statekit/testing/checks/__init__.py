@@ -1,4 +1,4 @@
 """Checks of functions and jobs, and the search for the smallest input that fails.
 
-May import `testing/runs` and whatever that may import.
+May import `testing/oracles` and whatever that may import.
 """

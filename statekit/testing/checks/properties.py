@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import NonNegativeInt, PositiveInt
 
+from statekit.checkpoint.repository import Repository
 from statekit.errors import StatekitError, StateTypeError
 from statekit.functions.process import Process
 from statekit.shown import shown
 from statekit.testing.faults import Fault, safe_faults
-from statekit.testing.runs.against_model import differs_from_model, forgets_changes, is_modelled
+from statekit.testing.oracles.against_model import differs_from_model, forgets_changes, is_modelled
 from statekit.testing.runs.comparison import in_any_order, in_total
 from statekit.testing.runs.growth import grows_without_end
 from statekit.testing.runs.observed import Observed
@@ -41,6 +42,16 @@ from statekit.testing.checks.disturbed import (
     with_faults,
 )
 from statekit.testing.checks.property import Property, RunDifference, alone, compared
+from statekit.testing.checks.several_hosts import (
+    Moves,
+    Together,
+    hosts,
+    on_several_hosts,
+    together,
+    with_all_together,
+)
+from statekit.testing.drivers.job_harness import JobHarness
+from statekit.testing.oracles.read_back import FollowedReplica, misread
 
 # --------------------------------------------------------------------------------------- one alone
 
@@ -85,6 +96,25 @@ def _plain(subject: Subject, history: History, _: None) -> RunDifference | None:
     if (why := _if_modelled(subject)) is not None:
         raise StateTypeError(f"{subject.name} {why}: leave 'plain Python' out of holds=")
     return _beside(differs_from_model(subject, history), "one shard in memory", "plain Python")
+
+
+def _queries(subject: Subject, history: History, _: None) -> RunDifference | None:
+    repository = Repository.in_memory()
+    harness = subject.harness(1, "memory", repository)
+    replica = FollowedReplica(subject.job, repository)
+
+    def disturb(harness: JobHarness, number: int) -> JobHarness:
+        if 0 < number <= len(history):
+            replica.follow(harness.contents())
+        return harness
+
+    try:
+        observed = subject.plain_run(history, disturb, harness=harness)
+    finally:
+        replica.close()
+    if observed is None:
+        return None
+    return alone(replica.misread or misread(subject.job, repository, observed.contents), observed)
 
 
 def _in_place(subject: Subject, history: History, _: None) -> RunDifference | None:
@@ -186,7 +216,7 @@ def _if_ordered(subject: Subject) -> str | None:
 def _if_modelled(subject: Subject) -> str | None:
     if is_modelled(subject.job):
         return None
-    return "has no process function with a key and without operator state"
+    return "has operators without a key or with operator state, which plain Python has no model of"
 
 
 # --------------------------------------------------------------------------------------- the list
@@ -344,6 +374,24 @@ PROPERTIES: tuple[Property, ...] = (
         takes=list[Fault],
     ),
     Property(
+        "hosts",
+        "Results depend on which host runs a shard: a local copy is stale",
+        always,
+        hosts,
+        compared(on_several_hosts, lambda moves: f"two hosts: {moves}"),
+        takes=Moves,
+        share=0.1,
+    ),
+    Property(
+        "together",
+        "Results are other ones after errors of a store or a disk, with other shards and hosts",
+        always,
+        together,
+        compared(with_all_together, lambda drawn: f"all together: {drawn}", in_any_order),
+        takes=Together,
+        share=0.1,
+    ),
+    Property(
         "processes",
         "Each worker process has other results: they depend on what a process keeps outside of the "
         "states, random numbers, the clock or the time zone of the computer, hash(), or the order "
@@ -353,6 +401,14 @@ PROPERTIES: tuple[Property, ...] = (
         processes,
         share=0.4,
         is_confirmed=False,
+    ),
+    Property(
+        "queries",
+        "What queries and SQL read of a checkpoint is not what the function has",
+        always,
+        nothing,
+        _queries,
+        share=0.1,
     ),
     Property(
         "disk",

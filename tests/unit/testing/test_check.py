@@ -467,7 +467,7 @@ def flushed(timer: sk.Timer, held: sk.ValueState[list[int]]) -> Iterator[int]:
 
 
 def test_an_empty_list_in_a_value_state_is_a_value() -> None:
-    check(reset, holds=["leftovers", "plain Python"], depth="quick")
+    check(reset, holds=["leftovers", "queries", "plain Python"], depth="quick")
 
 
 class Row(NamedTuple):
@@ -569,6 +569,18 @@ def test_records_keep_their_order_if_what_they_become_may_not_be_asked() -> None
 )
 def test_what_is_right_passes(given: Process[Any, Any, Any] | sk.Stream[Any] | sk.Job) -> None:
     check(given, depth="quick")
+
+
+@pytest.mark.parametrize("kind", ["windows", "sessions", "aggregates"])
+def test_operators_of_several_key_fields_that_are_not_the_first_ones_pass(kind: str) -> None:
+    job = sk.Job("shop")
+    orders, key = job.source("orders", Order), ("customer", "cents")
+    if kind == "aggregates":
+        orders.aggregate(key=key, orders=sk.Count()).sink("counts")
+    else:
+        window = sk.session("10 s") if kind == "sessions" else sk.tumbling("10 s")
+        orders.window(window, **{**IN_TIME, "key": key}).count(name="counts").sink("counts")
+    check(job, depth="quick", holds=["plain Python"])
 
 
 def test_timers_are_compared_also_if_the_last_records_advance_event_time_beyond_the_first() -> None:

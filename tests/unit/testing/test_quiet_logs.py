@@ -11,8 +11,8 @@ from typing import NamedTuple
 import pytest
 
 import statekit as sk
+from statekit.testing import check
 from statekit.testing.runs.quiet_logs import quiet_logs
-from tests.oracles.check import check as check_with_oracles
 
 DISTURBED = logging.getLogger("statekit.base_keeping")
 OWN = logging.getLogger("shop")
@@ -44,7 +44,7 @@ def test_a_check_shows_the_log_of_the_user_alone_also_of_other_processes() -> No
 
 
 def test_the_log_is_shown_again_after_a_check(caplog: pytest.LogCaptureFixture) -> None:
-    check_with_oracles(logged, holds=["hosts"], examples=1)
+    check(logged, holds=["hosts"], examples=1)
     assert DISTURBED.name not in {record.name for record in caplog.records}
     DISTURBED.warning("a base is dropped")
     assert "a base is dropped" in caplog.text

@@ -15,9 +15,9 @@ from statekit.kv.layouts import OneValue
 from statekit.query.rows.reader import CheckpointReader
 from statekit.records.record_order import CompleteOrder
 from statekit.state import redistribution
+from statekit.testing import check
 from statekit.testing.checks.redistribution import wrong_pieces
 from statekit.working_copy import copies
-from tests.oracles.check import OWN, check
 from tests.support import kv_model
 from tests.support.effort import SOAK
 
@@ -188,7 +188,7 @@ def test_operators_of_several_key_fields_that_are_not_the_first_ones_pass(kind: 
     check(job_of(counted), holds=["plain Python"], depth="quick")
 
 
-@pytest.mark.parametrize("name", [each.name for each in OWN])
+@pytest.mark.parametrize("name", ["hosts", "together", "queries"])
 def test_readers_and_hosts_see_what_the_functions_have(name: str) -> None:
     for given in (two_inputs(), smallest):
         check(given, holds=[name], examples=30)

@@ -14,15 +14,15 @@ from statekit.job.windows.made_of import AggregatedFields, WindowedResult
 from statekit.kv.store_operator import StoredOperations
 from statekit.testing.drivers.driver import EpochContents
 from statekit.testing.drivers.job_harness import JobHarness, timed_readers
+from statekit.testing.oracles.aggregate_model import AggregateModel
+from statekit.testing.oracles.function_models import FunctionModels
+from statekit.testing.oracles.store_model import StoreModel
+from statekit.testing.oracles.watermark_model import WatermarkModel
+from statekit.testing.oracles.window_model import WindowModel
 from statekit.testing.process_model import KeyModel, ProcessModel
-from statekit.testing.runs.against_model import FunctionModels
 from statekit.testing.runs.observed import Step
 from statekit.timestamp import MAX_MICROS, datetime_to_micros, micros_to_datetime
 from statekit.watermark import BEGINNING
-from tests.oracles.aggregate_model import AggregateModel
-from tests.oracles.store_model import StoreModel
-from tests.oracles.watermark_model import WatermarkModel
-from tests.oracles.window_model import WindowModel
 
 OtherModel = WindowModel | AggregateModel
 

@@ -12,8 +12,8 @@ from statekit.job.windows.field_aggregates import Collect
 from statekit.job.windows.made_of import WindowedResult
 from statekit.keygroup import key_fields
 from statekit.records.value_order import order_of_value
+from statekit.testing.oracles.aggregate_model import result_of
 from statekit.timestamp import MAX_MICROS, MIN_MICROS, micros_to_datetime, timedelta_to_micros
-from tests.oracles.aggregate_model import result_of
 
 
 class _Timed(NamedTuple):

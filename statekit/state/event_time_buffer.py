@@ -147,8 +147,8 @@ class EventTimeBuffer:
         row = prefix[:2] + sortable_micros(time) + prefix[2:] + content + position
         self._bytes_added += self.batch.put(WAITING, row, b"")
         self._rows_added += 1
-        if time > self._now:
-            self.wakes_at("event", time)
+        # Also for the first instant, which the clamped time of the epoch has reached already.
+        self.wakes_at("event", time)
 
     @property
     def added(self) -> StateSize:

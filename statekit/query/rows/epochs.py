@@ -192,9 +192,9 @@ class EpochReader:
         if job is None:
             with still_kept(self.repository, epoch, QueryError):
                 data = self.repository.read(ref.path)
+            job = JobFile.from_bytes(data, self.repository.at(ref.path))
             if checksum_of(data) != ref.checksum:
                 raise replaced(self.repository, epoch)
-            job = JobFile.from_bytes(data, self.repository.at(ref.path))
             self._job_files[ref.checksum] = job
         return job
 

@@ -268,7 +268,7 @@ def test_invalid_arguments_are_refused(spark: SparkSession) -> None:
     refused("an instance of a subclass", processor=Sums)
     refused("there are append, update and complete", output_mode="other")
     refused("choose none, processingTime or eventTime", time_mode="Some")
-    refused("as a StructType or a text", output_schema=5)
+    refused("is no schema: give a StructType", output_schema=5)
     refused("grouped frame", initial_state=df)
     refused("is grouped by .'bigint'., and rows by .'string'.", initial_state=df.groupBy("n"))
     refused("the outputs have no such column", event_time_column="nope")

@@ -337,3 +337,19 @@ def test_buffered_records_read_as_a_type_with_more_fields(tmp_path: Path) -> Non
     first = event("a", 1)
     assert run(Event, [first], drain=False) == []
     assert run(More, [first], drain=True) == [More("a", first.at, float(first.value))]
+
+
+@sk.process(key="key", event_time="at", lateness=dt.timedelta(seconds=LATENESS), ordered=True)
+def passed_on(event: Event) -> Iterator[str]:
+    yield event.key
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize("others", [[], [event("b", 100)]])
+def test_a_record_at_the_first_instant_of_all_is_handled(
+    parallelism: int, others: list[Event]
+) -> None:
+    first = Event("a", dt.datetime.min.replace(tzinfo=dt.UTC), 1)
+    harness = Harness(passed_on, parallelism)
+    emitted = harness.send(first, *others) + harness.send() + harness.advance_watermark(at(200))
+    assert sorted(emitted) == sorted(["a", *(other.key for other in others)])

@@ -36,7 +36,7 @@ def test_the_demo_serves_live_numbers_and_leaves_no_process(
             epochs.add(_epoch(address))
             assert demo.poll() is None, log.read_text()
         assert httpx.get(f"{address}/fleet/aggregate_by_airport/turnarounds/JFK").json()["value"]
-        assert "statekit" in httpx.get(address).text
+        assert "statekit" in httpx.get(address, follow_redirects=True).text
         started = psutil.Process(demo.pid).children(recursive=True)
         demo.send_signal(ending)
         demo.wait(LIMIT_S)

@@ -21,6 +21,7 @@ from typing import Any
 
 from statekit.backend.interface import MemoryBackend
 from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.manifest_pages import ManifestPages
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.restore_plan import apply_plan
 from statekit.maintenance.verify.verify import verify
@@ -260,7 +261,7 @@ class Cycles:
     # ------------------------------------------------------------------------------ checks
 
     def _check(self) -> None:
-        repository = Repository(self._home / "checkpoint")
+        repository, pages = Repository(self._home / "checkpoint"), ManifestPages()
         epochs = repository.epochs()
         acknowledged, published = self._acknowledged(), self._published()
         found = self._all_manifests()
@@ -270,7 +271,7 @@ class Cycles:
         for epoch in made:
             if epoch not in self._manifests:
                 data = found[epoch].read_bytes()
-                manifest = EpochManifest.from_bytes(data, str(found[epoch]))
+                manifest, _ = pages.parsed(repository, str(found[epoch]), data, gaps=True)
                 self._manifests[epoch] = manifest
                 self._advance(manifest, published.get(epoch, []))
         assert made == list(range(len(made))), "a number was left out"

@@ -21,9 +21,11 @@ import statekit as sk
 from statekit.checkpoint import rollback
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.leases.reader_lease import ReaderLease
+from statekit.checkpoint.manifest_pages import ManifestPages
 from statekit.checkpoint.object_store import FilePage, Objects, StoreOptions
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.shard_pages import PAGE_LIMITS
 from statekit.errors import (
     CorruptCheckpointError,
     FencedError,
@@ -295,8 +297,9 @@ def test_the_command_line_takes_urls(s3: str) -> None:
 
 
 def test_an_epoch_costs_a_few_requests_however_many_there_were(
-    proxy: FaultyProxy, s3: str, tmp_path: Path
+    proxy: FaultyProxy, s3: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ManifestPages, "limits", PAGE_LIMITS)
     counts = []
 
     def counted(records: object, epoch: int) -> None:

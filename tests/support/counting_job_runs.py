@@ -28,6 +28,7 @@ from tests.support.counting_job import (
     entries,
     tally_job,
 )
+from tests.support.timeouts import PATIENCE_S
 
 __all__ = [
     "EAGER",
@@ -73,7 +74,7 @@ def advance(made: LocalRunner, epochs: int = 1, count: int = COUNT, keys: int = 
 
 def uploaded() -> None:
     """Let all uploads come to their end."""
-    assert uploader().drain(60)
+    assert uploader().drain(PATIENCE_S), "uploads of this or an earlier test do not end"
 
 
 def last_of(root: Path) -> EpochManifest:

@@ -68,7 +68,7 @@ test-slow: $(DEV) java
 	$(PYTEST) -m slow --deselect $(SEEDED)
 
 test-steady: $(DEV) java
-	$(BIN)/python -m tests.steady
+	$(BIN)/python -m tests.steady $(PYTEST) -m "not slow"
 
 # Run it where little else runs: which tests are slow ones follows from it.
 durations: $(DEV) java

@@ -1,4 +1,4 @@
-"""Partial aggregates: what is computed of some records of a key, and merged later."""
+"""Partial aggregates: results of some records of a key, which are merged later."""
 
 from __future__ import annotations
 

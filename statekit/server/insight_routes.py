@@ -83,7 +83,7 @@ async def epochs(call: RouteCall, asked: _EpochsParameters) -> Response:
 def epoch_items(
     may_read: MayRead, view: View, facts: Iterable[EpochFacts], sized: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return what a token may read of the facts of epochs.
+    """Return the facts of epochs that a token may read.
 
     Parameters:
         sized: the operator whose states' sizes are added.
@@ -145,7 +145,7 @@ async def shards(call: RouteCall, asked: _ShardsParameters) -> Response:
 def shard_items(
     call: RouteCall, view: View, operator: str, state: str | None
 ) -> list[dict[str, Any]]:
-    """Return what a token may read of the shards of an operator.
+    """Return the shards of an operator, with the sizes that a token may read.
 
     Parameters:
         state: the state whose rows and bytes are returned; None for all that it may read.
@@ -225,7 +225,7 @@ async def everything_of_key(call: RouteCall, asked: _KeyParameters) -> Response:
 
 
 async def states_of_key(call: RouteCall, view: View, operator: str, data: Any) -> dict[str, Any]:
-    """Return what a token may read of the states and timers of a key.
+    """Return the states and timers of a key that a token may read.
 
     Parameters:
         data: the key, as JSON-able data.

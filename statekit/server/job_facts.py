@@ -28,7 +28,7 @@ _LAG_MAX_S = 90 * 86_400
 _LINES_MAX = 6
 
 Epoch = dict[str, Any]
-"""What a token may read of the facts of an epoch, as in the answer of `/epochs`."""
+"""The facts of an epoch that a token may read, as in the answer of `/epochs`."""
 
 
 def seconds_of(text: str) -> float:

@@ -41,13 +41,13 @@ PROBLEMS: dict[int, tuple[str, tuple[str, ...]]] = {
         ),
     ),
 }
-"""What each status of a problem means, and its kinds."""
+"""The meaning of each status of a problem, and its kinds."""
 
 _logger = logging.getLogger("statekit.server")
 
 
 class ProblemBody(TypedDict):
-    """What a client gets in place of an answer (RFC 9457)."""
+    """The body of a problem, which a client gets in place of an answer (RFC 9457)."""
 
     type: Literal["about:blank"]
     title: str

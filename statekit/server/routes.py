@@ -40,7 +40,7 @@ routes = RouteTable()
 
 
 class ServerStatus(TypedDict):
-    """Whether a server runs, and whether its disk is full."""
+    """The status of a server that runs: also whether its disk is full."""
 
     status: Literal["ok", "disk_full"]
 

@@ -86,7 +86,7 @@ InstantText = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
 
 class Facts(TypedDict):
-    """What an answer is of."""
+    """The epoch of an answer."""
 
     epoch: Annotated[Count, Field(description="The epoch that the answer is of.")]
     manifest: Annotated[

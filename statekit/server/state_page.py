@@ -25,7 +25,7 @@ _TABS = {"keys": "Keys", "live": "Live", "growth": "Growth", "skew": "Skew", "re
 
 
 class StateAsked(NamedTuple):
-    """What a request asks for.
+    """The parameters of a request for the page.
 
     Parameters:
         view: the name of a tab; None for the first.

@@ -426,18 +426,21 @@ def query_over(
     runner: EpochRunner,
     options: StartOptions,
     endpoint: Endpoint | None,
+    *,
+    is_streaming: bool,
 ) -> Query:
     """Start a job over streaming frames, or run it over static ones. Return its query.
 
     Parameters:
-        inputs: the frames, either all streaming or all static.
+        inputs: the frames.
         coordinator: of the checkpoint.
         runner: runs one epoch.
         options: of the start.
         endpoint: serves the metrics; None for none. A stream closes it when it ends.
+        is_streaming: whether all frames are streaming; if not, all are static.
     """
     query = Query(coordinator, runner, options, endpoint)
-    if any(df.isStreaming for df in inputs.values()):
+    if is_streaming:
         query._start_stream(inputs)
     else:
         query._run_bounded(inputs, drain=options.drain is not False)

@@ -87,7 +87,9 @@ def start_query(
         runner = EpochRunner(coordinator, sinks, options, first_inputs or {}, spark.sparkContext)
         if is_streaming:
             check_sparks_part(coordinator)
-        query = query_over(inputs, coordinator, runner, options, endpoint)
+        query = query_over(
+            inputs, coordinator, runner, options, endpoint, is_streaming=is_streaming
+        )
         if is_streaming:
             opened.pop_all()  # the query closes the endpoint when the stream ends
     return query

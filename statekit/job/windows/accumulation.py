@@ -1,4 +1,4 @@
-"""What an aggregate keeps of the records of a key or window, and how values are added to it."""
+"""Accumulators of aggregates, by key or by window, and the functions that add values to them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def first_column(*columns: Sequence[Any]) -> Sequence[Any]:
 
 
 class Accumulation(NamedTuple):
-    """An aggregate of records of one type: what it keeps, and how.
+    """An aggregate of records of one type: its accumulator and its functions.
 
     Parameters:
         state: the annotation of the state that keeps it by key, without windows.

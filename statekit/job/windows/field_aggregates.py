@@ -62,7 +62,7 @@ class FieldAggregate(ABC):
 
     @abstractmethod
     def accumulation(self, results: ResultRecords) -> Accumulation:
-        """Return what the aggregate keeps of the records of an operator.
+        """Return the accumulator and the functions for the records of an operator.
 
         Raises:
             StateTypeError: there is no such aggregate of them.

@@ -71,11 +71,16 @@ def rescale_offline(
         return Rescaled(last, last)
     check_at_rest(repository, last)
     planned = redistributed(repository, last, planned, stored.operators, specs)
-    local = {op.name: [s.name for s in op.states if s.is_local] for op in stored.operators}
+    local = {
+        operator.name: states
+        for operator in stored.operators
+        if (states := [state.name for state in operator.states if state.is_local])
+    }
     files, size = _verified(repository, last, progress)
     for name, operator in last.operators.items():
         _check_layout(name, operator, planned.operators[name], local.get(name, []))
-        _check_redistributed(repository, name, last, planned, local.get(name, []))
+        if name in local:
+            _check_redistributed(repository, name, last, planned, local[name])
     check_at_rest(repository, last)  # verifying takes its time
     after = planned.model_copy(update={"writer": unique_id(), "committed_at_us": now_us()})
     repository.commit(after)
@@ -123,9 +128,10 @@ def _verified(repository: Repository, last: EpochManifest, progress: Progress) -
         StorageError: the store did not return a file.
     """
     verification = verify(repository, epoch=last.epoch, rows=False, progress=progress)
-    for finding in verification.findings:
-        error = StorageError if finding.kind == "unreadable" else CorruptCheckpointError
-        raise error(f"{finding.what}. The parallelism was not changed")
+    if verification.findings:
+        first = verification.findings[0]
+        error = StorageError if first.kind == "unreadable" else CorruptCheckpointError
+        raise error(f"{first.what}. The parallelism was not changed")
     return verification.files, verification.bytes
 
 

@@ -1,4 +1,4 @@
-"""Dashboard: what the pages show, as HTML and SVG. The routes that read the data are beside it.
+"""The pages of the dashboard as HTML and SVG. The routes that read the data are beside it.
 
 `templates` has one Jinja2 template per page, and `assets` the style, the script and the logo.
 

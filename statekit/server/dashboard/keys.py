@@ -31,7 +31,7 @@ def part_type(field: Field) -> str:
 
 
 def hint(field: Field) -> str:
-    """Return an example of what to type."""
+    """Return an example of a value to type."""
     kind = _kind(field)
     return _HINTS.get(kind, kind)
 

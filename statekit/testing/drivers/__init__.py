@@ -1,4 +1,4 @@
-"""Harnesses, and what they are made of: they run epochs of a job in this process or in others.
+"""Harnesses and their parts: they run epochs of a job in this process or in others.
 
 May import `runtime` and whatever that may import.
 """

@@ -1,4 +1,4 @@
-"""Models of operators in plain Python, and readers of a checkpoint: what a run is compared with.
+"""Oracles of a run: models of operators in plain Python, and readers of its checkpoint.
 
 May import `testing/runs` and whatever that may import.
 """

@@ -1,4 +1,4 @@
-"""Epochs of a run, and what it emits and stores."""
+"""Epochs of a run, with its emitted records and its stored values."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from statekit.shown import shown, shown_text, type_name
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 
 Check = Callable[[list[Any]], None]
-Convert = Callable[[list[Any]], list[Any]]
+MakeArray = Callable[[list[Any]], Any]
 
 UTC_TIME = pa.timestamp("us", "UTC")
 
@@ -43,10 +43,8 @@ class OutputColumn:
     """The Arrow type; None if there is none, for the reason in `problem`."""
     problem: str = ""
     nullable: bool = False
-    to_arrow: Convert | None = None
-    """Converts values (nulls included) to objects that pyarrow stores; None if they already are."""
-    make_array: Callable[[list[Any]], Any] | None = None
-    """A faster function than `pa.array`."""
+    make_array: MakeArray | None = None
+    """Returns the array of checked values (nulls included); None if `pa.array` takes them."""
     exact_types: frozenset[type] = frozenset()
     """Values of exactly these types are read back unchanged, unless `all_exact` returns False."""
     all_exact: Callable[[list[Any]], bool] | None = None
@@ -58,16 +56,12 @@ class OutputColumn:
             return False
         return self.all_exact is None or self.all_exact(values)
 
-    def converted(self, values: list[Any]) -> list[Any]:
-        """Convert checked values to objects that pyarrow stores."""
-        return values if self.to_arrow is None else self.to_arrow(values)
-
     def build(self, values: list[Any]) -> Any:
         """Return the Arrow array of checked values."""
         try:
             if self.make_array is not None:
                 return self.make_array(values)
-            return pa.array(self.converted(values), self.arrow)
+            return pa.array(values, self.arrow)
         except (pa.ArrowException, ArithmeticError, ValueError, TypeError) as error:
             value = f" {shown(values[0])}" if len(values) == 1 else ""
             raise ValueMismatch(
@@ -118,7 +112,9 @@ def _as_floats(values: list[Any]) -> list[Any]:
     return [None if value is None else float(value) for value in values]
 
 
-def _packed(form: str, arrow: Any, to_arrow: Convert | None = None) -> Callable[[list[Any]], Any]:
+def _packed(
+    form: str, arrow: Any, convert: Callable[[list[Any]], list[Any]] | None = None
+) -> MakeArray:
     """Return a function that creates arrays of numbers from bytes of `struct.pack`, the format of
     Arrow.
     """
@@ -127,10 +123,14 @@ def _packed(form: str, arrow: Any, to_arrow: Convert | None = None) -> Callable[
         try:  # twice as fast as pa.array for ints, six times for floats
             data = struct.pack(f"{len(values)}{form}", *values)
         except struct.error:  # a null, or too large: pyarrow explains it
-            return pa.array(values if to_arrow is None else to_arrow(values), arrow)
+            return pa.array(values if convert is None else convert(values), arrow)
         return pa.Array.from_buffers(arrow, len(values), [None, pa.py_buffer(data)])
 
     return array
+
+
+def _texts(values: list[Any]) -> Any:
+    return pa.array([None if value is None else str(value) for value in values], pa.string())
 
 
 def _check_zones(values: list[Any], path: str) -> None:
@@ -160,11 +160,6 @@ def _instants(values: list[Any]) -> Any:
 
 def _all_in_utc(values: list[Any]) -> bool:
     return {value.tzinfo for value in values if value is not None} <= {dt.UTC}
-
-
-def _in_utc(value: dt.datetime) -> dt.datetime:
-    """Return the same instant in UTC. Raises OverflowError outside of the years 1 to 9999."""
-    return value if value.tzinfo is dt.UTC else value.astimezone(dt.UTC)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,31 +214,26 @@ class _Scalar(NamedTuple):
     arrow: Any
     accepted: tuple[type, ...]
     refused: tuple[type, ...] = ()
-    to_arrow: Convert | None = None
-    make_array: Callable[[list[Any]], Any] | None = None
+    make_array: MakeArray | None = None
 
 
 SCALARS: dict[type, _Scalar] = {
     bool: _Scalar(pa.bool_(), (bool,)),
-    int: _Scalar(pa.int64(), (int,), (bool,), None, _packed("q", pa.int64())),
-    float: _Scalar(
-        pa.float64(), (float, int), (bool,), _as_floats, _packed("d", pa.float64(), _as_floats)
-    ),
+    int: _Scalar(pa.int64(), (int,), (bool,), _packed("q", pa.int64())),
+    float: _Scalar(pa.float64(), (float, int), (bool,), _packed("d", pa.float64(), _as_floats)),
     str: _Scalar(pa.string(), (str,)),
     bytes: _Scalar(pa.binary(), (bytes,)),
     dt.date: _Scalar(pa.date32(), (dt.date,), (dt.datetime,)),
-    dt.datetime: _Scalar(
-        UTC_TIME, (dt.datetime,), (), lambda values: list(map(_in_utc, values)), _instants
-    ),
+    dt.datetime: _Scalar(UTC_TIME, (dt.datetime,), (), _instants),
     dt.timedelta: _Scalar(pa.duration("us"), (dt.timedelta,)),
     decimal.Decimal: _Scalar(None, (decimal.Decimal,)),
-    uuid.UUID: _Scalar(pa.string(), (uuid.UUID,), (), lambda values: list(map(str, values))),
+    uuid.UUID: _Scalar(pa.string(), (uuid.UUID,), (), _texts),
 }
 
 
 def scalar(cls: type, path: str, declared: str, metadata: tuple[Any, ...] = ()) -> OutputColumn:
     """Return the column of a scalar type."""
-    arrow, accepted, refused, to_arrow, make_array = SCALARS[cls]
+    arrow, accepted, refused, make_array = SCALARS[cls]
     of_type = instances(accepted, path, declared, refused)
 
     def check_instants(values: list[Any]) -> None:
@@ -256,7 +246,6 @@ def scalar(cls: type, path: str, declared: str, metadata: tuple[Any, ...] = ()) 
         declared,
         check_instants if is_datetime else of_type,
         _decimal_type(metadata) if is_decimal else arrow,
-        to_arrow=to_arrow,
         make_array=make_array,
         exact_types=frozenset() if is_decimal else frozenset({cls}),
         all_exact=_all_in_utc if is_datetime else None,
@@ -283,8 +272,8 @@ def choices(
             if type(value) not in kinds or (type(value), value) not in allowed:
                 raise misfit(path, declared, value, shown(value))
 
-    def to_arrow(members: list[Any]) -> list[Any]:
-        return stored.converted(members if cls is None else [each.value for each in members])
+    def of_members(members: list[Any]) -> Any:
+        return stored.build([None if member is None else member.value for member in members])
 
     return OutputColumn(
         path,
@@ -292,6 +281,6 @@ def choices(
         check if cls is None else instances((cls,), path, declared),
         stored.arrow,
         stored.problem,
-        to_arrow=to_arrow,
+        make_array=stored.make_array if cls is None else of_members,
         exact_types=frozenset(kinds if cls is None else {cls}),
     )

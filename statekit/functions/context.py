@@ -1,15 +1,17 @@
 """`Context`: the information about a call of a process function, in addition to its record and
-states.
+states. `Due`: the argument of functions that fire many keys at a time.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import typing
-from typing import Any, Generic
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple
 
 from typing_extensions import TypeVar
 
+from statekit.codec.key_codec import KeyCodec
 from statekit.errors import StateTypeError
 from statekit.state.key_scope import KeyScope
 from statekit.state.timers import Timers
@@ -150,3 +152,21 @@ class Context(Generic[K_co]):
 def is_context(annotation: Any) -> bool:
     """Return whether an annotation is `Context` or `Context[K]`."""
     return (typing.get_origin(annotation) or annotation) is Context
+
+
+class Due(NamedTuple):
+    """The part of a shard's state in which something is due.
+
+    Parameters:
+        groups: first and last key group.
+        now_us: the watermark.
+        key_codec: of the keys.
+        wakes_at: notes the event time of what is due next.
+        at_key: notes the key that an error is about: its prefix in row keys, and the key.
+    """
+
+    groups: tuple[int, int]
+    now_us: int
+    key_codec: KeyCodec[Any]
+    wakes_at: Callable[[int], None]
+    at_key: Callable[[bytes, Any], None]

@@ -23,11 +23,8 @@ annotation.
 """
 
 
-def checked_hooks(operator: str, migrate: object, caller: dict[str, Any]) -> Hooks:
+def checked_hooks(operator: str, migrate: object) -> Hooks:
     """Check the functions of `migrate=`, and return them with the types of their parameters.
-
-    Parameters:
-        caller: names that annotations may use beside those of the functions' modules.
 
     Raises:
         StateTypeError: it is not a mapping from names of states to functions of one argument.
@@ -37,7 +34,7 @@ def checked_hooks(operator: str, migrate: object, caller: dict[str, Any]) -> Hoo
             f"{operator}: migrate={shown(migrate)}: give a dict from names of states to functions"
         )
     return {
-        name: tuple(_checked(f"{operator}, migrate[{name!r}]", fn, caller) for fn in _listed(given))
+        name: tuple(_checked(f"{operator}, migrate[{name!r}]", fn) for fn in _listed(given))
         for name, given in migrate.items()
     }
 
@@ -46,7 +43,7 @@ def _listed(given: object) -> list[object]:
     return list(given) if isinstance(given, list | tuple) else [given]
 
 
-def _checked(where: str, fn: object, caller: dict[str, Any]) -> tuple[Callable[[Any], Any], Any]:
+def _checked(where: str, fn: object) -> tuple[Callable[[Any], Any], Any]:
     if not inspect.isfunction(fn):
         raise StateTypeError(
             f"{where}: a hook is a function that takes an old value and returns a new one, not "
@@ -60,7 +57,7 @@ def _checked(where: str, fn: object, caller: dict[str, Any]) -> tuple[Callable[[
             f"{where}: {fn.__name__}{inspect.signature(fn)} must be callable with one argument, "
             "the old value"
         )
-    hints: dict[str, Any] = with_place(where, lambda: hints_of(fn, caller))
+    hints: dict[str, Any] = with_place(where, lambda: hints_of(fn))
     annotation = hints.get(positional[0].name)
     return fn, None if annotation in (Any, object) else annotation
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import inspect
-import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -247,12 +246,11 @@ class Process(Generic[R, P, U]):
         >>> harness.advance_watermark(noon + dt.timedelta(hours=1))
         ['ada left from /']
         """
-        caller = sys._getframe(1).f_locals
         if isinstance(given, str):
-            return partial(self._take_callback, caller, given)
-        return self._take_callback(caller, None, given)
+            return partial(self._take_callback, given)
+        return self._take_callback(None, given)
 
-    def _take_callback(self, caller: dict[str, Any], name: str | None, fn: Any) -> Any:
+    def _take_callback(self, name: str | None, fn: Any) -> Any:
         """Add the callback for timers of a name, or for all other timers, and return it."""
         if not inspect.isfunction(fn):
             raise StateTypeError(f"{self.name}.on_timer decorates a function, not {shown(fn)}")
@@ -267,7 +265,7 @@ class Process(Generic[R, P, U]):
                 f"{fn.__name__}: {self._callbacks[name].name} handles {which} of {self.name} "
                 "already"
             )
-        callback = Signature(fn, hints_of(fn, caller), takes="timer")
+        callback = Signature(fn, hints_of(fn), takes="timer")
         callback.check_declared_by(self.signature)
         callback.check_context(self.key, self.key_codec.schema)
         emits = callback.emits
@@ -316,8 +314,7 @@ class Process(Generic[R, P, U]):
         """
         if not inspect.isfunction(fn):
             raise StateTypeError(f"{self.name}.on_broadcast decorates a function, not {shown(fn)}")
-        hints = hints_of(fn, sys._getframe(1).f_locals)
-        self.handlers.take(Signature(fn, hints, takes="broadcast record"))
+        self.handlers.take(Signature(fn, hints_of(fn), takes="broadcast record"))
         return fn
 
     @property
@@ -369,10 +366,7 @@ class Process(Generic[R, P, U]):
     @property
     def reads_clocks(self) -> bool:
         """True if the function may read a clock. A replay then has to use the same times."""
-        callbacks = self._callbacks.values()
-        if self.reads_context or any(of.context_parameter is not None for of in callbacks):
-            return True
-        if self.handles_timers:
+        if self.reads_context or self.handles_timers:
             return True
         return any(spec.ttl is not None and spec.ttl.clock == "processing" for spec in self.states)
 
@@ -683,11 +677,7 @@ def process(
             f'name, such as @process(key="customer") above def {name}; for an operator without a '
             "key, write @process()"
         )
-    if not isinstance(key, str | tuple | list | None):
-        raise StateTypeError(
-            f"@process(key={shown(key)}): give the name of a record field, or several"
-        )
-    fields = (key,) if isinstance(key, str) else tuple(key or ())
+    fields = () if key is None else _field_names("key", key)
     if event_time is None and lateness != dt.timedelta(0):
         raise StateTypeError(
             f"@process(lateness={shown(lateness)}): say which field has the event_time"
@@ -696,26 +686,31 @@ def process(
         raise StateTypeError("@process(ordered=True): say which field has the event_time")
     if ordered and key is None:
         raise StateTypeError("@process(ordered=True): say which field has the key to order by")
-    if not isinstance(order_by, str | tuple | list):
-        raise StateTypeError(
-            f"@process(order_by={shown(order_by)}): give the name of a record field, or several"
-        )
-    ties = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+    ties = _field_names("order_by", order_by)
     if ties and not ordered:
         raise StateTypeError(f"@process(order_by={shown(order_by)}): declare ordered=True, too")
     lateness_us = lateness_to_micros(lateness, "lateness")
-    caller = sys._getframe(1).f_locals
 
     def decorate(fn: Callable[..., Any]) -> Process[Any, Any, Any]:
         if not inspect.isfunction(fn):
             raise StateTypeError(f"@process decorates a function, not {shown(fn)}")
         if (key is not None and not fields) or len(set(fields)) != len(fields):
             raise StateTypeError(f"{fn.__name__}: key={fields} must name different fields")
-        hooks = checked_hooks(fn.__name__, migrate, caller)
-        hints = hints_of(fn, caller)
-        return Process(fn, fields, hints, event_time, lateness_us, ordered, ties, hooks, renamed)
+        hooks = checked_hooks(fn.__name__, migrate)
+        return Process(
+            fn, fields, hints_of(fn), event_time, lateness_us, ordered, ties, hooks, renamed
+        )
 
     return typing.cast("_Decorator", decorate)
+
+
+def _field_names(option: str, given: object) -> tuple[str, ...]:
+    """Return the names that an option of `@process` has."""
+    if not isinstance(given, str | tuple | list):
+        raise StateTypeError(
+            f"@process({option}={shown(given)}): give the name of a record field, or several"
+        )
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _check_takes_one(declared: Process[Any, Any, Any]) -> None:

@@ -7,7 +7,16 @@ import re
 import types
 import typing
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence, Set
+from collections.abc import (
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -193,13 +202,35 @@ def declare(given: Any, name: str, hints: dict[str, Any]) -> Any:
     return function
 
 
-def hints_of(fn: Callable[..., Any], caller: dict[str, Any]) -> dict[str, Any]:
-    """Resolve the annotations of a function one by one, so that an error names its parameter."""
+def _names_at_declaration() -> Mapping[str, Any]:
+    """Return the local names where a function of the user is declared.
+
+    With `from __future__ import annotations` Python keeps annotations as text. A class that is
+    defined in a function is then a name which neither the globals nor the closure of a nested
+    function has, if only its annotations use it. So the names are those of the first caller outside
+    of statekit. Nothing else reads the frame of a caller.
+    """
+    frame = inspect.currentframe()
+    package = __name__.partition(".")[0]
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == package:
+        frame = frame.f_back
+    return {} if frame is None else frame.f_locals
+
+
+def hints_of(fn: Callable[..., Any]) -> dict[str, Any]:
+    """Resolve the annotations of a function where it is declared.
+
+    Raises:
+        StateTypeError: one cannot be resolved; the message names the parameter.
+    """
     hints: dict[str, Any] = {}
+    local_names = _names_at_declaration()
     for name, annotation in fn.__annotations__.items():
         alone = types.SimpleNamespace(__annotations__={name: annotation})
         try:
-            resolved = typing.get_type_hints(alone, fn.__globals__, caller, include_extras=True)
+            resolved = typing.get_type_hints(
+                alone, fn.__globals__, local_names, include_extras=True
+            )
         except (NameError, AttributeError, TypeError, SyntaxError) as error:
             where = "return annotation" if name == "return" else f"parameter {name!r}"
             raise StateTypeError(
@@ -207,7 +238,7 @@ def hints_of(fn: Callable[..., Any], caller: dict[str, Any]) -> dict[str, Any]:
                 f"({shown_text(error)}): correct it, or define its names before the function"
             ) from error
         where = f"{fn.__name__}, parameter {name!r}"
-        hints[name] = with_place(where, partial(with_stored_type, resolved[name], caller))
+        hints[name] = with_place(where, partial(with_stored_type, resolved[name], local_names))
     return hints
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -194,14 +194,14 @@ class _StoredAs:
     annotation: Any
 
 
-def with_stored_type(annotation: Any, caller: dict[str, Any]) -> Any:
+def with_stored_type(annotation: Any, local_names: Mapping[str, Any]) -> Any:
     """Add the stored type to the annotation of a `Checkpointed` object; return others unchanged.
 
     The type is resolved where the function is decorated: a worker has the class, but not the names
     in its annotations.
 
     Parameters:
-        caller: names where the function is decorated.
+        local_names: where the function is decorated.
 
     Raises:
         StateTypeError: the annotation of `snapshot_state` cannot be resolved.
@@ -211,7 +211,7 @@ def with_stored_type(annotation: Any, caller: dict[str, Any]) -> Any:
     bare, options = _without_options(annotation)
     cls = typing.get_origin(bare) or bare
     try:
-        hints = typing.get_type_hints(cls.snapshot_state, None, caller, include_extras=True)
+        hints = typing.get_type_hints(cls.snapshot_state, None, local_names, include_extras=True)
     except (NameError, AttributeError, TypeError) as error:
         raise StateTypeError(
             f"the annotations of {cls.__name__}.snapshot_state cannot be resolved "

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import compress
 from operator import length_hint
@@ -79,7 +78,7 @@ class Stateless:
             raise StateTypeError(
                 f"{where}: give an ordinary function of one record, not {shown(fn)}"
             )
-        hints = hints_of(fn, sys._getframe(3).f_locals) if inspect.isfunction(fn) else {}
+        hints = hints_of(fn) if inspect.isfunction(fn) else {}
         _check_takes(fn, hints, records, where)
         if kind == "filter":
             _check_says_whether(hints, where)

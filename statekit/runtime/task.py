@@ -22,8 +22,7 @@ from statekit.errors import (
     is_close,
     is_users,
 )
-from statekit.functions.context import Context
-from statekit.functions.due import Due
+from statekit.functions.context import Context, Due
 from statekit.functions.process import Process
 from statekit.functions.signature import Bound
 from statekit.records.keyed_batch import KeyColumns, KeyedBatch

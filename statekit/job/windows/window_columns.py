@@ -24,8 +24,7 @@ import numpy.typing as npt
 from statekit.backend.interface import prefix_end
 from statekit.codec.vectorized import sortable_ints
 from statekit.errors import CALL_FAILURES
-from statekit.functions.context import Context
-from statekit.functions.due import Due
+from statekit.functions.context import Context, Due
 from statekit.job.windows.aggregation import Added
 from statekit.job.windows.definitions import FIRST, LAST, Sliding, overlap, plus
 from statekit.job.windows.elements import Alone, CollectedElements, Row, pairs

@@ -28,7 +28,8 @@ def entry_class(name: str, fields: dict[str, Any], into: Any) -> Any:
     hints = typing.get_type_hints(into, include_extras=True) if isinstance(into, type) else {}
     if "entries" not in hints:
         return named_class("Entry", fields)
-    (given,) = typing.get_args(hints["entries"]) if _is_list(hints["entries"]) else (None,)
+    is_list = typing.get_origin(hints["entries"]) is list
+    (given,) = typing.get_args(hints["entries"]) if is_list else (None,)
     declared = typing.get_type_hints(given, include_extras=True) if isinstance(given, type) else {}
     if declared != fields:
         wanted = ", ".join(f"{field}: {type_text(of)}" for field, of in fields.items())
@@ -37,10 +38,6 @@ def entry_class(name: str, fields: dict[str, Any], into: Any) -> Any:
             f"list of records with the fields {wanted}"
         )
     return given
-
-
-def _is_list(of: Any) -> bool:
-    return typing.get_origin(of) is list
 
 
 def _own_class(name: str, fields: dict[str, Any]) -> Any:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, Required, TypedDict, Unpack, overload
 
 from typing_extensions import TypeVar
 
@@ -13,18 +14,67 @@ from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.stream import Stream
+from statekit.kv import operations
+from statekit.kv.annotations import list_of, optional
+from statekit.kv.answers import entry_class
+from statekit.kv.layouts import SortedValues
+from statekit.kv.multi_get import MultiGet
+from statekit.kv.requests import WHOLE, Given, Keys, RequestPart, check_request_parts, getter
 from statekit.kv.store_operator import StoreOperator
-from statekit.kv.store_reads import StoreReads
-from statekit.kv.store_writes import StoreWrites
+from statekit.kv.typed_answers import (
+    AsOfAnswer,
+    AttemptAnswer,
+    PutAnswer,
+    RecordAnswer,
+    RecordAsOfAnswer,
+    ScanAnswer,
+    UpdateAnswer,
+    ValueAnswer,
+    ValuesAnswer,
+)
+from statekit.number_faults import int_fault
+from statekit.shown import shown
 from statekit.state.options import TTL
 
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
-R = TypeVar("R", default=Any)
+R = TypeVar("R")
 
 
-class KVStore(StoreReads[K, V], StoreWrites[K, V]):
+class CellOptions(TypedDict, total=False):
+    """Options of an operation on one value. `KVStore.put` describes each."""
+
+    key: Required[Keys]
+    sort: Given | None
+    name: str | None
+
+
+class PutOptions(CellOptions, total=False):
+    """Options of an operation that sets a value. `KVStore.put` describes each."""
+
+    value: Given
+
+
+class CompareOptions(CellOptions):
+    """Options of `KVStore.compare_and_set`."""
+
+    expected: Given
+    value: Given
+
+
+class ScanOptions(TypedDict, total=False):
+    """Options of `KVStore.scan`."""
+
+    key: Required[Keys]
+    start: Given | None
+    end: Given | None
+    reverse: bool
+    limit: int | None
+    name: str | None
+
+
+class KVStore(Generic[K, V]):
     """A key-value store in a job. Its operations are streams, and its values are state.
 
     Add it to a job, then call its operations with streams of that job, any number of times. Each
@@ -136,12 +186,12 @@ class KVStore(StoreReads[K, V], StoreWrites[K, V]):
         Raises:
             StateTypeError: it already belongs to a job.
         """
-        if self._operator.job is not None:
+        store = self._operator
+        if store.job is not None:
             raise StateTypeError(
-                f"{self._operator.where} belongs to job {self._operator.job.name!r}: make a store "
-                "for each job"
+                f"{store.where} belongs to job {store.job.name!r}: make a store for each job"
             )
-        self._operator.job = job
+        store.job = job
 
     def late(self, answers: Stream[Any]) -> Stream[Any]:
         """Return the late requests of an operation: records with `key`, `at` and its other parts;
@@ -156,3 +206,373 @@ class KVStore(StoreReads[K, V], StoreWrites[K, V]):
             StateTypeError: the store has no `event_time`, or the stream has no answers of it.
         """
         return self._operator.late(answers)
+
+    @overload
+    def put(
+        self, stream: Stream[T], *, into: None = ..., **options: Unpack[PutOptions]
+    ) -> Stream[PutAnswer[K, V]]: ...
+    @overload
+    def put(
+        self, stream: Stream[T], *, into: type[R], **options: Unpack[PutOptions]
+    ) -> Stream[R]: ...
+    def put(
+        self,
+        stream: Stream[T],
+        *,
+        key: Keys,
+        value: Given = WHOLE,
+        sort: Given | None = None,
+        into: Any = None,
+        name: str | None = None,
+    ) -> Stream[Any]:
+        """Set a value for each record. Answers have `key` and `value`.
+
+        Parameters:
+            stream: the records.
+            key: the field with the key, several fields, or a function of a record.
+            value: the field with the value, or a function of a record; by default the record
+                itself.
+            sort: the field, or function, with the ordered part of the key, in a store with `sort`.
+            into: a class for the answers.
+            name: of the stream of answers; by default the names of the store, of the operation and
+                of the stream.
+
+        Raises:
+            StateTypeError: a part does not fit its type, or the name is taken.
+        """
+        store = self._operator
+        parts = [*store.cell_parts(key, sort), RequestPart("value", store.value, value)]
+        return store.added("put", stream, parts, {}, operations.put(store.layout), into, name)
+
+    @overload
+    def remove(
+        self, stream: Stream[T], *, into: None = ..., **options: Unpack[CellOptions]
+    ) -> Stream[ValueAnswer[K, V]]: ...
+    @overload
+    def remove(
+        self, stream: Stream[T], *, into: type[R], **options: Unpack[CellOptions]
+    ) -> Stream[R]: ...
+    def remove(
+        self,
+        stream: Stream[T],
+        *,
+        key: Keys,
+        sort: Given | None = None,
+        into: Any = None,
+        name: str | None = None,
+    ) -> Stream[Any]:
+        """Remove a value for each record. Answers have `key` and the `value` that was removed, or
+        None.
+
+        The parameters and errors are those of `put`.
+        """
+        store = self._operator
+        results = {"value": optional(store.value)}
+        handle = operations.remove(store.layout)
+        return store.added(
+            "remove", stream, store.cell_parts(key, sort), results, handle, into, name
+        )
+
+    @overload
+    def update(
+        self,
+        stream: Stream[T],
+        fn: Callable[[V | None, T], V | None],
+        *,
+        into: None = ...,
+        **options: Unpack[CellOptions],
+    ) -> Stream[UpdateAnswer[K, V, T]]: ...
+    @overload
+    def update(
+        self,
+        stream: Stream[T],
+        fn: Callable[[V | None, T], V | None],
+        *,
+        into: type[R],
+        **options: Unpack[CellOptions],
+    ) -> Stream[R]: ...
+    def update(
+        self,
+        stream: Stream[T],
+        fn: Callable[[V | None, T], V | None],
+        *,
+        key: Keys,
+        sort: Given | None = None,
+        into: Any = None,
+        name: str | None = None,
+    ) -> Stream[Any]:
+        """Replace a value by the result of a function, for each record. Answers have `key`, the
+        `record`, `before`, the old value, and `value`, the new one.
+
+        Parameters:
+            fn: takes the value, or None if it is absent, and the record. It returns the new value,
+                or None to remove it.
+
+        The other parameters, and the errors, are those of `put`.
+        """
+        store = self._operator
+        if not callable(fn):
+            raise StateTypeError(
+                f"{store.where}: update takes a function of a value and a record, not {shown(fn)}"
+            )
+        parts = [*store.cell_parts(key, sort), store.record_part(stream)]
+        results = {"before": optional(store.value), "value": optional(store.value)}
+        check = store.checked("update", stream, name, "the function", optional(store.value))
+        handle = operations.update(store.layout, fn, check)
+        return store.added("update", stream, parts, results, handle, into, name, changed=fn)
+
+    @overload
+    def put_if_absent(
+        self, stream: Stream[T], *, into: None = ..., **options: Unpack[PutOptions]
+    ) -> Stream[AttemptAnswer[K, V, T]]: ...
+    @overload
+    def put_if_absent(
+        self, stream: Stream[T], *, into: type[R], **options: Unpack[PutOptions]
+    ) -> Stream[R]: ...
+    def put_if_absent(
+        self,
+        stream: Stream[T],
+        *,
+        key: Keys,
+        value: Given = WHOLE,
+        sort: Given | None = None,
+        into: Any = None,
+        name: str | None = None,
+    ) -> Stream[Any]:
+        """Set a value for each record if it is absent. Answers have `key`, the `record`, `won`,
+        which is True if the value was set, and `value`, the present value.
+
+        The parameters and errors are those of `put`.
+        """
+        store = self._operator
+        parts = [*store.cell_parts(key, sort), store.record_part(stream)]
+        check_request_parts(
+            stream, f"{store.where}.put_if_absent", [RequestPart("value", store.value, value)]
+        )
+        results = {"won": bool, "value": store.value}
+        new = getter(stream, value)
+        check = store.checked("put_if_absent", stream, name, "value=", store.value)
+        handle = operations.put_if_absent(store.layout, new, check)
+        return store.added("put_if_absent", stream, parts, results, handle, into, name, new=new)
+
+    @overload
+    def compare_and_set(
+        self, stream: Stream[T], *, into: None = ..., **options: Unpack[CompareOptions]
+    ) -> Stream[AttemptAnswer[K, V, T]]: ...
+    @overload
+    def compare_and_set(
+        self, stream: Stream[T], *, into: type[R], **options: Unpack[CompareOptions]
+    ) -> Stream[R]: ...
+    def compare_and_set(
+        self,
+        stream: Stream[T],
+        *,
+        key: Keys,
+        expected: Given,
+        value: Given,
+        sort: Given | None = None,
+        into: Any = None,
+        name: str | None = None,
+    ) -> Stream[Any]:
+        """Replace a value for each record if it equals an expected one. Answers have `key`, the
+        `record`, `won`, which is True if the value was replaced, and `value`, the present value.
+
+        Parameters:
+            expected: the field with the expected value, or a function of a record; None stands for
+                an absent value.
+            value: the field with the new value, or a function; None removes it.
+
+        The other parameters, and the errors, are those of `put`.
+        """
+        store = self._operator
+        parts = [*store.cell_parts(key, sort), store.record_part(stream)]
+        given = {"expected": expected, "value": value}
+        compared = [RequestPart(part, optional(store.value), of) for part, of in given.items()]
+        check_request_parts(stream, f"{store.where}.compare_and_set", compared)
+        results = {"won": bool, "value": optional(store.value)}
+        old, new, of = (getter(stream, expected), getter(stream, value), optional(store.value))
+        own = partial(store.checked, "compare_and_set", stream, name)
+        checks = own("expected=", of), own("value=", of)
+        handle = operations.compare_and_set(store.layout, old, new, of, checks)
+        arguments = {"expected": old, "new": new}
+        return store.added(
+            "compare_and_set", stream, parts, results, handle, into, name, **arguments
+        )
+
+    @overload
+    def get(
+        self,
+        stream: Stream[T],
+        *,
+        as_of: None = ...,
+        into: None = ...,
+        **options: Unpack[CellOptions],
+    ) -> Stream[ValueAnswer[K, V]]: ...
+    @overload
+    def get(
+        self, stream: Stream[T], *, as_of: Given, into: None = ..., **options: Unpack[CellOptions]
+    ) -> Stream[AsOfAnswer[K, V]]: ...
+    @overload
+    def get(
+        self,
+        stream: Stream[T],
+        *,
+        as_of: Given | None = ...,
+        into: type[R],
+        **options: Unpack[CellOptions],
+    ) -> Stream[R]: ...
+    def get(
+        self,
+        stream: Stream[T],
+        *,
+        key: Keys,
+        sort: Given | None = None,
+        as_of: Given | None = None,
+        into: Any = None,
+        name: str | None = None,
+    ) -> Stream[Any]:
+        """Get a value for each record. Answers have `key` and `value`, which may be None.
+
+        Parameters:
+            as_of: the field, or function, with the time of the value to read, in a store with a
+                history. Answers also have `as_of` and `status`: "found", "absent", "too old" for a
+                time before the history, or "not yet" for a time after the request.
+
+        The other parameters, and the errors, are those of `put`.
+        """
+        store = self._operator
+        return store.got("get", stream, store.cell_parts(key, sort), as_of, into, name)
+
+    @overload
+    def get_with(
+        self,
+        stream: Stream[T],
+        *,
+        as_of: None = ...,
+        into: None = ...,
+        **options: Unpack[CellOptions],
+    ) -> Stream[RecordAnswer[K, V, T]]: ...
+    @overload
+    def get_with(
+        self, stream: Stream[T], *, as_of: Given, into: None = ..., **options: Unpack[CellOptions]
+    ) -> Stream[RecordAsOfAnswer[K, V, T]]: ...
+    @overload
+    def get_with(
+        self,
+        stream: Stream[T],
+        *,
+        as_of: Given | None = ...,
+        into: type[R],
+        **options: Unpack[CellOptions],
+    ) -> Stream[R]: ...
+    def get_with(
+        self,
+        stream: Stream[T],
+        *,
+        key: Keys,
+        sort: Given | None = None,
+        as_of: Given | None = None,
+        into: Any = None,
+        name: str | None = None,
+    ) -> Stream[Any]:
+        """Get a value for each record. Answers have `key`, the `record` and `value`, which may be
+        None.
+
+        The parameters and errors are those of `get`.
+        """
+        store = self._operator
+        parts = [*store.cell_parts(key, sort), store.record_part(stream)]
+        return store.got("get_with", stream, parts, as_of, into, name)
+
+    @overload
+    def multi_get(
+        self, stream: Stream[T], *, keys: Given, into: None = ..., name: str | None = ...
+    ) -> Stream[ValuesAnswer[V, T]]: ...
+    @overload
+    def multi_get(
+        self, stream: Stream[T], *, keys: Given, into: type[R], name: str | None = ...
+    ) -> Stream[R]: ...
+    def multi_get(
+        self, stream: Stream[T], *, keys: Given, into: Any = None, name: str | None = None
+    ) -> Stream[Any]:
+        """Get the values of several keys for each record. Answers have the `record` and `values`, a
+        list in the order of the keys, with None for absent ones.
+
+        With `event_time`, all values are as of the time of the record.
+
+        Parameters:
+            keys: the field with a list of keys, or a function of a record that returns one. Keys
+                of several parts are tuples.
+
+        The other parameters, and the errors, are those of `put`.
+        """
+        store = self._operator
+        if store.sort is not None:
+            raise StateTypeError(
+                f"{store.where}: multi_get is for stores without sort=: use scan, or several gets"
+            )
+        name = store.named("multi_get", stream, name)
+        store.check_keys(stream, keys)
+        times = {} if store.event_time is None else {"at": store.event_time}
+        assembly = MultiGet(name, stream, store.keys, optional(store.value), times)
+        handle = operations.get_one_of_many(store.layout)
+        results = {"value": optional(store.value)}
+        with store.undone_if_refused():
+            requests = assembly.requests(getter(stream, keys))
+            found = store.declared("multi_get", assembly.found, requests, results, handle, None)
+            answers = assembly.answers(found, into)
+        store.assemblies[answers.name] = assembly
+        return answers
+
+    @overload
+    def scan(
+        self, stream: Stream[T], *, into: None = ..., **options: Unpack[ScanOptions]
+    ) -> Stream[ScanAnswer[K, V]]: ...
+    @overload
+    def scan(
+        self, stream: Stream[T], *, into: type[R], **options: Unpack[ScanOptions]
+    ) -> Stream[R]: ...
+    def scan(
+        self,
+        stream: Stream[T],
+        *,
+        key: Keys,
+        start: Given | None = None,
+        end: Given | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+        into: Any = None,
+        name: str | None = None,
+    ) -> Stream[Any]:
+        """Read entries of a partition in order, for each record. Answers have `key`, the bounds of
+        the request, and `entries`, a list of records with `sort` and `value`.
+
+        Parameters:
+            key: the field, fields or function with the partition.
+            start, end: fields, or functions, with the bounds of the ordered part: the first one,
+                and the first one that is left out; None for no bound.
+            reverse: from the greatest ordered part to the smallest.
+            limit: limit of entries; None for all.
+            into: a class for the answers. Its `entries` are a list of records with `sort` and
+                `value`, of any class.
+
+        The other parameters, and the errors, are those of `put`.
+        """
+        store = self._operator
+        if not isinstance(store.layout, SortedValues):
+            raise StateTypeError(
+                f"{store.where}: scan needs an order within a key: declare the store with sort="
+            )
+        use = "give a number of entries, at least 1"
+        if limit is not None and (fault := int_fault(limit, use, least=1)):
+            raise StateTypeError(f"{store.where}: scan(limit={shown(limit)}){fault}")
+        bound = optional(store.sort)
+        parts = store.key_parts(key)
+        parts += [RequestPart("start", bound, start)] if start is not None else []
+        parts += [RequestPart("end", bound, end)] if end is not None else []
+        fields = {"sort": store.sort, "value": store.value}
+        entry = entry_class(f"{store.where}.scan", fields, into)
+        handle = operations.scan(entry, reverse=reverse, limit=limit)
+        results = {"entries": list_of(entry)}
+        of_scan = {"entry": entry, "reverse": reverse, "limit": limit}
+        return store.added("scan", stream, parts, results, handle, into, name, **of_scan)

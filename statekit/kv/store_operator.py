@@ -84,12 +84,12 @@ class StoreOperator:
         *,
         key: Any,
         value: Any,
-        sort: Any = None,
-        event_time: str | None = None,
-        lateness: dt.timedelta | str = dt.timedelta(0),
-        history: dt.timedelta | str | None = None,
-        ttl: TTL | None = None,
-        migrate: Mapping[str, Any] = MappingProxyType({}),
+        sort: Any,
+        event_time: str | None,
+        lateness: dt.timedelta | str,
+        history: dt.timedelta | str | None,
+        ttl: TTL | None,
+        migrate: Mapping[str, Any],
     ) -> None:
         self.name = name
         self.where = f"KVStore({name!r})"

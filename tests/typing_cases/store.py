@@ -38,7 +38,7 @@ assert_type(accounts.get(payments, key="account", into=Balance), sk.Stream[Balan
 put = accounts.put(payments, key="account", value="cents").sink("put")
 assert_type(job.run({"payments": []})[put][0].value, int)
 accounts.update(payments, paid, key="account")
-accounts.update(payments, renamed, key="account")  # error: Argument 2 to "update" of "StoreWrites"
+accounts.update(payments, renamed, key="account")  # error: Argument 2 to "update" of "KVStore"
 accounts.get(job, key="account")  # error: No overload variant of "get"
 accounts.get(payments)  # error: No overload variant of "get"
 sk.KVStore("wrong", key="str", value=int)  # error: Argument "key" to "KVStore"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,8 +10,9 @@ import msgspec
 
 from statekit.codec.schema import Schema
 from statekit.codec.value_codec import checked_decode
-from statekit.codec.value_plan import ENCODER, is_map
-from statekit.codec.value_union import UNION_EXT, split_member
+from statekit.codec.value_plan import ENCODER
+from statekit.codec.value_union import split_member, tagged_value
+from statekit.codec.value_walk import Structs, ValueWalk
 
 _READ = msgspec.msgpack.Decoder().decode
 
@@ -41,7 +42,7 @@ class FieldRenaming:
 
     def as_stored(self, declared: Schema, stored: Schema) -> Schema:
         """Return a declared type with the field names of the stored type."""
-        stored_names = set(_field_names(stored))
+        stored_names = {field.name for part in stored.walk() for field in part.fields}
         former = {now: name for name, now in self.renamed.items() if name in stored_names}
         return self._named(declared, former) if former else declared
 
@@ -69,63 +70,40 @@ class FieldRenaming:
         schema, decode = codec.schema, codec.decode
         # A row with a former name contains it as text. Most rows do not, and are not taken apart.
         formers = [name.encode() for name in self.renamed]
+        walk = _PresentNames(self)
 
         def renamed(row: bytes) -> bytes:
-            return ENCODER.encode(self._present(schema, _READ(row), {}))
+            return ENCODER.encode(walk.value(schema, _READ(row)))
 
         with_names = checked_decode(schema.brief, renamed, None)
         return lambda row: decode(with_names(row) if any(map(row.__contains__, formers)) else row)
 
-    def _present(self, schema: Schema, wire: Any, outer: Mapping[str, Schema]) -> Any:
-        """Return a decoded MessagePack value with present field names.
 
-        Parameters:
-            schema: the declared type of the value.
-            outer: the structs around it, by name.
-        """
-        match schema.kind:
-            case "ref":
-                return self._present(outer[schema.name], wire, outer)
-            case "optional":
-                return None if wire is None else self._present(schema.items[0], wire, outer)
-            case "list" | "set" | "frozenset" | "variadic":
-                return [self._present(schema.items[0], part, outer) for part in wire]
-            case "tuple":
-                parts = zip(schema.items, wire, strict=True)
-                return [self._present(item, part, outer) for item, part in parts]
-            case "dict":
-                return self._dict(schema, wire, outer)
-            case "struct":
-                return self._struct(schema, wire, {**outer, schema.name: schema})
-            case "union":
-                member, value = split_member(schema, wire)
-                present = self._present(member, value, outer)
-                if not isinstance(wire, msgspec.msgpack.Ext):
-                    return present
-                return msgspec.msgpack.Ext(UNION_EXT, ENCODER.encode((member.brief, present)))
-        return wire
+class _PresentNames(ValueWalk):
+    """Gives decoded MessagePack values of a declared type their present field names."""
 
-    def _dict(self, schema: Schema, wire: Any, outer: Mapping[str, Schema]) -> Any:
-        key, item = schema.items
-        if is_map(schema):
-            return {name: self._present(item, part, outer) for name, part in wire.items()}
-        return [[self._present(key, k, outer), self._present(item, v, outer)] for k, v in wire]
+    def __init__(self, renaming: FieldRenaming) -> None:
+        self._renaming = renaming
 
-    def _struct(self, schema: Schema, wire: Any, outer: Mapping[str, Schema]) -> Any:
+    def struct(self, schema: Schema, value: dict[str, Any], outer: Structs) -> dict[str, Any]:
         fields = {field.name: field.schema for field in schema.fields}
-        renamed = self.renamed if schema.name in self.structs else {}
+        renamed = self._renaming.renamed if schema.name in self._renaming.structs else {}
         # A field that was removed may have had the name that another one has now.
-        former = {renamed[name]: part for name, part in wire.items() if name in renamed}
-        kept = {name: part for name, part in wire.items() if name not in renamed}
+        former = {renamed[name]: part for name, part in value.items() if name in renamed}
+        kept = {name: part for name, part in value.items() if name not in renamed}
         return {
-            name: self._present(fields[name], part, outer) if name in fields else part
+            name: self.value(fields[name], part, outer) if name in fields else part
             for name, part in (kept | former).items()
         }
 
+    def entries(self, key: Schema, item: Schema, value: dict[Any, Any], outer: Structs) -> Any:
+        return {name: self.value(item, part, outer) for name, part in value.items()}
 
-def _field_names(schema: Schema) -> Iterator[str]:
-    for part in schema.items:
-        yield from _field_names(part)
-    for field in schema.fields:
-        yield field.name
-        yield from _field_names(field.schema)
+    def union(self, schema: Schema, value: Any, outer: Structs) -> Any:
+        member, untagged = split_member(schema, value)
+        present = self.value(member, untagged, outer)
+        return (
+            tagged_value(member.brief, present)
+            if isinstance(value, msgspec.msgpack.Ext)
+            else present
+        )

@@ -97,10 +97,8 @@ class JsonSchemas:
         match schema.kind:
             case "optional":
                 return or_null(self.of_key(schema.items[0]))
-            case "tuple":
-                return array_of(list(map(self.of_key, schema.items)))
-            case "struct":
-                return array_of([self.of_key(field.schema) for field in schema.fields])
+            case "tuple" | "struct":
+                return array_of(list(map(self.of_key, schema.parts)))
             case "variadic":
                 return {"type": "array", "items": self.of_key(schema.items[0])}
             case "dynamic":
@@ -222,8 +220,7 @@ def _refs(schema: Schema) -> set[str]:
     """Return the names of the enclosing structs that a type refers to."""
     if schema.kind == "ref":
         return {schema.name}
-    parts = (*schema.items, *(field.schema for field in schema.fields))
-    return set[str]().union(*map(_refs, parts)) - {schema.name}
+    return set[str]().union(*map(_refs, schema.parts)) - {schema.name}
 
 
 def _choice(schema: Schema) -> JsonSchema | None:

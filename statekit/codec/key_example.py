@@ -46,8 +46,7 @@ def key_example(schema: Schema, place: int = 0) -> Any:
         case "optional":
             return key_example(schema.items[0], place)
         case "tuple" | "struct":
-            items = schema.items or tuple(field.schema for field in schema.fields)
-            parts = [key_example(item, number) for number, item in enumerate(items)]
+            parts = [key_example(part, number) for number, part in enumerate(schema.parts)]
             return tuple.__new__(schema.annotation or tuple, parts)
         case "variadic":
             return tuple(key_example(schema.items[0], number) for number in range(2))

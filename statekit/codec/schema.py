@@ -152,6 +152,17 @@ class Schema:
         return _from_json(data)
 
     @property
+    def parts(self) -> tuple[Schema, ...]:
+        """The types directly inside of this one: its items, or the types of its fields."""
+        return (*self.items, *(field.schema for field in self.fields))
+
+    def walk(self) -> Iterator[Schema]:
+        """Yield the type and all types inside of it, each before its parts."""
+        yield self
+        for part in self.parts:
+            yield from part.walk()
+
+    @property
     def fingerprint(self) -> str:
         """16 hex digits that identify the schema (XXH3-64 of the JSON)."""
         text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))

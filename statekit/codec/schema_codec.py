@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import enum
 import json
 import pickle
 import re
 import uuid
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any, TypedDict
 
 import msgspec
@@ -21,6 +21,7 @@ from statekit.codec.schema import Schema
 from statekit.codec.value_codec import PickleCodec, checked_decode
 from statekit.codec.value_plan import ENCODER, is_map
 from statekit.codec.value_union import split_member, tagged_members, tagged_value
+from statekit.codec.value_walk import Structs, ValueWalk, expect
 from statekit.errors import QueryError, StateTypeError
 from statekit.shown import shown
 
@@ -48,8 +49,7 @@ def _json_type(schema: Schema, *, all_fields: bool) -> Any:
     """
     if schema.kind in _SCALARS:
         return _SCALARS[schema.kind]
-    parts = [*schema.items, *(field.schema for field in schema.fields)]
-    types = [_json_type(part, all_fields=all_fields) for part in parts]
+    types = [_json_type(part, all_fields=all_fields) for part in schema.parts]
     if None in types:
         return None
     match schema.kind:
@@ -66,13 +66,8 @@ def _json_type(schema: Schema, *, all_fields: bool) -> Any:
     return None
 
 
-def _has_part(schema: Schema, kind: str) -> bool:
-    parts = (*schema.items, *(field.schema for field in schema.fields))
-    return schema.kind == kind or any(_has_part(part, kind) for part in parts)
-
-
 def generic_decoder(
-    schema: Schema | Json,
+    schema: Schema,
     codec_name: str = "msgpack",
     allow_pickle: bool = False,
     *,
@@ -85,7 +80,6 @@ def generic_decoder(
     is its value, a pickled value its repr. A field that a row does not have is None.
 
     Parameters:
-        schema: a schema or its JSON form.
         codec_name: the codec that wrote the values.
         allow_pickle: unpickle values, which can run any code.
         as_stored: leave out fields that a row does not have, and return NaN and infinities as
@@ -96,11 +90,10 @@ def generic_decoder(
 
     >>> from statekit.codec.value_codec import value_codec
     >>> from statekit.codec.schema import schema_of
-    >>> read = generic_decoder(schema_of(dict[str, dt.date]).to_json())
+    >>> read = generic_decoder(schema_of(dict[str, dt.date]))
     >>> read(value_codec(dict[str, dt.date]).encode({"new year": dt.date(2013, 1, 1)}))
     {'new year': '2013-01-01'}
     """
-    schema = schema if isinstance(schema, Schema) else Schema.from_json(schema)
     if codec_name == PickleCodec.name:
         if not allow_pickle:
             raise QueryError(
@@ -111,21 +104,23 @@ def generic_decoder(
     if codec_name != "msgpack":
         raise QueryError(f"values were written by the codec {codec_name!r}: update statekit")
     read = msgspec.msgpack.Decoder().decode
-    shown = checked_decode(schema.brief, read, lambda wire: show_wire(schema, wire, {}, as_stored))
+    walk = _ToJson(as_stored)
+    shown = checked_decode(schema.brief, read, lambda wire: walk.value(schema, wire))
     plain = _json_type(schema, all_fields=False)
     if plain is None:
         return shown
     stored = checked_decode(schema.brief, msgspec.msgpack.Decoder(plain).decode, None)
-    has_floats = _has_part(schema, "float")
-    if as_stored or not (has_floats or _has_part(schema, "struct")):
+    kinds = {part.kind for part in schema.walk()}
+    if as_stored or kinds.isdisjoint(("float", "struct")):
         return stored
     complete = msgspec.msgpack.Decoder(_json_type(schema, all_fields=True)).decode
+    has_floats = "float" in kinds
 
     def decode(row: bytes) -> Json:
         if not has_floats or _MAY_BE_NOT_FINITE(row) is None:
             try:
                 return complete(row)
-            except Exception:  # noqa: BLE001 - a field is missing, or the next line raises
+            except _INCOMPLETE:
                 pass
         stored(row)  # checks the types
         return shown(row)
@@ -133,69 +128,60 @@ def generic_decoder(
     return decode
 
 
-def show_wire(
-    schema: Schema,
-    wire: Any,
-    outer: Mapping[str, Schema] = MappingProxyType({}),
-    as_stored: bool = False,
-) -> Json:
-    """Convert a decoded MessagePack value, or a decoded key, to JSON.
+_INCOMPLETE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for a row without one of the fields, and for a row that cannot be read."""
+
+
+class _ToJson(ValueWalk):
+    """Converts decoded MessagePack values, and decoded keys, to JSON.
 
     Parameters:
-        schema: of the value; a key is decoded by `schema_key_codec`.
-        outer: the structs around it, by name.
         as_stored: as for `generic_decoder`.
     """
 
-    def show(part: Schema, wire: Any, outer: Mapping[str, Schema] = outer) -> Json:
-        return show_wire(part, wire, outer, as_stored)
+    def __init__(self, as_stored: bool = False) -> None:
+        self._as_stored = as_stored
 
-    match schema.kind:
-        case "ref":
-            return show(outer[schema.name], wire)
-        case "optional":
-            return None if wire is None else show(schema.items[0], wire)
-        case "list" | "set" | "frozenset" | "variadic":
-            return [show(schema.items[0], part) for part in expect(wire, list)]
-        case "tuple":
-            pairs = zip(schema.items, expect(wire, list), strict=True)
-            return [show(item, part) for item, part in pairs]
-        case "dict":
-            return _show_dict(schema, wire, show)
-        case "struct":
-            inner = {**outer, schema.name: schema}
-            if isinstance(wire, tuple):  # a key: as a tuple
-                fields = zip(schema.fields, wire, strict=True)
-                return [show(field.schema, part, inner) for field, part in fields]
-            values, found = expect(wire, dict), dict[str, Json]()
-            for field in schema.fields:
-                if field.name in values:
-                    found[field.name] = show(field.schema, values[field.name], inner)
-                elif not as_stored:
-                    found[field.name] = None
-            return found
-        case "union":
-            return show(*split_member(schema, wire))
-        case "float":
-            wire = float(wire)
-            if as_stored:
-                return wire
-        case "timedelta" if isinstance(wire, str):
-            wire = msgspec.convert(wire, dt.timedelta)
-        case "dynamic" if isinstance(wire, tuple):
-            return [show(schema, part) for part in wire]
-    try:
-        return json_form(wire)
-    except TypeError as error:
-        raise ValueError(f"{shown(wire)} is not a {schema.kind}") from error
+    def struct(self, schema: Schema, value: Any, outer: Structs) -> Json:
+        if isinstance(value, tuple):  # a key: as a tuple
+            fields = zip(schema.fields, value, strict=True)
+            return [self.value(field.schema, part, outer) for field, part in fields]
+        values, found = expect(value, dict), dict[str, Json]()
+        for field in schema.fields:
+            if field.name in values:
+                found[field.name] = self.value(field.schema, values[field.name], outer)
+            elif not self._as_stored:
+                found[field.name] = None
+        return found
+
+    def entries(self, key: Schema, item: Schema, value: dict[Any, Any], outer: Structs) -> Json:
+        shown_entries = (
+            (self.value(key, k, outer), self.value(item, v, outer)) for k, v in value.items()
+        )
+        return {k if isinstance(k, str) else json.dumps(k): v for k, v in shown_entries}
+
+    def union(self, schema: Schema, value: Any, outer: Structs) -> Json:
+        return self.value(*split_member(schema, value), outer)
+
+    def scalar(self, schema: Schema, value: Any) -> Json:
+        if schema.kind == "float":
+            value = float(value)
+            if self._as_stored:
+                return value
+        elif schema.kind == "timedelta" and isinstance(value, str):
+            value = msgspec.convert(value, dt.timedelta)
+        elif schema.kind == "dynamic" and isinstance(value, tuple):
+            return [self.scalar(schema, part) for part in value]
+        try:
+            return json_form(value)
+        except TypeError as error:
+            raise ValueError(f"{shown(value)} is not a {schema.kind}") from error
 
 
-def _show_dict(schema: Schema, wire: Any, show: Callable[[Schema, Any], Json]) -> Json:
-    key, item = schema.items
-    if not is_map(schema):
-        return [[show(key, k), show(item, v)] for k, v in expect(wire, list)]
-    entries = {show(key, k): show(item, v) for k, v in expect(wire, dict).items()}
-    return {k if isinstance(k, str) else json.dumps(k): v for k, v in entries.items()}
+show_wire = _ToJson().value
+"""Converts a decoded MessagePack value, or a key that `schema_key_codec` has decoded, to JSON.
+Takes its schema, the value and the structs around it, by name.
+"""
 
 
 _TEXTS = frozenset({"str", "bytes", "date", "datetime", "timedelta", "decimal", "uuid", "enum"})
@@ -210,17 +196,7 @@ def is_shown_as_scalar(schema: Schema) -> bool:
     return schema.kind in _TEXTS | {"int"}
 
 
-def expect(wire: Any, cls: type) -> Any:
-    """Check that a decoded value has this class, and return it. Otherwise raise ValueError.
-
-    In keys, a tuple stands for a list.
-    """
-    if not isinstance(wire, (cls, tuple) if cls is list else cls):
-        raise ValueError(f"{shown(wire, 60)} is not a {cls.__name__}")
-    return wire
-
-
-def json_value_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
+def json_value_encoder(schema: Schema) -> Callable[[Json], bytes]:
     """Return an encoder of JSON values in the form of `generic_decoder`. It does not need the
     user's classes.
 
@@ -236,11 +212,10 @@ def json_value_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
     >>> value_codec(dict[str, dt.date]).decode(encode({"new year": "2013-01-01"}))
     {'new year': datetime.date(2013, 1, 1)}
     """
-    schema = schema if isinstance(schema, Schema) else Schema.from_json(schema)
 
     def encode(data: Json) -> bytes:
         try:
-            return ENCODER.encode(_wire_of_json(schema, data, {}))
+            return ENCODER.encode(_FROM_JSON.value(schema, data))
         except _KEY_ERRORS as error:
             why = "it is nested too deep" if isinstance(error, RecursionError) else error
             raise StateTypeError(
@@ -250,42 +225,60 @@ def json_value_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
     return encode
 
 
-def _wire_of_json(schema: Schema, data: Json, outer: Mapping[str, Schema]) -> Any:
-    """Return the MessagePack form of a value. This is the inverse of `show_wire`."""
-    match schema.kind:
-        case "ref":
-            return _wire_of_json(outer[schema.name], data, outer)
-        case "optional":
-            return None if data is None else _wire_of_json(schema.items[0], data, outer)
-        case "list" | "set" | "frozenset" | "variadic":
-            return [_wire_of_json(schema.items[0], part, outer) for part in expect(data, list)]
-        case "tuple":
-            pairs = zip(schema.items, expect(data, list), strict=True)
-            return [_wire_of_json(item, part, outer) for item, part in pairs]
-        case "dict":
-            return _wire_of_dict(schema, data, outer)
-        case "struct":
-            return _wire_of_struct(schema, expect(data, dict), outer)
-        case "union":
-            return _wire_of_union(schema, data, outer)
-        case "enum" | "literal":
-            return _choice_from_json(schema, data)
-        case "bytes":
-            return bytes.fromhex(data)
-        case "float":
-            return float(data)
-    return data  # MessagePack has no dates: they are text, which readers parse
+class _FromJson(ValueWalk):
+    """Converts JSON to values that MessagePack can write. The inverse of `_ToJson`."""
+
+    def struct(self, schema: Schema, value: Json, outer: Structs) -> dict[str, Any]:
+        data = expect(value, dict)
+        if unknown := data.keys() - {field.name for field in schema.fields}:
+            raise ValueError(f"{schema.brief} has no field {', '.join(sorted(unknown))}")
+        return {
+            field.name: self.value(field.schema, data[field.name], outer)
+            for field in schema.fields
+            if data.get(field.name) is not None or _has_none(field.schema)
+        }
+
+    def entries(self, key: Schema, item: Schema, value: dict[str, Json], outer: Structs) -> Any:
+        is_text = key.kind in _TEXTS
+        keys = [
+            self.value(key, k if is_text or k in NOT_FINITE else json.loads(k), outer)
+            for k in value
+        ]
+        items = (self.value(item, part, outer) for part in value.values())
+        return dict(zip(keys, items, strict=True))
+
+    def union(self, schema: Schema, value: Json, outer: Structs) -> Any:
+        """Return the value of the single member whose JSON form is `value`. JSON does not contain
+        the member.
+        """
+        tagged, found = tagged_members(schema.items), []
+        for member in schema.items:
+            try:
+                wire = self.value(member, value, outer)
+                stored = msgspec.msgpack.decode(ENCODER.encode(wire))
+                is_shown_so = json.dumps(show_wire(member, stored, outer)) == json.dumps(value)
+            except _KEY_ERRORS:
+                continue
+            if is_shown_so:
+                found.append((member.brief, wire))
+        if len(found) != 1:
+            names = " and ".join(name for name, _ in found) or "no member"
+            raise ValueError(f"in JSON it could be {names} of {schema.brief}")
+        ((name, wire),) = found
+        return tagged_value(name, wire) if name in tagged else wire
+
+    def scalar(self, schema: Schema, value: Json) -> Any:
+        match schema.kind:
+            case "enum" | "literal":
+                return _choice_from_json(schema, value)
+            case "bytes":
+                return bytes.fromhex(value)
+            case "float":
+                return float(value)
+        return value  # MessagePack has no dates: they are text, which readers parse
 
 
-def _wire_of_struct(schema: Schema, data: dict[str, Json], outer: Mapping[str, Schema]) -> Any:
-    if unknown := data.keys() - {field.name for field in schema.fields}:
-        raise ValueError(f"{schema.brief} has no field {', '.join(sorted(unknown))}")
-    inner = {**outer, schema.name: schema}
-    return {
-        field.name: _wire_of_json(field.schema, data[field.name], inner)
-        for field in schema.fields
-        if data.get(field.name) is not None or _has_none(field.schema)
-    }
+_FROM_JSON = _FromJson()
 
 
 def _has_none(schema: Schema) -> bool:
@@ -293,47 +286,10 @@ def _has_none(schema: Schema) -> bool:
     return nullable or (schema.kind == "union" and any(map(_has_none, schema.items)))
 
 
-def _wire_of_dict(schema: Schema, data: Json, outer: Mapping[str, Schema]) -> Any:
-    key, item = schema.items
-    if not is_map(schema):
-        return [
-            [_wire_of_json(key, k, outer), _wire_of_json(item, v, outer)]
-            for k, v in expect(data, list)
-        ]
-    is_text = key.kind in _TEXTS
-    entries = expect(data, dict).items()
-    keys = [
-        _wire_of_json(key, k if is_text or k in NOT_FINITE else json.loads(k), outer)
-        for k, _ in entries
-    ]
-    return dict(zip(keys, (_wire_of_json(item, v, outer) for _, v in entries), strict=True))
-
-
-def _wire_of_union(schema: Schema, data: Json, outer: Mapping[str, Schema]) -> Any:
-    """Return the value of the single union member whose JSON form is `data`. JSON does not contain
-    the member.
-    """
-    tagged, found = tagged_members(schema.items), []
-    for member in schema.items:
-        try:
-            wire = _wire_of_json(member, data, outer)
-            stored = msgspec.msgpack.decode(ENCODER.encode(wire))
-            is_shown_so = json.dumps(show_wire(member, stored, outer)) == json.dumps(data)
-        except _KEY_ERRORS:
-            continue
-        if is_shown_so:
-            found.append((member.brief, wire))
-    if len(found) != 1:
-        names = " and ".join(name for name, _ in found) or "no member"
-        raise ValueError(f"in JSON it could be {names} of {schema.brief}")
-    ((name, wire),) = found
-    return tagged_value(name, wire) if name in tagged else wire
-
-
 # ------------------------------------------------------------------ keys
 
 
-def generic_key_decoder(schema: Schema | Json) -> Callable[..., tuple[Json, int]]:
+def generic_key_decoder(schema: Schema) -> Callable[..., tuple[Json, int]]:
     """Return a decoder of stored keys. It does not need the user's classes.
 
     Returns:
@@ -346,7 +302,6 @@ def generic_key_decoder(schema: Schema | Json) -> Callable[..., tuple[Json, int]
     >>> generic_key_decoder(schema_of(tuple[str, int]))(stored)
     (['UA', 1], 12)
     """
-    schema = schema if isinstance(schema, Schema) else Schema.from_json(schema)
     decode = schema_key_codec(schema).decode
 
     def decode_json(data: bytes, offset: int = 0) -> tuple[Json, int]:
@@ -356,7 +311,7 @@ def generic_key_decoder(schema: Schema | Json) -> Callable[..., tuple[Json, int]
     return decode_json
 
 
-def generic_key_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
+def generic_key_encoder(schema: Schema) -> Callable[[Json], bytes]:
     """Return an encoder of keys given as text or JSON.
 
     A str key is the text itself. For every other type the text is parsed: `5`, `true`,
@@ -372,10 +327,10 @@ def generic_key_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
     >>> encode('["UA", 1545]') == key_codec(tuple[str, int]).encode(("UA", 1545))
     True
     """
-    return _key_encoder(schema, _key_from_text)
+    return _key_encoder(schema, is_text=True)
 
 
-def json_key_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
+def json_key_encoder(schema: Schema) -> Callable[[Json], bytes]:
     """Return an encoder of JSON keys in the form of `generic_key_decoder`.
 
     Text is not parsed as JSON once more: the text `null` is not null. Where the type has no JSON of
@@ -390,18 +345,15 @@ def json_key_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
     >>> encode("null") == key_codec(str | None).encode("null")
     True
     """
-    return _key_encoder(schema, _key_from_json)
+    return _key_encoder(schema, is_text=False)
 
 
-def _key_encoder(
-    schema: Schema | Json, key_of: Callable[[Schema, Json], Any]
-) -> Callable[[Json], bytes]:
-    schema = schema if isinstance(schema, Schema) else Schema.from_json(schema)
+def _key_encoder(schema: Schema, *, is_text: bool) -> Callable[[Json], bytes]:
     encode = schema_key_codec(schema).encode
 
     def encode_json(given: Json) -> bytes:
         try:
-            return encode(key_of(schema, given))
+            return encode(_key_of(schema, given, is_text))
         except _KEY_ERRORS as error:
             why = "it is nested too deep" if isinstance(error, RecursionError) else error
             advice = list_advice(schema)
@@ -429,31 +381,24 @@ _KEY_PARSERS: dict[str, Callable[[str], Any]] = {
 }
 
 
-def _key_from_text(schema: Schema, data: Json) -> Any:
-    """Return a key from JSON, or from text, of which JSON is parsed."""
+def _key_of(schema: Schema, data: Json, is_text: bool) -> Any:
+    """Return a key from JSON.
+
+    Parameters:
+        is_text: whether text is parsed: `null`, a quoted text, and a list.
+    """
     match schema.kind:
         case "optional":
-            if data == "null":
-                return None
-            if isinstance(data, str) and data.startswith('"'):
+            if is_text and isinstance(data, str) and (data == "null" or data.startswith('"')):
                 data = json.loads(data)
-            return None if data is None else _key_from_text(schema.items[0], data)
+            return None if data is None else _key_of(schema.items[0], data, is_text)
         case "dynamic":
-            return _dynamic_from_json(data)
+            if is_text and isinstance(data, str):
+                with contextlib.suppress(ValueError):
+                    data = json.loads(data)
+            return _dynamic_key(data)
         case "tuple" | "variadic" | "struct":
-            data = _parsed(data) if isinstance(data, str) else data
-            return _tuple_from_json(schema, data, _key_from_text)
-    return _scalar_key(schema, data)
-
-
-def _key_from_json(schema: Schema, data: Json) -> Any:
-    match schema.kind:
-        case "optional":
-            return None if data is None else _key_from_json(schema.items[0], data)
-        case "dynamic":
-            return _dynamic_inner(data)
-        case "tuple" | "variadic" | "struct":
-            return _tuple_from_json(schema, data, _key_from_json)
+            return _tuple_key(schema, data, is_text)
     return _scalar_key(schema, data)
 
 
@@ -471,10 +416,13 @@ def _integer(data: Json) -> Json:
     return int(data) if is_exact else data
 
 
-def _tuple_from_json(
-    schema: Schema, data: Json, key_of: Callable[[Schema, Json], Any]
-) -> tuple[Any, ...]:
-    if isinstance(data, dict) and schema.kind in ("tuple", "variadic"):
+def _tuple_key(schema: Schema, data: Json, is_text: bool) -> tuple[Any, ...]:
+    if is_text and isinstance(data, str):
+        try:
+            data = json.loads(data)
+        except ValueError:
+            raise ValueError("it is no JSON") from None
+    if isinstance(data, dict) and schema.kind != "struct":
         raise ValueError("it is an object, and no list")
     if isinstance(data, dict):
         if absent := [field.name for field in schema.fields if field.name not in data]:
@@ -482,20 +430,10 @@ def _tuple_from_json(
         data = [data[field.name] for field in schema.fields]
     if not isinstance(data, list | tuple):
         raise ValueError("it is one value")
-    if schema.kind == "variadic":
-        return tuple(key_of(schema.items[0], part) for part in data)
-    items = schema.items or tuple(field.schema for field in schema.fields)
-    if len(data) != len(items):
-        raise ValueError(f"it has {len(data)} of {len(items)} parts")
-    return tuple(key_of(item, part) for item, part in zip(items, data, strict=True))
-
-
-def _parsed(text: str) -> Json:
-    """Parse the text of a key with several parts."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise ValueError("it is no JSON") from None
+    parts = schema.parts * len(data) if schema.kind == "variadic" else schema.parts
+    if len(data) != len(parts):
+        raise ValueError(f"it has {len(data)} of {len(parts)} parts")
+    return tuple(_key_of(part, value, is_text) for part, value in zip(parts, data, strict=True))
 
 
 def _choice_from_json(schema: Schema, data: Json) -> Any:
@@ -516,14 +454,5 @@ def _choice_from_json(schema: Schema, data: Json) -> Any:
     raise ValueError(f"use one of {', '.join(name for name, _ in schema.values)}")
 
 
-def _dynamic_from_json(data: Json) -> Any:
-    if isinstance(data, str):
-        try:
-            data = json.loads(data)
-        except ValueError:
-            return data
-    return _dynamic_inner(data)
-
-
-def _dynamic_inner(data: Json) -> Any:
-    return tuple(map(_dynamic_inner, data)) if isinstance(data, list) else _integer(data)
+def _dynamic_key(data: Json) -> Any:
+    return tuple(map(_dynamic_key, data)) if isinstance(data, list) else _integer(data)

@@ -9,8 +9,6 @@ change is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from statekit.codec.schema import Schema
 from statekit.codec.value_union import tagged_members
 
@@ -154,7 +152,9 @@ class _Comparison:
     def is_equal(self, stored: Schema, declared: Schema) -> bool:
         """Return whether two types are equal, and also the structs that their refs name."""
         return stored == declared and all(
-            self.stored.get(name) == self.declared.get(name) for name in _refs(stored)
+            self.stored.get(part.name) == self.declared.get(part.name)
+            for part in stored.walk()
+            if part.kind == "ref"
         )
 
     def struct(self, stored: Schema, declared: Schema, path: str) -> str | None:
@@ -213,13 +213,6 @@ class _Comparison:
 def members(schema: Schema) -> tuple[Schema, ...]:
     """Return the members of a union; for any other type, the type itself."""
     return schema.items if schema.kind == "union" else (schema,)
-
-
-def _refs(schema: Schema) -> Iterator[str]:
-    if schema.kind == "ref":
-        yield schema.name
-    for part in (*schema.items, *(field.schema for field in schema.fields)):
-        yield from _refs(part)
 
 
 def _changed(stored: Schema, declared: Schema, path: str) -> str:

@@ -55,9 +55,9 @@ class FamilyRows:
         if self.state is not None:
             self._decode = _value_decoder(self.state, allow_pickle)
             if self._shape is RowShape.ENTRIES:
-                self._decode_subkey = generic_key_decoder(self.state.types["key"])
+                self._decode_subkey = generic_key_decoder(Schema.from_json(self.state.types["key"]))
         elif name == WAITING:
-            self._decode = generic_decoder(operator.ordered)
+            self._decode = generic_decoder(Schema.from_json(operator.ordered))
 
     @property
     def type(self) -> str:

@@ -91,7 +91,7 @@ class RowChecks:
             self._subkeys[TIMERS] = timer_of_row
             self._values[TIMERS] = _check_nothing
         if operator.ordered is not None:
-            decode = generic_decoder(operator.ordered)
+            decode = generic_decoder(Schema.from_json(operator.ordered))
             self._subkeys[WAITING] = lambda subkey: decode(record_of_row(subkey))
             self._values[WAITING] = _check_nothing
         self._eras = {state.name: state.expiry_era for state in operator.states if state.era}

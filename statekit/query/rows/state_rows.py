@@ -34,7 +34,7 @@ from statekit.keygroup import GROUP_BYTES
 from statekit.query.rows.operator_keys import OperatorKeys, hashable
 from statekit.state.base import StateSpec
 from statekit.state.key_scope import KeyScope
-from statekit.state.row_versions import generation_codec, row_decoder
+from statekit.state.row_versions import generation_codec, row_decoder, value_schema
 from statekit.state.ttl import expired_until, unstamped, without_stamp
 from statekit.watermark import BEGINNING
 
@@ -119,7 +119,8 @@ class StateRows:
         if not self.is_local:
             self.keys = OperatorKeys(self.operator, job.key_groups, function)
         if self.shape is RowShape.ENTRIES:
-            self._place_of_pure_json = json_key_encoder(self.state.types["key"])
+            self._key = Schema.from_json(self.state.types["key"])
+            self._place_of_pure_json = json_key_encoder(self._key)
         if function is None:
             self._plain(allow_pickle)
         else:
@@ -130,11 +131,10 @@ class StateRows:
     def _plain(self, allow_pickle: bool) -> None:
         self.decode: Callable[[bytes], Any] = row_decoder(self.state, allow_pickle)
         if self.shape is RowShape.ENTRIES:
-            tree = Schema.from_json(self.state.types["key"])
-            self._place_codec: KeyCodec[Any] = schema_key_codec(tree)
-            self._place_of_json = generic_key_encoder(tree)
-            self._decode_place = generic_key_decoder(tree)
-            self._has_dicts = is_shown_as_scalar(tree)
+            self._place_codec: KeyCodec[Any] = schema_key_codec(self._key)
+            self._place_of_json = generic_key_encoder(self._key)
+            self._decode_place = generic_key_decoder(self._key)
+            self._has_dicts = is_shown_as_scalar(self._key)
 
     def _typed(self, function: Process[Any, Any, Any], allow_pickle: bool) -> None:
         spec = next((spec for spec in function.states if spec.name == self.state.name), None)
@@ -242,7 +242,7 @@ class StateRows:
             )
         if data is None:
             return None
-        value = self.decode(json_value_encoder(self.state.types["value"])(data))
+        value = self.decode(json_value_encoder(value_schema(self.state))(data))
         return value if self.result is None else self.result(value)
 
     def values(self, rows: Sequence[bytes | None]) -> list[Any]:

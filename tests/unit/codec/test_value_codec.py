@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from statekit.codec.key_codec import dynamic_key_codec, key_codec
-from statekit.codec.schema import schema_of
+from statekit.codec.schema import Schema, schema_of
 from statekit.codec.schema_codec import (
     generic_decoder,
     generic_key_decoder,
@@ -438,7 +438,7 @@ def test_value_can_be_shown_without_its_class(
     annotation: Any, values: st.SearchStrategy[Any], data: st.DataObject
 ) -> None:
     codec = CODECS[schema_of(annotation).brief]
-    show = generic_decoder(codec.schema.to_json())
+    show = generic_decoder(codec.schema)
     msgspec.json.encode(show(codec.encode(data.draw(values))))
 
 
@@ -752,8 +752,8 @@ def test_pickle_codec_marks_an_annotation() -> None:
 def test_reader_must_ask_for_unpickling() -> None:
     codec = PickleCodec().codec(complex)
     with pytest.raises(QueryError, match="allow_pickle=True"):
-        generic_decoder(codec.schema.to_json(), "pickle")
-    assert generic_decoder(codec.schema.to_json(), "pickle", True)(codec.encode(1j)) == "1j"
+        generic_decoder(codec.schema, "pickle")
+    assert generic_decoder(codec.schema, "pickle", True)(codec.encode(1j)) == "1j"
 
 
 def test_pickled_bytes_that_are_damaged_are_corrupt() -> None:
@@ -772,7 +772,7 @@ def iter_forever() -> typing.Iterator[int]:
 
 def test_codec_of_a_newer_version_is_refused() -> None:
     with pytest.raises(QueryError, match="update statekit"):
-        generic_decoder("int", "avro")
+        generic_decoder(Schema("int"), "avro")
 
 
 # ------------------------------------------------------------------ without the classes
@@ -808,7 +808,7 @@ def test_codec_of_a_newer_version_is_refused() -> None:
 )
 def test_value_is_shown_as_json(annotation: Any, value: Any, shown: Any) -> None:
     codec = value_codec(annotation)
-    assert generic_decoder(codec.schema.to_json())(codec.encode(value)) == shown
+    assert generic_decoder(codec.schema)(codec.encode(value)) == shown
 
 
 @pytest.mark.parametrize(
@@ -842,10 +842,10 @@ def test_value_is_shown_as_json(annotation: Any, value: Any, shown: Any) -> None
 )
 def test_key_is_parsed_and_shown_as_json(annotation: Any, key: Any, texts: Any, shown: Any) -> None:
     codec = key_codec(annotation)
-    encode = generic_key_encoder(codec.schema.to_json())
+    encode = generic_key_encoder(codec.schema)
     encoded = codec.encode(key)
     assert [encode(text) for text in texts] == [encoded] * len(texts)
-    assert generic_key_decoder(codec.schema.to_json())(encoded) == (shown, len(encoded))
+    assert generic_key_decoder(codec.schema)(encoded) == (shown, len(encoded))
 
 
 class Swapped(enum.Enum):
@@ -936,7 +936,7 @@ def test_dynamic_key_is_parsed_and_shown_as_json(text: str, key: Any) -> None:
     codec = dynamic_key_codec()
     encoded = generic_key_encoder(codec.schema)(text)
     assert encoded == codec.encode(key)
-    shown, end = generic_key_decoder(codec.schema.to_json())(encoded)
+    shown, end = generic_key_decoder(codec.schema)(encoded)
     assert end == len(encoded)
     assert codec.encode(key) == generic_key_encoder(codec.schema)(
         shown if not isinstance(shown, str) else f'"{shown}"'

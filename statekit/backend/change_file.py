@@ -1,59 +1,185 @@
-"""A change file that is being written: its bytes are spooled on the local disk, then stored."""
+"""Change files: the mutations of an attempt, as an Arrow IPC file that any Arrow tool can read.
+
+The file is compressed with zstd. Its columns:
+
+    state  dictionary<int16, string>   the state (column family) the mutation belongs to
+    op     uint8                       0 = Put, 1 = Delete, 2 = DeleteRange
+    key    binary                      the row key; for DeleteRange the first key removed
+    value  binary, null for Delete     the row; for DeleteRange the first key kept
+"""
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections.abc import Iterator, Sequence
 from typing import IO, cast
 
-from statekit.backend.mutation import Batch, ChangeFileWriter
-from statekit.errors import StorageError
+import pyarrow as pa
+
+from statekit.backend.mutation import DELETE, DELETE_RANGE, PUT, Batch
+from statekit.errors import CorruptCheckpointError, StorageError
+from statekit.records.arrow_sizes import check_unpacked
 
 # Change files up to this size are assembled in memory.
 _SPOOL_BYTES_MAX = 32 * 1024 * 1024
 
+_SCHEMA = pa.schema(
+    [
+        pa.field("state", pa.dictionary(pa.int16(), pa.string()), nullable=False),
+        pa.field("op", pa.uint8(), nullable=False),
+        pa.field("key", pa.binary(), nullable=False),
+        pa.field("value", pa.binary()),
+    ]
+)
+
 
 class Changes:
-    """A change file that is being written. Nothing is created before the first mutation."""
+    """A change file that is being written. It is spooled on the local disk before it is stored.
 
-    def __init__(self, states: tuple[str, ...]) -> None:
-        self._states = states
+    Nothing is created before the first mutation.
+
+    Parameters:
+        states: the names of all states that may occur, in a fixed order.
+    """
+
+    def __init__(self, states: Sequence[str]) -> None:
+        self._codes = {name: code for code, name in enumerate(states)}
+        self._names = pa.array(list(states), pa.string())
         self._file: IO[bytes] | None = None
-        self._writer: ChangeFileWriter | None = None
+        self._writer: pa.ipc.RecordBatchFileWriter | None = None
+        self._rows = 0
         self.bytes = 0
         """Bytes of keys and values."""
 
     def append(self, batch: Batch) -> None:
-        try:
-            if self._writer is None:
-                spool = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - see drop()
-                    max_size=_SPOOL_BYTES_MAX
-                )
-                self._file = cast("IO[bytes]", spool)
-                self._writer = ChangeFileWriter(self._file, self._states)
-            self._writer.append(batch)
-            self.bytes += batch.size_bytes
-        except OSError as error:
-            raise _unwritable(error) from error
+        """Write the mutations of a batch.
+
+        Raises:
+            StorageError: the local disk is full or failed.
+        """
+        if not len(batch):
+            return
+        codes = pa.array(list(map(self._codes.__getitem__, batch.states)), pa.int16())
+        columns = [
+            pa.DictionaryArray.from_arrays(codes, self._names),
+            pa.Array.from_buffers(pa.uint8(), len(batch), [None, pa.py_buffer(bytes(batch.ops))]),
+            pa.array(batch.keys, pa.binary()),
+            pa.array(batch.values, pa.binary()),
+        ]
+        with _writable():
+            self._opened().write_batch(pa.record_batch(columns, schema=_SCHEMA))
+        self._rows += len(batch)
+        self.bytes += batch.size_bytes
+
+    def _opened(self) -> pa.ipc.RecordBatchFileWriter:
+        if self._writer is None:
+            spool = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES_MAX)  # noqa: SIM115 - see drop()
+            self._file = cast("IO[bytes]", spool)
+            options = pa.ipc.IpcWriteOptions(compression="zstd")
+            self._writer = pa.ipc.new_file(self._file, _SCHEMA, options=options)
+        return self._writer
 
     def finish(self) -> tuple[IO[bytes], int] | None:
-        """Return the complete file and its number of mutations; None if there are no mutations."""
+        """Return the complete file and its number of mutations; None if there are no mutations.
+
+        Raises:
+            StorageError: the local disk is full or failed.
+        """
         if self._writer is None or self._file is None:
             return None
-        try:
-            self._writer.close()
-        except OSError as error:
-            raise _unwritable(error) from error
-        return self._file, self._writer.rows
+        with _writable():
+            self._writer.close()  # writes the footer, without which the file is unreadable
+        return self._file, self._rows
 
     def drop(self) -> None:
+        """Remove the spooled file."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
 
 
-def _unwritable(error: OSError) -> StorageError:
-    return StorageError(
-        f"cannot write a change file to {tempfile.gettempdir()}: {error}. Nothing committed is "
-        "lost: make space there or set TMPDIR, then start the job again"
-    )
+@contextlib.contextmanager
+def _writable() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"cannot write a change file to {tempfile.gettempdir()}: {error}. Nothing committed is "
+            "lost: make space there or set TMPDIR, then start the job again"
+        ) from error
+
+
+def read_changes(source: pa.NativeFile | IO[bytes] | bytes, name: str) -> Iterator[Batch]:
+    """Yield the batches of a change file, one at a time.
+
+    Parameters:
+        source: the whole file, verified already; bytes or something seekable.
+        name: what to call the file in an error.
+
+    Raises:
+        CorruptCheckpointError: the bytes are not a change file.
+
+    >>> changes = Changes(["visits"])
+    >>> changes.append(Batch([("visits", PUT, b"k", b"v")]))
+    >>> file, mutations = changes.finish()
+    >>> [list(batch.rows()) for batch in read_changes(file, "example")]
+    [[('visits', 0, b'k', b'v')]]
+    >>> changes.drop()
+    """
+    with _unreadable(name):
+        for batch in _arrow_batches(source, _SCHEMA):
+            state, *others = batch.columns
+            names = state.dictionary.to_pylist()
+            # Not by NumPy, which is as fast, and imports pandas when it is first used.
+            states = [names[code] for code in state.indices.to_pylist()]
+            ops, keys, values = (column.to_pylist() for column in others)
+            if not {PUT, DELETE, DELETE_RANGE}.issuperset(ops):
+                raise ValueError("it has an unknown operation")
+            yield Batch.of_columns(states, ops, keys, values)
+
+
+def read_keys(source: IO[bytes], name: str) -> Iterator[pa.RecordBatch]:
+    """Yield the columns `state`, `op` and `key` of a change file, one batch at a time.
+
+    The values, mostly the larger part of a file, are not decompressed.
+
+    Raises:
+        CorruptCheckpointError: the bytes are not a change file.
+    """
+    with _unreadable(name):
+        columns = list(range(3))
+        options = pa.ipc.IpcReadOptions(included_fields=columns)
+        yield from _arrow_batches(source, pa.schema([_SCHEMA[n] for n in columns]), options)
+
+
+def _arrow_batches(
+    source: pa.NativeFile | IO[bytes] | bytes,
+    schema: pa.Schema,
+    options: pa.ipc.IpcReadOptions | None = None,
+) -> Iterator[pa.RecordBatch]:
+    given = pa.BufferReader(source) if isinstance(source, bytes) else source
+    check_unpacked(given)
+    reader = pa.ipc.open_file(given, options=options)
+    for index in range(reader.num_record_batches):
+        batch = reader.get_batch(index)
+        if batch.schema != schema:
+            raise ValueError(f"it has the columns {', '.join(map(str, batch.schema))}")
+        # Arrow follows offsets and indices as it finds them; a wrong one would end the process.
+        batch.validate(full=True)
+        if any(column.null_count for column in batch.columns[:3]):
+            raise ValueError("a mutation lacks its state, operation or key")
+        yield batch
+
+
+@contextlib.contextmanager
+def _unreadable(name: str) -> Iterator[None]:
+    """Convert any error of Arrow to an error that the file is not a change file."""
+    try:
+        yield
+    # Arrow reports what it cannot decode as OSError too.
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptCheckpointError(
+            f"{name} is not a readable change file ({error}): restore the file from a backup, "
+            "or roll back to an epoch before it"
+        ) from error

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statekit.backend.mutation import read_keys
+from statekit.backend.change_file import read_keys
 from statekit.errors import CorruptCheckpointError
 
 _Counts = npt.NDArray[np.int64]
@@ -41,12 +41,12 @@ class MutationSums:
     Parameters:
         groups: the number of key groups.
 
-    >>> import io
-    >>> from statekit.backend.mutation import Batch, ChangeFileWriter, Put
-    >>> file = io.BytesIO()
-    >>> writer = ChangeFileWriter(file, ["visits"])
-    >>> writer.append(Batch([Put("visits", bytes([0, group]), b"") for group in (3, 3, 7)]))
-    >>> writer.close()
+    >>> from statekit.backend.change_file import Changes
+    >>> from statekit.backend.mutation import PUT, Batch
+    >>> changes = Changes(["visits"])
+    >>> changes.append(Batch(("visits", PUT, bytes([0, group]), b"") for group in (3, 3, 7)))
+    >>> file, _ = changes.finish()
+    >>> start = file.seek(0)
     >>> sums = MutationSums.of_file(file, "example", 8)
     >>> sums.of("visits", 0, 3).mutations, sums.of("visits", 4, 7).mutations
     (2, 1)

@@ -118,9 +118,9 @@ class Backend(Protocol):
 class MemoryBackend:
     """Rows in process memory. This is the reference for the behaviour of backends.
 
-    >>> from statekit.backend.mutation import Batch, Put
+    >>> from statekit.backend.mutation import PUT, Batch
     >>> backend = MemoryBackend(["visits"])
-    >>> backend.write(Batch([Put("visits", b"a", b"1"), Put("visits", b"b", b"2")]))
+    >>> backend.write(Batch([("visits", PUT, b"a", b"1"), ("visits", PUT, b"b", b"2")]))
     >>> backend.get("visits", b"a")
     b'1'
     >>> list(backend.scan("visits", b"a", b"c", reverse=True))

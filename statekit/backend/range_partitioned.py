@@ -215,7 +215,7 @@ class FragmentedBackend(_Fragments[RocksBackend]):
                 own.append(row)
         for fragment, own in zip(self._fragments, rows, strict=True):
             if own:
-                yield fragment, Batch.of_rows(own)
+                yield fragment, Batch(own)
 
 
 FrozenRows = RocksSnapshot | FrozenFragments

@@ -150,9 +150,9 @@ class RocksBackend:
         StorageError: the directory cannot be opened or written, or another process holds it.
 
     >>> import tempfile
-    >>> from statekit.backend.mutation import Batch, Put
+    >>> from statekit.backend.mutation import PUT, Batch
     >>> backend = RocksBackend(tempfile.mkdtemp(), ["visits"])
-    >>> backend.write(Batch([Put("visits", b"a", b"1")]))
+    >>> backend.write(Batch([("visits", PUT, b"a", b"1")]))
     >>> backend.get("visits", b"a")
     b'1'
     >>> backend.close()

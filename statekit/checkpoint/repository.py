@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import IO, Self
 
-from statekit.backend.change_file import Changes
+from statekit.backend.change_file import Changes, read_changes
 from statekit.backend.interface import Backend
-from statekit.backend.mutation import Batch, read_changes
+from statekit.backend.mutation import Batch
 from statekit.checkpoint import paths
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest, EpochNote

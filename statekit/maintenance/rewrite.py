@@ -18,7 +18,8 @@ from functools import reduce
 
 import xxhash
 
-from statekit.backend.mutation import Batch, in_batches, read_changes
+from statekit.backend.change_file import read_changes
+from statekit.backend.mutation import Batch, in_batches
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.job_file import Clock, JobFile, OperatorRecord

@@ -364,7 +364,7 @@ def _write(faults: Faults, batch: Batch, write: Callable[[Batch], None]) -> None
     states = ", ".join(sorted(set(batch.states)))
     effect = faults.next("write", states)
     if effect in ("tear", "flip"):
-        rows = list(batch)
+        rows = list(batch.rows())
         batch = Batch(rows[: len(rows) // 2])
     if effect != "fail before":
         write(batch)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from statekit.backend.interface import Backend
-from statekit.backend.mutation import Batch, DeleteRange, in_batches
+from statekit.backend.mutation import Batch, in_batches
 from statekit.backend.range_partitioned import FragmentedBackend
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.rocksdb_options import RocksOptions
@@ -172,8 +172,11 @@ def _checked(piece: Piece, path: Path, options: RocksOptions) -> RocksBackend:
 
 def _trim(backend: Backend, first: int, last: int) -> None:
     everything, own = group_bounds(0, MAX_GROUPS), group_bounds(first, last)
-    ends = ((everything[0], own[0]), (own[1], everything[1]))
-    backend.write(Batch([DeleteRange(s, *bounds) for s in backend.states for bounds in ends]))
+    batch = Batch()
+    for state in backend.states:
+        batch.delete_range(state, everything[0], own[0])
+        batch.delete_range(state, own[1], everything[1])
+    backend.write(batch)
 
 
 def _owner(databases: Sequence[tuple[int, RocksBackend]], piece: Piece) -> RocksBackend:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -22,7 +21,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import statekit as sk
-from statekit.backend.mutation import BATCH_ROWS_MAX, Batch, ChangeFileWriter, Put
+from statekit.backend.change_file import Changes
+from statekit.backend.mutation import BATCH_ROWS_MAX, PUT, Batch
 from statekit.backend.rocksdb import RocksBackend, link_database
 from statekit.checkpoint.manifest import ShardReport, ShardState
 from statekit.checkpoint.repository import Repository
@@ -134,12 +134,13 @@ def _build_shard(
     keys, values = _columns(rows, groups, text=text)
     size = keys.size + values.size
     repository, attempt = Repository(home / "checkpoint"), unique_id()
-    with tempfile.TemporaryFile(dir=home) as file:
-        writer = ChangeFileWriter(file, [STATE])
-        for rows_of in _pieces(keys, values, BATCH_ROWS_MAX):
-            writer.append(Batch(Put(STATE, key, row) for key, row in rows_of))
-        writer.close()
-        ref = repository.put_changes("keep", file, writer.rows)
+    changes = Changes([STATE])
+    for rows_of in _pieces(keys, values, BATCH_ROWS_MAX):
+        changes.append(Batch((STATE, PUT, key, row) for key, row in rows_of))
+    finished = changes.finish()
+    assert finished is not None
+    ref = repository.put_changes("keep", *finished)
+    changes.drop()
     lease = DirectoryLease.take(home / "local" / checkpoint_id / "keep" / "{}-{}".format(*groups))
     backend = RocksBackend(lease.home / "db", [STATE])
     for rows_of in _pieces(keys, values, 1_000_000):

@@ -19,7 +19,7 @@ MIB = 1024 * 1024
 GROWTH = """
 import os, sys, tempfile
 from pathlib import Path
-from statekit.backend.mutation import Batch, Put
+from tests.support.mutations import Put, batch_of
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.rocksdb_options import RocksOptions
 
@@ -37,7 +37,7 @@ def run(home, shard, rows):
     for start in range(0, rows, 200):
         for name in names:
             puts = [Put(name, b"%08d" % n, os.urandom(1000)) for n in range(start, start + 200)]
-            backend.write(Batch(puts))
+            backend.write(batch_of(puts))
         peak = max(peak, resident())
     backend.flush()
     for name in names:
@@ -100,7 +100,7 @@ def resident():
 def write(backend, start, count=100):
     for name in names:
         puts = [Put(name, b"%08d" % n, os.urandom(1000)) for n in range(start, start + count)]
-        backend.write(Batch(puts))
+        backend.write(batch_of(puts))
     peaks.append(resident())
 
 peaks = []

@@ -21,8 +21,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 import pytest
 
 import statekit as sk
-from statekit.backend.mutation import Delete, read_changes
+from statekit.backend.change_file import read_changes
 from statekit.testing import Harness
+from tests.support.mutations import Delete, mutations_of
 
 Backend = Literal["memory", "rocksdb"]
 BACKENDS: list[Backend] = ["memory", "rocksdb"]
@@ -625,7 +626,9 @@ def test_set_and_delete_in_one_visit_is_one_tombstone_and_reading_writes_no_file
     steps = [("set", (1,)), ("set", (2,)), ("delete", ()), ("set", (1,)), ("delete", ())]
     harness.send(*(Command("a", do, values) for do, values in steps))
     (written,) = data_files(tmp_path)
-    changes = [row for batch in read_changes(written.read_bytes(), "x") for row in batch]
+    changes = [
+        row for batch in read_changes(written.read_bytes(), "x") for row in mutations_of(batch)
+    ]
     assert all(isinstance(change, Delete) for change in changes)
     assert Counter(change.state for change in changes) == {"value": 1, "entries": 2}
     assert harness.send(Command("a", "read"), Command("b", "read")) == [None, None]

@@ -110,26 +110,28 @@ CHANGES = [
     Mutant(
         "mutations-swapped",
         "the mutations of a batch are stored in reverse order",
-        "backend/mutation.py",
+        "backend/change_file.py",
         """
-        self._writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
+            self._opened().write_batch(pa.record_batch(columns, schema=_SCHEMA))
 """,
         """
-        self._writer.write_batch(
-            pa.record_batch(columns, schema=_SCHEMA).take(pa.array(range(len(batch) - 1, -1, -1)))
-        )
+            self._opened().write_batch(
+                pa.record_batch(columns, schema=_SCHEMA).take(
+                    pa.array(range(len(batch) - 1, -1, -1))
+                )
+            )
 """,
     ),
     Mutant(
         "mutation-lost",
         "the last mutation of each batch is not stored",
-        "backend/mutation.py",
+        "backend/change_file.py",
         """
-        self._writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
+            self._opened().write_batch(pa.record_batch(columns, schema=_SCHEMA))
 """,
         """
-        record_batch = pa.record_batch(columns, schema=_SCHEMA)
-        self._writer.write_batch(record_batch[: max(1, len(batch) - 1)])
+            record_batch = pa.record_batch(columns, schema=_SCHEMA)
+            self._opened().write_batch(record_batch[: max(1, len(batch) - 1)])
 """,
     ),
     Mutant(

@@ -16,11 +16,12 @@ from typing import Annotated, Any, NamedTuple
 
 import statekit as sk
 from statekit.backend.interface import Backend, MemoryBackend
-from statekit.backend.mutation import Batch, Put
+from statekit.backend.mutation import Batch
 from statekit.checkpoint.repository import group_bounds
 from statekit.functions.process import Process
 from statekit.query.rows.reader import CheckpointReader
 from tests.support.loaded_rows import load
+from tests.support.mutations import Put, batch_of
 
 __all__ = ["Held", "Item", "Move", "held_in", "inventory_job"]
 
@@ -193,7 +194,7 @@ class _InMemory(CheckpointReader):
             rows = (
                 (state, *row) for state in backend.states for row in backend.scan(state, *bounds)
             )
-            self._unpacked = Batch(list(starmap(Put, rows)))
+            self._unpacked = batch_of(list(starmap(Put, rows)))
         else:
             backend.write(self._unpacked)
         return backend

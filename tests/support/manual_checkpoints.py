@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 
-from statekit.backend.mutation import Batch, ChangeFileWriter, Mutation
 from statekit.checkpoint import shard_layout as rescale
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef, checksum_of
+from tests.support.mutations import Mutation, batch_of, written
 
 REF = FileRef(path="job.json", size=0, checksum=checksum_of(b""))
 
@@ -39,8 +39,4 @@ def manifest(epoch: int, *shards: ShardState, writer: str = "w", groups: int = 4
 
 
 def change_file(*mutations: Mutation) -> io.BytesIO:
-    file = io.BytesIO()
-    writer = ChangeFileWriter(file, ["s"])
-    writer.append(Batch(mutations))
-    writer.close()
-    return file
+    return io.BytesIO(written(["s"], batch_of(mutations)))

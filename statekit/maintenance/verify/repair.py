@@ -277,7 +277,7 @@ class _Changes:
         """
         batch = self._batches[self.of_shard if fault.family in self._local else self.by_key]
         if fault.mend is not None:
-            batch.add(fault.mend)
+            batch.append(*fault.mend)
         else:
             row = backend.get(fault.family, fault.row_key) or b""
             self._batches[self.aside].put(fault.family, fault.row_key, row)

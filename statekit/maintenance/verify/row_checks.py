@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 from statekit.backend.interface import Backend, StateSize
-from statekit.backend.mutation import Batch, Delete, DeleteRange, Put
+from statekit.backend.mutation import DELETE, PUT, Batch, Row
 from statekit.checkpoint.era import UNWRITTEN
 from statekit.checkpoint.job_file import (
     CLOCK_TAGS,
@@ -62,7 +62,7 @@ class RowFault(NamedTuple):
     family: str
     row_key: bytes
     what: str
-    mend: Put | Delete | None = None
+    mend: Row | None = None
 
 
 class RowChecks:
@@ -192,12 +192,12 @@ class RowChecks:
                     end = self._keyed.key_codec.decode(due, 11)[1]
                     timers.append((due, due[:2] + due[11:end] + due[2:11] + due[end:]))
                 except UNREADABLE as error:
-                    yield RowFault("timer index", DUE, due, str(error), Delete(DUE, due))
+                    yield RowFault("timer index", DUE, due, str(error), (DUE, DELETE, due, None))
             stored = backend.get_many(TIMERS, [timer for _, timer in timers])
             for (due, _), row in zip(timers, stored, strict=True):
                 if row is None:
                     fault = "it belongs to a timer that does not exist"
-                    yield RowFault("timer index", DUE, due, fault, Delete(DUE, due))
+                    yield RowFault("timer index", DUE, due, fault, (DUE, DELETE, due, None))
 
     def _note_index(self, backend: Backend) -> Iterator[RowFault]:
         """Record the rows that the expiry index contains, and yield its invalid entries."""
@@ -207,12 +207,13 @@ class RowChecks:
             if state.ttl is not None
         }
         self._scans = {}
-        batch = Batch([DeleteRange(INDEXED, *_ALL)])
+        batch = Batch()
+        batch.delete_range(INDEXED, *_ALL)
         for entry, cursor in backend.scan(EXPIRY, *_ALL):
             name, zero, row_key_rest = entry[2:].partition(b"\x00")
             if not zero or len(row_key_rest) < 9:
                 fault = "it is cut short"
-                yield RowFault("expiry index", EXPIRY, entry, fault, Delete(EXPIRY, entry))
+                yield RowFault("expiry index", EXPIRY, entry, fault, (EXPIRY, DELETE, entry, None))
             elif tags.get(name.decode(errors="replace")) == row_key_rest[:1]:
                 if len(row_key_rest) == 9:
                     self._scans[name.decode(), entry[:2]] = cursor
@@ -309,4 +310,4 @@ def _missing(
             if family == TIMERS:
                 fault = "a timer is set and would never fire: the index of due timers lacks it"
             index = DUE if family == TIMERS else EXPIRY
-            yield RowFault(kind, index, entry.row_key, fault, Put(index, entry.row_key, b""))
+            yield RowFault(kind, index, entry.row_key, fault, (index, PUT, entry.row_key, b""))

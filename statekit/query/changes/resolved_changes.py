@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from statekit.backend.interface import prefix_end
-from statekit.backend.mutation import Batch, DeleteRange, in_batches
+from statekit.backend.mutation import Batch, in_batches
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import EpochManifest
@@ -128,7 +128,9 @@ class Resolver:
         if self._before is not None and self._now is not None:
             self._before.stored.close("read the changes of an epoch before you take the next one")
             end = due_key(self._now.now_us + 1)
-            self._due.write(Batch([DeleteRange(DUE, due_key(MIN_MICROS), end)]))
+            over = Batch()
+            over.delete_range(DUE, due_key(MIN_MICROS), end)
+            self._due.write(over)
         self._follower.remove_unread()
 
     def _index(self, written: Iterable[Row], rows: StateRows) -> None:

@@ -26,7 +26,7 @@ from typing import Self, TypeVar
 from pydantic import ValidationError
 
 from statekit.backend.interface import Rows
-from statekit.backend.mutation import Batch, Put
+from statekit.backend.mutation import PUT, Batch
 from statekit.backend.range_partitioned import FrozenRows
 from statekit.backend.rocksdb import DatabaseError
 from statekit.backend.rocksdb_options import RocksOptions
@@ -384,7 +384,7 @@ def _rows_before(
             prefix = pack_group(shard.first_group)
             stored = local_rows_of_shard(repository, operator, manifest, shard)
             for state, rows in stored.items():
-                yield Batch([Put(state, prefix + subkey, row) for subkey, row in rows])
+                yield Batch((state, PUT, prefix + subkey, row) for subkey, row in rows)
 
 
 def _position_keys(fragments: Ranges) -> list[bytes]:

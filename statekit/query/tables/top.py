@@ -9,7 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from statekit.backend.mutation import DELETE_RANGE, read_keys
+from statekit.backend.change_file import read_keys
+from statekit.backend.mutation import DELETE_RANGE
 from statekit.checkpoint.job_file import WAITING, OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.own_files import follows_by_files, own_files

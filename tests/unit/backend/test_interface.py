@@ -25,13 +25,14 @@ from hypothesis.stateful import (
 )
 
 from statekit.backend.interface import Backend, MemoryBackend, prefix_end
-from statekit.backend.mutation import Batch, Delete, DeleteRange, Mutation, Put
+from statekit.backend.mutation import Batch
 from statekit.backend.range_partitioned import FragmentedBackend
 from statekit.backend.read_ahead import SortedReads
 from statekit.backend.rocksdb import RocksBackend, link_database
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.errors import StatekitError, StorageError
 from tests.support.killable_processes import open_to_all
+from tests.support.mutations import Delete, DeleteRange, Mutation, Put, batch_of
 from tests.support.small_disk import small_disk
 from tests.support.timeouts import PATIENCE_S
 
@@ -87,7 +88,7 @@ class Contract(RuleBasedStateMachine):
 
     @rule(mutations=st.lists(MUTATIONS, max_size=8))
     def write(self, mutations: list[Mutation]) -> None:
-        self.backend.write(Batch(mutations))
+        self.backend.write(batch_of(mutations))
         for mutation in mutations:
             self.model.apply(mutation)
 
@@ -227,19 +228,19 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
 
 def test_scan_shows_the_data_as_of_its_start_during_writes(opened: Open) -> None:
     backend = opened(["a"])
-    backend.write(Batch([Put("a", bytes([i]), b"old") for i in range(10)]))
+    backend.write(batch_of([Put("a", bytes([i]), b"old") for i in range(10)]))
     forward = backend.scan("a", b"", END)
     backward = backend.scan("a", b"", END, reverse=True)
     assert next(forward) == (b"\x00", b"old")
-    backend.write(Batch([DeleteRange("a", b"", b"\x05"), Put("a", b"\x06", b"new")]))
-    backend.write(Batch([Put("a", b"\x07\x07", b"new")]))
+    backend.write(batch_of([DeleteRange("a", b"", b"\x05"), Put("a", b"\x06", b"new")]))
+    backend.write(batch_of([Put("a", b"\x07\x07", b"new")]))
     assert list(forward) == [(bytes([i]), b"old") for i in range(1, 10)]
     assert list(backward) == [(bytes([i]), b"old") for i in reversed(range(10))]
 
 
 def test_the_first_row_of_a_range_is_found_without_the_others(opened: Open) -> None:
     backend = opened(["a"])
-    backend.write(Batch([Put("a", bytes([i]), b"") for i in (3, 5, 9)]))
+    backend.write(batch_of([Put("a", bytes([i]), b"") for i in (3, 5, 9)]))
     ranges = [(b"", END), (b"\x03", END), (b"\x04", END), (b"\x06", b"\x09"), (b"\x0a", END)]
     found = [backend.first("a", start, end) for start, end in ranges]
     assert found == [b"\x03", b"\x03", b"\x05", None, None]
@@ -248,7 +249,7 @@ def test_the_first_row_of_a_range_is_found_without_the_others(opened: Open) -> N
 def test_later_mutations_of_a_batch_win(opened: Open) -> None:
     backend = opened(["a", "b"])
     backend.write(
-        Batch(
+        batch_of(
             [
                 Put("a", b"k", b"1"),
                 Put("b", b"k", b"1"),
@@ -265,8 +266,8 @@ def test_later_mutations_of_a_batch_win(opened: Open) -> None:
 
 def test_range_deletion_keeps_its_end_and_later_rows(opened: Open) -> None:
     backend = opened(["a"])
-    backend.write(Batch([Put("a", key, b"") for key in (b"a", b"b", b"b\x00", b"c")]))
-    backend.write(Batch([DeleteRange("a", b"a", b"b\x00")]))
+    backend.write(batch_of([Put("a", key, b"") for key in (b"a", b"b", b"b\x00", b"c")]))
+    backend.write(batch_of([DeleteRange("a", b"a", b"b\x00")]))
     assert [key for key, _ in backend.scan("a", b"", END)] == [b"b\x00", b"c"]
 
 
@@ -275,8 +276,8 @@ def test_range_deletion_of_nothing_removes_nothing_and_breaks_nothing(
     opened: Open, start: bytes, end: bytes
 ) -> None:
     backend = opened(["a"])
-    backend.write(Batch([Put("a", b"m", b"1"), DeleteRange("a", start, end)]))
-    backend.write(Batch([Put("a", b"n", b"2")]))
+    backend.write(batch_of([Put("a", b"m", b"1"), DeleteRange("a", start, end)]))
+    backend.write(batch_of([Put("a", b"n", b"2")]))
     assert list(backend.scan("a", b"", END)) == [(b"m", b"1"), (b"n", b"2")]
 
 
@@ -287,7 +288,7 @@ def test_unknown_state_is_an_error_that_names_it_and_changes_nothing(opened: Ope
         lambda: backend.reader("nope"),
         lambda: backend.get_many("nope", [b""]),
         lambda: backend.scan("nope", b"", END),
-        lambda: backend.write(Batch([Put("a", b"k", b"v"), Put("nope", b"k", b"v")])),
+        lambda: backend.write(batch_of([Put("a", b"k", b"v"), Put("nope", b"k", b"v")])),
     ]
     for call in calls:
         with pytest.raises(StatekitError, match=r"no state 'nope' \(it has \['a'\]\)"):
@@ -304,7 +305,7 @@ def test_every_call_after_close_is_an_error_that_says_so(opened: Open) -> None:
         lambda: backend.reader("a"),
         lambda: backend.get_many("a", [b""]),
         lambda: backend.scan("a", b"", END),
-        lambda: backend.write(Batch([Put("a", b"k", b"v")])),
+        lambda: backend.write(batch_of([Put("a", b"k", b"v")])),
         lambda: backend.write(Batch()),
         lambda: backend.sizes(),
     ]
@@ -320,7 +321,7 @@ def test_backend_knows_the_states_it_was_opened_with(opened: Open) -> None:
 
 def test_a_row_of_64_mb_is_kept(opened: Open) -> None:
     backend, value = opened(["a"]), bytes(64 * 1024 * 1024)
-    backend.write(Batch([Put("a", b"k", value)]))
+    backend.write(batch_of([Put("a", b"k", value)]))
     assert backend.get("a", b"k") == value
 
 
@@ -336,7 +337,7 @@ def test_prefix_end_is_after_every_key_with_the_prefix() -> None:
 def test_abandoned_scans_do_not_keep_the_database_locked(tmp_path: Path) -> None:
     for count in range(3):
         backend = RocksBackend(tmp_path / "db", ["a"])
-        backend.write(Batch([Put("a", bytes([i]), b"v") for i in range(10)]))
+        backend.write(batch_of([Put("a", bytes([i]), b"v") for i in range(10)]))
         begun, untouched = backend.scan("a", b"", END), backend.scan("a", b"", END, reverse=True)
         assert next(begun) == (b"\x00", b"v")
         gc.disable()  # so that nothing but close() can let go of the iterators
@@ -364,7 +365,7 @@ def test_database_that_is_open_cannot_be_opened_again(tmp_path: Path) -> None:
     backend = RocksBackend(tmp_path / "db", ["a"])
     with pytest.raises(StorageError, match="no other process holds the directory"):
         RocksBackend(tmp_path / "db", ["a"])
-    backend.write(Batch([Put("a", b"k", b"v")]))
+    backend.write(batch_of([Put("a", b"k", b"v")]))
     backend.close()
     again = RocksBackend(tmp_path / "db", ["a"])
     assert again.get("a", b"k") == b"v"
@@ -451,10 +452,10 @@ def test_full_disk_is_a_storage_error_and_flushed_rows_stay(tmp_path: Path) -> N
         path = disk.path / "db"
         backend = RocksBackend(path, ["a", "b"], RocksOptions(write_buffer_bytes=1 << 20))
         kept = {b"%04d" % i: os.urandom(100) for i in range(1000)}
-        backend.write(Batch([Put("a", key, value) for key, value in kept.items()]))
+        backend.write(batch_of([Put("a", key, value) for key, value in kept.items()]))
         backend.flush()
         disk.fill()
-        backend.write(Batch([Put("b", b"%04d" % i, os.urandom(100)) for i in range(1000)]))
+        backend.write(batch_of([Put("b", b"%04d" % i, os.urandom(100)) for i in range(1000)]))
         with pytest.raises(StorageError, match=r"cannot flush the working copy at .* No space"):
             backend.flush()
         assert backend.failed
@@ -471,7 +472,7 @@ def test_full_disk_is_a_storage_error_and_flushed_rows_stay(tmp_path: Path) -> N
 def test_full_disk_while_a_large_batch_is_spilled_is_a_storage_error(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         backend = RocksBackend(disk.path / "db", ["a"], RocksOptions(write_buffer_bytes=1 << 20))
-        backend.write(Batch([Put("a", b"kept", b"v")]))
+        backend.write(batch_of([Put("a", b"kept", b"v")]))
         backend.flush()
         with pytest.raises(StorageError, match="No space left"):
             write_without_end(backend)
@@ -482,13 +483,13 @@ def test_full_disk_while_a_large_batch_is_spilled_is_a_storage_error(tmp_path: P
 def write_without_end(backend: RocksBackend) -> None:
     for number in range(1000):
         rows = [Put("a", b"%d-%d" % (number, i), os.urandom(100)) for i in range(2000)]
-        backend.write(Batch(rows))
+        backend.write(batch_of(rows))
 
 
 def test_unreadable_block_is_an_error_and_never_the_end_of_the_rows(tmp_path: Path) -> None:
     backend = RocksBackend(tmp_path / "db", ["a"])
     keys = [b"%05d" % i for i in range(5000)]
-    backend.write(Batch([Put("a", key, os.urandom(100)) for key in keys]))
+    backend.write(batch_of([Put("a", key, os.urandom(100)) for key in keys]))
     backend.flush()
     backend.close()
     damage(tmp_path / "db")
@@ -525,14 +526,14 @@ def test_a_getter_returns_the_rows_of_get_whatever_was_read_ahead(data: st.DataO
     held = {bytes([0, number]): bytes([number]) * (1 + number % 3) for number in range(0, 250, 2)}
     with tempfile.TemporaryDirectory() as home:
         backend = RocksBackend(home, ["a"])
-        backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+        backend.write(batch_of([Put("a", key, row) for key, row in held.items()]))
         kept = backend.reader("a").get
         position = 0
         for _ in range(data.draw(st.integers(1, 60))):
             if data.draw(st.integers(0, 9)) == 0:
                 changed = bytes([0, data.draw(st.integers(0, 255))])
                 held[changed] = b"new"
-                backend.write(Batch([Put("a", changed, b"new")]))
+                backend.write(batch_of([Put("a", changed, b"new")]))
             jump = data.draw(st.sampled_from([1, 1, 1, 2, 3, 5, 40, -7]))
             position = max(0, min(255, position + jump))
             key = bytes([0, position])
@@ -549,7 +550,7 @@ def test_a_getter_of_many_rows_returns_the_rows_of_get_many(data: st.DataObject)
     held = {b"%05d" % n: b"%d" % n * (1 if n % large else 500) for n in range(0, 9_999, 3)}
     with tempfile.TemporaryDirectory() as home:
         backend = RocksBackend(home, ["a"])
-        backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+        backend.write(batch_of([Put("a", key, row) for key, row in held.items()]))
         kept = backend.reader("a").get_all
         for _ in range(data.draw(st.integers(1, 5))):
             asked = data.draw(dense | st.sets(numbers, max_size=50))
@@ -558,7 +559,7 @@ def test_a_getter_of_many_rows_returns_the_rows_of_get_many(data: st.DataObject)
             if data.draw(st.booleans()):
                 changed = b"%05d" % data.draw(numbers)
                 held[changed] = b"new"
-                backend.write(Batch([Put("a", changed, b"new")]))
+                backend.write(batch_of([Put("a", changed, b"new")]))
         backend.close()
 
 
@@ -570,7 +571,7 @@ def test_a_getter_returns_the_rows_of_get_whatever_keys_are_predicted(data: st.D
     coming: list[bytes] = []
     with tempfile.TemporaryDirectory() as home:
         backend = RocksBackend(home, ["a"])
-        backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+        backend.write(batch_of([Put("a", key, row) for key, row in held.items()]))
         kept = backend.reader("a", lambda key: coming).get
         for _ in range(data.draw(st.integers(1, 10))):
             coming = data.draw(st.lists(keys, min_size=1, max_size=8))
@@ -579,10 +580,10 @@ def test_a_getter_returns_the_rows_of_get_whatever_keys_are_predicted(data: st.D
             changed = data.draw(st.sampled_from(coming))
             if data.draw(st.booleans()):
                 held[changed] = b"new"
-                backend.write(Batch([Put("a", changed, b"new")]))
+                backend.write(batch_of([Put("a", changed, b"new")]))
             else:
                 held.pop(changed, None)
-                backend.write(Batch([Delete("a", changed)]))
+                backend.write(batch_of([Delete("a", changed)]))
             for key in data.draw(st.permutations(coming)):
                 assert kept(key) == backend.get("a", key) == held.get(key)
         backend.close()
@@ -600,7 +601,7 @@ def test_a_getter_returns_the_rows_of_get_in_whatever_order_entries_are_read(
     at = [b""]
     with tempfile.TemporaryDirectory() as home:
         backend = RocksBackend(home, ["a"])
-        backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+        backend.write(batch_of([Put("a", key, row) for key, row in held.items()]))
         reader = backend.reader("a", first_key=lambda: at[0])
         kept = reader.get
         for number in range(4):
@@ -624,7 +625,7 @@ def test_a_getter_returns_the_rows_of_get_in_whatever_order_entries_are_read(
                 if count == changed_after:
                     changed = entry_key(number, data.draw(st.integers(0, entries + 5)))
                     held.pop(changed, None)
-                    backend.write(Batch([Delete("a", changed)]))
+                    backend.write(batch_of([Delete("a", changed)]))
         backend.close()
 
 
@@ -644,7 +645,7 @@ def test_entries_that_are_read_in_any_order_are_read_in_blocks_of_complete_maps(
         backend = RocksBackend(tmp_path, ["a"])
     maps = [number.to_bytes(2, "big") for number in range(100, 200)]
     held = {number + bytes([entry]): b"v" for number in maps for entry in range(100)}
-    backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+    backend.write(batch_of([Put("a", key, row) for key, row in held.items()]))
     at = [b""]
     kept = backend.reader("a", first_key=lambda: at[0]).get
     readers = [one for part in parts_of(backend) for one in part._readers]
@@ -663,7 +664,7 @@ def test_entries_that_are_read_in_any_order_are_read_in_blocks_of_complete_maps(
 def test_entries_of_large_maps_are_read_one_by_one(tmp_path: Path) -> None:
     backend = RocksBackend(tmp_path, ["a"])
     held = {entry_key(number, entry): b"v" for number in range(3) for entry in range(5_000)}
-    backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+    backend.write(batch_of([Put("a", key, row) for key, row in held.items()]))
     at = [b""]
     kept = backend.reader("a", first_key=lambda: at[0]).get
     (reader,) = backend._readers
@@ -678,7 +679,7 @@ def test_entries_of_large_maps_are_read_one_by_one(tmp_path: Path) -> None:
 def test_entries_that_are_appended_to_large_maps_are_looked_for_in_blocks(tmp_path: Path) -> None:
     backend = RocksBackend(tmp_path, ["a"])
     held = {entry_key(number, entry): b"v" for number in range(20) for entry in range(2_000)}
-    backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+    backend.write(batch_of([Put("a", key, row) for key, row in held.items()]))
     at = [b""]
     kept = backend.reader("a", first_key=lambda: at[0]).get
     (reader,) = backend._readers
@@ -697,7 +698,7 @@ def test_a_block_that_starts_in_the_middle_of_a_map_does_not_end_reading_ahead(
 ) -> None:
     backend, draw = RocksBackend(tmp_path, ["a"]), random.Random(seed)
     held = {entry_key(number, entry): b"v" for number in range(60) for entry in range(100)}
-    backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+    backend.write(batch_of([Put("a", key, row) for key, row in held.items()]))
     at = [b""]
     kept = backend.reader("a", first_key=lambda: at[0]).get
     (reader,) = backend._readers
@@ -739,7 +740,7 @@ def test_scattered_keys_that_come_are_looked_for_together(tmp_path: Path, kind: 
     else:
         backend = RocksBackend(tmp_path, ["a"])
     held = {number.to_bytes(2, "big"): b"v%d" % number for number in range(20_000, 40_000)}
-    backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+    backend.write(batch_of([Put("a", key, row) for key, row in held.items()]))
     visited = [number.to_bytes(2, "big") for number in range(19_900, 40_100, 50)]
     told: list[list[bytes]] = []
 
@@ -757,7 +758,7 @@ def test_scattered_keys_that_come_are_looked_for_together(tmp_path: Path, kind: 
 def test_keys_that_are_announced_and_never_read_are_not_looked_for_again(tmp_path: Path) -> None:
     backend = RocksBackend(tmp_path, ["a"])
     held = {number.to_bytes(2, "big"): b"v%d" % number for number in range(10_000)}
-    backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+    backend.write(batch_of([Put("a", key, row) for key, row in held.items()]))
     told: list[list[bytes]] = []
 
     def coming(key: bytes) -> list[bytes]:
@@ -769,7 +770,7 @@ def test_keys_that_are_announced_and_never_read_are_not_looked_for_again(tmp_pat
         key = number.to_bytes(2, "big")
         assert kept(key) == held[key]
     assert len(told) == 1
-    backend.write(Batch([Put("a", b"x", b"")]))  # starts over
+    backend.write(batch_of([Put("a", b"x", b"")]))  # starts over
     for number in range(1, 10_000, 256):
         key = number.to_bytes(2, "big")
         assert kept(key) == held[key]
@@ -799,7 +800,7 @@ def test_cached_blocks_are_used_again_after_a_database_was_closed_linked_or_load
 ) -> None:
     rows = [(number.to_bytes(4, "big"), b"%032d" % number) for number in range(50_000)]
     written = RocksBackend(tmp_path / "written", ["a"])
-    written.write(Batch([Put("a", *row) for row in rows]))
+    written.write(batch_of([Put("a", *row) for row in rows]))
     written.flush()
     written.close()
     loaded = RocksBackend(tmp_path / "loaded", ["a"])
@@ -849,7 +850,7 @@ def test_a_flush_does_not_wait_for_a_merge_that_a_full_disk_repeats(tmp_path: Pa
         keys = [number.to_bytes(4, "big") for number in range(8_000)]
         for _ in range(8):  # after so many tables, a merge is due
             backend = RocksBackend(path, ["a"])
-            backend.write(Batch([Put("a", key, os.urandom(40)) for key in keys]))
+            backend.write(batch_of([Put("a", key, os.urandom(40)) for key in keys]))
             backend.flush()
             backend.close()
         disk.fill(leave=100_000)
@@ -858,7 +859,7 @@ def test_a_flush_does_not_wait_for_a_merge_that_a_full_disk_repeats(tmp_path: Pa
         while "compaction error" not in (path / "LOG").read_text():
             assert monotonic() < deadline, "no merge failed"
             sleep(0.001)
-        backend.write(Batch([Put("a", keys[0], b"small")]))
+        backend.write(batch_of([Put("a", keys[0], b"small")]))
         with suppress(StorageError):  # there may be space for a row
             backend.flush()
         with suppress(StorageError):
@@ -882,14 +883,14 @@ def test_a_write_waits_until_rocksdb_has_flushed_what_is_before_it(tmp_path: Pat
     expected: dict[bytes, bytes] = {}
     while refused.count(True) < 3:
         key, row = b"%d" % (len(refused) % 50), os.urandom(1 << 17)  # it fills a buffer
-        backend.write(Batch([Put("a", key, row)]))
+        backend.write(batch_of([Put("a", key, row)]))
         expected[key] = row
     assert dict(backend.scan("a", b"", END)) == expected
     backend.close()
 
 
 def write_and_close(backend: RocksBackend, keys: Sequence[bytes], value: bytes) -> None:
-    backend.write(Batch([Put("a", key, value) for key in keys]))
+    backend.write(batch_of([Put("a", key, value) for key in keys]))
     backend.flush()
     backend.close()
 
@@ -909,7 +910,7 @@ def reads_of_this_process() -> int:
 def test_a_scanner_returns_the_rows_of_scan_whatever_was_read_ahead(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as home:
         backend = RocksBackend(home, ["a"])
-        backend.write(Batch([Put("a", bytes([0, n]), b"v") for n in range(0, 250, 2)]))
+        backend.write(batch_of([Put("a", bytes([0, n]), b"v") for n in range(0, 250, 2)]))
         kept = backend.reader("a").scan
         position = 0
         for _ in range(data.draw(st.integers(1, 60))):
@@ -917,7 +918,7 @@ def test_a_scanner_returns_the_rows_of_scan_whatever_was_read_ahead(data: st.Dat
                 changed = bytes([0, data.draw(st.integers(0, 255))])
                 put: Mutation = Put("a", changed, b"new")
                 kind = data.draw(st.sampled_from([put, Delete("a", changed)]))
-                backend.write(Batch([kind]))
+                backend.write(batch_of([kind]))
             position = max(0, min(255, position + data.draw(st.sampled_from([0, 1, 2, 5, 40, -7]))))
             start = bytes([0, position])
             end = data.draw(st.sampled_from([bytes([0, min(255, position + 3)]), b"\x01", END]))
@@ -928,7 +929,7 @@ def test_a_scanner_returns_the_rows_of_scan_whatever_was_read_ahead(data: st.Dat
 def test_reading_in_order_gives_every_row_once_and_none_that_is_not_there(tmp_path: Path) -> None:
     backend = RocksBackend(tmp_path, ["a"])
     rows = {number.to_bytes(4, "big"): b"v%d" % number for number in range(0, 5_000, 3)}
-    backend.write(Batch([Put("a", key, row) for key, row in rows.items()]))
+    backend.write(batch_of([Put("a", key, row) for key, row in rows.items()]))
     kept = backend.reader("a").get
     for number in range(5_100):
         key = number.to_bytes(4, "big")
@@ -938,7 +939,7 @@ def test_reading_in_order_gives_every_row_once_and_none_that_is_not_there(tmp_pa
 
 def test_large_rows_are_not_read_ahead(tmp_path: Path) -> None:
     backend = RocksBackend(tmp_path, ["a"])
-    backend.write(Batch([Put("a", bytes([number]), b"x" * 100_000) for number in range(100)]))
+    backend.write(batch_of([Put("a", bytes([number]), b"x" * 100_000) for number in range(100)]))
     kept = backend.reader("a", lambda key: [bytes([number]) for number in range(100)]).get
     for number in range(100):
         assert kept(bytes([number])) == b"x" * 100_000
@@ -950,7 +951,7 @@ def test_large_rows_are_not_read_ahead(tmp_path: Path) -> None:
 
 def test_scans_do_not_read_large_rows_ahead(tmp_path: Path) -> None:
     backend = RocksBackend(tmp_path, ["a"])
-    backend.write(Batch([Put("a", bytes([number]), b"x" * 100_000) for number in range(100)]))
+    backend.write(batch_of([Put("a", bytes([number]), b"x" * 100_000) for number in range(100)]))
     backend.flush()
     kept = backend.reader("a").scan
     before = reads_of_this_process()
@@ -967,7 +968,7 @@ def test_scans_do_not_read_large_rows_ahead(tmp_path: Path) -> None:
 def test_scans_of_scattered_ranges_try_blocks_more_and_more_rarely(tmp_path: Path) -> None:
     backend = RocksBackend(tmp_path, ["a"])
     rows = {number.to_bytes(4, "big"): b"v" for number in range(20_000)}
-    backend.write(Batch([Put("a", key, row) for key, row in rows.items()]))
+    backend.write(batch_of([Put("a", key, row) for key, row in rows.items()]))
     kept = backend.reader("a").scan
     (reader,) = backend._readers
     tried = []

@@ -8,20 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statekit.backend.mutation import (
-    BATCH_BYTES_MAX,
-    BATCH_ROWS_MAX,
-    Batch,
-    ChangeFileWriter,
-    Delete,
-    DeleteRange,
-    Mutation,
-    Put,
-    read_changes,
-)
+from statekit.backend.change_file import Changes, read_changes
+from statekit.backend.mutation import BATCH_BYTES_MAX, BATCH_ROWS_MAX, Batch
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.errors import CorruptCheckpointError
+from tests.support.mutations import Delete, DeleteRange, Mutation, Put, batch_of, mutations_of
+from tests.support.mutations import written as written_file
 
 UNHURRIED = settings(deadline=None, derandomize=True)
 STATES = ["visits", "seen", "naïve ☃"]
@@ -32,22 +25,17 @@ MUTATIONS: st.SearchStrategy[Mutation] = st.one_of(
     st.builds(DeleteRange, st.sampled_from(STATES), KEYS, KEYS),
 )
 SMALL = [
-    Batch([Put("visits", b"k", b"v"), Put("visits", b"l", b""), Delete("seen", b"k")]),
-    Batch([DeleteRange("seen", b"a", b"b")]),
+    batch_of([Put("visits", b"k", b"v"), Put("visits", b"l", b""), Delete("seen", b"k")]),
+    batch_of([DeleteRange("seen", b"a", b"b")]),
 ]
 
 
 def written(*batches: Batch, states: list[str] = STATES) -> bytes:
-    file = io.BytesIO()
-    writer = ChangeFileWriter(file, states)
-    for batch in batches:
-        writer.append(batch)
-    writer.close()
-    return file.getvalue()
+    return written_file(states, *batches)
 
 
 def read(data: bytes) -> list[list[Mutation]]:
-    return [list(batch) for batch in read_changes(data, "changes")]
+    return [mutations_of(batch) for batch in read_changes(data, "changes")]
 
 
 # -------------------------------------------------------------------------------------- batches
@@ -56,18 +44,18 @@ def read(data: bytes) -> list[list[Mutation]]:
 @UNHURRIED
 @given(st.lists(MUTATIONS))
 def test_batch_gives_mutations_back_in_the_order_they_were_added(mutations: list[Mutation]) -> None:
-    batch = Batch(mutations)
-    assert list(batch) == mutations
+    batch = batch_of(mutations)
+    assert mutations_of(batch) == mutations
     assert len(batch) == len(mutations)
-    assert batch.size_bytes == Batch.of_rows(batch.rows()).size_bytes
+    assert batch.size_bytes == Batch(batch.rows()).size_bytes
 
 
 def test_cleared_batch_is_empty_and_can_be_used_again() -> None:
-    batch = Batch([Put("visits", b"k", b"v")])
+    batch = batch_of([Put("visits", b"k", b"v")])
     batch.clear()
     assert (len(batch), batch.size_bytes, batch.full) == (0, 0, False)
     batch.delete("visits", b"k")
-    assert list(batch) == [Delete("visits", b"k")]
+    assert mutations_of(batch) == [Delete("visits", b"k")]
 
 
 def test_batch_is_full_by_rows_or_by_bytes() -> None:
@@ -82,7 +70,7 @@ def test_batch_is_full_by_rows_or_by_bytes() -> None:
 
 
 def test_within_keeps_only_the_mutations_of_a_key_range_and_of_known_states() -> None:
-    batch = Batch(
+    batch = batch_of(
         [
             Put("visits", b"a", b"1"),
             Put("visits", b"b", b"22"),
@@ -92,7 +80,7 @@ def test_within_keeps_only_the_mutations_of_a_key_range_and_of_known_states() ->
         ]
     )
     inner = batch.within(b"b", b"c", {"visits", "seen"})
-    assert list(inner) == [Put("visits", b"b", b"22"), DeleteRange("seen", b"b", b"c")]
+    assert mutations_of(inner) == [Put("visits", b"b", b"22"), DeleteRange("seen", b"b", b"c")]
     assert inner.size_bytes == 5
 
 
@@ -104,17 +92,22 @@ def test_within_keeps_only_the_mutations_of_a_key_range_and_of_known_states() ->
 def test_change_file_gives_back_every_batch_that_is_not_empty(
     batches: list[list[Mutation]],
 ) -> None:
-    data = written(*map(Batch, batches))
-    assert read(data) == [batch for batch in batches if batch]
+    data = written(*map(batch_of, batches), *SMALL)
+    kept = [batch for batch in batches if batch]
+    assert read(data) == kept + list(map(mutations_of, SMALL))
 
 
-def test_change_file_without_batches_reads_as_none() -> None:
-    assert read(written()) == []
+def test_no_change_file_is_written_without_mutations() -> None:
+    changes = Changes(STATES)
+    changes.append(Batch())
+    assert changes.finish() is None
 
 
 def test_change_file_reads_from_a_file_as_from_bytes() -> None:
     data = written(*SMALL)
-    assert [list(batch) for batch in read_changes(io.BytesIO(data), "changes")] == read(data)
+    assert [mutations_of(batch) for batch in read_changes(io.BytesIO(data), "changes")] == read(
+        data
+    )
 
 
 def test_change_file_is_readable_by_any_arrow_tool() -> None:
@@ -130,7 +123,7 @@ def test_change_file_is_readable_by_any_arrow_tool() -> None:
 
 def test_a_row_of_64_mb_survives_the_round_trip() -> None:
     value = bytes(range(256)) * (64 * 1024 * 4)
-    (batch,) = read_changes(written(Batch([Put("visits", b"k", value)])), "changes")
+    (batch,) = read_changes(written(batch_of([Put("visits", b"k", value)])), "changes")
     assert list(batch.rows()) == [("visits", 0, b"k", value)]
     assert batch.size_bytes == len(value) + 1
 

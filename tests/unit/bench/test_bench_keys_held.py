@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from statekit.backend.mutation import Batch, Put
 from statekit.backend.rocksdb import RocksBackend
 from tests.bench.cold_rows import ColdRows
 from tests.bench.keys_held import scaling
+from tests.support.mutations import Put, batch_of
 
 
 def test_each_size_has_a_row_and_the_largest_has_its_bounds() -> None:
@@ -27,7 +27,7 @@ def test_cold_rows_are_read_from_a_table_and_from_blocks_and_a_missing_one_is_no
 ) -> None:
     keys = [number.to_bytes(4, "big") for number in range(20_000)]
     backend = RocksBackend(tmp_path / "db", ["held"])
-    backend.write(Batch([Put("held", key, b"row") for key in keys]))
+    backend.write(batch_of([Put("held", key, b"row") for key in keys]))
     backend.flush()
     backend.close()
     (tmp_path / "aside").mkdir()

@@ -16,7 +16,6 @@ import obstore
 import pytest
 
 from statekit.backend.interface import MemoryBackend
-from statekit.backend.mutation import Batch, ChangeFileWriter, Put
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochNote, ShardState
 from statekit.checkpoint.paths import epoch_path, job_number, job_path
@@ -32,6 +31,7 @@ from statekit.errors import (
 )
 from tests.support.killable_processes import as_nobody, exit_code, open_to_all, start
 from tests.support.manual_checkpoints import change_file, manifest
+from tests.support.mutations import Put, batch_of, written
 from tests.support.small_disk import small_disk
 from tests.support.timeouts import PATIENCE_S
 
@@ -283,10 +283,8 @@ def test_large_file_that_is_altered_leaves_no_open_file(
 
 
 def test_replay_leaves_out_states_that_the_backend_does_not_have(repository: Repository) -> None:
-    file = io.BytesIO()
-    writer = ChangeFileWriter(file, ["s", "dropped"])
-    writer.append(Batch([Put("s", b"\0\0k", b"1"), Put("dropped", b"\0\0k", b"2")]))
-    writer.close()
+    batch = batch_of([Put("s", b"\0\0k", b"1"), Put("dropped", b"\0\0k", b"2")])
+    file = io.BytesIO(written(["s", "dropped"], batch))
     backend = MemoryBackend(["s"])
     repository.replay(backend, [repository.put_changes("tally", file, 2)], 0, 3)
     assert list(backend.scan("s", b"", b"\xff")) == [(b"\0\0k", b"1")]

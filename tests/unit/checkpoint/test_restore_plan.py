@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statekit.backend.interface import MemoryBackend
-from statekit.backend.mutation import Batch, Delete, DeleteRange, Mutation, Put
 from statekit.checkpoint.manifest import ShardState
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.references import (
@@ -37,6 +36,7 @@ from statekit.working_copy.copies import MemoryCopies
 from tests.support.counting_job import STATES, entries, plain_state, rows_of, tally_job
 from tests.support.loaded_rows import load
 from tests.support.manual_checkpoints import change_file, manifest, standing
+from tests.support.mutations import Delete, DeleteRange, Mutation, Put, batch_of
 
 Model = dict[bytes, bytes]
 
@@ -177,7 +177,7 @@ def test_a_copy_of_an_older_epoch_catches_up_with_the_changes_after_it(
                 assert stood_at is None or between != {parallelism}
                 continue
             backend = MemoryBackend(["s"])
-            backend.write(Batch([Put("s", key, value) for key, value in held.items()]))
+            backend.write(batch_of([Put("s", key, value) for key, value in held.items()]))
             repository.replay(backend, missed, *shard.groups)
             found = dict(backend.scan("s", b"", b"\xff" * 3))
             assert found == within(models[epochs[later]], *shard.groups)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.backend.interface import Backend, MemoryBackend, StateSize
-from statekit.backend.mutation import Batch, Put
+from statekit.backend.mutation import Batch
 from statekit.backend.rocksdb import RocksBackend
 from statekit.checkpoint.job_file import EXPIRY
 from statekit.checkpoint.manifest import ShardPlan, ShardState
@@ -27,6 +27,7 @@ from statekit.records.record_type import RecordType
 from statekit.runtime.task import ShardTask
 from statekit.spark.worker.rows import ARRIVAL, GROUP, batches_of_rows
 from statekit.watermark import BEGINNING
+from tests.support.mutations import Put, batch_of
 from tests.unit.job.test_built_in_aggregates import AGGREGATES, SALES, Sale, model, same
 
 GROUPS = 4
@@ -281,7 +282,7 @@ def test_a_row_that_does_not_read_names_its_state_and_key() -> None:
     orders = in_order(shard.declared, 100)
     shard.epoch(chunk(orders))
     wrong = prefix_of(shard.declared, orders[40].shop)
-    shard.backend.write(Batch([Put("most", wrong, b"\xc1")]))
+    shard.backend.write(batch_of([Put("most", wrong, b"\xc1")]))
     text = rf"state 'most' of operator 'op' at key '{orders[40].shop}'.*earlier epoch"
     with pytest.raises(sk.CorruptCheckpointError, match=text):
         shard.epoch(chunk(orders))

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from statekit.backend.change_file import Changes
-from statekit.backend.mutation import Batch, Delete, Mutation, Put, read_changes
+from statekit.backend.change_file import Changes, read_changes
 from statekit.checkpoint.job_file import EXPIRY, TIMERS, OperatorRecord
 from statekit.checkpoint.manifest import EpochNote
 from statekit.checkpoint.manifest_pages import ManifestPages
@@ -39,6 +38,7 @@ from tests.support.all_row_kinds import START
 from tests.support.command_line import statekit
 from tests.support.full_checkpoint import GROUPS, Files, job, make, steps
 from tests.support.full_checkpoint import run as run_epochs
+from tests.support.mutations import Delete, Mutation, Put, batch_of, mutations_of
 from tests.unit.checkpoint.test_rollback import sparks_part, streamed
 
 
@@ -80,7 +80,7 @@ def forge(repository: Repository, name: str, mutations: Iterable[Mutation], **to
     latest = repository.latest_epoch()
     assert latest is not None
     last = repository.manifest(latest)
-    batch = Batch(mutations)
+    batch = batch_of(mutations)
     files: tuple[Any, ...] = ()
     if len(batch):
         changes = Changes(tuple(dict.fromkeys(batch.states)))
@@ -218,7 +218,9 @@ def test_rows_that_cannot_be_read_are_found_and_left_out_only_if_that_is_asked_f
     assert made.is_mended
     assert made.left_out == len(BAD_ROWS)
     (kept,) = made.put_aside
-    put_aside = [row for batch in read_changes(repository.read(kept), kept) for row in batch]
+    put_aside = [
+        row for batch in read_changes(repository.read(kept), kept) for row in mutations_of(batch)
+    ]
     assert sorted(put_aside) == sorted(row for _, row in BAD_ROWS)
     after = verify(repository, epoch=4)
     assert after.is_intact

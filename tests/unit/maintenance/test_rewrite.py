@@ -188,7 +188,7 @@ def without_last_row(monkeypatch: pytest.MonkeyPatch) -> None:
     append = Changes.append
 
     def lossy(self: Changes, batch: Batch) -> None:
-        append(self, Batch.of_rows(list(batch.rows())[:-1]))
+        append(self, Batch(list(batch.rows())[:-1]))
 
     monkeypatch.setattr(Changes, "append", lossy)
 

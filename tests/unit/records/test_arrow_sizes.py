@@ -11,20 +11,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statekit.backend.mutation import Batch, ChangeFileWriter, Put, read_changes, read_keys
+from statekit.backend.change_file import read_changes, read_keys
 from statekit.errors import CorruptCheckpointError
 from statekit.records.arrow_sizes import UNPACKED_BYTES_MAX, check_unpacked
+from tests.support.mutations import Put, batch_of, written
 
 
 def change_file(batches: int = 1, size: int = 1_000) -> bytes:
     """A change file of rows whose values are compressed well."""
-    file = io.BytesIO()
-    writer = ChangeFileWriter(file, ["visits", "other"])
-    for number in range(batches):
-        rows = [Put("visits", b"k%06d" % row, bytes(size)) for row in range(number, number + 20)]
-        writer.append(Batch(rows))
-    writer.close()
-    return file.getvalue()
+    return written(
+        ["visits", "other"],
+        *(
+            batch_of(
+                Put("visits", b"k%06d" % row, bytes(size)) for row in range(number, number + 20)
+            )
+            for number in range(batches)
+        ),
+    )
 
 
 def claiming(data: bytes, unpacked: int, claimed: int) -> bytes:
@@ -71,4 +74,4 @@ def test_any_bytes_are_refused_or_read(data: st.DataObject) -> None:
         changed[at : at + data.draw(st.integers(0, 8))] = data.draw(st.binary(max_size=8))
     with contextlib.suppress(CorruptCheckpointError):
         for batch in read_changes(bytes(changed), "changed"):
-            list(batch)
+            list(batch.rows())

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statekit.backend.interface import MemoryBackend
-from statekit.backend.mutation import Batch, Put
 from statekit.checkpoint.object_store import StoreOptions
 from statekit.checkpoint.repository import Repository
 from statekit.errors import (
@@ -26,6 +25,7 @@ from statekit.testing.faults import Operation, What, plans
 from statekit.working_copy.copies import DiskCopies, MemoryCopies
 from tests.support.counting_job import entries, plain_outputs, plain_state, tally, tally_job
 from tests.support.manual_checkpoints import manifest
+from tests.support.mutations import Put, batch_of
 
 RECORDS = [record for epoch in range(4) for record in entries(epoch, 12)]
 TRIES_MAX = 40
@@ -178,8 +178,8 @@ def test_a_backend_fails_at_the_planned_write(what: What) -> None:
     inner = MemoryBackend(["s"])
     faults = Faults(Fault(what, 1, "write"), sleep=lambda _: None)
     backend = FaultyBackend(inner, faults)
-    backend.write(Batch([Put("s", b"a", b"1")]))
-    batch = Batch([Put("s", b"b", b"2"), Put("s", b"c", b"3")])
+    backend.write(batch_of([Put("s", b"a", b"1")]))
+    batch = batch_of([Put("s", b"b", b"2"), Put("s", b"c", b"3")])
     if what == "delay":
         backend.write(batch)
     else:

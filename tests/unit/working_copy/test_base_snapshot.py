@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from statekit.backend.mutation import Batch, Put
+from statekit.backend.mutation import Batch
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.references import base_snapshot
@@ -24,6 +24,7 @@ from statekit.working_copy.base_snapshot import (
 )
 from statekit.working_copy.uploaded_tables import note_stored, read_stored, tables_in
 from tests.support.killable_processes import die, exit_code, start
+from tests.support.mutations import Put, batch_of
 
 STATES = ("count", "seen")
 
@@ -37,7 +38,7 @@ def rows_of(number: int, count: int = 500) -> Batch:
     puts = [
         Put("count", b"\0\1%06d" % (n * 7 + number), chosen.randbytes(60)) for n in range(count)
     ]
-    return Batch([*puts, Put("seen", b"\0\1only", b"%d" % number)])
+    return batch_of([*puts, Put("seen", b"\0\1only", b"%d" % number)])
 
 
 def database(path: Path, *numbers: int) -> RocksBackend:

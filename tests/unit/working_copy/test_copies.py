@@ -11,7 +11,6 @@ import pytest
 
 from statekit.backend import mutation, rocksdb
 from statekit.backend.interface import MemoryBackend
-from statekit.backend.mutation import Batch, Put
 from statekit.backend.rocksdb import RocksBackend
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
@@ -46,6 +45,7 @@ from tests.support.counting_job_runs import (
 )
 from tests.support.hidden_rows import hide_rows, show_rows
 from tests.support.killable_processes import die, die_at, exit_code, start
+from tests.support.mutations import Put, batch_of
 from tests.support.small_disk import small_disk
 
 SPILLING = 300
@@ -181,7 +181,7 @@ def test_copy_that_was_written_and_dropped_is_rebuilt(root: Path, copies: DiskCo
     made = runner(root, copies)
     advance(made, 2)
     copy = obtain(made)
-    copy.write(Batch([Put("total", b"\0\0wrong", b"wrong")]))
+    copy.write(batch_of([Put("total", b"\0\0wrong", b"wrong")]))
     copy.abandon()
     expected = committed_rows(made.coordinator.repository, GROUPS)
     hide_rows(root)
@@ -392,8 +392,8 @@ def test_second_attempt_at_a_shard_gets_a_copy_of_its_own(
     advance(made, 2)
     expected = committed_rows(made.coordinator.repository, GROUPS)
     one, two = obtain(made), obtain(made)
-    one.write(Batch([Put("total", b"\0\0one", b"1")]))
-    two.write(Batch([Put("total", b"\0\0two", b"2")]))
+    one.write(batch_of([Put("total", b"\0\0one", b"1")]))
+    two.write(batch_of([Put("total", b"\0\0two", b"2")]))
     assert one.backend.get("total", b"\0\0two") is two.backend.get("total", b"\0\0one") is None
     one.abandon()
     two.abandon()
@@ -443,7 +443,7 @@ def test_copy_is_free_again_after_every_way_of_giving_it_back(
         raise StorageError("disk on fire")
 
     copy = obtain(made)
-    copy.write(Batch([Put("total", b"\0\0k", b"v")]))
+    copy.write(batch_of([Put("total", b"\0\0k", b"v")]))
     with monkeypatch.context() as patched:
         patched.setattr(RocksBackend, "flush", fail)
         with pytest.raises(StorageError, match="on fire"):
@@ -487,6 +487,6 @@ def test_copies_in_memory_restore_rows_that_were_written_and_dropped(root: Path)
     advance(made, 2)
     copy = obtain(made)
     assert isinstance(copy.backend, MemoryBackend)
-    copy.write(Batch([Put("total", b"\0\0wrong", b"wrong")]))
+    copy.write(batch_of([Put("total", b"\0\0wrong", b"wrong")]))
     copy.abandon()
     check_rows(made)

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from statekit import working_copy
-from statekit.backend.mutation import Batch, Put
 from statekit.backend.range_partitioned import FragmentedBackend
 from statekit.backend.rocksdb import RocksBackend, link_database
 from statekit.checkpoint.repository import Repository
@@ -23,6 +22,7 @@ from statekit.working_copy import clipping as pieces
 from statekit.working_copy.copies import DiskCopies, MemoryCopies
 from tests.support.counting_job import STATES, comparable, copied_rows, entries, rows_of, tally_job
 from tests.support.killable_processes import die_at, exit_code
+from tests.support.mutations import Put, batch_of
 
 GROUPS = 32
 PER_EPOCH = 300
@@ -223,12 +223,12 @@ def test_files_that_cannot_be_linked_are_copied(
 
 def test_a_linked_database_and_its_source_go_ways_of_their_own(tmp_path: Path) -> None:
     source = RocksBackend(tmp_path / "a", ["s"])
-    source.write(Batch([Put("s", b"\0\1k", b"old")]))
+    source.write(batch_of([Put("s", b"\0\1k", b"old")]))
     source.flush()
     source.close()
     link_database(tmp_path / "a", tmp_path / "b")
     linked = RocksBackend(tmp_path / "b", ["s"], create=False)
-    linked.write(Batch([Put("s", b"\0\1k", b"new")]))
+    linked.write(batch_of([Put("s", b"\0\1k", b"new")]))
     linked.flush()
     linked.close()
     shutil.rmtree(tmp_path / "b")

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from statekit.query.tables.child_process import ForkServer
 from statekit.server import assets, insight_routes, routes, state_routes
 from statekit.server.access import Access
 from statekit.server.admission import Admission
@@ -25,6 +26,7 @@ from statekit.server.metrics import Metrics
 from statekit.server.observed import MeasuredApp
 from statekit.server.pages import Pages
 from statekit.server.places import Places
+from statekit.server.priority import NICENESS
 from statekit.server.problems import Problem, response_of
 from statekit.server.proxies import Network, TrustedProxies
 from statekit.server.rankings import Rankings
@@ -71,17 +73,17 @@ class Application:
         origins: Sequence[str] = (),
         proxies: Sequence[Network] = (),
     ) -> None:
-        admission = Admission(limits)
+        admission, self._forks = Admission(limits), ForkServer(NICENESS)
         metrics = Metrics(jobs, admission, disk)
         self._served = served = Served(
             jobs=jobs,
             access=access,
             limits=limits,
-            tables=Tables(disk, admission),
+            tables=Tables(disk, admission, self._forks),
             live=LiveChanges(),
             metrics=metrics,
-            queries=Queries(disk, admission),
-            rankings=Rankings(limits.ranking_bytes, disk.below("rankings"), admission),
+            queries=Queries(disk, admission, self._forks),
+            rankings=Rankings(limits.ranking_bytes, disk, admission, self._forks),
             admission=admission,
             places=_places(jobs, disk),
             disk=disk,
@@ -110,7 +112,7 @@ class Application:
         yield
         self.end_streams()
         await self._served.admission.close()
-        self._served.queries.close()
+        self._forks.close()
         for job in self._served.jobs.values():
             job.close()
         self._served.disk.close()

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import msgspec
 from starlette.requests import Request
 
 from statekit.query.replica.view import View
-from statekit.query.tables.child_process import ChildLimitError
+from statekit.query.tables.child_process import ChildLimitError, ForkServer
 from statekit.query.tables.top import Measure
 from statekit.query.tables.top_in_child import TopRequest, top_as_json
 from statekit.server.admission import Admission
-from statekit.server.priority import NICENESS
+from statekit.server.disk import Disk
 from statekit.server.problems import Problem
 from statekit.server.served_job import ServedJob
 
@@ -36,13 +35,16 @@ class Rankings:
 
     Parameters:
         memory_bytes: memory limit of a process.
-        directory: for the files of the processes.
+        disk: of the server.
         admission: of the server.
+        forks: forks the processes.
     """
 
-    def __init__(self, memory_bytes: int, directory: Path, admission: Admission) -> None:
-        self._memory_bytes, self._directory = memory_bytes, directory
-        self._admission = admission
+    def __init__(
+        self, memory_bytes: int, disk: Disk, admission: Admission, forks: ForkServer
+    ) -> None:
+        self._memory_bytes, self._directory = memory_bytes, disk.below("rankings")
+        self._admission, self._forks = admission, forks
         self._found: dict[TopRequest, _Found] = {}
 
     async def top(
@@ -77,7 +79,7 @@ class Rankings:
                     timeout_s=_SECONDS,
                     is_unwanted=is_unwanted,
                     below=self._directory,
-                    niceness=NICENESS,
+                    forks=self._forks,
                 )
             except ChildLimitError as error:
                 raise Problem(413, "too_large", str(error)) from error

@@ -14,16 +14,15 @@ from typing_extensions import TypedDict
 
 from statekit.errors import QueryError
 from statekit.query.replica.view import View
-from statekit.query.tables.child_process import WarmChild
+from statekit.query.tables.child_process import ForkServer
 from statekit.query.tables.export import csv_text
 from statekit.query.tables.json_rows import json_values
 from statekit.server.admission import Admission
 from statekit.server.answers import encode
 from statekit.server.disk import Disk
-from statekit.server.priority import NICENESS
 from statekit.server.problems import Problem, bad_request
 from statekit.server.served_job import ServedJob
-from statekit.sql.run import ROWS_MAX, WORKER, SqlResult, run_sql
+from statekit.sql.run import ROWS_MAX, SqlResult, run_sql
 
 _SECONDS, _MEMORY, _ROWS = 30.0, "1GB", 10_000
 
@@ -81,16 +80,13 @@ class Queries:
     Parameters:
         disk: of the server.
         admission: of the server.
+        forks: forks the processes of queries.
     """
 
-    def __init__(self, disk: Disk, admission: Admission) -> None:
+    def __init__(self, disk: Disk, admission: Admission, forks: ForkServer) -> None:
         self._disk, self._admission = disk, admission
         self._directory = disk.below("sql")
-        self._warm = WarmChild(WORKER, NICENESS)
-
-    def close(self) -> None:
-        """End the process that waits for the next query."""
-        self._warm.close()
+        self._forks = forks
 
     async def answer(
         self,
@@ -130,7 +126,7 @@ class Queries:
                 wide_ints=asked.wide_ints == "decimal" or (asked.wide_ints or False),
                 is_unwanted=is_unwanted,
                 directory=self._directory,
-                warm=self._warm,
+                forks=self._forks,
             )
             headers = {
                 "Statekit-Epoch": str(view.epoch),

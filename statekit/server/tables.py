@@ -30,13 +30,13 @@ from statekit.checkpoint.epoch_id import EpochId
 from statekit.clock import stopwatch_s
 from statekit.errors import QueryError
 from statekit.query.replica.view import View
+from statekit.query.tables.child_process import ForkServer
 from statekit.query.tables.export import Format
-from statekit.query.tables.export_in_child import ExportRequest, warm_child
+from statekit.query.tables.export_in_child import ExportRequest
 from statekit.query.tables.read import WideIntError, WideInts
 from statekit.server.admission import Admission
 from statekit.server.conditions import Range, Validators, ranges_of
 from statekit.server.disk import Disk
-from statekit.server.priority import NICENESS
 from statekit.server.problems import Problem, closing
 from statekit.server.served_job import ServedJob
 from statekit.timestamp import instant
@@ -53,7 +53,7 @@ _SECONDS = 3600.0
 
 _HERE_BYTES_MAX = 2**20
 """Up to this size of an operator's state, a thread of the server writes a table. For larger states,
-a process of its own does: it takes about a second of CPU, but other requests do not wait for it.
+a process of its own does, and other requests do not wait for it.
 """
 
 _KEPT_S = 60.0
@@ -111,11 +111,12 @@ class Tables:
     Parameters:
         disk: of the server.
         admission: of the server.
+        forks: forks the processes that write large tables.
     """
 
-    def __init__(self, disk: Disk, admission: Admission) -> None:
-        self._disk, self._admission = disk, admission
-        self._warm, self._ends = warm_child(NICENESS), threading.Event()
+    def __init__(self, disk: Disk, admission: Admission, forks: ForkServer) -> None:
+        self._disk, self._admission, self._forks = disk, admission, forks
+        self._ends = threading.Event()
         self._directory = disk.below("tables")
         self._tables: OrderedDict[str, _Table] = OrderedDict()
         self._numbers = itertools.count()
@@ -225,7 +226,7 @@ class Tables:
                 request.carry_out()
             else:
                 request.carry_out_in(
-                    self._warm,
+                    self._forks,
                     timeout_s=_SECONDS,
                     is_unwanted=self._ends.is_set,
                     below=self._directory,
@@ -243,9 +244,8 @@ class Tables:
                 raise (closing() if self._ends.is_set() else error) from error
 
     def end(self) -> None:
-        """End the processes that write tables, and the process that waits for the next table."""
+        """End the processes that write tables."""
         self._ends.set()
-        self._warm.close()
 
     def _remove_old(self, *, is_full: bool = False) -> None:
         """Remove files that were not requested for `_KEPT_S`, except the last `_FILES_MAX` files.

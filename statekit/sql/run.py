@@ -14,13 +14,13 @@ from statekit.byte_size import size_bytes
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.errors import QueryError
 from statekit.number_faults import int_fault
-from statekit.query.tables.child_process import WarmChild, run_child
+from statekit.query.tables.child_process import ForkServer, run_child
 from statekit.query.tables.read import WideInts
 from statekit.shown import shown
 from statekit.sql.request import Request
 
-WORKER = "statekit.sql.worker"
-"""The module that runs a query in a process of its own."""
+_WORKER = "statekit.sql.worker"
+"""The module that runs a query in a process of its own. Only that process needs DuckDB."""
 
 ROWS_MAX = 100_000
 """Limit of the rows of a result."""
@@ -73,7 +73,7 @@ def run_sql(
     wide_ints: WideInts = False,
     is_unwanted: Callable[[], bool] = lambda: False,
     directory: Path | None = None,
-    warm: WarmChild | None = None,
+    forks: ForkServer | None = None,
 ) -> SqlResult:
     """Run a query over the states of an epoch.
 
@@ -91,7 +91,7 @@ def run_sql(
         wide_ints: as for `statekit.read`, for states with ints of 2^63 or more.
         is_unwanted: asked while the query runs; it is ended once nobody wants the result.
         directory: for the files of the query; None for `TMPDIR`.
-        warm: a process that was started for the next query; None to start one now.
+        forks: forks the process; None to start one for this call alone.
 
     Raises:
         QueryError: the query is not valid, fails, or takes too long or too much memory.
@@ -110,14 +110,14 @@ def run_sql(
         )
     place = checkpoint if "://" in checkpoint else os.path.abspath(checkpoint)
     output = run_child(
-        WORKER,
+        _WORKER,
         Request(place, epoch, sql, rows, memory_of_duckdb(memory_bytes), states, wide_ints),
         "query",
         timeout_s=timeout_s,
         is_unwanted=is_unwanted,
         below=directory,
         memory_bytes=memory_bytes,
-        warm=warm,
+        forks=forks,
     )
     table = pa.ipc.open_stream(output).read_all()
     found = int((table.schema.metadata or {})[b"epoch"])

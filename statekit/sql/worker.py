@@ -1,4 +1,4 @@
-"""The process that runs one query: `python -m statekit.sql.worker`.
+"""SQL worker: runs one query in a child process.
 
 Its answer is the result as an Arrow stream. Each state in the query is first written to a Parquet
 file, so that DuckDB reads only the columns that it needs. DuckDB is locked: it reads no other file
@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import pyarrow.dataset as ds
 from statekit.codec.schema import Schema
 from statekit.errors import QueryError, StateTypeError
 from statekit.query.rows.reader import CheckpointReader
-from statekit.query.tables.child_process import answer_parent
+from statekit.query.tables.child_process import ChildWork
 from statekit.query.tables.export import export
 from statekit.query.tables.read import StateTable, WideInts
 from statekit.sql.json_columns import (
@@ -242,5 +241,4 @@ def _answer(request: Request, directory: Path) -> bytes:
     return bytes(sink.getvalue())
 
 
-if __name__ == "__main__":
-    sys.exit(answer_parent(Request, _answer))
+CHILD_WORK = ChildWork(Request, _answer)

@@ -111,7 +111,7 @@ def _load(address: str, directory: Path) -> tuple[float, float]:
 
 
 def _said(*words: str) -> str:
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def _redis_load(port: int) -> float:

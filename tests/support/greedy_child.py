@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import sys
+import time
 from pathlib import Path
 
 import msgspec
 
-from statekit.query.tables.child_process import answer_parent
+from statekit.query.tables.child_process import ChildWork
 
 
 class Memory(msgspec.Struct):
-    """So many bytes."""
+    """So many bytes, after a rest."""
 
     size: int
+    rests_s: float = 0.0
 
 
 def _answer(work: Memory, _: Path) -> bytes:
+    time.sleep(work.rests_s)
     return str(len(bytearray(work.size))).encode()
 
 
-if __name__ == "__main__":
-    sys.exit(answer_parent(Memory, _answer))
+CHILD_WORK = ChildWork(Memory, _answer)

@@ -42,6 +42,7 @@ from statekit.query.replica.replica_directory import (
 )
 from statekit.query.replica.view import View
 from statekit.query.rows.epochs import EpochReader
+from statekit.query.rows.state_rows import StateRows
 from statekit.shown import shown
 from statekit.timestamp import duration_to_micros
 
@@ -157,6 +158,9 @@ class Replica(Closing):
         self._reader = EpochReader(checkpoint)
         self._functions = functions_by_operator(functions)
         self._are_functions_checked = False
+        # Decoders follow from the job file, which most epochs share: they are built once for each.
+        self._decoded_job_file = ""
+        self._decoders: dict[tuple[str, str], StateRows] = {}
         self._views_max = views
         self._view_timeout_s = duration_to_micros(view_timeout, "view_timeout") / 1e6
         self._poll_s = self._reader.poll_s(poll)
@@ -292,6 +296,8 @@ class Replica(Closing):
         if not self._are_functions_checked:
             check_functions(self._functions, job)
             self._are_functions_checked = True
+        if manifest.job_file.checksum != self._decoded_job_file:
+            self._decoded_job_file, self._decoders = manifest.job_file.checksum, {}
         epoch_id = follower.epoch_id
         assert epoch_id is not None, "it has a manifest"
         published = View(
@@ -301,6 +307,7 @@ class Replica(Closing):
             follower.rows(),
             follower.groups(job),
             self._functions,
+            self._decoders,
             allow_pickle=self._allow_pickle,
         )
         with self._reading:

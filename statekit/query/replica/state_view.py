@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import copy
 from heapq import merge
 from itertools import islice
 from typing import Any, Generic, NamedTuple, Self, TypeVar
@@ -107,7 +106,8 @@ class StateView(Generic[K, V]):
         Parameters:
             check: a method of the view, which the copy keeps open.
         """
-        own = copy(self)
+        own = object.__new__(type(self))  # `copy` takes six times as long
+        vars(own).update(vars(self))
         own._check = check
         return own
 

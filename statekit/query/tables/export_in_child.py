@@ -1,11 +1,10 @@
-"""Export of a state in a process of its own: `python -m statekit.query.tables.export_in_child`.
+"""Export of a state in a process of its own.
 
 An export reads all rows of a state, which would slow down a process that serves requests.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,11 +12,9 @@ import msgspec
 
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.query.rows.reader import CheckpointReader
-from statekit.query.tables.child_process import WarmChild, answer_parent, run_child
+from statekit.query.tables.child_process import ChildWork, ForkServer, run_child
 from statekit.query.tables.export import Format, export
 from statekit.query.tables.read import StateTable, WideIntError, WideInts
-
-_MODULE = "statekit.query.tables.export_in_child"
 
 
 class ExportRequest(msgspec.Struct, frozen=True):
@@ -49,12 +46,12 @@ class ExportRequest(msgspec.Struct, frozen=True):
         export(rows.reader(wide_ints=self.wide_ints), Path(self.into), self.to, overwrite=True)
 
     def carry_out_in(
-        self, warm: WarmChild, *, timeout_s: float, is_unwanted: Callable[[], bool], below: Path
+        self, forks: ForkServer, *, timeout_s: float, is_unwanted: Callable[[], bool], below: Path
     ) -> None:
         """Write the file in a process of its own.
 
         Parameters:
-            warm: the child of `warm_child`.
+            forks: forks the process.
             timeout_s: the longest time, in seconds.
             is_unwanted: asked while the process runs; it is ended once nobody wants the file.
             below: where the directory for the files of the process is created.
@@ -64,25 +61,16 @@ class ExportRequest(msgspec.Struct, frozen=True):
             StatekitError: as for `carry_out`.
         """
         too_wide = run_child(
-            _MODULE,
+            __name__,
             self,
             "export",
             timeout_s=timeout_s,
             is_unwanted=is_unwanted,
             below=below,
-            warm=warm,
+            forks=forks,
         )
         if too_wide:
             raise WideIntError(too_wide.decode())
-
-
-def warm_child(niceness: int) -> WarmChild:
-    """Return a process that waits for the next export.
-
-    Parameters:
-        niceness: of the process, so that the scheduler prefers others, such as the server.
-    """
-    return WarmChild(_MODULE, niceness)
 
 
 def _answer(request: ExportRequest, _: Path) -> bytes:
@@ -94,5 +82,4 @@ def _answer(request: ExportRequest, _: Path) -> bytes:
     return b""
 
 
-if __name__ == "__main__":
-    sys.exit(answer_parent(ExportRequest, _answer))
+CHILD_WORK = ChildWork(ExportRequest, _answer)

@@ -1,11 +1,10 @@
-"""Ranking of keys in a process of its own: `python -m statekit.query.tables.top_in_child`.
+"""Ranking of keys in a process of its own.
 
 A ranking reads all rows of a state, which would slow down a process that serves requests.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import msgspec
 
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.query.rows.reader import CheckpointReader
-from statekit.query.tables.child_process import answer_parent, run_child
+from statekit.query.tables.child_process import ChildWork, ForkServer, run_child
 from statekit.query.tables.top import Measure, first_keys
 
 
@@ -39,7 +38,7 @@ def top_as_json(
     timeout_s: float,
     is_unwanted: Callable[[], bool] = lambda: False,
     below: Path | None = None,
-    niceness: int = 0,
+    forks: ForkServer | None = None,
 ) -> bytes:
     """Return a ranking as JSON: `keys`, `key_groups` with their rows, and `epochs`.
 
@@ -47,7 +46,7 @@ def top_as_json(
         timeout_s: the longest time, in seconds.
         is_unwanted: asked while the child runs; it is ended once nobody wants the answer.
         below: where the directory for its files is created; None for `TMPDIR`.
-        niceness: of the process, so that the scheduler prefers others.
+        forks: forks the process; None to start one for this call alone.
 
     Raises:
         ChildLimitError: it takes too long, or too much memory.
@@ -55,13 +54,13 @@ def top_as_json(
         StatekitError: the checkpoint cannot be read.
     """
     return run_child(
-        "statekit.query.tables.top_in_child",
+        __name__,
         request,
         "ranking",
         timeout_s=timeout_s,
         is_unwanted=is_unwanted,
         below=below,
-        niceness=niceness,
+        forks=forks,
         memory_bytes=request.memory_bytes,
         advice="rank one state, or by size or rows, which takes little memory",
     )
@@ -75,5 +74,4 @@ def _answer(request: TopRequest, _: Path) -> bytes:
     return msgspec.json.encode(data)
 
 
-if __name__ == "__main__":
-    sys.exit(answer_parent(TopRequest, _answer))
+CHILD_WORK = ChildWork(TopRequest, _answer)

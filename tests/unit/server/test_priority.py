@@ -15,14 +15,14 @@ import httpx
 import pytest
 
 from statekit.query.replica import state_view
-from statekit.query.tables.child_process import WarmChild
+from statekit.query.tables.child_process import ForkServer
 from statekit.server import admission
 from statekit.server.admission import Admission
 from statekit.server.limits import Limits
 from statekit.server.priority import NICENESS, prefer_single_reads
 from statekit.server.problems import Problem
 from tests.support.served import Sale, sell, server
-from tests.support.waiting import until
+from tests.unit.query.test_child_process import children_of
 
 
 def test_few_reads_of_many_rows_run_at_a_time() -> None:
@@ -68,7 +68,7 @@ def test_single_reads_are_answered_while_pages_wait(
     page = state_view.StateView.page
 
     def slow(*args: object, **options: object) -> object:
-        goes_on.wait(20)
+        goes_on.wait(120)
         return page(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(state_view.StateView, "page", slow)
@@ -77,16 +77,16 @@ def test_single_reads_are_answered_while_pages_wait(
 
         def ask() -> None:
             url = f"{address}/shop/sales/total?limit=5"
-            statuses.append(httpx.get(url, timeout=20).status_code)
+            statuses.append(httpx.get(url, timeout=120).status_code)
 
         asking = [threading.Thread(target=ask) for _ in range(50)]  # more than there are threads
         for each in asking:
             each.start()
         for _ in range(20):
             for path in ("total/rome", 'total?key="rome"', "total/rome?epoch=0"):
-                found = httpx.get(f"{address}/shop/sales/{path}", timeout=5)
+                found = httpx.get(f"{address}/shop/sales/{path}", timeout=60)
                 assert found.json()["value"] == 400
-        assert httpx.get(f"{address}/readyz", timeout=5).status_code == 200
+        assert httpx.get(f"{address}/readyz", timeout=60).status_code == 200
         assert statuses == []
         goes_on.set()
         for each in asking:
@@ -133,16 +133,11 @@ def test_threads_give_way_to_the_event_loop_and_collections_leave_out_modules() 
 
 def test_a_child_has_the_session_of_its_parent() -> None:
     """Linux shares the machine between sessions first, whatever the priorities in them are."""
-    child = WarmChild("statekit.query.tables.export_in_child", NICENESS)
-    try:
-        started = child.take()
-        assert os.getsid(started.pid) == os.getsid(0)
-        assert os.getpgid(started.pid) == started.pid
-        until(lambda: os.getpriority(os.PRIO_PROCESS, started.pid) >= NICENESS)
-    finally:
-        started.kill()
-        started.communicate()
-        child.close()
+    with ForkServer(NICENESS) as forks, forks.connect("tests.support.greedy_child"):
+        pid = children_of(forks)[0].pid
+        assert os.getsid(pid) == os.getsid(0)
+        assert os.getpgid(pid) == forks.pid
+        assert os.getpriority(os.PRIO_PROCESS, pid) >= NICENESS
 
 
 def test_a_place_of_a_queue_is_free_for_the_next_request_after_it_is_left() -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 import statekit as sk
+from statekit.query.tables.top_in_child import TopRequest, top_as_json
+from statekit.server import rankings
 from tests.support.served import Sale, open_requests, sell, server
 from tests.support.waiting import until
 from tests.unit.server.test_access import kind, token_file
@@ -45,23 +47,19 @@ def all_of(requests: list[Mapping[str, Any]], address: str) -> list[httpx.Respon
         return list(threads.map(lambda given: top(address, **given), requests))
 
 
-def children(module: str) -> set[int]:
-    """Return the processes of this one that run a module."""
-    return {pid for pid in _processes() if module in _text(f"/proc/{pid}/cmdline")}
+def fork_servers() -> list[psutil.Process]:
+    """Return the processes of this one that fork children."""
+    found = []
+    for process in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):  # it has ended
+            if any("serve_forks" in word for word in process.cmdline()):
+                found.append(process)
+    return found
 
 
-def _processes() -> Iterator[int]:
-    for name in os.listdir("/proc"):
-        status = _text(f"/proc/{name}/status") if name.isdigit() else ""
-        if f"\nPPid:\t{os.getpid()}\n" in status:
-            yield int(name)
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:  # it has ended
-        return ""
+def forked() -> list[psutil.Process]:
+    """Return the children that work."""
+    return [child for own in fork_servers() for child in own.children()]
 
 
 def test_equal_rankings_are_counted_once_for_every_limit(home: Path, tmp_path: Path) -> None:
@@ -92,16 +90,23 @@ def test_a_token_holds_two_places_of_the_queue(home: Path, tmp_path: Path) -> No
         assert refused.headers["retry-after"] == "5"
 
 
-def test_a_ranking_that_nobody_waits_for_is_not_begun(home: Path) -> None:
+def test_a_ranking_that_nobody_waits_for_is_not_begun(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[TopRequest] = []
+
+    def counted(wanted: TopRequest, **given: Any) -> bytes:
+        begun.append(wanted)
+        return top_as_json(wanted, **given)
+
+    monkeypatch.setattr(rankings, "top_as_json", counted)
     with server({"shop": home}) as address:
         with ExitStack() as leaving:
             for state in ("log", "items", "total", "last"):
                 path = f"/shop/top?operator=sales&state={state}"
                 leaving.enter_context(asked(address, path))
-            until(lambda: bool(children("top_in_child")))
-        begun, ends = set[int](), time.monotonic() + 2
-        while time.monotonic() < ends:
-            begun |= children("top_in_child")
+            until(lambda: bool(begun))
+        until(lambda: open_requests(address) == 0)
         assert len(begun) == 1
         assert top(address, state="log").status_code == 200
 
@@ -144,9 +149,9 @@ def test_an_epoch_that_the_checkpoint_no_longer_has_is_gone(tmp_path: Path) -> N
             assert answer.json()["oldest_epoch"] > 2
 
 
-@pytest.mark.parametrize("module", ["top_in_child", "statekit.sql.worker"])
+@pytest.mark.parametrize("work", ["rankings", "queries"])
 def test_a_server_that_ends_ends_what_takes_long(
-    home: Path, module: str, caplog: pytest.LogCaptureFixture
+    home: Path, work: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers: list[httpx.Response] = []
     # One client: a new one takes too long to be ready before the first ranking is found.
@@ -154,7 +159,7 @@ def test_a_server_that_ends_ends_what_takes_long(
     with server({"shop": home}) as address:
 
         def ask(state: str) -> None:
-            if module == "top_in_child":
+            if work == "rankings":
                 given = {"operator": "sales", "state": state}
                 answers.append(client.get(f"{address}/shop/top", params=given))
             else:
@@ -167,7 +172,8 @@ def test_a_server_that_ends_ends_what_takes_long(
         ]
         for thread in asking:
             thread.start()
-        until(lambda: bool(children(module)))
+        # A ranking of this size takes less time than the start of the process that forks.
+        until(lambda: bool(fork_servers() if work == "rankings" else forked()))
         until(lambda: open_requests(address) + len(answers) == len(asking))
         began = time.monotonic()
     assert time.monotonic() - began < 3
@@ -177,5 +183,5 @@ def test_a_server_that_ends_ends_what_takes_long(
     unanswered = [answer for answer in answers if answer.status_code != 200]
     assert len(unanswered) >= 2  # the first rankings may have been found
     assert {kind(answer) for answer in unanswered} == {(503, "closing")}
-    assert not children(module)
+    assert fork_servers() == []
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
 import shutil
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +23,7 @@ from statekit.server import tables
 from statekit.testing import JobHarness
 from tests.support.served import Sale, open_requests, sell, server
 from tests.support.waiting import until
-from tests.unit.server.test_rankings import children
+from tests.unit.server.test_rankings import fork_servers
 from tests.unit.server.test_reads import problem, replaced
 
 RECORDS = [Sale("rome", "tea", 400), Sale("oslo", "cup", 900), Sale("rome", "pot", 2100)]
@@ -335,8 +333,8 @@ def test_a_large_state_is_written_by_a_process_with_the_same_rows(
     with server({"shop": home}) as address, httpx.Client(base_url=address, timeout=30) as asking:
         for path in paths:
             assert asking.get(path, follow_redirects=True).content == small[path]
-        until(lambda: len(children("export_in_child")) == 1)  # it waits for the next one
-    assert children("export_in_child") == set()
+        assert len(fork_servers()) == 1
+    assert fork_servers() == []
 
 
 @pytest.mark.usefixtures("large")
@@ -362,9 +360,8 @@ def test_a_server_that_ends_ends_a_process_that_writes_a_file(home: Path) -> Non
         client.base_url = httpx.URL(address)
         answered = client.get("/shop/sales/total.csv", follow_redirects=True)
         assert answered.status_code == 200
-        until(lambda: len(children("export_in_child")) == 1)
-        (waiting,) = children("export_in_child")
-        os.kill(waiting, signal.SIGSTOP)
+        (forking,) = fork_servers()
+        forking.suspend()
 
         def ask() -> None:
             address = answered.url.copy_with(path="/shop/sales/total.arrow")  # of this epoch
@@ -378,4 +375,4 @@ def test_a_server_that_ends_ends_a_process_that_writes_a_file(home: Path) -> Non
     asking.join(10)
     client.close()
     assert problem(answers[0]) == (503, "closing")
-    assert children("export_in_child") == set()
+    assert fork_servers() == []

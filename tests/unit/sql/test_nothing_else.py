@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 import statekit as sk
-from statekit.query.tables.child_process import run_child
+from statekit.query.tables.child_process import ChildWork, run_child
 from statekit.sql.request import Request
 from statekit.sql.run import memory_of_duckdb, run_sql
 from statekit.sql.statements import check_plan, checked
@@ -355,7 +355,4 @@ def _answer(work: Peak, directory: Path) -> bytes:
     return json.dumps([end, _peak_bytes()]).encode()
 
 
-if __name__ == "__main__":
-    from statekit.query.tables.child_process import answer_parent
-
-    sys.exit(answer_parent(Peak, _answer))
+CHILD_WORK = ChildWork(Peak, _answer)

@@ -10,15 +10,22 @@ May import `testing/drivers`, `spark/tws` and whatever those may import. `machin
 also name what is in the folders above.
 """
 
-from statekit.testing.checks.check import check
-from statekit.testing.checks.laws import check_aggregate, check_migration, check_reducer
-from statekit.testing.checks.redistribution import check_redistribution
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from statekit.testing.drivers.harness import Harness
 from statekit.testing.drivers.job_harness import JobHarness
 from statekit.testing.drivers.states import states
 from statekit.testing.faults import Fault, Faults, FaultyBackend, FaultyCopies, faulty
 from statekit.testing.replay import Replay, replay
-from statekit.testing.sinks.check_sink import check_sink
+
+if TYPE_CHECKING:
+    from statekit.testing.checks.check import check
+    from statekit.testing.checks.laws import check_aggregate, check_migration, check_reducer
+    from statekit.testing.checks.redistribution import check_redistribution
+    from statekit.testing.sinks.check_sink import check_sink
 
 __all__ = [
     "Fault",
@@ -38,3 +45,22 @@ __all__ = [
     "replay",
     "states",
 ]
+
+_CHECKS = {
+    "check": "checks.check",
+    "check_aggregate": "checks.laws",
+    "check_migration": "checks.laws",
+    "check_redistribution": "checks.redistribution",
+    "check_reducer": "checks.laws",
+    "check_sink": "sinks.check_sink",
+}
+"""The modules of the checks: only these need Hypothesis."""
+
+
+if not TYPE_CHECKING:  # else every name would be one of this package, to mypy
+
+    def __getattr__(name: str) -> Any:
+        """Import the module of a check on first use, and return the check."""
+        if name not in _CHECKS:
+            raise AttributeError(f"module 'statekit.testing' has no attribute {name!r}")
+        return getattr(importlib.import_module(f"statekit.testing.{_CHECKS[name]}"), name)

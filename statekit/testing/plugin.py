@@ -13,7 +13,7 @@ import pytest
 
 from statekit.errors import StateTypeError
 from statekit.testing.check_report import reports
-from statekit.testing.counterexamples import Depth, Effort, set_default_effort
+from statekit.testing.effort import Depth, Effort, set_default_effort
 from statekit.testing.record_table import differing_rows
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 import statekit as sk
 from statekit.errors import StateTypeError
 from statekit.state.ttl import Expiry
-from statekit.testing.counterexamples import INPUTS, Effort, set_default_effort
+from statekit.testing.effort import INPUTS, Effort, set_default_effort
 from statekit.testing.machines import JobMachine
 from tests.support.state_machines import (
     AggregatingStateMachine,

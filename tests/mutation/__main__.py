@@ -26,7 +26,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from statekit.testing.counterexamples import INPUTS, Depth
+from statekit.testing.effort import INPUTS, Depth
 from tests.mutation.cases import Case
 from tests.mutation.more_mutants import MORE
 from tests.mutation.mutants import MUTANTS, Mutant

@@ -11,7 +11,7 @@ from typing import cast
 
 from statekit.errors import StatekitError
 from statekit.testing import check
-from statekit.testing.counterexamples import Depth
+from statekit.testing.effort import Depth
 from tests.mutation.cases import Case
 from tests.mutation.right_functions import RIGHT
 from tests.mutation.wrong_memory import WRONG as WRONG_MEMORY

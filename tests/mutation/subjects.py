@@ -17,7 +17,7 @@ from pydantic import Field
 
 import statekit as sk
 from statekit.testing import check
-from statekit.testing.counterexamples import Depth
+from statekit.testing.effort import Depth
 
 Small = Annotated[int, Field(ge=0, le=4)]
 

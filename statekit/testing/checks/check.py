@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 from pydantic import TypeAdapter, ValidationError
 
 from statekit.clock import stopwatch_s
@@ -17,18 +19,13 @@ from statekit.job.stream import Stream
 from statekit.shown import shown
 from statekit.testing.check_report import Checked, Report, add_report
 from statekit.testing.checks.divergence import explained_difference
-from statekit.testing.checks.own_relations import own_properties
-from statekit.testing.checks.properties import PROPERTIES
+from statekit.testing.checks.properties import PROPERTIES, own_properties
 from statekit.testing.checks.property import Property
-from statekit.testing.checks.search import Found, Search
-from statekit.testing.checks.shared_histories import SharedHistories
-from statekit.testing.counterexamples import Depth, Effort
+from statekit.testing.checks.search import Found, Search, SharedHistories
+from statekit.testing.effort import Depth, Effort
 from statekit.testing.runs.quiet_logs import quiet_logs
 from statekit.testing.runs.source_records import Events, History
 from statekit.testing.runs.subject import Subject
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 
 def check(
@@ -161,9 +158,7 @@ def _tried(
 
 def _disturbed_as(argument: Any, wanted: Property) -> Property:
     """Return a property whose runs are all disturbed in one way."""
-    from hypothesis import strategies as st
-
-    return replace(wanted, arguments=lambda: st.just(argument))
+    return replace(wanted, arguments=st.just(argument))
 
 
 def _check_arguments(subject: Subject, holds: object, excused: object, history: Any) -> None:
@@ -264,8 +259,6 @@ def _histories(
     subject: Subject, events: Events, history: Sequence[Any] | None
 ) -> SearchStrategy[History]:
     """Return a strategy of histories: generated ones, or the given one alone."""
-    from hypothesis import strategies as st
-
     return (
         subject.sources.histories(events)
         if history is None

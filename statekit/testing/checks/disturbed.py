@@ -1,15 +1,21 @@
-"""Runs that are disturbed: by crashes, faults, other shards, epochs, orders and processes."""
+"""Disturbed runs: with crashes, faults, other shards, epochs, orders, processes and hosts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count, groupby, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pydantic import NonNegativeInt, PositiveInt
+
+from statekit.checkpoint.manifest import ShardPlan, ShardPlans
 from statekit.checkpoint.repository import Repository
 from statekit.errors import StatekitError, StateTypeError
 from statekit.functions.process import Process
+from statekit.testing.checks.property import Property, RunDifference, alone, between, compared
 from statekit.testing.checks.redistribution import check_redistribution, wrong_pieces
 from statekit.testing.drivers.job_harness import JobHarness
 from statekit.testing.faults import Fault, Faults, FaultyCopies, faulty
@@ -24,13 +30,9 @@ from statekit.testing.runs.new_processes import (
 from statekit.testing.runs.observed import Observed, Step
 from statekit.testing.runs.source_records import History
 from statekit.testing.runs.subject import Subject
-from statekit.working_copy.copies import MemoryCopies
-
-if TYPE_CHECKING:
-    pass
-
-
-from statekit.testing.checks.property import Property, RunDifference, alone, between, compared
+from statekit.working_copy.base_options import BaseOptions
+from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies, WorkingCopy
+from statekit.working_copy.uploader import uploader
 
 
 def again(subject: Subject, history: History, _: None) -> Observed:
@@ -262,11 +264,18 @@ def _moved(subject: Subject, source: str, records: list[Any], order: str) -> lis
     return found
 
 
-ATTEMPTS_MAX = 50
+def is_window(declared: Process[Any, Any, Any]) -> bool:
+    """Return whether a function is a window that fires once."""
+    return declared.traits.fires is not None
+
+
+# ------------------------------------------------------------------------- faults and other hosts
+
+_ATTEMPTS_MAX = 50
 """Maximum number of attempts of an epoch with faults. Each fault happens once."""
 
 
-def with_restarts(
+def _with_restarts(
     step: Step, started: Callable[[], JobHarness], harness: JobHarness | None, observed: Observed
 ) -> JobHarness:
     """Run an epoch until it is committed. After the first error the process continues with its
@@ -284,7 +293,7 @@ def with_restarts(
             observed.add(dict(published), harness)
             break
         except StatekitError:
-            if attempt > ATTEMPTS_MAX:
+            if attempt > _ATTEMPTS_MAX:
                 raise
             if attempt % 2 == 0:
                 harness = None
@@ -294,18 +303,114 @@ def with_restarts(
 
 def with_faults(subject: Subject, history: History, planned: list[Fault]) -> Observed:
     """Run on a store and on working copies that fail."""
+    return _run_with_faults(subject, history, planned, MemoryCopies(), [1])
+
+
+def _run_with_faults(
+    subject: Subject,
+    history: History,
+    planned: list[Fault],
+    copies: WorkingCopies,
+    numbers: list[int],
+) -> Observed:
+    """Run on a store and on working copies that fail.
+
+    Parameters:
+        copies: the working copies without faults.
+        numbers: the number of shards, epoch by epoch, of which the last one stays.
+    """
     faults, observed = Faults(*planned, lasting=True), Observed()
-    store = faulty(Repository.in_memory(), faults)
-
-    def started() -> JobHarness:
-        return subject.harness(1, FaultyCopies(MemoryCopies(), faults), store)
-
+    store, failing = faulty(Repository.in_memory(), faults), FaultyCopies(copies, faults)
     harness: JobHarness | None = None
+    shards = 1
     for step in subject.steps(history, observed):
-        harness = with_restarts(step, started, harness, observed)
+        wanted = numbers[min(len(observed.epochs), len(numbers) - 1)]
+        if subject.undivided is None and shards != wanted:
+            harness, shards = None, wanted
+        started = partial(subject.harness, shards, failing, store)
+        harness = _with_restarts(step, started, harness, observed)
     return observed
 
 
-def is_window(declared: Process[Any, Any, Any]) -> bool:
-    """Return whether a function is a window that fires once."""
-    return declared.traits.fires is not None
+HOSTS = 2
+
+
+class SeveralHosts:
+    """The local copies of several hosts. In each epoch, a shard runs on one of them.
+
+    Parameters:
+        hosts: the copies of each.
+        places: the number of the host, epoch by epoch and shard by shard; then again from the
+            first on.
+    """
+
+    def __init__(self, hosts: Sequence[WorkingCopies], places: Sequence[int]) -> None:
+        self._hosts = hosts
+        self._places = places or [0]
+
+    def obtain(self, plan: ShardPlan, states: Sequence[str], repository: Repository) -> WorkingCopy:
+        """Return a copy of the plan's shard on the host of its epoch."""
+        place = self._places[(plan.epoch + plan.shard) % len(self._places)]
+        return self._hosts[place % len(self._hosts)].obtain(plan, states, repository)
+
+    def tidy(self, plans: ShardPlans) -> None:
+        """Make room on all hosts."""
+        for host in self._hosts:
+            host.tidy(plans)
+
+    def forget(self, checkpoint_id: str) -> None:
+        """Remove the copies of a checkpoint from all hosts."""
+        for host in self._hosts:
+            host.forget(checkpoint_id)
+
+
+Moves = tuple[list[NonNegativeInt], set[NonNegativeInt]]
+"""The number of the host, epoch by epoch and then again from the first on; and the epochs that fail
+before their commit and are run again, with local copies that stay on the disk.
+"""
+
+Together = tuple[list[Fault], list[PositiveInt], list[NonNegativeInt]]
+"""The faults of the store and of the disks; the number of shards, epoch by epoch, of which the last
+one stays; and the host of each shard, as for `SeveralHosts`.
+"""
+
+
+def on_several_hosts(subject: Subject, history: History, moves: Moves) -> Observed:
+    """Run on hosts with RocksDB, which take bases as often as possible."""
+    places, failed = moves
+
+    def disturb(harness: JobHarness, number: int) -> JobHarness:
+        if number in failed and number < len(history):
+            harness.attempt(history[number])
+        return harness
+
+    with _directory() as directory:
+        copies = SeveralHosts(_disks(directory, _OFTEN), places)
+        return subject.run(history, disturb, harness=subject.harness(1, copies))
+
+
+@contextlib.contextmanager
+def _directory() -> Iterator[str]:
+    """Return a directory for the copies of all hosts. Uploads from it are given up at the end."""
+    with tempfile.TemporaryDirectory(prefix="statekit-hosts-") as directory:
+        try:
+            yield directory
+        finally:
+            uploader().give_up(directory)
+
+
+_OFTEN = BaseOptions(replay_seconds=0, uploaded_per_changed=1_000_000)
+_NEVER = BaseOptions(bases=False)  # uploads beside a run would move the faults
+
+
+def _disks(directory: str, bases: BaseOptions) -> list[WorkingCopies]:
+    """Return copies in RocksDB for each host, below a directory."""
+    return [DiskCopies(f"{directory}/{number}", bases=bases) for number in range(HOSTS)]
+
+
+def with_all_together(subject: Subject, history: History, drawn: Together) -> Observed:
+    """Run on a store and disks that fail, with other shards in each epoch, on several hosts."""
+    planned, numbers, places = drawn
+    with _directory() as directory:
+        copies = SeveralHosts(_disks(directory, _NEVER), places)
+        return _run_with_faults(subject, history, planned, copies, numbers)

@@ -17,9 +17,9 @@ from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.stream import Stream
 from statekit.shown import shown
-from statekit.testing.counterexamples import Effort
 from statekit.testing.drivers.driver import Backend
 from statekit.testing.drivers.job_harness import JobHarness
+from statekit.testing.effort import Effort
 from statekit.testing.histories import Epochs, Reached, Scene
 from statekit.testing.runs.comparison import is_same, missing
 from statekit.testing.runs.subject import Subject

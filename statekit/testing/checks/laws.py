@@ -9,16 +9,17 @@ import operator
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial, reduce
 from itertools import islice, product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
 from statekit.codec.value_codec import value_codec
 from statekit.errors import StateTypeError
 from statekit.shown import shown, shown_error, shown_text, type_name
 from statekit.state.options import Aggregate, Reduce
-from statekit.testing.counterexamples import Depth, Effort, counterexample, is_strategy, strategy_of
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
+from statekit.testing.counterexamples import counterexample, strategy_of
+from statekit.testing.effort import Depth, Effort
 
 Equal = Callable[[Any, Any], bool]
 
@@ -125,7 +126,7 @@ reduce(0, reduce(0, 1)) is 1. A value depends on how records are combined
             "A record like this stops the job",
         )
 
-    codec = None if is_strategy(values) else value_codec(values)
+    codec = None if isinstance(values, SearchStrategy) else value_codec(values)
     laws: list[Law] = [kept, unchanged, associative, *([in_any_order] if commutative else [])]
     _check("the reducer", laws, values, (3, 3), depth)
 
@@ -300,8 +301,6 @@ def _check(
         size: the minimum and maximum number of values.
     """
     __tracebackhide__ = True
-    from hypothesis import strategies as st
-
     laws, effort = list(laws), Effort(depth)
 
     def broken_by(law: Law, given: list[Any]) -> _Broken | None:

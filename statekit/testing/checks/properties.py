@@ -6,52 +6,47 @@ A property compares a run with a disturbed one over the same history, or looks a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
+from hypothesis import strategies as st
 from pydantic import NonNegativeInt, PositiveInt
 
 from statekit.checkpoint.repository import Repository
 from statekit.errors import StatekitError, StateTypeError
 from statekit.functions.process import Process
-from statekit.shown import shown
-from statekit.testing.faults import Fault, safe_faults
-from statekit.testing.oracles.against_model import differs_from_model, forgets_changes, is_modelled
-from statekit.testing.runs.comparison import in_any_order, in_total
-from statekit.testing.runs.growth import grows_without_end
-from statekit.testing.runs.observed import Observed
-from statekit.testing.runs.on_spark import differs_on_spark
-from statekit.testing.runs.source_records import History
-from statekit.testing.runs.subject import DRAINS_MAX, Subject
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
-
-
+from statekit.shown import shown, shown_text
 from statekit.testing.checks.disturbed import (
+    HOSTS,
+    Moves,
+    Together,
     again,
     arrival,
     crashed,
     is_window,
     on_disk,
+    on_several_hosts,
     processes,
     recut,
     replayed,
     rescaling,
     sharded,
+    with_all_together,
     with_faults,
 )
 from statekit.testing.checks.property import Property, RunDifference, alone, compared
-from statekit.testing.checks.several_hosts import (
-    Moves,
-    Together,
-    hosts,
-    on_several_hosts,
-    together,
-    with_all_together,
-)
 from statekit.testing.drivers.job_harness import JobHarness
+from statekit.testing.faults import Fault, safe_faults
+from statekit.testing.oracles.against_model import differs_from_model, forgets_changes, is_modelled
 from statekit.testing.oracles.read_back import FollowedReplica, misread
+from statekit.testing.runs.comparison import have_the_same, in_any_order, in_total
+from statekit.testing.runs.growth import grows_without_end
+from statekit.testing.runs.observed import Observed
+from statekit.testing.runs.on_spark import differs_on_spark
+from statekit.testing.runs.source_records import History
+from statekit.testing.runs.subject import DRAINS_MAX, Subject
 
 # --------------------------------------------------------------------------------------- one alone
 
@@ -99,8 +94,9 @@ def _plain(subject: Subject, history: History, _: None) -> RunDifference | None:
 
 
 def _queries(subject: Subject, history: History, _: None) -> RunDifference | None:
+    if subject.plain_run(history) is None:
+        return None
     repository = Repository.in_memory()
-    harness = subject.harness(1, "memory", repository)
     replica = FollowedReplica(subject.job, repository)
 
     def disturb(harness: JobHarness, number: int) -> JobHarness:
@@ -109,11 +105,9 @@ def _queries(subject: Subject, history: History, _: None) -> RunDifference | Non
         return harness
 
     try:
-        observed = subject.plain_run(history, disturb, harness=harness)
+        observed = subject.run(history, disturb, harness=subject.harness(1, "memory", repository))
     finally:
         replica.close()
-    if observed is None:
-        return None
     return alone(replica.misread or misread(subject.job, repository, observed.contents), observed)
 
 
@@ -171,11 +165,6 @@ def _values_left(subject: Subject, observed: Observed) -> str | None:
 # -------------------------------------------------------------------------------- when they apply
 
 
-def always(_: Subject) -> str | None:
-    """Return None: the property is checked for every subject."""
-    return None
-
-
 def _if_divisible(subject: Subject) -> str | None:
     return subject.undivided
 
@@ -222,72 +211,34 @@ def _if_modelled(subject: Subject) -> str | None:
 # --------------------------------------------------------------------------------------- the list
 
 
-def nothing() -> SearchStrategy[Any]:
-    """Return the strategy of a property whose run is not disturbed."""
-    from hypothesis import strategies as st
-
-    return st.none()
-
-
-def _epochs() -> SearchStrategy[Any]:
-    from hypothesis import strategies as st
-
-    return st.sets(st.integers(0, 4), min_size=1)
-
-
-def _shards() -> SearchStrategy[Any]:
-    from hypothesis import strategies as st
-
-    return st.integers(2, 7)
-
-
-def _shards_by_epoch() -> SearchStrategy[Any]:
-    from hypothesis import strategies as st
-
-    return st.lists(st.integers(1, 5), min_size=1, max_size=5)
-
-
-def _sizes() -> SearchStrategy[Any]:
-    from hypothesis import strategies as st
-
-    return st.lists(st.integers(0, 5), max_size=8)
-
-
 Order = Literal["by time", "by time, backwards"]
 
-
-def _orders() -> SearchStrategy[Any]:
-    from hypothesis import strategies as st
-
-    return st.sampled_from(get_args(Order))
-
+_EPOCHS = st.sets(st.integers(0, 4), min_size=1)
+_HOST = st.integers(0, HOSTS - 1)
 
 PROPERTIES: tuple[Property, ...] = (
     Property(
         "repeats",
         "After a crash, records that were published before are emitted differently: something "
         "outside of the states is used, such as a clock, random numbers or a file",
-        always,
-        nothing,
         compared(again, lambda _: "the same once more"),
         share=0.5,
     ),
-    Property("errors", "A record like this stops the job", always, nothing, _errors),
+    Property("errors", "A record like this stops the job", _errors),
     Property(
         "restarts",
         "After a crash between two epochs, results are other ones: something is kept outside of "
         "the states, such as in a global variable or a cache",
-        always,
-        _epochs,
         compared(crashed, lambda before: f"crashes before the epochs {sorted(before)}"),
+        arguments=_EPOCHS,
         takes=set[NonNegativeInt],
     ),
     Property(
         "arrival order",
         "Results depend on the order in which records arrive",
-        _if_ordered,
-        _orders,
         arrival,
+        applies=_if_ordered,
+        arguments=st.sampled_from(get_args(Order)),
         takes=Order,
         share=6.0,
     ),
@@ -295,24 +246,18 @@ PROPERTIES: tuple[Property, ...] = (
         "leftovers",
         "A key without state still has timers, or something stays for ever: delete timers with "
         "ctx.timers.delete or ctx.timers.replace, and states with clear()",
-        always,
-        nothing,
         _leftovers,
     ),
     Property(
         "growth",
         "What a key has in a state grows for ever: give the state a TTL, clear it with a timer, or "
         "keep the last records only. If another record clears it, some keys never get that record",
-        always,
-        nothing,
         _growth,
         share=0.2,
     ),
     Property(
         "epochs",
         "Results depend on how Spark cuts the input into micro-batches",
-        _if_cuts_do_not_matter,
-        _sizes,
         compared(
             recut,
             lambda sizes: f"epochs of {[*sizes, 'all others']} records",
@@ -320,6 +265,8 @@ PROPERTIES: tuple[Property, ...] = (
             when_late=False,
             stands=True,
         ),
+        applies=_if_cuts_do_not_matter,
+        arguments=st.lists(st.integers(0, 5), max_size=8),
         takes=list[NonNegativeInt],
         share=2.0,
     ),
@@ -327,67 +274,66 @@ PROPERTIES: tuple[Property, ...] = (
         "plain Python",
         "Results are other ones than with plain values in the place of states and timers: a fault "
         "of statekit, or a function that looks at the classes of its states",
-        _if_modelled,
-        nothing,
         _plain,
+        applies=_if_modelled,
     ),
     Property(
         "in place",
         "A value that was read from a state is changed and not written, so that the change is lost "
         "where it would matter: write it with update(), or change a copy",
-        _if_modelled,
-        nothing,
         _in_place,
+        applies=_if_modelled,
         share=0.5,
     ),
     Property(
         "replays",
         "An epoch that is run again after a crash has other results than those that a sink may "
         "have published",
-        always,
-        _epochs,
         compared(replayed, lambda before: f"crashes at the end of the epochs {sorted(before)}"),
+        arguments=_EPOCHS,
         takes=set[NonNegativeInt],
     ),
     Property(
         "parallelism",
         "Results depend on how many shards there are: something of one key is used for another",
-        always,
-        _shards,
         compared(sharded, lambda shards: f"{shards} shards", in_any_order),
+        arguments=st.integers(2, 7),
         takes=PositiveInt,
     ),
     Property(
         "rescaling",
         "Results change when the job is rescaled",
-        _if_divisible,
-        _shards_by_epoch,
         rescaling,
+        applies=_if_divisible,
+        arguments=st.lists(st.integers(1, 5), min_size=1, max_size=5),
         takes=list[PositiveInt],
     ),
     Property(
         "faults",
         "After errors of the store or of a disk, results are other ones",
-        always,
-        partial(safe_faults, most=3, until=60),
         compared(with_faults, lambda planned: f"a store and a disk with the faults {planned}"),
+        arguments=safe_faults(most=3, until=60),
         takes=list[Fault],
     ),
     Property(
         "hosts",
         "Results depend on which host runs a shard: a local copy is stale",
-        always,
-        hosts,
         compared(on_several_hosts, lambda moves: f"two hosts: {moves}"),
+        arguments=st.tuples(
+            st.lists(_HOST, min_size=2, max_size=5), st.sets(st.integers(0, 4), max_size=2)
+        ),
         takes=Moves,
         share=0.1,
     ),
     Property(
         "together",
         "Results are other ones after errors of a store or a disk, with other shards and hosts",
-        always,
-        together,
         compared(with_all_together, lambda drawn: f"all together: {drawn}", in_any_order),
+        arguments=st.tuples(
+            safe_faults(most=3, until=100),
+            st.lists(st.integers(1, 4), min_size=1, max_size=5),
+            st.lists(_HOST, min_size=1, max_size=5),
+        ),
         takes=Together,
         share=0.1,
     ),
@@ -396,8 +342,6 @@ PROPERTIES: tuple[Property, ...] = (
         "Each worker process has other results: they depend on what a process keeps outside of the "
         "states, random numbers, the clock or the time zone of the computer, hash(), or the order "
         "of a set",
-        always,
-        nothing,
         processes,
         share=0.4,
         is_confirmed=False,
@@ -405,25 +349,20 @@ PROPERTIES: tuple[Property, ...] = (
     Property(
         "queries",
         "What queries and SQL read of a checkpoint is not what the function has",
-        always,
-        nothing,
         _queries,
         share=0.1,
     ),
     Property(
         "disk",
         "Results depend on whether values were stored: a value is not what is read back of it",
-        always,
-        nothing,
         compared(on_disk, lambda _: "one shard in RocksDB"),
         share=0.2,
     ),
     Property(
         "spark",
         "Results on Spark are other ones than in process",
-        lambda _: "runs on Spark: only if it is asked for",
-        nothing,
         _spark,
+        applies=lambda _: "runs on Spark: only if it is asked for",
         share=0.05,
         is_shrunk=False,
         is_confirmed=False,
@@ -432,3 +371,79 @@ PROPERTIES: tuple[Property, ...] = (
 """The properties that find most come first: `repeats` and `restarts`, which find values that are
 kept outside of states.
 """
+
+
+# ------------------------------------------------------------------------- relations of the user
+
+Relation = Callable[..., Any]
+
+
+def own_properties(invariant: Relation | None, model: Relation | None) -> Iterator[Property]:
+    """Yield a property for each function that the user gave to a check.
+
+    Raises:
+        StateTypeError: one is no function.
+    """
+    for name, given, find, means in (
+        ("invariant", invariant, _broken, "What has to hold for all records does not"),
+        ("model", model, _unlike, "The model emits other records"),
+    ):
+        if given is None:
+            continue
+        if not callable(given):
+            raise StateTypeError(f"{name}={shown(given, 100)}: give a function")
+        found = partial(find, given)
+        yield Property(name, means, found, is_confirmed=False, given=given)
+
+
+def _broken(
+    invariant: Relation, subject: Subject, history: History, _: None
+) -> RunDifference | None:
+    """Return the difference if an invariant raises an AssertionError or returns False; otherwise
+    None.
+    """
+    observed = subject.plain_run(history)
+    if observed is None:
+        return None
+    try:
+        holds = invariant(_records(history), _emitted(observed)) if observed.epochs else True
+    except AssertionError as error:
+        return alone(f"the invariant fails: {shown_text(error)}", observed)
+    return (
+        None if holds is None or holds else alone(f"the invariant returns {shown(holds)}", observed)
+    )
+
+
+def _unlike(model: Relation, subject: Subject, history: History, _: None) -> RunDifference | None:
+    """Return the difference if the records of a sink, in any order, are not those of a model;
+    otherwise None.
+    """
+    observed = subject.plain_run(history)
+    if observed is None or not observed.epochs:
+        return None
+    emitted, expected = _emitted(observed), model(_records(history))
+    if not isinstance(emitted, dict):
+        emitted, expected = {"outputs": emitted}, {"outputs": expected}
+    for sink, records in emitted.items():
+        if not have_the_same(records, list(expected[sink])):
+            what = f"sink {sink!r}: the model emits {shown(list(expected[sink]), 500)}"
+            return alone(what, observed)
+    return None
+
+
+def _records(history: History) -> Any:
+    """Return the records of a history in the order of arrival; by source if there are several."""
+    names = dict.fromkeys(name for epoch in history for name in epoch)
+    by_source = {name: [one for epoch in history for one in epoch.get(name, ())] for name in names}
+    return next(iter(by_source.values()), []) if len(by_source) < 2 else by_source
+
+
+def _emitted(observed: Observed) -> Any:
+    """Return copies of all emitted records; by sink if there are others than `outputs` and
+    `late`.
+    """
+    by_sink = {
+        sink: deepcopy([record for epoch in observed.epochs for record in epoch[sink]])
+        for sink in observed.epochs[0]
+    }
+    return by_sink["outputs"] if by_sink.keys() <= {"outputs", "late"} else by_sink

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
 from statekit.errors import StatekitError
 from statekit.testing.runs.comparison import Compare, exactly
 from statekit.testing.runs.observed import Observed
 from statekit.testing.runs.source_records import History
 from statekit.testing.runs.subject import Subject
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 
 class RunDifference(NamedTuple):
@@ -38,9 +38,9 @@ class Property:
     Parameters:
         name: the name, by which it is excused.
         means: the consequence for a job if it does not hold, in a sentence.
-        applies: returns the reason why the property is not checked for a subject; None if it is.
-        arguments: returns a strategy of disturbances of a run.
         find: returns the difference for a history and an argument; None if there is none.
+        applies: returns the reason why the property is not checked for a subject; None if it is.
+        arguments: a strategy of disturbances of a run.
         takes: the annotation of the argument.
         share: the share of the usual number of histories: some properties take longer.
         is_shrunk: whether a history that fails is made smaller.
@@ -50,9 +50,9 @@ class Property:
 
     name: str
     means: str
-    applies: Callable[[Subject], str | None]
-    arguments: Callable[[], SearchStrategy[Any]]
     find: Callable[[Subject, History, Any], RunDifference | None]
+    applies: Callable[[Subject], str | None] = lambda _: None
+    arguments: SearchStrategy[Any] = field(default_factory=st.none)
     takes: Any = None
     share: float = 1.0
     is_shrunk: bool = True

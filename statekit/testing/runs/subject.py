@@ -253,24 +253,11 @@ class Subject:
         """Count a plain run, unless its history has no records."""
         self.runs += any(chain.from_iterable(epoch.values() for epoch in history))
 
-    def plain_run(
-        self,
-        history: History,
-        watch: Disturb | None = None,
-        *,
-        harness: JobHarness | None = None,
-        stands: bool = False,
-    ) -> Observed | None:
+    def plain_run(self, history: History, *, stands: bool = False) -> Observed | None:
         """Return the result of an undisturbed run; None if the run fails. Its error is then in
-        `failed`.
-
-        Parameters:
-            watch: called before each epoch.
+        `failed`. The result must not be changed.
         """
-        if watch is None and harness is None:
-            outcome = self.plain_outcome(history, stands=stands)
-        else:
-            outcome = self._counted_run(history, watch, harness, stands)
+        outcome = self.plain_outcome(history, stands=stands)
         return None if isinstance(outcome, StatekitError) else outcome
 
     def plain_outcome(self, history: History, *, stands: bool = False) -> Observed | StatekitError:
@@ -281,19 +268,15 @@ class Subject:
         """
         how = stands and self._has_processing_time, self.is_cut_short
         if self._plain is None or self._plain.history is not history or self._plain.how != how:
-            outcome = self._counted_run(history, None, None, stands)
+            self.count_run(history)
+            outcome: Observed | StatekitError
+            try:
+                outcome = self.run(history, stands=stands)
+            except StatekitError as error:
+                self.failed.append(error)
+                outcome = error
             self._plain = _Plain(history, how, outcome)
         return self._plain.outcome
-
-    def _counted_run(
-        self, history: History, watch: Disturb | None, harness: JobHarness | None, stands: bool
-    ) -> Observed | StatekitError:
-        self.count_run(history)
-        try:
-            return self.run(history, watch, harness=harness, stands=stands)
-        except StatekitError as error:
-            self.failed.append(error)
-            return error
 
     def steps(
         self,

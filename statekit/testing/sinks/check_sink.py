@@ -9,13 +9,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hypothesis import strategies as st
+
 from statekit.codec.annotations import struct_flavour
 from statekit.errors import StateTypeError
 from statekit.records import by_value
 from statekit.shown import shown, shown_text
 from statekit.sinks.sink import Callback, Sink
-from statekit.testing.counterexamples import Depth, Effort, counterexample, strategy_of
+from statekit.testing.counterexamples import counterexample, strategy_of
 from statekit.testing.drivers.processes import OtherProcess, call_functions
+from statekit.testing.effort import Depth, Effort
 from statekit.testing.sinks.kill_points import Failure, KillPoint, UsersCode
 from statekit.testing.sinks.sink_job import Make, SinkJob, job_with_sink, start_in_fork
 from statekit.testing.sinks.sink_report import Equal, Outcome, explained_outcome
@@ -291,8 +294,6 @@ def _records(events: Any, *, on_spark: bool) -> list[Any]:
 
 def _generated(record_type: Any) -> list[Any]:
     """Return the smallest records of a type that all differ."""
-    from hypothesis import strategies as st
-
     some = st.lists(strategy_of(record_type), min_size=1, max_size=_RECORDS, unique_by=repr)
     found = counterexample(some, lambda records: len(records) == _RECORDS, Effort("normal", seed=0))
     if found is None:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.testing import check
-from statekit.testing.checks.properties import always, nothing
 from statekit.testing.checks.property import Property, RunDifference
-from statekit.testing.checks.shared_histories import SharedHistories
-from statekit.testing.counterexamples import Effort, counterexample
+from statekit.testing.checks.search import Search, SharedHistories
+from statekit.testing.counterexamples import counterexample
+from statekit.testing.effort import Effort
 from statekit.testing.runs.observed import Observed
 from statekit.testing.runs.source_records import History
 from statekit.testing.runs.subject import Subject
@@ -55,7 +55,7 @@ def noted(name: str, seen: list[Any], share: float = 1.0, fails_at: int = 0) -> 
             return RunDifference(name, ("one", "other"), (Observed(), None))
         return None
 
-    return Property(name, name, always, nothing, find, share=share, is_confirmed=False)
+    return Property(name, name, find, share=share, is_confirmed=False)
 
 
 def shared(properties: list[Property], **effort: Any) -> SharedHistories:
@@ -101,7 +101,7 @@ def test_what_fails_is_drawn_again_for_one_property() -> None:
             return RunDifference("rare", ("one", "other"), (Observed(), None))
         return None
 
-    rare = Property("rare", "rare", always, lambda: st.integers(0, 3), find, is_confirmed=False)
+    rare = Property("rare", "rare", find, arguments=st.integers(0, 3), is_confirmed=False)
     subject = Subject(spent)
     histories = subject.sources.histories().map(
         lambda made: [{"orders": _all(each)} for each in made]
@@ -111,8 +111,6 @@ def test_what_fails_is_drawn_again_for_one_property() -> None:
     )
     failed = tried.first_failed()
     assert failed is not None
-    from statekit.testing.checks.search import Search
-
     found = Search(subject, rare, tried, failed.place).found_again(failed.drawn)
     assert found is not None
     history, shards, _ = found

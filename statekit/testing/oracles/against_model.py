@@ -12,7 +12,6 @@ from statekit.errors import StatekitError
 from statekit.job.job import Job
 from statekit.job.plan import Output
 from statekit.testing.drivers.job_harness import JobHarness
-from statekit.testing.oracles.function_models import FunctionModels
 from statekit.testing.oracles.operator_models import OperatorModels
 from statekit.testing.process_model import WritingKey
 from statekit.testing.runs.comparison import agree, have_the_same
@@ -24,7 +23,7 @@ from statekit.testing.runs.subject import Subject
 def is_modelled(job: Job) -> bool:
     """Return whether an operator of a job has a model."""
     models = OperatorModels(job)
-    return bool(models.of or models.others)
+    return bool(models.functions or models.others)
 
 
 def differs_from_model(subject: Subject, history: History) -> tuple[str, Observed, Observed] | None:
@@ -50,20 +49,22 @@ def forgets_changes(subject: Subject, history: History) -> tuple[str, Observed, 
     does not write them, and the results of both runs; None if the records are the same.
     """
     job = _with_all_streams(subject.job)
-    models = FunctionModels(job), FunctionModels(job, WritingKey)
+    models = OperatorModels(job), OperatorModels(job, WritingKey)
+    if not models[0].functions:
+        return None
     try:
         for run, _, (ours, theirs) in _epochs(subject, history, job, models):
-            for stream, records in ours.epochs[-1].items():
-                if not have_the_same(records, theirs.epochs[-1][stream]):
+            for name in models[0].functions:
+                if not have_the_same(ours.epochs[-1][name], theirs.epochs[-1][name]):
                     number = len(run.epochs) - 1
-                    return f"the records of {stream!r} in epoch {number}", ours, theirs
+                    return f"the records of {name!r} in epoch {number}", ours, theirs
     except StatekitError as error:
         subject.failed.append(error)
     return None
 
 
 def _epochs(
-    subject: Subject, history: History, job: Job, models: Sequence[FunctionModels]
+    subject: Subject, history: History, job: Job, models: Sequence[OperatorModels]
 ) -> Iterator[tuple[Observed, dict[str, list[Any]], list[Observed]]]:
     """Run a history until an epoch fails. After each epoch, yield the run, the records of each
     stream as readers receive them, and the runs of the models.
@@ -86,7 +87,7 @@ def _epochs(
             return
         emitted = _received(job, run.epochs[-1])
         for model, found in zip(models, of_models, strict=True):
-            found.epochs.append(model.run(copy.deepcopy(emitted), step, harness))
+            found.epochs.append(model.run(copy.deepcopy(emitted), step))
         yield run, emitted, of_models
 
 

@@ -7,24 +7,22 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from statekit.errors import StatekitError
+from statekit.errors import StatekitError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.plan import Operator, Transform
 from statekit.job.windows.made_of import AggregatedFields, WindowedResult
 from statekit.kv.store_operator import StoredOperations
+from statekit.shown import shown
 from statekit.testing.drivers.driver import EpochContents
 from statekit.testing.drivers.job_harness import JobHarness, timed_readers
 from statekit.testing.oracles.aggregate_model import AggregateModel
-from statekit.testing.oracles.function_models import FunctionModels
 from statekit.testing.oracles.store_model import StoreModel
-from statekit.testing.oracles.watermark_model import WatermarkModel
 from statekit.testing.oracles.window_model import WindowModel
 from statekit.testing.process_model import KeyModel, ProcessModel
+from statekit.testing.runs.comparison import is_same
 from statekit.testing.runs.observed import Step
 from statekit.timestamp import MAX_MICROS, datetime_to_micros, micros_to_datetime
-from statekit.watermark import BEGINNING
-
-OtherModel = WindowModel | AggregateModel
+from statekit.watermark import BEGINNING, END
 
 
 class Marks(NamedTuple):
@@ -34,39 +32,56 @@ class Marks(NamedTuple):
     reached_us: int
 
 
-class OperatorModels(FunctionModels):
-    """Models of all operators of a job. They decide which records are late.
+class OperatorModels:
+    """Models of the operators of a job that have a key and no operator state.
+
+    A model gets the records that its operator got in the run, so that each operator is compared on
+    its own. Which records are late follows from watermarks that are modelled, too.
+
+    Parameters:
+        job: the job.
+        of_key: the class of the keys of a process function.
 
     Attributes:
+        functions: the models of process functions and key-value stores, by operator.
         others: the models of windows and aggregates, by operator.
         late: the number of late records.
     """
 
     def __init__(self, job: Job, of_key: type[KeyModel] = KeyModel) -> None:
-        super().__init__(job, of_key)
-        self.others: dict[str, OtherModel] = {}
+        self._job = job
+        self.functions: dict[str, ProcessModel] = {}
+        self.others: dict[str, WindowModel | AggregateModel] = {}
         for operator in job.operators:
-            match operator.declared.traits.made_of:
+            traits = operator.declared.traits
+            match traits.made_of:
                 case WindowedResult():
                     self.others[operator.name] = WindowModel(operator.declared)
                 case AggregatedFields():
                     self.others[operator.name] = AggregateModel(operator.declared)
                 case StoredOperations():
-                    self.of[operator.name] = ProcessModel(operator.declared, StoreModel)
+                    self.functions[operator.name] = ProcessModel(operator.declared, StoreModel)
+                case None if not traits.settles:  # else late by the watermark before
+                    with contextlib.suppress(StateTypeError):
+                        self.functions[operator.name] = ProcessModel(operator.declared, of_key)
         self.late = 0
         self._watermarks = WatermarkModel(job)
         self._reached: Mapping[str, int] = {}
         self._to: Mapping[str, int] = {}
 
     def begin(self, step: Step, harness: JobHarness) -> None:
+        """Begin an epoch that the harness has not run yet."""
         self._to = {}
         if step.what == "watermark":
             micros = datetime_to_micros(step.reached(harness))
             self._to = dict.fromkeys(timed_readers(self._job), micros)
 
-    def run(
-        self, given: Mapping[str, Sequence[Any]], step: Step, harness: JobHarness
-    ) -> dict[str, list[Any]]:
+    def run(self, given: Mapping[str, Sequence[Any]], step: Step) -> dict[str, list[Any]]:
+        """Run the epoch, and return the records of each stream that has a model, late ones too.
+
+        Parameters:
+            given: the records of each stream of the job in the run.
+        """
         now_us, drains = datetime_to_micros(step.at), step.what in ("end", "after")
         watermarks = self._watermarks.begin(now_us, drains=drains, to=self._to)
         found: dict[str, list[Any]] = {}
@@ -82,7 +97,7 @@ class OperatorModels(FunctionModels):
                 in_time = [each for each in records if time_of(each[0]) > late_us]
                 found[operator.late] = [r for r, _ in records if time_of(r) <= late_us]
                 self.late += len(records) - len(in_time)
-            if operator.name in self.of or operator.name in self.others:
+            if operator.name in self.functions or operator.name in self.others:
                 found[operator.name] = self._emitted(operator, in_time, watermark, step)
         self._reached = watermarks
         for transform in self._job.transforms:
@@ -90,9 +105,17 @@ class OperatorModels(FunctionModels):
         return found
 
     def differs(self, contents: EpochContents) -> str | None:
+        """Return the first state, or timers, that differ from those of a model, or the numbers of
+        late records; None if all are the same.
+        """
         if contents.late != self.late:
             return f"the number of late records: {contents.late}, and {self.late} in the model,"
-        return super().differs(contents)
+        for operator in self._job.operators:
+            if (model := self.functions.get(operator.name)) is not None:
+                what = _in_states(operator, model, contents)
+                if what := what or _in_timers(operator, model, contents):
+                    return what
+        return None
 
     def _marks(self, operator: Operator, watermark_us: int) -> Marks:
         reached_us = self._reached.get(operator.name, BEGINNING)
@@ -109,7 +132,34 @@ class OperatorModels(FunctionModels):
                 now_us = datetime_to_micros(step.at)
                 return aggregates.run([record for record, _ in records], now_us)
         at = None if watermark == BEGINNING else micros_to_datetime(min(watermark, MAX_MICROS))
-        return self.of[operator.name].run(records, at, step.at)["outputs"]
+        return self.functions[operator.name].run(records, at, step.at)["outputs"]
+
+
+def _in_states(operator: Operator, model: ProcessModel, contents: EpochContents) -> str | None:
+    """Return the first state of a key that differs; None if all are the same."""
+    for spec in operator.declared.states:
+        values = contents.states.get((operator.name, spec.name))
+        if values is None or not model.has_state(spec.name):
+            continue
+        for key in dict.fromkeys([*values, *model.keys]):
+            again = model.state(spec.name, key)
+            if not (is_same(values.get(key), again) or (key not in values and not again)):
+                if key not in values and is_same(again, spec.default):
+                    continue
+                held = values.get(key)
+                where = f"state {spec.name!r} of {operator.name} at the key {shown(key)}"
+                return f"{where}, {shown(held)} and {shown(again)} in the model,"
+    return None
+
+
+def _in_timers(operator: Operator, model: ProcessModel, contents: EpochContents) -> str | None:
+    """Return the first key whose timers differ; None if all are the same."""
+    if not operator.declared.handles_timers:
+        return None
+    for key in dict.fromkeys([*contents.timers[operator.name], *model.keys]):
+        if set(contents.timers[operator.name].get(key, ())) != set(model.timers(key)):
+            return f"the timers of {operator.name} at the key {shown(key)}"
+    return None
 
 
 def _transformed(
@@ -130,3 +180,99 @@ def _transformed(
     with contextlib.suppress(StatekitError):  # then they differ
         made = transform.function.output_type.stored(made)
     return {transform.name: made}
+
+
+# ------------------------------------------------------------------------------------- watermarks
+
+
+class WatermarkModel:
+    """Model of event time in a job, epoch by epoch.
+
+    The watermark of an epoch depends on earlier epochs only. It is the largest event time of the
+    records that an operator has read from a source, or the watermark of the operator before it,
+    less its lateness.
+
+    Parameters:
+        job: the job whose watermarks they are.
+
+    Attributes:
+        reached: the watermark of each operator with event time, in microseconds.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._operators = {operator.name: operator for operator in job.operators}
+        self.reached: dict[str, int] = {
+            operator.name: BEGINNING
+            for operator in job.operators
+            if operator.declared.event_time is not None
+        }
+        self._before = self.reached
+        self._largest: dict[tuple[str, str], int] = {}
+        self._active: dict[tuple[str, str], int] = {}
+
+    def begin(
+        self, now_us: int, *, drains: bool = False, to: Mapping[str, int] | None = None
+    ) -> Mapping[str, int]:
+        """Return the watermarks of a new epoch.
+
+        Parameters:
+            now_us: the processing time.
+            drains: whether event time ends.
+            to: the least watermarks of operators.
+        """
+        self._before = self.reached
+        following = {}
+        for name, before in self._before.items():
+            operator = self._operators[name]
+            times = [
+                self._time_at(self._job.origin_of(stream), (name, stream), drains=drains)
+                for stream in operator.inputs
+                if drains or not self._is_idle((name, stream), now_us)
+            ]
+            seen = min(times, default=BEGINNING)
+            if seen not in (BEGINNING, END):
+                seen -= operator.declared.lateness_us
+            following[name] = max(before, seen, (to or {}).get(name, BEGINNING))
+        self.reached = following
+        return following
+
+    def read(self, operator: Operator, now_us: int, of_inputs: Mapping[str, Sequence[int]]) -> None:
+        """Add the records that an operator has read in an epoch.
+
+        Parameters:
+            now_us: the processing time.
+            of_inputs: the event times of the records, by input.
+        """
+        for stream, times in of_inputs.items():
+            place = operator.name, stream
+            if times or place not in self._active:
+                self._active[place] = now_us
+            if in_time := [at for at in times if at > self.reached[operator.name]]:
+                self._largest[place] = max(self._largest.get(place, BEGINNING), *in_time)
+
+    def _time_at(self, origin: str, place: tuple[str, str], *, drains: bool) -> int:
+        """Return the event time that an input has reached, in microseconds.
+
+        Parameters:
+            origin: a source, an operator or a stream of late records.
+            place: an operator and its input.
+        """
+        above = self._operators.get(origin)
+        if above is None:
+            late_for = origin.removesuffix(".late")
+            has_ended = origin == late_for or self._before.get(late_for) == END
+            return END if drains and has_ended else self._largest.get(place, BEGINNING)
+        if above.declared.event_time is not None:
+            return self._before[origin]
+        origins = map(self._job.origin_of, above.inputs)
+        return min(self._time_at(each, place, drains=drains) for each in origins)
+
+    def _is_idle(self, place: tuple[str, str], now_us: int) -> bool:
+        """Return whether an input has had no records for so long that the watermark does not wait
+        for it.
+        """
+        idle_after_us = self._job.idle_after_us(place[1])
+        if idle_after_us is None or place not in self._active:
+            return False
+        return now_us - self._active[place] >= idle_after_us

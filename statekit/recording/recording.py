@@ -1,4 +1,5 @@
-"""Recording: writes and reads the records of a shard in one attempt at an epoch, in parts.
+"""Recording: writes and reads the records of a shard in one attempt at an epoch, in parts, and
+removes the oldest ones.
 
     <epoch>/<operator>/<shard>-<attempt>.<part>
 
@@ -26,6 +27,7 @@ from statekit.clock import unique_id
 from statekit.codec.value_codec import ValueCodec, value_codec
 from statekit.errors import CorruptCheckpointError, QueryError, StateTypeError, StorageError
 from statekit.functions.process import Process
+from statekit.recording.recorder import Recorder
 from statekit.records import by_value
 from statekit.records.keyed_batch import BroadcastRecords, KeyedBatch
 from statekit.records.union import Records
@@ -327,3 +329,45 @@ def _part(store: Store, path: str) -> tuple[dict[str, Any], list[_Part]]:
     if head["statekit recording"] != _VERSION:
         raise QueryError(f"{store.at(path)} was written by a later version: update statekit")
     return head, pickle.loads(content)  # noqa: S301 - whoever recorded it ran the same job
+
+
+class KeptRecordings:
+    """Removes the oldest epochs of a recorder above its limit. Used by the driver.
+
+    Parameters:
+        recorder: the recorder.
+
+    Raises:
+        StatekitError: its path cannot be opened.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._store = Store(recorder.path)
+        self._limit_bytes = recorder.limit_bytes
+        self._bytes: dict[int, int] | None = None
+
+    def committed(self, epoch: int) -> None:
+        """Remove the oldest epochs above the limit, after an epoch was committed. After the first
+        call, only the files of that epoch are listed.
+
+        Failures are logged, and the job continues.
+        """
+        try:
+            if self._bytes is None:
+                self._bytes = self._listed("")
+            else:
+                self._bytes |= self._listed(folder_of(epoch))
+            while sum(self._bytes.values()) > self._limit_bytes and len(self._bytes) > 1:
+                oldest = min(self._bytes)
+                self._store.collect(self._store.tree(folder_of(oldest)))
+                del self._bytes[oldest]
+        except StorageError as error:
+            _LOG.warning("old recordings are not removed: %s", error)
+
+    def _listed(self, under: str) -> dict[int, int]:
+        """Return the size of each epoch with files below a folder, in bytes."""
+        found: dict[int, int] = {}
+        for file in self._store.listed(under):
+            if (epoch := epoch_of(file.path)) is not None:
+                found[epoch] = found.get(epoch, 0) + file.size
+        return found

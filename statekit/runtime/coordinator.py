@@ -46,8 +46,8 @@ from statekit.job.options import RunOptions
 from statekit.job.plan import Operator
 from statekit.keygroup import DEFAULT_GROUPS, check_parallelism
 from statekit.metrics.run_metrics import RunMetrics
-from statekit.recording.kept_recordings import KeptRecordings
 from statekit.recording.recorder import check_recorder
+from statekit.recording.recording import KeptRecordings
 from statekit.runtime.held_back import HeldBackOperators
 from statekit.runtime.shard_reports import OperatorReports
 from statekit.shown import shown, shown_error, type_name

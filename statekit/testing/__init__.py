@@ -15,9 +15,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from statekit.testing.drivers.harness import Harness
+from statekit.testing.drivers.harness import Harness, states
 from statekit.testing.drivers.job_harness import JobHarness
-from statekit.testing.drivers.states import states
 from statekit.testing.faults import Fault, Faults, FaultyBackend, FaultyCopies, faulty
 from statekit.testing.replay import Replay, replay
 

@@ -19,7 +19,7 @@ from collections.abc import (
 )
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Generic, Self, TypeVar, cast, overload
+from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 from statekit.checkpoint.job_file import Clock
 from statekit.checkpoint.state_kinds import RowShape
@@ -92,6 +92,14 @@ class _Cell:
 
     value: Any
     written: dt.datetime | None
+
+
+class _Options(TypedDict, total=False):
+    """Options of all models, as for `StateModel`."""
+
+    ttl: TTL | None
+    clocks: ModelClocks | None
+    stored: Stored
 
 
 class StateModel:
@@ -193,25 +201,35 @@ def _is_over(cell: _Cell, ttl: TTL, now: dt.datetime | None) -> bool:
 # ------------------------------------------------------------------------------- one value per key
 
 
-class _OneCellModel(StateModel):
+class _OneCellModel(StateModel, Generic[Out]):
     """A model with one value."""
 
     def exists(self) -> bool:
         """Return whether there is a value."""
         return None in self._present()
 
-    def _get(self) -> Any:
-        """Return a copy of the value, `_ABSENT` for none."""
+    def get(self) -> Out | None:
+        """Return the value, or the result for the accumulator. Return the default, or None, if
+        there is none.
+        """
         cell = self._present().get(None)
-        return _ABSENT if cell is None else self._read(cell)
+        return self._result(_ABSENT if cell is None else self._read(cell))
+
+    def plain(self) -> Out | None:
+        """Return the same as `get`. This is no read."""
+        return self._result(self._plain())
 
     def _plain(self) -> Any:
         """Return a copy of the value without a read, `_ABSENT` for none."""
         cell = self._present().get(None)
         return _ABSENT if cell is None else copy.deepcopy(cell.value)
 
+    def _result(self, value: Any) -> Out | None:
+        """Return the result for a value, which may be `_ABSENT`."""
+        return None if value is _ABSENT else cast("Out", value)
 
-class ValueModel(_OneCellModel, Generic[T]):
+
+class ValueModel(_OneCellModel[T]):
     """The model of a `ValueState`, and of an `OperatorState` in one shard.
 
     Parameters:
@@ -224,20 +242,9 @@ class ValueModel(_OneCellModel, Generic[T]):
     (1, True)
     """
 
-    def __init__(
-        self,
-        default: T | None = None,
-        *,
-        ttl: TTL | None = None,
-        clocks: ModelClocks | None = None,
-        stored: Stored = copy.deepcopy,
-    ) -> None:
-        super().__init__(ttl=ttl, clocks=clocks, stored=stored)
-        self._default = None if default is None else stored(default)
-
-    def get(self) -> T | None:
-        """Return the value; None or the default if there is none."""
-        return self._or_default(self._get())
+    def __init__(self, default: T | None = None, **options: Unpack[_Options]) -> None:
+        super().__init__(**options)
+        self._default = None if default is None else self._stored(default)
 
     def update(self, value: T) -> None:
         """Set the value."""
@@ -252,15 +259,11 @@ class ValueModel(_OneCellModel, Generic[T]):
     def value(self, value: T) -> None:
         self.update(value)
 
-    def plain(self) -> T | None:
-        """Return the value; None or the default if there is none."""
-        return self._or_default(self._plain())
-
-    def _or_default(self, value: Any) -> T | None:
+    def _result(self, value: Any) -> T | None:
         return copy.deepcopy(self._default) if value is _ABSENT else cast("T", value)
 
 
-class ReducingModel(_OneCellModel, Generic[T]):
+class ReducingModel(_OneCellModel[T]):
     """The model of a `ReducingState`.
 
     Parameters:
@@ -274,15 +277,8 @@ class ReducingModel(_OneCellModel, Generic[T]):
     7
     """
 
-    def __init__(
-        self,
-        reduce: Reduce,
-        *,
-        ttl: TTL | None = None,
-        clocks: ModelClocks | None = None,
-        stored: Stored = copy.deepcopy,
-    ) -> None:
-        super().__init__(ttl=ttl, clocks=clocks, stored=stored)
+    def __init__(self, reduce: Reduce, **options: Unpack[_Options]) -> None:
+        super().__init__(**options)
         self._reduce = reduce
 
     def add(self, value: T) -> None:
@@ -294,18 +290,8 @@ class ReducingModel(_OneCellModel, Generic[T]):
             added = self._stored(value)
             self._write(None, added if current is _ABSENT else self._reduce.combine(current, added))
 
-    def get(self) -> T | None:
-        """Return the combined value; None if nothing was added."""
-        value = self._get()
-        return None if value is _ABSENT else cast("T", value)
 
-    def plain(self) -> T | None:
-        """Return the combined value; None if nothing was added."""
-        value = self._plain()
-        return None if value is _ABSENT else cast("T", value)
-
-
-class AggregatingModel(_OneCellModel, Generic[In, Acc, Out]):
+class AggregatingModel(_OneCellModel[Out], Generic[In, Acc, Out]):
     """The model of an `AggregatingState`.
 
     Parameters:
@@ -325,12 +311,10 @@ class AggregatingModel(_OneCellModel, Generic[In, Acc, Out]):
         self,
         aggregate: Aggregate[In, Acc, Out],
         *,
-        ttl: TTL | None = None,
-        clocks: ModelClocks | None = None,
-        stored: Stored = copy.deepcopy,
         stored_input: Stored = copy.deepcopy,
+        **options: Unpack[_Options],
     ) -> None:
-        super().__init__(ttl=ttl, clocks=clocks, stored=stored)
+        super().__init__(**options)
         self._aggregate = aggregate
         self._stored_input = stored_input
 
@@ -339,14 +323,6 @@ class AggregatingModel(_OneCellModel, Generic[In, Acc, Out]):
         current, added = self._plain(), self._stored_input(value)
         accumulator = self._aggregate.create() if current is _ABSENT else current
         self._write(None, self._aggregate.add(accumulator, added))
-
-    def get(self) -> Out | None:
-        """Return the result for the accumulator; None if nothing was added."""
-        return self._result(self._get())
-
-    def plain(self) -> Out | None:
-        """Return the result for the accumulator; None if nothing was added."""
-        return self._result(self._plain())
 
     def _result(self, accumulator: Any) -> Out | None:
         return None if accumulator is _ABSENT else self._aggregate.result(accumulator)

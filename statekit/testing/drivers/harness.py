@@ -1,4 +1,6 @@
-"""`Harness`: an operator under test, with real epochs and commits and no cluster."""
+"""`Harness`: an operator under test, with real epochs and commits and no cluster; and `states`, to
+call its function without a harness.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,22 @@ from typing import Any, Generic, cast
 
 from typing_extensions import TypeVar
 
+from statekit.backend.interface import MemoryBackend
+from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.checkpoint.repository import Repository
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.job.stream import Stream
+from statekit.keygroup import pack_group
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
+from statekit.runtime.task import ShardTask
 from statekit.shown import shown
 from statekit.state.timers import Timer
-from statekit.testing.drivers.driver import Backend, JobDriver, stored_epochs
+from statekit.testing.drivers.driver import Backend, JobDriver, row_key_prefix, stored_epochs
+from statekit.timestamp import datetime_to_micros
 from statekit.working_copy.copies import WorkingCopies
 
 _DRIVES = "a Harness drives"
@@ -228,3 +235,50 @@ def process_of(given: Process[Any, Any, Any] | Stream[Any], who: str) -> Process
             "give it the function, or the stream that .process() or .window() returned"
         )
     return declared
+
+
+_GROUPS = 128
+
+
+def states(
+    process: Process[Any, Any, Any] | Stream[Any], key: Any = None, *, at: dt.datetime | None = None
+) -> dict[str, Any]:
+    """Return empty states of a process function, and its context, to call it directly.
+
+    The states are those of one key, in memory. Pass them with `**`. Operator state is that of one
+    empty shard; broadcast state may be written too.
+
+    Parameters:
+        process: the decorated function.
+        key: the value of `ctx.key`; the states do not depend on it.
+        at: the event time and the processing time of the context; None for 1970-01-01 UTC.
+
+    Raises:
+        StateTypeError: this is no process function, or it has no such key.
+
+    >>> from collections.abc import Iterator
+    >>> import statekit as sk
+    >>> @sk.process(key="word")
+    ... def count(record: dict, seen: sk.ValueState[int]) -> Iterator[int]:
+    ...     seen.update((seen.get() or 0) + 1)
+    ...     yield seen.get() or 0
+    >>> given = states(count)
+    >>> given["seen"].update(5)
+    >>> list(count({"word": "a"}, **given)), list(count({"word": "a"}, **given))
+    ([6], [7])
+    """
+    declared = process_of(process, "states() takes")
+    backend = MemoryBackend(declared.families)
+    shard = ShardState(first_group=0, last_group=_GROUPS - 1)
+    task = ShardTask(
+        declared, ShardPlan("", declared.name, 0, 0, shard, None), backend, backend.write
+    )
+    task.scope.enter(pack_group(0) if key is None else row_key_prefix(declared, key, _GROUPS), key)
+    clocks, now_us = task.scope.clocks, 0 if at is None else datetime_to_micros(at)
+    clocks.processing_time_us = now_us
+    clocks.event_us = None if declared.event_time is None else now_us
+    task.shard_scope.broadcasting = True
+    found = {name: state.handle for name, state in task.states.items()}
+    if declared.signature.context_parameter is not None:
+        found[declared.signature.context_parameter] = task.context
+    return found

@@ -153,17 +153,5 @@ def found_there(
         pickled: the job.
         find: the function of the property.
     """
-    finding = Child(partial(_Finding, _loaded(pickled), find))
-    return finding.call("found", history, argument)
-
-
-class _Finding:
-    """A property of a job whose runs are in processes of their own."""
-
-    def __init__(self, job: Job, find: Callable[[Subject, History, Any], Any]) -> None:
-        self._subject = Subject(job, is_killed=True)
-        self._find = find
-
-    def found(self, history: History, argument: Any) -> Any:
-        """Return the difference; None if there is none."""
-        return self._find(self._subject, history, argument)
+    subject = Child(partial(Subject, _loaded(pickled), is_killed=True))
+    return subject.call("found", find, history, argument)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from statekit.checkpoint.job_file import Clock
 from statekit.testing.drivers.driver import EpochContents
 from statekit.testing.drivers.job_harness import JobHarness
-
-if TYPE_CHECKING:
-    pass
 
 INSTANT = dt.timedelta(microseconds=1)
 

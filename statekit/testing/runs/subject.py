@@ -8,7 +8,7 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, reduce
 from itertools import chain, cycle, repeat
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from statekit.checkpoint.job_file import Clock
 from statekit.checkpoint.repository import Repository
@@ -25,13 +25,10 @@ from statekit.state.options import Redistribute
 from statekit.testing.drivers.driver import Backend, memory_of
 from statekit.testing.drivers.harness import job_of, process_of
 from statekit.testing.drivers.job_harness import JobHarness, timed_readers
-from statekit.testing.drivers.killed_harness import killed_harness
+from statekit.testing.drivers.processes import killed_harness
 from statekit.testing.runs.observed import FAR_FUTURE, INSTANT, Observed, Step
 from statekit.testing.runs.source_records import DISTANCE_MAX, History, SourceRecords
 from statekit.working_copy.copies import WorkingCopies
-
-if TYPE_CHECKING:
-    pass
 
 DRAINS_MAX = 1_000
 """Number of epochs without records after which timers are taken to set each other without end."""
@@ -248,6 +245,15 @@ class Subject:
                 harness = disturb(harness, len(observed.epochs))
             observed.add(step.run(harness), harness)
         return observed
+
+    def found(self, find: Callable[[Subject, History, Any], Any], *given: Any) -> Any:
+        """Return the difference that a property finds; None if there is none.
+
+        Parameters:
+            find: the function of the property.
+            given: the history, and the disturbance of its run.
+        """
+        return find(self, *given)
 
     def count_run(self, history: History) -> None:
         """Count a plain run, unless its history has no records."""

@@ -19,8 +19,15 @@ from statekit.sinks.sink import Callback, Sink
 from statekit.testing.counterexamples import counterexample, strategy_of
 from statekit.testing.drivers.processes import OtherProcess, call_functions
 from statekit.testing.effort import Depth, Effort
-from statekit.testing.sinks.kill_points import Failure, KillPoint, UsersCode
-from statekit.testing.sinks.sink_job import Make, SinkJob, job_with_sink, start_in_fork
+from statekit.testing.sinks.sink_job import (
+    Failure,
+    KillPoint,
+    Make,
+    SinkJob,
+    UsersCode,
+    job_with_sink,
+    start_in_fork,
+)
 from statekit.testing.sinks.sink_report import Equal, Outcome, explained_outcome
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from statekit.testing.sinks.kill_points import Failure, KillPoint
+from statekit.testing.sinks.sink_job import Failure, KillPoint
 
 Equal = Callable[[Any, Any], bool]
 

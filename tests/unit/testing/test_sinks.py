@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import statekit as sk
 from statekit.testing import check_sink
 from statekit.testing.sinks.check_sink import _chosen
-from statekit.testing.sinks.kill_points import KillPoint
+from statekit.testing.sinks.sink_job import KillPoint
 from statekit.testing.sinks.sink_report import differing
 from tests.support.places import ROOT
 

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -26,7 +28,7 @@ from urllib.parse import urlparse
 
 import obstore
 from obstore import exceptions as store_errors
-from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
+from obstore.store import MemoryStore, ObjectStore, from_url
 
 from statekit.backend.hard_link import linked
 from statekit.checkpoint.paths import TMP
@@ -260,10 +262,6 @@ class RemoteObjects:
         """Do nothing. An object store is durable once it has responded."""
 
 
-_PARTIAL = re.compile(r"#[0-9]+$")
-"""The suffix of the name of a file that is being written."""
-
-
 class LocalObjects:
     """Files below a directory of a local disk, each synced before its name appears.
 
@@ -278,10 +276,7 @@ class LocalObjects:
     def __init__(self, root: Path, *, creates: bool = True) -> None:
         self.root, self._creates = root, creates
         with _failures(lasting=True, needs_no_file=True):
-            if creates:
-                root.mkdir(parents=True, exist_ok=True)
             self._check_root()
-            self._store = LocalStore(root)
 
     def get(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
         with _failures(lasting=True), _no_folder(), _open_regular(self.root, path) as file:
@@ -302,23 +297,17 @@ class LocalObjects:
 
     def head(self, path: str) -> Stored:
         with _failures(lasting=True), _no_folder():
-            status = _regular_file(self.root, path)
-            modified = datetime.fromtimestamp(status.st_mtime, UTC)
-            return Stored(path, status.st_size, modified)
+            return _on_disk(path, _regular_file(self.root, path))
 
     def put(self, path: str, data: bytes | IO[bytes]) -> None:
         with _failures(lasting=True, needs_no_file=True):
-            self._check_root()
-            inside(self.root, path)
-            if isinstance(data, bytes) and not self._creates:
-                _put_where_it_is(self.root, path, data, replaces=True)
-                return
-            if isinstance(data, bytes):
-                # It may replace a file, which must not be lost to a power failure.
-                obstore.rename(self._store, self._draft(data), path)
-            else:
-                obstore.put(self._store, path, data)
-            self._sync(path)
+            self._write(path, data, replaces=True)
+
+    def create(self, path: str, data: bytes) -> None:
+        with _failures(lasting=True, needs_no_file=True):
+            is_there = self._write(path, data, replaces=False)
+        if not is_there:
+            raise FileNotFoundError
 
     def link(self, source: Path, path: str) -> bool:
         """Store an immutable file as a hard link. Return False if this is not possible."""
@@ -331,74 +320,87 @@ class LocalObjects:
             self._sync(path)
             return True
 
-    def create(self, path: str, data: bytes) -> None:
-        with _failures(lasting=True, needs_no_file=True):
-            self._check_root()
-            inside(self.root, path)
-            if not self._creates:
-                _put_where_it_is(self.root, path, data, replaces=False)
-                return
-            draft = self._draft(data)
-            try:
-                obstore.rename(self._store, draft, path, overwrite=False)
-            except store_errors.AlreadyExistsError:
-                obstore.delete(self._store, draft)
-                raise
-        with _failures(lasting=True):
-            self._sync(path)
-
     def _check_root(self) -> None:
-        if not self._creates and not self.root.is_dir():
+        if self._creates:
+            self.root.mkdir(parents=True, exist_ok=True)
+        elif not self.root.is_dir():
             raise FileNotFoundError(f"{self.root} is not there at the moment")
 
-    def _draft(self, data: bytes) -> str:
-        """Write a file durably under a unique name, and return its path."""
-        draft = f"{TMP}/{unique_id()}"
-        inside(self.root, draft)
-        obstore.put(self._store, draft, data)
-        self._sync(draft)
-        return draft
+    def _write(self, path: str, data: bytes | IO[bytes], *, replaces: bool) -> bool:
+        """Store a file durably. If the directory is renamed meanwhile, the file is stored below the
+        new name, and nothing is created below the old one.
+
+        Parameters:
+            replaces: whether it may replace a file.
+
+        Returns:
+            False if another process has deleted the file at once.
+
+        Raises:
+            AlreadyExistsError: there is such a file.
+        """
+        self._check_root()
+        inside(self.root, path)
+        folder, _, name = path.rpartition("/")
+        draft = unique_id()
+        with contextlib.ExitStack() as opened:
+            home = os.open(self.root, _FOLDER)
+            opened.callback(os.close, home)
+            target = opened.enter_context(_opened_folder(folder, home))
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(TMP, dir_fd=home)
+            drafts = os.open(TMP, _FOLDER | _NO_LINK, dir_fd=home)
+            opened.callback(os.close, drafts)
+            try:
+                with open(os.open(draft, _NEW_FILE, 0o666, dir_fd=drafts), "wb") as file:
+                    shutil.copyfileobj(io.BytesIO(data) if isinstance(data, bytes) else data, file)
+                    file.flush()
+                    os.fsync(file.fileno())
+                if replaces:
+                    os.rename(draft, name, src_dir_fd=drafts, dst_dir_fd=target)
+                else:
+                    os.link(draft, name, src_dir_fd=drafts, dst_dir_fd=target)
+            except FileExistsError as error:
+                raise store_errors.AlreadyExistsError(str(error)) from error
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(draft, dir_fd=drafts)
+            os.fsync(target)
+            return os.access(name, os.F_OK, dir_fd=target)
 
     def page(self, under: str, behind: str | None = None) -> FilePage:
         with _failures(lasting=True):
             found = self._listed(under)
             return FilePage([file for file in found if behind is None or file.path > behind], None)
 
-    def _listed(self, under: str) -> list[Stored]:
-        """Return all files below a folder, without names that no store accepts."""
-        try:
-            listed = obstore.list(self._store, prefix=under or None)
-            return [_stored(entry) for chunk in listed for entry in chunk]
-        except store_errors.InvalidPathError:
-            return list(self._listed_one_by_one(under))
-
-    def _listed_one_by_one(self, under: str) -> Iterator[Stored]:
-        """Yield the same files as `_listed` for a folder that contains a name which no store
-        accepts. Such a file was not written by statekit.
-        """
-        for entry in os.scandir(self.root / under):
-            path = f"{under}/{entry.name}".removeprefix("/")
-            if not entry.name.isprintable():
-                continue
-            if entry.is_dir():
+    def _listed(self, under: str) -> Iterator[Stored]:
+        """Yield all files below a folder, without those behind links to other folders."""
+        for path, entry in self._entries(under):
+            if entry.is_dir(follow_symlinks=False):
                 yield from self._listed(path)
-            elif not _PARTIAL.search(path):
+            elif entry.is_file():
                 with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
-                    status = entry.stat()
-                    modified = datetime.fromtimestamp(status.st_mtime, UTC)
-                    yield Stored(path, status.st_size, modified)
+                    yield _on_disk(path, entry.stat())
+
+    def _entries(self, under: str) -> list[tuple[str, os.DirEntry[str]]]:
+        """Return the entries of a folder with their paths. Names that no store accepts are left
+        out: statekit wrote no such file.
+        """
+        try:
+            with os.scandir(self.root / under) as entries:
+                named = [entry for entry in entries if entry.name.isprintable()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [(f"{under}/{entry.name}".removeprefix("/"), entry) for entry in named]
 
     def names(self, under: str) -> list[str]:
         with _failures(lasting=True):
-            listed = obstore.list_with_delimiter(self._store, prefix=under or None)
-            return [entry["path"] for entry in listed["objects"]]
+            return [path for path, entry in self._entries(under) if entry.is_file()]
 
     def delete(self, paths: Sequence[str]) -> None:
         with _failures(lasting=True):
             for path in paths:
-                inside(self.root, path)
-                with contextlib.suppress(FileNotFoundError):
-                    obstore.delete(self._store, path)
+                inside(self.root, path).unlink(missing_ok=True)
 
     def sync_folder(self, folder: str) -> None:
         with _failures(lasting=True), contextlib.suppress(FileNotFoundError):
@@ -413,49 +415,19 @@ class LocalObjects:
                 return
 
 
-def _put_where_it_is(root: Path, path: str, data: bytes, *, replaces: bool) -> None:
-    """Store a file durably below a directory. If the directory is renamed meanwhile, the file is
-    stored below the new name, and nothing is created below the old one.
-
-    Parameters:
-        replaces: whether it may replace a file.
-
-    Raises:
-        AlreadyExistsError: there is such a file.
-    """
-    folder, _, name = path.rpartition("/")
-    draft = unique_id()
-    with contextlib.ExitStack() as opened:
-        home = os.open(root, _FOLDER)
-        opened.callback(os.close, home)
-        target = opened.enter_context(_opened_folder(folder, home))
-        drafts = opened.enter_context(_opened_folder(TMP, home))
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with open(os.open(draft, flags, 0o666, dir_fd=drafts), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if replaces:
-            os.rename(draft, name, src_dir_fd=drafts, dst_dir_fd=target)
-        else:
-            try:
-                os.link(draft, name, src_dir_fd=drafts, dst_dir_fd=target)
-            except FileExistsError as error:
-                raise store_errors.AlreadyExistsError(str(error)) from error
-            finally:
-                os.unlink(draft, dir_fd=drafts)
-        os.fsync(target)
+def _on_disk(path: str, status: os.stat_result) -> Stored:
+    return Stored(path, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))
 
 
 @contextlib.contextmanager
 def _opened_folder(folder: str, home: int) -> Iterator[int]:
-    """Open a folder below an open directory. Missing folders are created."""
+    """Open a folder below an open directory. Missing folders are created, and all are durable."""
     opened = os.dup(home)
     try:
         for part in folder.split("/") if folder else ():
             with contextlib.suppress(FileExistsError):
                 os.mkdir(part, dir_fd=opened)
-                os.fsync(opened)
+            os.fsync(opened)  # whoever created it
             inner = os.open(part, _FOLDER | _NO_LINK, dir_fd=opened)
             os.close(opened)
             opened = inner
@@ -533,6 +505,8 @@ def _no_folder() -> Iterator[None]:
 
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 

@@ -23,7 +23,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -41,9 +40,8 @@ from statekit.checkpoint.object_store import (
     RequestError,
     Stored,
     StoreOptions,
-    inside,
 )
-from statekit.checkpoint.paths import DATA, is_state
+from statekit.checkpoint.paths import is_state
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.store_url import local_path, remote_url
 from statekit.clock import sleep_s, stopwatch_s, unique_id
@@ -157,21 +155,6 @@ class Store:
             return self._asked("read", path, lambda: self._objects.head(path))
         except FileNotFoundError:
             return None
-
-    def leftovers(self) -> Iterator[Stored]:
-        """Yield partial files of killed processes on a local disk.
-
-        Object stores never show such a file. On a disk its name is `name#1`, which `listed` skips.
-        """
-        root = self.root
-        if root is None:
-            return
-        for place in self._asked("list", "", lambda: [*root.glob(f"{DATA}/*/*#*")]):
-            with contextlib.suppress(FileNotFoundError):
-                status = place.stat()
-                modified = datetime.fromtimestamp(status.st_mtime, UTC)
-                path = place.relative_to(root).as_posix()
-                yield Stored(path, status.st_size, modified)
 
     def exists(self, path: str) -> bool:
         """Return whether a file exists."""
@@ -428,13 +411,6 @@ class Store:
         waiting = iter(paths)
         while some := list(islice(waiting, _REMOVED_AT_ONCE)):
             self._asked("remove", some[0], partial(self._objects.delete, some))
-
-    def collect_leftovers(self, paths: Iterable[str]) -> None:
-        """Delete partial files that `leftovers` returned."""
-        for path in paths:
-            assert self.root is not None, "only a disk has any"
-            place = inside(self.root, path)
-            self._asked("remove", path, partial(place.unlink, missing_ok=True))
 
     def discard(self, path: str) -> None:
         """Try to delete a file. If this fails, the file stays as garbage."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import obstore
 import pytest
 
 from statekit.checkpoint.repository import Repository
@@ -64,7 +64,7 @@ class Switch:
             after=self._at("right after the manifest"),
         )
         name = "between the manifest's content and its name"
-        self._wrap(obstore, "rename", before=self._at(name))
+        self._wrap(os, "link", before=self._at(name))
 
     def reached(self, point: str) -> None:
         if (point, self._now) == (self._point, self._epoch):

@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import obstore
 import pytest
 
+from statekit.checkpoint.object_store import LocalObjects
 from statekit.checkpoint.repository import Repository
 from statekit.cli import verify as cli_verify
 from statekit.maintenance.verify.verify import verify
@@ -47,13 +47,18 @@ def manifests_of_a_stream_lost(place: Path) -> None:
 
 def repairs(place: Path, change: int) -> None:
     """The command, which dies before it changes the store for that time."""
-    die_before(change, (obstore, "put"), (obstore, "delete"), (os, "rename"), (os, "link"))
+    die_before(
+        change,
+        *((LocalObjects, name) for name in ("put", "create", "delete")),
+        (os, "rename"),
+        (os, "link"),
+    )
     cli_verify.verify_checkpoint(str(place), mend=True, drop_rows=True)
 
 
 def files_of(place: Path) -> dict[str, bytes]:
-    """All files but Spark's, which may be set back, and drafts, which nothing lists."""
-    found = (path for path in place.rglob("*") if path.is_file() and "#" not in path.name)
+    """All files but Spark's, which may be set back, and drafts."""
+    found = (path for path in place.rglob("*") if path.is_file())
     names = ((str(path.relative_to(place)), path) for path in found)
     return {
         name: path.read_bytes() for name, path in names if not name.startswith(("tmp/", "spark/"))

@@ -49,8 +49,8 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def files_of(path: Path) -> set[str]:
-    """All files but the store's own drafts, `name#1`, which nothing lists."""
-    found = (file for file in path.rglob("*") if file.is_file() and "#" not in file.name)
+    """All files but the store's own drafts."""
+    found = (file for file in path.rglob("*") if file.is_file() and file.parent.name != "tmp")
     return {str(file.relative_to(path)) for file in found}
 
 

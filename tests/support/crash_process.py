@@ -20,14 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import obstore
-from obstore import exceptions as store_errors
-
 from statekit.backend import mutation
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint import references, retention
 from statekit.checkpoint.gc import collector as collection
 from statekit.checkpoint.gc.collector import Collector
+from statekit.checkpoint.object_store import LocalObjects, RequestError
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import Retention
 from statekit.errors import FencedError, RestoreError, StorageError
@@ -50,8 +48,8 @@ _CODES: dict[type[BaseException], int] = {
 }
 _NO_LIMIT = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 
-_WRITES = ("put", "rename", "delete")
-_READS = ("get", "head", "list", "list_with_delimiter")
+_WRITES = ("put", "create", "link", "delete")
+_READS = ("get", "open", "head", "page", "names")
 
 What = Literal["nothing", "die", "stop", "fail"]
 
@@ -133,7 +131,7 @@ class _Faults:
         if self._fault.what == "nothing":
             return
         for name in (*_WRITES, *(_READS if self._fault.reads else ())):
-            setattr(obstore, name, self._faulty(getattr(obstore, name)))
+            setattr(LocalObjects, name, self._faulty(getattr(LocalObjects, name)))
 
     def begin(self) -> None:
         self._counts = True
@@ -146,7 +144,7 @@ class _Faults:
                 return inner(*args, **kwargs)
             done = inner(*args, **kwargs) if fault.after else None
             if fault.what == "fail":
-                raise store_errors.GenericError("the network is down")
+                raise RequestError("the network is down", may_pass=False)
             os.kill(os.getpid(), signal.SIGKILL if fault.what == "die" else signal.SIGSTOP)
             return done if fault.after else inner(*args, **kwargs)
 

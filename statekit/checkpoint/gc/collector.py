@@ -285,10 +285,7 @@ class Collector:
         self._delete(self._notes(kept[-1], now), done)
         self._delete(self._expired_leases(now), done)
         self._delete(self._job_files(jobs), done)
-        leftovers = {f.path: f.size for f in self.repository.leftovers() if self._is_old(f, now)}
-        self._count(leftovers, done)
         if not self.dry_run:
-            self.repository.collect_leftovers(leftovers)
             with contextlib.suppress(FencedError):  # swept before, and nothing committed since
                 self.repository.create(paths.swept_path(kept[-1]), b"")
 
@@ -378,10 +375,6 @@ class Collector:
             self._dying.update(files)
         else:
             self.repository.collect(files)
-        self._count(files, done)
-
-    @staticmethod
-    def _count(files: Mapping[str, int], done: Collected) -> None:
         for path, size in files.items():
             done.deleted[paths.file_kind(path)].add(size)
 

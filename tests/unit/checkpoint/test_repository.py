@@ -12,7 +12,6 @@ from pathlib import Path
 from threading import Barrier
 from typing import Any
 
-import obstore
 import pytest
 
 from statekit.backend.interface import MemoryBackend
@@ -112,13 +111,13 @@ def test_a_note_that_another_run_removes_at_once_fences_the_writer(
 ) -> None:
     """As it happens to a process that was stopped there while another one committed the epoch."""
     slow, fast = Repository(tmp_path), Repository(tmp_path)
-    rename = obstore.rename
+    link = os.link
 
-    def stopped_behind(store: Any, draft: str, path: str, **options: Any) -> None:
-        rename(store, draft, path, **options)
+    def stopped_behind(draft: str, name: str, **folders: Any) -> None:
+        link(draft, name, **folders)
         fast.remove_note(0)
 
-    monkeypatch.setattr(obstore, "rename", stopped_behind)
+    monkeypatch.setattr(os, "link", stopped_behind)
     note = EpochNote(epoch=0, what="records", processing_time_us=0)
     with pytest.raises(FencedError, match=r"begun/0+\.json was removed as soon as it was there"):
         slow.write_note(note)
@@ -192,7 +191,7 @@ def test_failure_between_draft_and_name_commits_nothing(
     def fail(*_: object, **__: object) -> None:
         raise OSError("disk on fire")
 
-    monkeypatch.setattr("obstore.rename", fail)
+    monkeypatch.setattr(os, "link", fail)
     with pytest.raises(StorageError, match=r"cannot write .*disk on fire"):
         repository.commit(manifest(0))
     assert repository.latest_epoch() is None
@@ -428,5 +427,5 @@ def test_all_errors_of_the_repository_give_advice(tmp_path: Path) -> None:
     repository.commit(manifest(0))
     with pytest.raises(StatekitError) as fenced:
         repository.commit(manifest(0, writer="x"))
-    assert fenced.value.__cause__ is None  # what obstore raises may have more in it than we tell
+    assert fenced.value.__cause__ is None  # what a store raises may have more in it than we tell
     assert "start the other again" in str(fenced.value)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from statekit.checkpoint.manifest import EpochManifest, ShardState
-from statekit.checkpoint.references import history_file
+from statekit.checkpoint.paths import BASE
+from statekit.checkpoint.references import Following, direct_refs
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
-from statekit.checkpoint.shard_contents import Contents
 
 _REPLACED = frozenset({"repair", "migrate", "savepoint", "import"})
 """Causes of epochs whose rows may differ from the previous epoch without a change file for it."""
@@ -59,39 +59,12 @@ def own_files(
         earlier = () if before is None else before.shards_over(operator, *shard.groups)
         if len(earlier) == 1 and earlier[0] == shard:
             continue
-        listed = (*shard.redistributed, *shard.files)
-        known = {ref.path for old in earlier for ref in _direct(old)}
-        new = [ref for ref in listed if ref.path not in known]
-        if new and shard.base is not None and _has_new_base(shard, earlier):
-            # The files that are not in the base may have been in a history.
-            known = {path for old in earlier for path in _in_histories(repository, old)}
+        known = {ref.path for old in earlier for ref in direct_refs(old)}
+        new = [ref for ref in (*shard.redistributed, *shard.files) if ref.path not in known]
+        if new and shard.base is not None and shard.base.path not in known:
+            # It is new. The files that are not in it may have been in a history.
+            following = Following(repository, {path for path in known if path.endswith(BASE)})
+            known = {file.ref.path for old in earlier for file in following.of_shard(old)}
             new = [ref for ref in new if ref.path not in known]
         if new:
             yield shard, new
-
-
-def _parts(shard: ShardState) -> tuple[Contents, ...]:
-    return (shard, *shard.slices)
-
-
-def _direct(shard: ShardState) -> Iterator[FileRef]:
-    """Yield the change files that a manifest references directly."""
-    yield from shard.redistributed
-    for part in _parts(shard):
-        yield from part.files
-
-
-def _has_new_base(shard: ShardState, earlier: Sequence[ShardState]) -> bool:
-    return all(part.base != shard.base for old in earlier for part in _parts(old))
-
-
-def _in_histories(repository: Repository, shard: ShardState) -> Iterator[str]:
-    """Yield the paths of all change files in the histories of a shard."""
-    waiting = [part.history for part in _parts(shard)]
-    while waiting:
-        ref = waiting.pop()
-        if ref is not None:
-            listed = history_file(repository, ref)
-            yield from (file.path for file in listed.files)
-            waiting += [listed.before, *(piece.history for piece in listed.slices)]
-            yield from (file.path for piece in listed.slices for file in piece.files)

@@ -6,9 +6,9 @@ A manifest references a few change files per shard. Older ones move to a history
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
-from typing import Any, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from statekit.checkpoint.manifest import EpochManifest, ShardState
 from statekit.checkpoint.paths import HISTORY, data_path
@@ -24,29 +24,6 @@ HISTORY_FILES_MAX = 256
 """The maximum number of files in a history; a longer one is continued in another file."""
 
 T = TypeVar("T", BaseSnapshot, History)
-
-
-def base_snapshot(repository: Repository, ref: FileRef) -> BaseSnapshot:
-    """Return the base snapshot of a reference.
-
-    Raises:
-        CorruptCheckpointError: its file is missing or altered.
-    """
-    return _read(BaseSnapshot, repository, ref)
-
-
-def history_file(repository: Repository, ref: FileRef) -> History:
-    """Return the history of a reference.
-
-    Raises:
-        CorruptCheckpointError: its file is missing or altered.
-    """
-    return _read(History, repository, ref)
-
-
-def _read(kind: type[T], repository: Repository, ref: FileRef) -> T:
-    with repository.open_verified(ref) as file:
-        return kind.from_bytes(file.read(), repository.at(ref.path))
 
 
 def why_misplaced(
@@ -79,6 +56,23 @@ def why_misplaced(
     return None
 
 
+class NamedFile(NamedTuple):
+    """A referenced file.
+
+    Parameters:
+        ref: the reference.
+        kind: whether it contains mutations, other references, or neither.
+        owner: of mutations, the key groups of their shard; None if several shards may have written
+            it, one after the other.
+        key_groups: their number; 0 if unknown.
+    """
+
+    ref: FileRef
+    kind: Literal["changes", "names", "bytes"]
+    owner: tuple[int, int] | None = None
+    key_groups: int = 0
+
+
 def named_by(
     repository: Repository, manifest: EpochManifest, opened: set[str]
 ) -> Iterator[FileRef]:
@@ -90,15 +84,12 @@ def named_by(
     Raises:
         CorruptCheckpointError: a base or history is missing or altered.
     """
-    yield manifest.job_file
     yield from repository.pages(manifest.epoch)
-    following = Following(repository, opened)
-    for operator in manifest.operators.values():
-        for shard in operator.shards:
-            yield from following.of_shard(shard)
+    for file in Following(repository, opened).of_manifest(manifest):
+        yield file.ref
 
 
-@dataclass(frozen=True)
+@dataclass
 class Following:
     """Follows file references through bases and histories.
 
@@ -111,40 +102,54 @@ class Following:
     """
 
     repository: Repository
-    opened: set[str]
+    opened: set[str] = field(default_factory=set)
     gaps: bool = False
 
-    def of_shard(self, shard: ShardState) -> Iterator[FileRef]:
+    def of_manifest(self, manifest: EpochManifest) -> Iterator[NamedFile]:
+        """Yield the files that an epoch references, as `of_shard` does, without pages."""
+        yield NamedFile(manifest.job_file, "bytes")
+        for operator in manifest.operators.values():
+            for shard in operator.shards:
+                for file in self.of_shard(shard):
+                    yield file._replace(key_groups=manifest.key_groups)
+
+    def of_shard(self, shard: ShardState) -> Iterator[NamedFile]:
         """Yield the files that a shard references. A file may be yielded more than once.
 
         Raises:
             CorruptCheckpointError: a base or history is missing or altered.
         """
-        yield from direct_refs(shard)
-        for contents in (shard, *shard.slices):
-            yield from self._behind(contents)
+        yield from (NamedFile(ref, "changes", shard.groups) for ref in shard.redistributed)
+        yield from self._of_contents(shard, shard.groups)
+        for piece in shard.slices:
+            yield from self._of_contents(piece, None)
 
-    def _behind(self, contents: Contents) -> Iterator[FileRef]:
-        """Yield the files that the base and the history of an entry reference."""
-        if contents.base is not None and (base := self._read(BaseSnapshot, contents.base)):
-            yield from files_of(base)
+    def _of_contents(
+        self, contents: Contents, owner: tuple[int, int] | None
+    ) -> Iterator[NamedFile]:
+        yield from (NamedFile(ref, "changes", owner) for ref in contents.files)
+        if contents.base is not None:
+            yield NamedFile(contents.base, "names")
+            if (base := self.read(BaseSnapshot, contents.base)) is not None:
+                for ref in files_of(base):
+                    yield NamedFile(ref, "changes" if ref == base.local else "bytes")
         older = contents.history
-        while older is not None and (listed := self._read(History, older)) is not None:
-            yield from listed.files
-            for piece in listed.slices:
-                yield from _refs_in(piece)
-                yield from self._behind(piece)
-            older = listed.before
-            if older is not None:
-                yield older
+        while older is not None:
+            yield NamedFile(older, "names")
+            if (history := self.read(History, older)) is None:
+                return
+            yield from (NamedFile(ref, "changes") for ref in history.files)
+            for piece in history.slices:
+                yield from self._of_contents(piece, None)
+            older = history.before
 
-    def _read(self, kind: type[T], ref: FileRef) -> T | None:
+    def read(self, kind: type[T], ref: FileRef) -> T | None:
         """Return a base or history; None if it was already followed."""
         if ref.path in self.opened:
             return None
         self.opened.add(ref.path)
         try:
-            return _read(kind, self.repository, ref)
+            return self.repository.sealed(kind, ref)
         except CorruptCheckpointError:
             if not self.gaps:
                 raise
@@ -155,12 +160,8 @@ def direct_refs(shard: ShardState) -> Iterator[FileRef]:
     """Yield the files that a manifest references directly for a shard."""
     yield from shard.redistributed
     for contents in (shard, *shard.slices):
-        yield from _refs_in(contents)
-
-
-def _refs_in(contents: Contents) -> Iterator[FileRef]:
-    yield from (ref for ref in (contents.base, contents.history) if ref is not None)
-    yield from contents.files
+        yield from (ref for ref in (contents.base, contents.history) if ref is not None)
+        yield from contents.files
 
 
 def files_of(base: BaseSnapshot) -> Iterator[FileRef]:
@@ -202,7 +203,7 @@ def changed_contents(
 def _longer_history(repository: Repository, operator: str, shard: ShardState) -> History:
     """Return the history of a shard, extended by the slices and files of its manifest entry."""
     if shard.history is not None:
-        newest = history_file(repository, shard.history)
+        newest = repository.sealed(History, shard.history)
         if len(newest.files) < HISTORY_FILES_MAX:
             return newest.model_copy(update={"files": (*newest.files, *shard.files)})
     return History(

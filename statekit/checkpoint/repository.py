@@ -9,7 +9,7 @@ import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import IO, Self
+from typing import IO, Self, TypeVar
 
 from statekit.backend.change_file import Changes, read_changes
 from statekit.backend.interface import Backend
@@ -19,11 +19,13 @@ from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest, EpochNote
 from statekit.checkpoint.manifest_pages import ManifestPages, Paged, listed_pages, page_files
 from statekit.checkpoint.object_store import Stored
-from statekit.checkpoint.sealed_json import FORMAT, FileRef, checksum_of
+from statekit.checkpoint.sealed_json import FORMAT, FileRef, Sealed, checksum_of
 from statekit.checkpoint.store import Store
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, FencedError, RestoreError
 from statekit.keygroup import pack_group
+
+S = TypeVar("S", bound=Sealed)
 
 LocalRows = list[tuple[bytes, bytes]]
 """The operator state of one shard: pairs of row key (after the shard's prefix) and row."""
@@ -334,6 +336,15 @@ class Repository(Store):
         )
 
     # ------------------------------------------------------------------------------ data files
+
+    def sealed(self, kind: type[S], ref: FileRef) -> S:
+        """Return the content of a referenced JSON file, such as a base or a history.
+
+        Raises:
+            CorruptCheckpointError: the file is missing or altered.
+        """
+        with self.open_verified(ref) as file:
+            return kind.from_bytes(file.read(), self.at(ref.path))
 
     def put_changes(
         self, operator: str, file: IO[bytes], rows: int, *, local: bool = False

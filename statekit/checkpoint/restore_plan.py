@@ -20,10 +20,10 @@ from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.job_file import OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest, ShardState
-from statekit.checkpoint.references import base_snapshot, history_file, why_misplaced
+from statekit.checkpoint.references import why_misplaced
 from statekit.checkpoint.repository import LocalRows, Repository, group_bounds
 from statekit.checkpoint.sealed_json import FileRef
-from statekit.checkpoint.shard_contents import BaseSnapshot, Contents, Slice
+from statekit.checkpoint.shard_contents import BaseSnapshot, Contents, History, Slice
 from statekit.checkpoint.store import TRANSFERS
 from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import pack_group
@@ -240,12 +240,12 @@ class _Planner:
         files, slices = list(contents.files), tuple[Slice, ...]()
         older = contents.history
         while older is not None:
-            listed = history_file(self.repository, older)
+            listed = self.repository.sealed(History, older)
             self._check(older, why_misplaced(listed, self.operator, owner, (), self.epoch))
             files, slices, older = [*listed.files, *files], listed.slices, listed.before
         plan = self.of_slices(groups, slices) if slices else RestorePlan(*groups)
         if contents.base is not None:
-            base = base_snapshot(self.repository, contents.base)
+            base = self.repository.sealed(BaseSnapshot, contents.base)
             self._check(contents.base, why_misplaced(base, self.operator, owner, files, self.epoch))
             plan = replace(plan, base=base, named=contents.base.path)
         return replace(plan, files=tuple(files))

@@ -37,10 +37,10 @@ from typing import ClassVar
 from statekit.checkpoint.manifest import EpochManifest, ShardPlan
 from statekit.checkpoint.object_store import Stored
 from statekit.checkpoint.paths import HELD_NAME, ROLLBACK_NAME, epoch_path, held_path, rollback_path
-from statekit.checkpoint.references import base_snapshot, files_of, history_file
+from statekit.checkpoint.references import files_of
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import COUNT_MAX, Count, Sealed
-from statekit.checkpoint.shard_contents import BaseSnapshot
+from statekit.checkpoint.shard_contents import BaseSnapshot, History
 from statekit.checkpoint.store import TRANSFERS
 from statekit.errors import (
     CorruptCheckpointError,
@@ -300,10 +300,11 @@ def may_adopt(repository: Repository, path: str, new: BaseSnapshot, plan: ShardP
         CorruptCheckpointError: the current base or history of the shard is missing or altered.
         StorageError: the store failed.
     """
-    now = None if plan.base.base is None else base_snapshot(repository, plan.base.base)
-    listed = [] if plan.base.history is None else history_file(repository, plan.base.history).files
-    follows = {ref.path for ref in (*listed, *plan.base.files)}
-    if new.shard != plan.base.groups or new.follows not in follows:
+    before = plan.base
+    now = None if before.base is None else repository.sealed(BaseSnapshot, before.base)
+    listed = () if before.history is None else repository.sealed(History, before.history).files
+    follows = {ref.path for ref in (*listed, *before.files)}
+    if new.shard != before.groups or new.follows not in follows:
         return False
     current_files = set() if now is None else {ref.path for ref in files_of(now)}
     staged = {path, *(ref.path for ref in files_of(new))} - current_files

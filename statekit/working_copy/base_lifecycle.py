@@ -25,11 +25,11 @@ from statekit.backend.interface import Backend
 from statekit.backend.mutation import in_batches
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import ShardPlan, ShardState
-from statekit.checkpoint.references import base_snapshot
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.restore_plan import last_file, missed_files, shard_restore_plan
 from statekit.checkpoint.retention import STAGED_FOR, may_adopt
 from statekit.checkpoint.sealed_json import FileRef
+from statekit.checkpoint.shard_contents import BaseSnapshot
 from statekit.clock import now_us, unique_id
 from statekit.errors import CorruptCheckpointError, StatekitError
 from statekit.working_copy.base_options import SLACK_MAX, SMALL_BYTES, BaseOptions
@@ -161,7 +161,7 @@ class BaseLifecycle:
         if staged.relies_on not in (None, current) or staged.shard != shard.groups:
             return None
         try:
-            base = base_snapshot(self.repository, finished.base)
+            base = self.repository.sealed(BaseSnapshot, finished.base)
         except CorruptCheckpointError:
             return None
         if not may_adopt(self.repository, finished.base.path, base, self.plan):

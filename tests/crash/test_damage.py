@@ -26,13 +26,14 @@ from statekit.checkpoint.paths import (
     lease_path,
     note_path,
 )
-from statekit.checkpoint.references import base_snapshot, history_file
+from statekit.checkpoint.references import NamedFile
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
+from statekit.checkpoint.shard_contents import BaseSnapshot, History
 from statekit.cli.gc import gc
 from statekit.errors import CorruptCheckpointError, RestoreError
 from statekit.maintenance.savepoint.format import Savepoint
-from statekit.maintenance.verify.file_checks import NamedFile, NamedFiles, check_file
+from statekit.maintenance.verify.file_checks import NamedFiles, check_file
 from statekit.maintenance.verify.repair import repair
 from statekit.maintenance.verify.spark_checks import spark_faults
 from statekit.maintenance.verify.verify import verify
@@ -70,7 +71,7 @@ def based(tmp_path_factory: pytest.TempPathFactory) -> Files:
     for pieces in (shards, [piece for shard in shards for piece in shard.slices]):
         assert any(piece.base is not None for piece in pieces)
         assert any(piece.history is not None for piece in pieces)
-    longer = [history_file(files, shard.history) for shard in shards if shard.history is not None]
+    longer = [files.sealed(History, shard.history) for shard in shards if shard.history is not None]
     assert any(piece.base is not None for listed in longer for piece in listed.slices)
     return files
 
@@ -316,7 +317,7 @@ def test_a_change_that_is_in_a_base_is_not_made_once_more_on_top_of_it(based: Fi
     shards = list(operator.shards)
     base, files = shards[place].base, shards[place].files
     assert base is not None
-    twice = files[-1].model_copy(update={"path": base_snapshot(based, base).follows})
+    twice = files[-1].model_copy(update={"path": based.sealed(BaseSnapshot, base).follows})
     shards[place] = shards[place].model_copy(update={"files": (twice, *files)})
     operators = {**manifest.operators, "share": operator.model_copy(update={"shards": (*shards,)})}
     based.files[path] = manifest.model_copy(update={"operators": operators}).to_bytes()

@@ -28,9 +28,9 @@ from hypothesis import strategies as st
 import statekit as sk
 from statekit.checkpoint.object_store import LocalObjects
 from statekit.checkpoint.paths import epoch_path
-from statekit.checkpoint.references import base_snapshot
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef, checksum_of
+from statekit.checkpoint.shard_contents import BaseSnapshot
 from statekit.checkpoint.store_url import local_path
 from statekit.cli.app import app
 from statekit.codec.schema import schema_of
@@ -328,7 +328,7 @@ def test_a_file_of_a_base_has_the_name_of_a_file_of_rocksdb(
             forger.write(path, sealed(body))
             reference = FileRef.model_validate(forger.reference(path))
             with pytest.raises(CorruptCheckpointError, match="RocksDB has no file of that name"):
-                base_snapshot(Repository(root), reference)
+                Repository(root).sealed(BaseSnapshot, reference)
             go_on(root, working)
             del files[name]
             forger.write(path, sealed(body))

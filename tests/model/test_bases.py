@@ -25,7 +25,7 @@ from statekit.checkpoint.era import Era
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.job_file import TtlRecord
 from statekit.checkpoint.manifest import EpochManifest, Report, ShardReport
-from statekit.checkpoint.references import base_snapshot, named_by
+from statekit.checkpoint.references import named_by
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.restore_plan import RestorePlan, apply_plan, local_rows
 from statekit.checkpoint.rollback import plan
@@ -91,7 +91,7 @@ def test_a_shard_names_a_base_once_it_is_uploaded_and_drops_the_change_files_in_
     for shard in last.operators["tally"].shards:
         assert shard.base is not None
         assert shard.history is None
-        base = base_snapshot(made.coordinator.repository, shard.base)
+        base = made.coordinator.repository.sealed(BaseSnapshot, shard.base)
         assert base.epoch <= 11
         assert base.states == STATES
         assert len(shard.files) == shard.chain.files

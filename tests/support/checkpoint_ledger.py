@@ -17,7 +17,7 @@ from typing import IO
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardPlan, ShardState
 from statekit.checkpoint.object_store import Stored
-from statekit.checkpoint.references import Following, history_file
+from statekit.checkpoint.references import Following
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import may_adopt, still_kept
 from statekit.checkpoint.rollback import plan as plan_rollback
@@ -107,7 +107,7 @@ class TimedRepository(Repository):
 def words_of(repository: Repository, shard: ShardState) -> frozenset[str]:
     """What a shard holds, by reading every file that it leads to."""
     found: set[str] = set()
-    for ref in Following(repository, set()).of_shard(shard):
+    for ref, *_ in Following(repository).of_shard(shard):
         with repository.open_verified(ref) as file:
             if not ref.path.endswith(".json"):
                 found.update(file.read().decode().split())
@@ -265,7 +265,7 @@ class Ledger:
         return before.model_copy(update={**now, "files": (*before.files, added)})
 
     def _listed(self, shard: ShardState) -> tuple[FileRef, ...]:
-        return () if shard.history is None else history_file(self.repository, shard.history).files
+        return () if shard.history is None else self.repository.sealed(History, shard.history).files
 
     def _adopted(self, before: ShardState, number: int) -> tuple[FileRef, BaseSnapshot] | None:
         last = self.last
@@ -311,7 +311,7 @@ class Ledger:
         for epoch in {*self.repository.epochs(), *more}:
             stored -= {ref.path for ref in self.repository.pages(epoch)}
             for shard in self.repository.manifest(epoch).operators[OPERATOR].shards:
-                stored -= {ref.path for ref in Following(self.repository, set()).of_shard(shard)}
+                stored -= {file.ref.path for file in Following(self.repository).of_shard(shard)}
         return stored
 
 

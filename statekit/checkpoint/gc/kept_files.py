@@ -58,7 +58,7 @@ class KeptFiles:
         self._repository = repository
         self._paths = {ref.path for m in manifests for s in _shards(m) for ref in direct_refs(s)}
         self._paths.update(ref.path for m in manifests for ref in repository.pages(m.epoch))
-        self._kept = Following(repository, set())
+        self._kept = Following(repository)
         self._gone = Following(repository, set(self._paths), gaps=True)
         self._looked_up: set[tuple[str, tuple[int, int]]] = set()
         self._cut: set[str] = set()
@@ -75,9 +75,9 @@ class KeptFiles:
             for shard in operator.shards:
                 if any(ref.path not in self._paths for ref in direct_refs(shard)):
                     self._look_up(name, shard.groups)
-                    for ref in self._gone.of_shard(shard):
-                        if ref.path not in self._paths:
-                            yield ref
+                    for file in self._gone.of_shard(shard):
+                        if file.ref.path not in self._paths:
+                            yield file.ref
 
     def _look_up(self, operator: str, groups: tuple[int, int]) -> None:
         """Follow the references of kept epochs in these key groups, and the references that may
@@ -91,7 +91,7 @@ class KeptFiles:
             if operator not in self._cut and operator in manifest.operators:
                 shards += filter(_may_have_slices, manifest.operators[operator].shards)
             for shard in shards:
-                self._paths.update(ref.path for ref in self._kept.of_shard(shard))
+                self._paths.update(file.ref.path for file in self._kept.of_shard(shard))
         self._cut.add(operator)
 
 

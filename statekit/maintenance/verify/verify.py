@@ -17,12 +17,13 @@ from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.leases.lease_files import stored_leases
 from statekit.checkpoint.manifest import EpochManifest, ShardState
 from statekit.checkpoint.paths import SPARK, epoch_path, note_path
+from statekit.checkpoint.references import NamedFile
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import collected_error, held
 from statekit.checkpoint.store import TRANSFERS
 from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
 from statekit.maintenance.verify.epoch_rows import check_rows
-from statekit.maintenance.verify.file_checks import NamedFile, NamedFiles, brief_fault, check_file
+from statekit.maintenance.verify.file_checks import NamedFiles, brief_fault, check_file
 from statekit.maintenance.verify.findings import Finding, Verification, finding_kind, orphans
 from statekit.maintenance.verify.manifest_checks import inconsistencies
 from statekit.maintenance.verify.savepoint_checks import check_savepoint, savepoint_folders
@@ -371,8 +372,7 @@ class _Pass:
         """Return the shards of an operator that do not need any damaged file."""
         readable = []
         for shard in manifest.operators[operator].shards:
-            files = self._named.of_shard(shard, manifest.key_groups)
-            if all(file.ref.path not in self.broken for file in files):
+            if all(file.ref.path not in self.broken for file in self._named.of_shard(shard)):
                 readable.append(shard)
         return readable
 

@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 from statekit.backend.interface import MemoryBackend
 from statekit.checkpoint.manifest import ShardState
 from statekit.checkpoint.paths import epoch_path
-from statekit.checkpoint.references import (
-    FILES_MAX,
-    HISTORY_FILES_MAX,
-    Following,
-    changed_contents,
-    history_file,
-)
+from statekit.checkpoint.references import FILES_MAX, HISTORY_FILES_MAX, Following, changed_contents
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.restore_plan import (
     RestorePlan,
@@ -28,6 +22,7 @@ from statekit.checkpoint.restore_plan import (
     shard_restore_plan,
 )
 from statekit.checkpoint.sealed_json import FileRef, checksum_of
+from statekit.checkpoint.shard_contents import History
 from statekit.clock import unique_id
 from statekit.job.options import RunOptions
 from statekit.keygroup import group_range
@@ -255,12 +250,12 @@ def test_a_manifest_names_few_files_however_long_the_history(tmp_path: Path) -> 
     assert len(found.change_files) == epochs
     lengths, older = list[int](), shard.history
     while older is not None:
-        listed = history_file(repository, older)
+        listed = repository.sealed(History, older)
         lengths.append(len(listed.files))
         older = listed.before
     assert max(lengths) <= HISTORY_FILES_MAX + FILES_MAX
     assert len(lengths) == 3
-    assert len({ref.path for ref in Following(repository, set()).of_shard(shard)}) == epochs + len(
+    assert len({file.ref.path for file in Following(repository).of_shard(shard)}) == epochs + len(
         lengths
     )
 

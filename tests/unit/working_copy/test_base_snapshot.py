@@ -11,8 +11,8 @@ import pytest
 from statekit.backend.mutation import Batch
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.checkpoint.references import base_snapshot
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.shard_contents import BaseSnapshot
 from statekit.clock import now_us
 from statekit.errors import CorruptCheckpointError
 from statekit.working_copy.base_snapshot import (
@@ -80,7 +80,7 @@ def fetched(
     repository: Repository, finished: Finished, place: Path, beside: Path | None = None
 ) -> dict[str, list[tuple[bytes, bytes]]]:
     """The rows of a base that another host fetched."""
-    base = base_snapshot(repository, finished.base)
+    base = repository.sealed(BaseSnapshot, finished.base)
     (database,) = base.databases
     fetch_databases(repository, [WantedDatabase(database, finished.base.path, place)], beside)
     return rows_in(place)
@@ -137,7 +137,7 @@ def test_only_tables_that_are_new_are_uploaded(tmp_path: Path, repository: Repos
     tables = [name for name in added if name.endswith(".sst")]
     assert len(tables) == 2  # one of each state
     assert went_on.uploaded < begun.uploaded / 3
-    old, new = (base_snapshot(repository, one.base) for one in (begun, went_on))
+    old, new = (repository.sealed(BaseSnapshot, one.base) for one in (begun, went_on))
     held = {ref.path for ref in old.databases[0].files.values()}
     assert len(held & {ref.path for ref in new.databases[0].files.values()}) == len(known)
     rows = fetched(repository, went_on, tmp_path / "other")

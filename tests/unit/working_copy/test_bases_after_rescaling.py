@@ -13,9 +13,9 @@ import pytest
 
 import statekit as sk
 from statekit.checkpoint.manifest import EpochManifest
-from statekit.checkpoint.references import base_snapshot, files_of
+from statekit.checkpoint.references import files_of
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.shard_contents import ReplayCost
+from statekit.checkpoint.shard_contents import BaseSnapshot, ReplayCost
 from statekit.query.rows.reader import CheckpointReader
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.uploader import uploader
@@ -142,6 +142,6 @@ def test_a_base_after_a_change_of_parallelism_is_taken_once_changes_have_paid_fo
     repository = Repository(tmp_path / "checkpoint")
     for shard in last.operators["keep"].shards:
         assert shard.base is not None
-        stored = sum(ref.size for ref in files_of(base_snapshot(repository, shard.base)))
+        stored = sum(ref.size for ref in files_of(repository.sealed(BaseSnapshot, shard.base)))
         assert stored < 1.3 * 2_000 * 1_020 / 3, "rows of the shard alone"
         assert shard.chain.uploaded <= 2.2 * shard.chain.changed

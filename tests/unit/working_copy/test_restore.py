@@ -24,10 +24,11 @@ from statekit.backend.range_partitioned import FragmentedBackend
 from statekit.backend.rocksdb import RocksBackend, link_database
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import EpochManifest
-from statekit.checkpoint.references import base_snapshot, files_of
+from statekit.checkpoint.references import files_of
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.restore_plan import shard_restore_plan
 from statekit.checkpoint.sealed_json import FileRef
+from statekit.checkpoint.shard_contents import BaseSnapshot
 from statekit.errors import CorruptCheckpointError, StorageError
 from statekit.job.options import RunOptions
 from statekit.keygroup import key_group
@@ -274,7 +275,7 @@ def test_a_base_is_taken_of_a_copy_that_was_cut_and_contains_no_other_rows(
     on_bases(root, tmp_path / "new", 2)
     repository, shards = Repository(root), last_of(root).operators["tally"].shards
     held = [
-        {ref.path for ref in files_of(base_snapshot(repository, shard.base))}
+        {ref.path for ref in files_of(repository.sealed(BaseSnapshot, shard.base))}
         for shard in shards
         if shard.base is not None
     ]
@@ -388,7 +389,7 @@ def test_a_damaged_file_of_a_slices_base_is_named_and_no_epoch_is_committed(
     shutil.copytree(root, tmp_path / "backup")
     shard = last_of(root).operators["tally"].shards[1]
     assert shard.base is not None
-    names = [ref.path for ref in files_of(base_snapshot(Repository(root), shard.base))]
+    names = [ref.path for ref in files_of(Repository(root).sealed(BaseSnapshot, shard.base))]
     file = next(root / name for name in [*names, shard.base.path] if name.endswith(kind))
     epochs, content = epochs_in(root), file.read_bytes()
     file.unlink()  # the working copy has it as well

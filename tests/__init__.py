@@ -6,8 +6,7 @@ do benchmarks, which have the limits of users.
 
 import os
 
-from statekit.checkpoint.manifest_pages import ManifestPages
-from statekit.checkpoint.shard_pages import PageLimits
+from statekit.checkpoint.manifest_pages import ManifestPages, PageLimits
 
 if "PYTEST_VERSION" in os.environ:
     ManifestPages.limits = PageLimits(own=1, entries=3, spread=2)

@@ -3,7 +3,7 @@
 A manifest is the commit: a file that no committed manifest references does not count. The entry of
 a shard references all files that its rows consist of, in few words (`shard_contents`). So the size
 of a manifest follows the number of shards and never the length of the history, and a restore reads
-one manifest. Of a job with many shards, most entries are stored in pages (`shard_pages`), which
+one manifest. Of a job with many shards, most entries are stored in pages (`manifest_pages`), which
 only `Repository` knows.
 """
 

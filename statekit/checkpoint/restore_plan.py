@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from graphlib import TopologicalSorter
@@ -24,7 +23,7 @@ from statekit.checkpoint.references import why_misplaced
 from statekit.checkpoint.repository import LocalRows, Repository, group_bounds
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import BaseSnapshot, Contents, History, Slice
-from statekit.checkpoint.store import TRANSFERS
+from statekit.checkpoint.store import in_parallel
 from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import pack_group
 
@@ -320,9 +319,8 @@ def local_rows(
     names = [state.name for state in operator.states if state.is_local]
     operator_epoch = manifest.operators.get(operator.name)
     shards = operator_epoch.shards if names and operator_epoch else ()
-    with ThreadPoolExecutor(TRANSFERS) as threads:
-        replayed = partial(local_rows_of_shard, repository, operator, manifest)
-        rows_of_shards = list(threads.map(replayed, shards))
+    replayed = partial(local_rows_of_shard, repository, operator, manifest)
+    rows_of_shards = in_parallel(replayed, shards)
     return {name: [rows[name] for rows in rows_of_shards] for name in names}
 
 

@@ -30,7 +30,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -41,7 +40,7 @@ from statekit.checkpoint.references import files_of
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import COUNT_MAX, Count, Sealed
 from statekit.checkpoint.shard_contents import BaseSnapshot, History
-from statekit.checkpoint.store import TRANSFERS
+from statekit.checkpoint.store import in_parallel
 from statekit.errors import (
     CorruptCheckpointError,
     FencedError,
@@ -313,6 +312,5 @@ def may_adopt(repository: Repository, path: str, new: BaseSnapshot, plan: ShardP
     last = repository.stored(epoch_path(plan.base_epoch))
     if last is None:
         return False
-    with ThreadPoolExecutor(TRANSFERS) as threads:
-        files = list(threads.map(repository.stored, staged))
+    files = in_parallel(repository.stored, staged)
     return all(file is not None and file.modified + STAGED_FOR >= last.modified for file in files)

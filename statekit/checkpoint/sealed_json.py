@@ -17,7 +17,7 @@ from statekit.errors import CorruptCheckpointError, RestoreError
 from statekit.names import StoredPath
 
 FORMAT = 3
-"""The format version of all sealed files except manifests with pages (`stored_manifest`)."""
+"""The format version of all sealed files except manifests with pages (`manifest_pages`)."""
 
 _SEAL = ',"checksum":"'
 

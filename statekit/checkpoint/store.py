@@ -21,7 +21,7 @@ import copy
 import io
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
@@ -54,6 +54,7 @@ from statekit.errors import (
 )
 from statekit.names import path_fault
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 TRANSFERS = 16
@@ -445,6 +446,14 @@ class Store:
             "committed is lost: check that the store is reachable, has space and may be written, "
             "then start again"
         )
+
+
+def in_parallel(transfer: Callable[[S], T], files: Collection[S]) -> list[T]:
+    """Run several file transfers at a time, and return their results."""
+    if len(files) < 2:
+        return [transfer(file) for file in files]
+    with ThreadPoolExecutor(min(TRANSFERS, len(files))) as threads:
+        return list(threads.map(transfer, files))
 
 
 def _summed(file: IO[bytes]) -> tuple[int, str]:

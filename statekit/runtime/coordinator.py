@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
-from statekit.checkpoint.gc.background import BackgroundCollection
+from statekit.checkpoint.gc.collector import BackgroundCollection
 from statekit.checkpoint.gc.readers import LeaseHeadroom
 from statekit.checkpoint.job_file import Clock, JobFile, OperatorRecord
 from statekit.checkpoint.manifest import (

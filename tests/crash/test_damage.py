@@ -34,8 +34,8 @@ from statekit.cli.gc import gc
 from statekit.errors import CorruptCheckpointError, RestoreError
 from statekit.maintenance.savepoint.format import Savepoint
 from statekit.maintenance.verify.file_checks import NamedFiles, check_file
+from statekit.maintenance.verify.other_checks import spark_faults
 from statekit.maintenance.verify.repair import repair
-from statekit.maintenance.verify.spark_checks import spark_faults
 from statekit.maintenance.verify.verify import verify
 from statekit.query.rows.reader import CheckpointReader
 from tests.support.effort import SOAK

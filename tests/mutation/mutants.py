@@ -726,12 +726,12 @@ EPOCHS = [
         "garbage collection deletes a file that a history still names",
         "checkpoint/gc/kept_files.py",
         """
-                    for ref in self._gone.of_shard(shard):
-                        if ref.path not in self._paths:
-                            yield ref
+                    for file in self._gone.of_shard(shard):
+                        if file.ref.path not in self._paths:
+                            yield file.ref
 """,
         """
-                    yield from self._gone.of_shard(shard)
+                    yield from (file.ref for file in self._gone.of_shard(shard))
 """,
     ),
 ]

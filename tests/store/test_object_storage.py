@@ -21,11 +21,10 @@ import statekit as sk
 from statekit.checkpoint import rollback
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.leases.reader_lease import ReaderLease
-from statekit.checkpoint.manifest_pages import ManifestPages
+from statekit.checkpoint.manifest_pages import PAGE_LIMITS, ManifestPages
 from statekit.checkpoint.object_store import FilePage, Objects, StoreOptions
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.shard_pages import PAGE_LIMITS
 from statekit.errors import (
     CorruptCheckpointError,
     FencedError,

@@ -14,10 +14,10 @@ import pytest
 
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.manifest_pages import PAGED_FORMAT
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FORMAT, Sealed, checksum_of
-from statekit.checkpoint.stored_manifest import PAGED_FORMAT
 from statekit.cli import inspect as cli_inspect
 from statekit.cli import verify as cli_verify
 from statekit.cli.diff import source_of

@@ -1,23 +1,26 @@
-"""Lease files of readers: their content and their validity."""
+"""Lease files of readers: their content, the process that holds a lease, and their validity."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
 import os
+import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from statekit.checkpoint import paths
-from statekit.checkpoint.leases.lease_holder import Holder
 from statekit.checkpoint.object_store import Stored
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.sealed_json import COUNT_MAX, Count, Sealed
-from statekit.checkpoint.store import TRANSFERS
+from statekit.checkpoint.sealed_json import COUNT_MAX, Count, Record, Sealed
+from statekit.checkpoint.store import in_parallel
+from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
 from statekit.names import StoredId, StoredName, StoredText, name_fault
 from statekit.timestamp import datetime_to_micros, instant
@@ -33,6 +36,58 @@ UNREADABLE_FOR = dt.timedelta(days=1)
 LEASE_BYTES_MAX = 1 << 16
 
 _LATEST = dt.datetime.max.replace(tzinfo=dt.UTC)
+
+_PROC = Path("/proc")
+
+
+class Holder(Record):
+    """The process that wrote a lease.
+
+    Parameters:
+        host: its machine.
+        process: its process id there.
+        session: a unique id of the process: process ids are used again.
+        place: where the process id is valid: the boot of the machine and the namespace of process
+            ids. Empty if the system does not report it.
+        started: when the process started, in ticks of the machine's clock.
+    """
+
+    host: StoredText
+    process: Count
+    session: StoredId
+    place: StoredText = ""
+    started: Count = 0
+
+    @classmethod
+    def of_this_process(cls) -> Holder:
+        """Return this process as a holder."""
+        process = os.getpid()
+        return cls(
+            host=socket.gethostname() or "unknown",
+            process=process,
+            session=_session(process),
+            place=_place(process),
+            started=_started(process) or 0,
+        )
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the process has certainly ended. This is known only on Linux, and only for
+        processes of the same machine or container.
+        """
+        if not self.place or self.place != _place(os.getpid()):
+            return False
+        try:
+            os.kill(self.process, 0)  # sends nothing
+        except (ProcessLookupError, OverflowError):
+            return True
+        except PermissionError:
+            pass  # a process of another user
+        started = _started(self.process)
+        return started is not None and 0 < self.started != started
+
+    def __str__(self) -> str:
+        return f"process {self.process} on {self.host}"
 
 
 class Lease(Sealed):
@@ -116,8 +171,7 @@ def stored_leases(repository: Repository) -> tuple[list[StoredLease], list[Unrea
         files = sorted(_files(repository))
     except StorageError as error:
         return [], [UnreadableLease(paths.READERS, _LATEST, error)]
-    with ThreadPoolExecutor(TRANSFERS) as threads:
-        results = list(threads.map(lambda file: _read(repository, file), files))
+    results = in_parallel(partial(_read, repository), files)
     leases = [result for result in results if isinstance(result, StoredLease)]
     return leases, [result for result in results if isinstance(result, UnreadableLease)]
 
@@ -200,3 +254,32 @@ def lease_of(repository: Repository, name: str) -> StoredLease | None:
     except CorruptCheckpointError:
         return None
     return None if lease is None else StoredLease(lease, file.modified)
+
+
+@functools.cache
+def _session(process: int) -> str:
+    """Return the unique id of this process. A forked process has another one."""
+    return unique_id()
+
+
+@functools.cache
+def _place(process: int) -> str:
+    """Return the namespace in which the ids of visible processes are valid; empty if unknown."""
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink(_PROC / 'self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _started(process: int) -> int | None:
+    """Return the start time of a process; 0 if it was killed; None if the system does not report
+    it.
+    """
+    try:
+        status = (_PROC / str(process) / "stat").read_text(errors="replace")
+        # The name of the program comes before the last bracket, and may have any character.
+        state, *rest = status.rpartition(")")[2].split()
+        return 0 if state in "ZX" else int(rest[18])
+    except (OSError, ValueError, IndexError):
+        return None

@@ -36,8 +36,7 @@ from collections.abc import Iterator
 from typing import Self
 
 from statekit.checkpoint import paths
-from statekit.checkpoint.leases.lease_files import Lease, StoredLease, lease_of
-from statekit.checkpoint.leases.lease_holder import Holder
+from statekit.checkpoint.leases.lease_files import Holder, Lease, StoredLease, lease_of
 from statekit.checkpoint.repository import EpochFiles, Repository
 from statekit.checkpoint.retention import check_epoch
 from statekit.checkpoint.sealed_json import COUNT_MAX

@@ -1,4 +1,4 @@
-"""The format of savepoints: the savepoint file, and the rows of the tables.
+"""The format of savepoints: the savepoint file, and the columns and rows of the tables.
 
 A savepoint is a directory that may be moved anywhere. It references no file outside of it, and does
 not depend on shards, key groups or the backend:
@@ -6,19 +6,34 @@ not depend on shards, key groups or the backend:
     savepoint.json                           the job, its types, and every file; written last
     state.<id>/<operator>/<state>/*.parquet  rows; timers are `_timers`, buffered records `_waiting`
     spark.<id>/…                             what Spark needs to read on from there
+
+**Tables.** Typed columns come first, for people and tools: the fields of the key under their own
+names, then
+
+    a map                map_key
+    a list               position, from 0
+    timers               timer, clock, at
+    buffered records     at
+    all but timers       value
+    operator state       shard, in place of a key
+    states with a TTL    written
+
+The last columns are the exact bytes, from which a savepoint is restored: `_key`, the encoded key,
+`_subkey`, the rest of the row key, and `_row`. A key field whose name is taken gets the prefix
+`key_`; names are compared without case, as in SQL.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Annotated, ClassVar
+from typing import IO, Annotated, ClassVar, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from statekit.checkpoint.job_file import JobFile, OperatorRecord
+from statekit.checkpoint.job_file import TIMERS, JobFile, OperatorRecord
 from statekit.checkpoint.paths import SAVEPOINT
 from statekit.checkpoint.repository import LocalRows, Repository
 from statekit.checkpoint.sealed_json import Count, FileRef, Record, Sealed
@@ -26,11 +41,23 @@ from statekit.errors import CorruptCheckpointError, RestoreError
 from statekit.maintenance.rewrite import RowChecksum
 from statekit.maintenance.row_keys import RowKeyParts
 from statekit.maintenance.savepoint.parquet_sizes import batch_rows
-from statekit.maintenance.savepoint.table import EXACT, SavedRow, shard_of_key
 from statekit.names import StoredId, StoredName, StoredText
+from statekit.query.tables.row_parts import Family
+from statekit.query.tables.table import (
+    Table,
+    columns_of_key,
+    plain_column,
+    renamed,
+    row_key_columns,
+    written_column,
+)
+from statekit.query.tables.value_columns import Offered, TableColumn, whole_values
 
 POSITION = {"epoch", "batch", "offsets", "processing_time_us", "drained"}
 """The fields of a manifest that a savepoint has too. They describe the progress of the job."""
+
+EXACT = ("_key", "_subkey", "_row")
+"""The columns from which a savepoint is restored."""
 
 
 class StateContents(Record):
@@ -225,3 +252,63 @@ class Savepoint:
     def _open(self, ref: FileRef) -> IO[bytes]:
         full_ref = ref.model_copy(update={"path": f"{self._at}{ref.path}"})
         return self._repository.open_verified(full_ref)
+
+
+# ----------------------------------------------------------------------------------- tables
+
+
+class SavedRow(NamedTuple):
+    """A row of a savepoint.
+
+    Parameters:
+        key: encoded.
+        subkey: the row key without key group and key.
+        row: as stored.
+        position: the number of rows of the same key before it.
+    """
+
+    key: bytes
+    subkey: bytes
+    row: bytes
+    position: int
+
+
+def key_of_shard(shard: int) -> bytes:
+    """Return the bytes that represent a shard in place of a key."""
+    return shard.to_bytes(4, "big")
+
+
+def shard_of_key(key: bytes) -> int:
+    """Return the shard in such bytes. This is the inverse of `key_of_shard`."""
+    return int.from_bytes(key, "big")
+
+
+def savepoint_table(operator: OperatorRecord, family: str, *, wide: bool = False) -> Table:
+    """Return the table of a state, of the timers or of the buffered records of an operator.
+
+    Parameters:
+        operator: its operator.
+        family: the name of the state, or `TIMERS`, or `WAITING`.
+        wide: give ints 20 digits.
+    """
+    state = Family(operator, family)
+    own, exact = list(_own(state, wide)), list(_exact())
+    keys = renamed(columns_of_key(state), [column.name for column in (*own, *exact)], "key_")
+    built = [offered.build(offered.name) for offered in (*keys, *own, *exact)]
+    # The schema of a savepoint has no metadata: `savepoint.json` has the types.
+    return Table(state, [TableColumn(field.remove_metadata(), array) for field, array in built])
+
+
+def _own(family: Family, wide: bool) -> Iterator[Offered]:
+    yield from row_key_columns(family, wide)
+    if family.name != TIMERS:
+        yield Offered("value", lambda _: whole_values(family, wide=wide))
+    if family.state is not None and family.state.ttl is not None:
+        yield written_column(family)
+
+
+def _exact() -> Iterator[Offered]:
+    key, subkey, row = EXACT
+    yield plain_column(key, pa.binary(), lambda parts: parts.key_bytes)
+    yield plain_column(subkey, pa.binary(), lambda parts: parts.subkey_bytes)
+    yield plain_column(row, pa.binary(), lambda parts: pa.array(parts.rows.rows, pa.binary()))

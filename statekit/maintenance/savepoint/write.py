@@ -32,14 +32,12 @@ from statekit.keygroup import GROUP_BYTES
 from statekit.maintenance.rewrite import Progress, RowChecksum, RowCount, rows_to_read
 from statekit.maintenance.savepoint.format import (
     POSITION,
+    SavedRow,
     SavepointFile,
     SavepointOperator,
     StateContents,
-    saved_rows,
-)
-from statekit.maintenance.savepoint.table import (
-    SavedRow,
     key_of_shard,
+    saved_rows,
     savepoint_table,
     shard_of_key,
 )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -20,14 +19,21 @@ from statekit.checkpoint.paths import SPARK, epoch_path, note_path
 from statekit.checkpoint.references import NamedFile
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import collected_error, held
-from statekit.checkpoint.store import TRANSFERS
+from statekit.checkpoint.store import TRANSFERS, in_parallel
 from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
-from statekit.maintenance.verify.epoch_rows import check_rows
-from statekit.maintenance.verify.file_checks import NamedFiles, brief_fault, check_file
+from statekit.maintenance.verify.file_checks import (
+    NamedFiles,
+    brief_fault,
+    check_file,
+    inconsistencies,
+)
 from statekit.maintenance.verify.findings import Finding, Verification, finding_kind, orphans
-from statekit.maintenance.verify.manifest_checks import inconsistencies
-from statekit.maintenance.verify.savepoint_checks import check_savepoint, savepoint_folders
-from statekit.maintenance.verify.spark_checks import spark_faults
+from statekit.maintenance.verify.other_checks import (
+    check_savepoint,
+    savepoint_folders,
+    spark_faults,
+)
+from statekit.maintenance.verify.row_checks import check_rows
 
 Progress = Callable[[int], None]
 """A callback with the number of checked bytes of files."""
@@ -336,9 +342,7 @@ class _Pass:
                 return error
             return None
 
-        with ThreadPoolExecutor(TRANSFERS) as threads:
-            errors = list(threads.map(check, files))
-        for file, error in zip(files, errors, strict=True):
+        for file, error in zip(files, in_parallel(check, files), strict=True):
             path = file.ref.path
             self.verification.files += 1
             self.verification.bytes += file.ref.size

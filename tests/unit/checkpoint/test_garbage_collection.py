@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 import statekit as sk
-from statekit.checkpoint.gc.background import BackgroundCollection
-from statekit.checkpoint.gc.collector import Collected, Collector
+from statekit.checkpoint.gc.collector import BackgroundCollection, Collected, Collector
 from statekit.checkpoint.object_store import LocalObjects, Objects
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import STAGED_FOR, held, note_going_back

@@ -22,8 +22,13 @@ from statekit.checkpoint import paths
 from statekit.checkpoint.gc.collector import Collected, Collector
 from statekit.checkpoint.gc.readers import readers_of
 from statekit.checkpoint.leases import lease_holder
-from statekit.checkpoint.leases.lease_files import LEASE_BYTES_MAX, SKEW, Lease, stored_leases
-from statekit.checkpoint.leases.lease_holder import Holder
+from statekit.checkpoint.leases.lease_files import (
+    LEASE_BYTES_MAX,
+    SKEW,
+    Holder,
+    Lease,
+    stored_leases,
+)
 from statekit.checkpoint.leases.reader_lease import ReaderLease, resync_error
 from statekit.checkpoint.object_store import Objects
 from statekit.checkpoint.repository import Repository

@@ -17,13 +17,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from statekit.checkpoint.manifest import EpochManifest
-from statekit.checkpoint.manifest_pages import ManifestPages
+from statekit.checkpoint.manifest_pages import (
+    PAGE_BYTES_MAX,
+    ManifestPages,
+    PageLimits,
+    PageRef,
+    ShardPage,
+    StoredManifest,
+)
 from statekit.checkpoint.paths import EPOCHS, PAGE, epoch_path, page_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import STAGED_FOR
 from statekit.checkpoint.sealed_json import checksum_of
-from statekit.checkpoint.shard_pages import PAGE_BYTES_MAX, PageLimits, PageRef, ShardPage
-from statekit.checkpoint.stored_manifest import StoredManifest
 from statekit.errors import CorruptCheckpointError, RestoreError, StorageError
 from statekit.maintenance.verify.verify import verify
 from tests.support.checkpoint_ledger import OPERATOR, Ledger, TimedRepository

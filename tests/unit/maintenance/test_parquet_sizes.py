@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from statekit.errors import CorruptCheckpointError
 from statekit.maintenance.savepoint import parquet_sizes
-from statekit.maintenance.savepoint.format import saved_rows
+from statekit.maintenance.savepoint.format import EXACT, saved_rows
 from statekit.maintenance.savepoint.parquet_sizes import batch_rows
-from statekit.maintenance.savepoint.table import EXACT
 
 
 def table(rows: list[bytes], **options: object) -> bytes:

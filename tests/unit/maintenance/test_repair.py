@@ -15,13 +15,12 @@ import pytest
 from statekit.backend.change_file import Changes, read_changes
 from statekit.checkpoint.job_file import EXPIRY, TIMERS, OperatorRecord
 from statekit.checkpoint.manifest import EpochNote
-from statekit.checkpoint.manifest_pages import ManifestPages
+from statekit.checkpoint.manifest_pages import ManifestPages, PageLimits
 from statekit.checkpoint.offline import check_at_rest
 from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.references import changed_contents
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import standing_at
-from statekit.checkpoint.shard_pages import PageLimits
 from statekit.codec.key_codec import key_codec
 from statekit.errors import RestoreError
 from statekit.keygroup import key_group, pack_group

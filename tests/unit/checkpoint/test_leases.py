@@ -21,7 +21,7 @@ import statekit as sk
 from statekit.checkpoint import paths
 from statekit.checkpoint.gc.collector import Collected, Collector
 from statekit.checkpoint.gc.readers import readers_of
-from statekit.checkpoint.leases import lease_holder
+from statekit.checkpoint.leases import lease_files
 from statekit.checkpoint.leases.lease_files import (
     LEASE_BYTES_MAX,
     SKEW,
@@ -52,7 +52,7 @@ TTL = 10 * MINUTE
 def process(name: str) -> Iterator[None]:
     """Act as another process."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(lease_holder, "_session", lambda _: checksum_of(name.encode()))
+        patched.setattr(lease_files, "_session", lambda _: checksum_of(name.encode()))
         yield
 
 

@@ -91,6 +91,5 @@ def check_recorder(given: object, operators: Sequence[str]) -> None:
     if unknown := [name for name in given.operators or () if name not in operators]:
         raise StateTypeError(
             f"Recorder(operators={list(given.operators or ())}): the job has no "
-            f"{shown(unknown[0])}, it "
-            f"has {', '.join(operators)}"
+            f"{shown(unknown[0])}, it has {', '.join(operators)}"
         )

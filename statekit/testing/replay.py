@@ -114,9 +114,8 @@ class Replay:
         self.records = [record for each in self._attempts for record in self._records_of(each)]
         if key is not None and not (self.records or self._harness.timers(self.operator.name, key)):
             raise QueryError(
-                f"no record of {self.operator.name} in epoch {epoch} has the key {shown(key)}, "
-                "and it "
-                "has no timers: its records may be in a shard that is not recorded"
+                f"no record of {self.operator.name} in epoch {epoch} has the key {shown(key)}, and "
+                "it has no timers: its records may be in a shard that is not recorded"
             )
 
     @property

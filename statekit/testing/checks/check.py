@@ -103,10 +103,13 @@ def check(
     done = {name: Checked(name, left_out=reason) for name, reason in left_out.items()}
     with contextlib.suppress(StateTypeError):
         _ = subject.pickled  # before the first run; where it is needed, it says what is wrong
-    histories, is_printed = _histories(subject, events, history), False
-    if isinstance(holds, Mapping):
-        chosen = [_disturbed_as(holds[each.name], each) for each in chosen]
-        is_printed = history is not None
+    if history is None:
+        histories = subject.sources.histories(events)
+    else:
+        histories = st.just(_by_source(subject, history))
+    if isinstance(holds, Mapping):  # each run is disturbed in one way
+        chosen = [replace(each, arguments=st.just(holds[each.name])) for each in chosen]
+    is_printed = isinstance(holds, Mapping) and history is not None
     try:
         with quiet_logs():
             tried = _tried(subject, chosen, histories, effort, is_printed)
@@ -143,7 +146,7 @@ def _tried(
         ended = len(properties) if failed is None else failed.place + 1
         why = f"stopped after {effort.seconds:g} seconds" if shared.is_late() else None
         for place, each in enumerate(properties[:ended]):
-            search = Search(subject, each, shared, place)
+            search = Search(shared, place)
             found: Found | None = None
             if failed is not None and place == failed.place:
                 found = search.found_again(failed.drawn)
@@ -154,11 +157,6 @@ def _tried(
             sizes = shared.sizes[place]
             yield Checked(each.name, len(sizes), sum(sizes), why, search.only_here)
         properties = properties[ended:]
-
-
-def _disturbed_as(argument: Any, wanted: Property) -> Property:
-    """Return a property whose runs are all disturbed in one way."""
-    return replace(wanted, arguments=st.just(argument))
 
 
 def _check_arguments(subject: Subject, holds: object, excused: object, history: Any) -> None:
@@ -208,9 +206,8 @@ def _check_disturbances(holds: Mapping[Any, Any]) -> None:
             except ValidationError as error:
                 reason = error.errors()[0]["msg"]
                 raise StateTypeError(
-                    f"holds={{{each.name!r}: {shown(holds[each.name], 100)}}}: {reason}. Give "
-                    "what a "
-                    f"failed check printed, or holds=[{each.name!r}] to try all ways"
+                    f"holds={{{each.name!r}: {shown(holds[each.name], 100)}}}: {reason}. Give what "
+                    f"a failed check printed, or holds=[{each.name!r}] to try all ways"
                 ) from None
 
 
@@ -253,17 +250,6 @@ def _left_out(
         return each.applies(subject)
 
     return {each.name: reason_of(each) for each in properties}
-
-
-def _histories(
-    subject: Subject, events: Events, history: Sequence[Any] | None
-) -> SearchStrategy[History]:
-    """Return a strategy of histories: generated ones, or the given one alone."""
-    return (
-        subject.sources.histories(events)
-        if history is None
-        else st.just(_by_source(subject, history))
-    )
 
 
 def _check_that_most_run(subject: Subject, checked: Sequence[Property]) -> None:

@@ -29,7 +29,7 @@ from statekit.testing.runs.new_processes import (
 )
 from statekit.testing.runs.observed import Observed, Step
 from statekit.testing.runs.source_records import History
-from statekit.testing.runs.subject import Subject
+from statekit.testing.runs.subject import AT_ONCE, Subject
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies, WorkingCopy
 from statekit.working_copy.uploader import uploader
@@ -207,13 +207,15 @@ def _not_redistributed(subject: Subject, one: Observed, shards: list[int]) -> st
     there is none.
     """
     into = [each for each in shards if each > 1]
-    for operator, name, hooks in subject.redistributed if into else ():
-        values = [each.operator_states[operator, name][0] for each in one.contents]
-        if held := [value for value in values if value is not None]:
+    for operator, spec in subject.local_states:
+        rule = spec.redistribute
+        values = [each.operator_states[operator, spec.name][0] for each in one.contents]
+        held = [value for value in values if value is not None]
+        if into and held and rule is not None and rule.split is not None:
             try:
-                check_redistribution(hooks, held, into)
+                check_redistribution(rule, held, into)
             except AssertionError as error:
-                return f"operator state {name!r} of {operator}: {error}"
+                return f"operator state {spec.name!r} of {operator}: {error}"
     return None
 
 
@@ -227,7 +229,7 @@ def recut(subject: Subject, history: History, sizes: list[int]) -> Observed:
     cut: History = []
     for size in [*sizes, None]:
         cut.append({name: list(islice(records, size)) for name, records in waiting.items()})
-    return subject.run(cut, stands=True)
+    return subject.run(cut, every=AT_ONCE)
 
 
 def _reordered(subject: Subject, history: History, order: str) -> Observed:
@@ -289,7 +291,7 @@ def _with_restarts(
             if harness.epoch is None or harness.epoch < number:
                 if step.has_nothing_to_do(harness):
                     break
-                step.publish(harness, published)
+                step.run(harness, published)
             observed.add(dict(published), harness)
             break
         except StatekitError:

@@ -77,57 +77,10 @@ def check_reducer(
 reduce(0, reduce(0, 1)) is 1. A value depends on how records are combined
     """
     __tracebackhide__ = True
-    combine = (reducer if isinstance(reducer, Reduce) else Reduce(reducer)).combine
-
-    def associative(given: list[Any]) -> _Broken | None:
-        a, b, c = given[:3]
-        left = combine(combine(*_copies(a, b)), copy.deepcopy(c))
-        right = combine(copy.deepcopy(a), combine(*_copies(b, c)))
-        if equal(left, right):
-            return None
-        return _Broken(
-            f"the reducer is not associative: reduce(reduce({shown(a)}, {shown(b)}), {shown(c)}) "
-            f"is {shown(left)}, and "
-            f"reduce({shown(a)}, reduce({shown(b)}, {shown(c)})) is {shown(right)}",
-            "A value depends on how records are combined",
-        )
-
-    def in_any_order(given: list[Any]) -> _Broken | None:
-        a, b = given[:2]
-        one, other = combine(*_copies(a, b)), combine(*_copies(b, a))
-        if equal(one, other):
-            return None
-        return _Broken(
-            f"the reducer is not commutative: reduce({shown(a)}, {shown(b)}) is {shown(one)}, and "
-            f"reduce({shown(b)}, {shown(a)}) is {shown(other)}",
-            "A value depends on the order in which records arrive",
-        )
-
-    def unchanged(given: list[Any]) -> _Broken | None:
-        a, b = given[:2]
-        current, added = _copies(a, b)
-        combine(current, added)
-        if added == b:
-            return None
-        return _Broken(
-            f"the reducer changes the value that is added: {shown(b)} is {shown(added)} after "
-            f"reduce({shown(a)}, {shown(b)})",
-            "The record that it is a part of changes, too",
-        )
-
-    def kept(given: list[Any]) -> _Broken | None:
-        a, b = given[:2]
-        result = combine(*_copies(a, b))
-        if codec is None or codec.accepts(result):
-            return None
-        return _Broken(
-            f"reduce({shown(a)}, {shown(b)}) is {shown(result)}, which is no {codec.schema.brief}: "
-            f"{codec.reason(result)}",
-            "A record like this stops the job",
-        )
-
-    codec = None if isinstance(values, SearchStrategy) else value_codec(values)
-    laws: list[Law] = [kept, unchanged, associative, *([in_any_order] if commutative else [])]
+    of = _Combined(reducer if isinstance(reducer, Reduce) else Reduce(reducer), values, equal)
+    laws: list[Law] = [of.are_of_the_type, of.leave_what_is_added, of.are_the_same_in_parts]
+    if commutative:
+        laws.append(of.are_the_same_in_any_order)
     _check("the reducer", laws, values, (3, 3), depth)
 
 
@@ -221,6 +174,61 @@ with such values cannot be read
     _check("migrate", [converted], stored, (1, 1), depth)
 
 
+class _Combined:
+    """Laws of the values that a reducer combines."""
+
+    def __init__(self, reducer: Reduce, values: SearchStrategy[Any] | Any, equal: Equal) -> None:
+        self._combine, self._equal = reducer.combine, equal
+        self._codec = None if isinstance(values, SearchStrategy) else value_codec(values)
+
+    def are_of_the_type(self, given: list[Any]) -> _Broken | None:
+        a, b = given[:2]
+        result = self._combine(*_copies(a, b))
+        if self._codec is None or self._codec.accepts(result):
+            return None
+        return _Broken(
+            f"reduce({shown(a)}, {shown(b)}) is {shown(result)}, which is no "
+            f"{self._codec.schema.brief}: {self._codec.reason(result)}",
+            "A record like this stops the job",
+        )
+
+    def leave_what_is_added(self, given: list[Any]) -> _Broken | None:
+        a, b = given[:2]
+        current, added = _copies(a, b)
+        self._combine(current, added)
+        if added == b:
+            return None
+        return _Broken(
+            f"the reducer changes the value that is added: {shown(b)} is {shown(added)} after "
+            f"reduce({shown(a)}, {shown(b)})",
+            "The record that it is a part of changes, too",
+        )
+
+    def are_the_same_in_parts(self, given: list[Any]) -> _Broken | None:
+        a, b, c = given[:3]
+        left = self._combine(self._combine(*_copies(a, b)), copy.deepcopy(c))
+        right = self._combine(copy.deepcopy(a), self._combine(*_copies(b, c)))
+        if self._equal(left, right):
+            return None
+        return _Broken(
+            f"the reducer is not associative: reduce(reduce({shown(a)}, {shown(b)}), {shown(c)}) "
+            f"is {shown(left)}, and reduce({shown(a)}, reduce({shown(b)}, {shown(c)})) is "
+            f"{shown(right)}",
+            "A value depends on how records are combined",
+        )
+
+    def are_the_same_in_any_order(self, given: list[Any]) -> _Broken | None:
+        a, b = given[:2]
+        one, other = self._combine(*_copies(a, b)), self._combine(*_copies(b, a))
+        if self._equal(one, other):
+            return None
+        return _Broken(
+            f"the reducer is not commutative: reduce({shown(a)}, {shown(b)}) is {shown(one)}, and "
+            f"reduce({shown(b)}, {shown(a)}) is {shown(other)}",
+            "A value depends on the order in which records arrive",
+        )
+
+
 class _Accumulators:
     """Laws of an aggregate."""
 
@@ -242,8 +250,7 @@ class _Accumulators:
             return None
         return _Broken(
             f"create() returned {shown(before)}, and {shown(after)} after the values "
-            f"{shown(values)} were added "
-            "to another accumulator",
+            f"{shown(values)} were added to another accumulator",
             "The values of one key are in the result of another: create a new object each time",
         )
 
@@ -266,8 +273,7 @@ class _Accumulators:
             return None
         return _Broken(
             f"result() changes the accumulator: of the values {shown(values)} it returns "
-            f"{shown(first)}, and "
-            f"then {shown(second)}",
+            f"{shown(first)}, and then {shown(second)}",
             "A state that is read twice has two values",
         )
 
@@ -280,8 +286,7 @@ class _Accumulators:
             if not self._equal(one, other):
                 return _Broken(
                     f"merge counts otherwise than add: of the values {shown(first)}, "
-                    f"{shown(second)} "
-                    f"together it makes {shown(one)}, and add makes {shown(other)}",
+                    f"{shown(second)} together it makes {shown(one)}, and add makes {shown(other)}",
                     "A window that two sessions were merged into has a wrong result",
                 )
         return None
@@ -313,9 +318,6 @@ def _check(
             )
             return _Broken(what, "A record like this stops the job", error)
 
-    def is_broken(law: Law, given: list[Any]) -> bool:
-        return broken_by(law, given) is not None
-
     least, most = size
     pools = st.lists(strategy_of(values), min_size=1, max_size=_VALUES)
     sizes = range(least, most + 1)
@@ -323,25 +325,22 @@ def _check(
     few = _LISTS // len(sizes)
 
     def fails(laws: list[Law], pool: list[Any]) -> bool:
-        return any(is_broken(law, given) for given in lists(pool, few) for law in laws)
+        return any(broken_by(law, given) for given in lists(pool, few) for law in laws)
 
     failed = counterexample(pools, partial(fails, laws), effort, is_shrunk=False)
     if failed is None:
         return
     for law in laws:  # the first one that is broken is shown
         pool = counterexample(pools, partial(fails, [law]), effort)
-        found = [each for each in lists(*pool, None) if is_broken(law, each)][:1] if pool else None
-        if found is not None:
-            assert found, f"{shown(pool)} failed, and then did not: it depends on chance"
-            broken = broken_by(law, *found)
+        if pool is not None:
+            broken = next(filter(None, (broken_by(law, each) for each in lists(*pool, None))), None)
             assert broken is not None, (
-                f"{shown(found)} failed, and then did not: it depends on chance"
+                f"{shown(pool[0])} failed, and then did not: it depends on chance"
             )
             raise AssertionError(f"{broken.what}. {broken.means}") from broken.error
     raise AssertionError(
         f"{name} broke a law with some of the values {shown(failed[0])}, and did not when it was "
-        "called "
-        "again: it keeps something between calls, or depends on chance"
+        "called again: it keeps something between calls, or depends on chance"
     )
 
 

@@ -46,7 +46,7 @@ from statekit.testing.runs.growth import grows_without_end
 from statekit.testing.runs.observed import Observed
 from statekit.testing.runs.on_spark import differs_on_spark
 from statekit.testing.runs.source_records import History
-from statekit.testing.runs.subject import DRAINS_MAX, Subject
+from statekit.testing.runs.subject import AT_ONCE, DRAINS_MAX, Subject
 
 # --------------------------------------------------------------------------------------- one alone
 
@@ -138,8 +138,7 @@ def _timers_left(observed: Observed) -> str | None:
                 if held and not any(key in values for values in held):
                     return (
                         f"key {shown(key)} of {operator} has no state after epoch {number}, and "
-                        "the "
-                        f"timers {shown(pending)}"
+                        f"the timers {shown(pending)}"
                     )
     return None
 
@@ -263,7 +262,7 @@ PROPERTIES: tuple[Property, ...] = (
             lambda sizes: f"epochs of {[*sizes, 'all others']} records",
             in_total,
             when_late=False,
-            stands=True,
+            every=AT_ONCE,
         ),
         applies=_if_cuts_do_not_matter,
         arguments=st.lists(st.integers(0, 5), max_size=8),

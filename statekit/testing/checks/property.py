@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -66,18 +67,18 @@ def compared(
     compare: Compare = exactly,
     *,
     when_late: bool = True,
-    stands: bool = False,
+    every: dt.timedelta | None = None,
 ) -> Callable[[Subject, History, Any], RunDifference | None]:
     """Return a function that compares a run with a disturbed one.
 
     Parameters:
         title: returns the title of the disturbed run, for its argument.
         when_late: whether the runs are compared if records were late.
-        stands: whether processing time stands still until the last record.
+        every: the processing time between two epochs of the first run, as for `Subject.steps`.
     """
 
     def find(subject: Subject, history: History, argument: Any) -> RunDifference | None:
-        one = subject.plain_run(history, stands=stands)
+        one = subject.plain_run(history, every)
         if one is None:
             return None  # for the property that there are no errors
         second = partial(disturbed, subject, history, argument)

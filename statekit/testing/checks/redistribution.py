@@ -153,7 +153,6 @@ def _functions(hooks: Redistribute | type[Any]) -> tuple[Any, Any]:
     if not all(callable(function) for function in functions):
         raise StateTypeError(
             f"{shown(hooks)} has no functions to check: give Redistribute(split=..., merge=...), "
-            "or a "
-            "class with split_state and merge_states"
+            "or a class with split_state and merge_states"
         )
     return functions

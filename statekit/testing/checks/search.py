@@ -82,6 +82,7 @@ class SharedHistories:
         until_s: the reading of `stopwatch_s` at which the search ends; None for no limit.
 
     Attributes:
+        subject, properties: the given ones.
         sizes: for each property, the numbers of records of the histories on which it was tried.
         inputs: a strategy of the parts of `Drawn`.
         effort: the given effort.
@@ -96,7 +97,7 @@ class SharedHistories:
         effort: Effort,
         until_s: float | None = None,
     ) -> None:
-        self._subject, self._properties = subject, properties
+        self.subject, self.properties = subject, properties
         self.effort, self._until_s = effort, until_s
         arguments = st.tuples(*(each.arguments for each in properties))
         self.inputs = st.tuples(histories, arguments)  # whose parts Hypothesis does not show
@@ -148,7 +149,7 @@ class SharedHistories:
     @property
     def _before(self) -> int:
         """Number of properties before the one that is known to fail."""
-        return len(self._properties) if self._failed is None else self._failed.place
+        return len(self.properties) if self._failed is None else self._failed.place
 
     def _tried(self, made: tuple[History, tuple[Any, ...]]) -> bool:
         drawn = Drawn(*made)
@@ -193,9 +194,9 @@ class SharedHistories:
         )
 
     def _fails(self, place: int, drawn: Drawn) -> bool:
-        find = self._properties[place].find
+        find = self.properties[place].find
         try:
-            return is_found(find, self._subject, drawn.history, drawn.arguments[place])
+            return is_found(find, self.subject, drawn.history, drawn.arguments[place])
         except Exception:  # noqa: BLE001 - the search for the smallest history raises it again
             return True
 
@@ -205,7 +206,7 @@ class SharedHistories:
             return  # the first histories that are drawn are the smallest ones
         if sum(made) < len(made):
             raise StateTypeError(
-                f"{len(made)} histories of {self._subject.name!r} have {sum(made)} records "
+                f"{len(made)} histories of {self.subject.name!r} have {sum(made)} records "
                 "together, so nothing is checked: the class refuses most values of its types, or "
                 "events= has few. Give examples: events=[...]"
             )
@@ -239,11 +240,9 @@ Found = tuple[History, Any, RunDifference | None]
 
 
 class Search:
-    """Search for a history of a subject for which a property does not hold.
+    """Search for the smallest history for which a property does not hold.
 
     Parameters:
-        subject: the subject of the check.
-        wanted: the property.
         shared: the histories on which the property was tried.
         place: the place of the property among those that were tried on them.
 
@@ -252,10 +251,9 @@ class Search:
             if there is no such history.
     """
 
-    def __init__(
-        self, subject: Subject, wanted: Property, shared: SharedHistories, place: int
-    ) -> None:
-        self._subject, self._wanted, self._shared, self._place = subject, wanted, shared, place
+    def __init__(self, shared: SharedHistories, place: int) -> None:
+        self._shared, self._place = shared, place
+        self._subject, self._wanted = shared.subject, shared.properties[place]
         self.only_here: str | None = None
 
     def found_again(self, known: Drawn) -> Found | None:
@@ -268,9 +266,10 @@ class Search:
         found = self._smallest(self._wanted.find, self._shared.batch, 1.0, lambda: False)
         if found is None:
             found = self._without_others(known, self._wanted.find)
-        with contextlib.suppress(NotThereError):
-            return self._found_there(found) if self._can_be_confirmed else self._here(found)
-        return self._here(found)
+        if self._can_be_confirmed:
+            with contextlib.suppress(NotThereError):
+                return self._found_there(found)
+        return *found, self._wanted.find(self._subject, *found)
 
     def found_in_new_processes(self) -> Found | None:
         """Return a history that fails in new processes although none fails in this one; None if
@@ -280,9 +279,6 @@ class Search:
             with contextlib.suppress(NotThereError):
                 return self._found_there(None)
         return None
-
-    def _here(self, found: tuple[History, Any]) -> Found:
-        return *found, self._wanted.find(self._subject, *found)
 
     def _found_there(self, found: tuple[History, Any] | None) -> Found | None:
         """Return a history that fails in new processes: the one that has failed here, or another

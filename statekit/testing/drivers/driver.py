@@ -273,7 +273,8 @@ class JobDriver:
             timers = operator.declared.bind_timers(scope, backend, plan)
             return [] if timers is None else timers.list()
 
-    def _contents(self) -> EpochContents:
+    def contents(self) -> EpochContents:
+        """Return all states and timers after the last epoch, as plain Python."""
         last = self._runner.coordinator.last
         late = 0 if last is None else sum(each.late_so_far for each in last.operators.values())
         found = EpochContents({}, {}, {}, {}, late)

@@ -16,7 +16,7 @@ from statekit.job.plan import Operator
 from statekit.job.progress import OutputCallback
 from statekit.shown import shown
 from statekit.state.timers import Timer
-from statekit.testing.drivers.driver import Backend, EpochContents, JobDriver, stored_epochs
+from statekit.testing.drivers.driver import Backend, JobDriver, stored_epochs
 from statekit.testing.drivers.process_memory import ProcessMemory
 from statekit.timestamp import instant
 from statekit.watermark import BEGINNING
@@ -76,8 +76,7 @@ class JobHarness(JobDriver):
         if not isinstance(job, Job):
             raise StateTypeError(
                 f"a JobHarness drives a Job, not {shown(job)}: give it the job, or a process "
-                "function "
-                "to a Harness"
+                "function to a Harness"
             )
         self.job = job
         self.outputs: dict[str, list[Any]] = {sink.name: [] for sink in job.sinks}
@@ -115,20 +114,20 @@ class JobHarness(JobDriver):
         published: dict[str, list[Any]],
         *,
         watermark: dt.datetime | None = None,
-    ) -> None:
-        """Run one epoch whose records are published before the commit, as sinks do.
+    ) -> dict[str, list[Any]]:
+        """Run one epoch whose records are published before the commit, as sinks do, and return the
+        records of each sink.
 
         Parameters:
-            records: as for `send`; None lets event time end, as `drain_once` does.
+            records: as for `send`; None lets event time end, as `drain` does.
             published: gets the records of each sink, also if the commit then fails.
             watermark: the watermark of this epoch, as for `advance_watermark`.
         """
         outputs = self._callbacks(published)
         if watermark is not None:
-            self._epoch_at_watermark(watermark, self._timed_readers(), outputs=outputs)
-        else:
-            what = "drain" if records is None else "records"
-            self._epoch(records, outputs=outputs, what=what)
+            return self._epoch_at_watermark(watermark, self._timed_readers(), outputs=outputs)
+        what = "drain" if records is None else "records"
+        return self._epoch(records, outputs=outputs, what=what)
 
     def attempt(self, records: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
         """Run one epoch, and crash right before its commit. Return the records of each sink, which
@@ -151,21 +150,10 @@ class JobHarness(JobDriver):
         fire, one operator of a chain after the other. Return the records of each sink.
         """
         found: dict[str, list[Any]] = {sink.name: [] for sink in self.job.sinks}
-        while (emitted := self.drain_once()) is not None:
-            for name, records in emitted.items():
+        while not self.is_drained:
+            for name, records in self._taken(self._epoch(what="drain")).items():
                 found[name] += records
         return found
-
-    def drain_once(self, *, also_ended: bool = False) -> dict[str, list[Any]] | None:
-        """Run one epoch in which event time ends, in as many operators as possible, and return the
-        records of each sink; None if nothing is left to do.
-
-        Parameters:
-            also_ended: run one also if event time has ended, for timers of processing time.
-        """
-        if self.is_drained and not also_ended:
-            return None
-        return self._taken(self._epoch(what="drain"))
 
     def advance_watermark(self, to: dt.datetime) -> dict[str, list[Any]]:
         """Run an epoch without records in which the watermark of all operators that read sources is
@@ -271,10 +259,6 @@ class JobHarness(JobDriver):
         functions = [operator.declared for operator in job.operators]
         repository = stored_epochs(path, parallelism, job.key_groups, functions)
         return cls(job, parallelism, backend, repository, allow_dropped_state=allow_dropped_state)
-
-    def contents(self) -> EpochContents:
-        """Return all states and timers after the last epoch, as plain Python."""
-        return self._contents()
 
     def _operator(self, name: str) -> Operator:
         for each in self.job.operators:

@@ -55,6 +55,14 @@ _METHODS = (
     staticmethod,
     property,
 )
+_ADD_ALL: dict[Any, Callable[[Any, Iterable[Any]], object]] = {
+    list: list.extend,
+    bytearray: bytearray.extend,
+    set: set.update,
+    collections.deque: collections.deque.extend,
+}
+"""Containers, and their methods that add elements: those of a subclass may do anything."""
+
 _MUTABLE = (MutableMapping, MutableSequence, MutableSet, types.SimpleNamespace, threading.local)
 
 Parts = tuple[Any, ...]
@@ -292,15 +300,11 @@ def _dict(value: dict[Any, Any]) -> _Kept:
 
 
 def _container(value: Any) -> _Kept:
+    own = next(cls for cls in _ADD_ALL if isinstance(value, cls))
+
     def write(first: Parts) -> None:
-        if isinstance(value, set):
-            set.clear(value)
-            set.update(value, first)
-        elif isinstance(value, collections.deque):
-            collections.deque.clear(value)
-            collections.deque.extend(value, first)
-        else:
-            value[:] = bytes(first) if isinstance(value, bytearray) else first
+        own.clear(value)
+        _ADD_ALL[own](value, first)
 
     return _Kept(lambda: tuple(value), write, value.__len__ if len(value) > _LARGE else None)
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from statekit.errors import StatekitError
 from statekit.job.job import Job
@@ -107,18 +107,9 @@ class Child:
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
-        self._connection, theirs = multiprocessing.Pipe()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of idle threads of libraries
-            self._pid = os.fork()
-        if self._pid == 0:
-            self._connection.close()
-            with contextlib.suppress(BrokenPipeError):
-                _serve_object(theirs, make)
-            os._exit(0)
-        theirs.close()
-        self.kill = weakref.finalize(self, _killed, self._pid, self._connection)
-        self._who = f"process {self._pid}"
+        pid, self._connection = forked(partial(_serve_object, make))
+        self.kill = weakref.finalize(self, _killed, pid, self._connection)
+        self._who = f"process {pid}"
         _received(self._connection, self._who)
 
     def call(self, name: str, *arguments: Any, **options: Any) -> Any:
@@ -130,6 +121,31 @@ class Child:
         return _called(self._connection, (name, arguments, options), self._who)
 
 
+def forked(run: Callable[[Connection], None]) -> tuple[int, Connection]:
+    """Run a function in a copy of this process, which ends when the function returns. Return the id
+    of the copy, and the connection to it.
+
+    This process must have no threads of its own that hold locks.
+
+    Parameters:
+        run: takes the other end of the connection.
+    """
+    connection, theirs = multiprocessing.Pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of idle threads of libraries
+        pid = os.fork()
+    if pid == 0:
+        connection.close()
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                run(theirs)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    theirs.close()
+    return pid, connection
+
+
 def _killed(pid: int, connection: Connection) -> None:
     connection.close()
     with contextlib.suppress(ProcessLookupError):
@@ -137,7 +153,7 @@ def _killed(pid: int, connection: Connection) -> None:
     os.waitpid(pid, 0)
 
 
-def _serve_object(connection: Connection, make: Callable[[], Any]) -> None:
+def _serve_object(make: Callable[[], Any], connection: Connection) -> None:
     """Make an object, and call its methods until the connection is closed."""
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # as in another process; Python's own numbers do so by themselves
@@ -159,21 +175,15 @@ _PROPERTIES = ("epoch", "is_drained", "parallelism", "watermark")
 _MEMORY_DISK = Path("/dev/shm")
 
 
-def killed_harness(
-    job: Job, parallelism: int | None = None, backend: Backend = "memory"
-) -> JobHarness:
-    """Return a harness whose crashes kill a process. The last one ends with the harness.
+class KilledHarness:
+    """A harness whose crashes kill a process, with the attributes of a `JobHarness` that runs use.
+    The last process ends with the harness.
 
     This process must have no threads, and must not have called a function of the job.
 
     Parameters:
         job, parallelism, backend: as for `JobHarness`.
     """
-    return cast(JobHarness, _KilledHarness(job, parallelism, backend))
-
-
-class _KilledHarness:
-    """A harness with the attributes of a `JobHarness` that runs use."""
 
     def __init__(self, job: Job, parallelism: int | None, backend: Backend) -> None:
         self._job, self._backend = job, backend

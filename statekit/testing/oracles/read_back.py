@@ -203,9 +203,8 @@ def _differs(
             continue
         if not is_same(held.get(key), found.get(key)):
             return (
-                f"state {spec.name!r} of {operator.name} at the key {key}: "
-                f"{shown(held.get(key))}, and "
-                f"{shown(found.get(key))}"
+                f"state {spec.name!r} of {operator.name} at the key {key}: {shown(held.get(key))}, "
+                f"and {shown(found.get(key))}"
             )
     return None
 

@@ -8,7 +8,7 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Mapping
 from itertools import chain, islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from statekit.errors import StatekitError
 from statekit.testing.drivers.driver import EpochContents
@@ -16,9 +16,7 @@ from statekit.testing.runs.comparison import fields_by_name
 from statekit.testing.runs.observed import Observed
 from statekit.testing.runs.source_records import History
 from statekit.testing.runs.subject import Subject
-
-if TYPE_CHECKING:
-    from statekit.testing.runs.varied_records import VariedRecords
+from statekit.testing.runs.varied_records import VariedRecords
 
 _APART = dt.timedelta(days=45)
 """Time between two repetitions, by event time and by processing time. It is longer than most values
@@ -79,8 +77,6 @@ def grows_without_end(subject: Subject, history: History) -> Growth | None:
     A history is not tried if it lacks records of a source or type: state that is kept until such a
     record arrives would grow.
     """
-    from statekit.testing.runs.varied_records import VariedRecords  # needs Hypothesis
-
     varied = {
         source.name: VariedRecords(source, _keys_of(subject), _APART)
         for source in subject.job.sources

@@ -39,16 +39,18 @@ class Step:
         """Return whether the epoch is left out, because event time has ended in all operators."""
         return self.what == "end" and harness.is_drained
 
-    def run(self, harness: JobHarness) -> dict[str, list[Any]]:
-        """Run the epoch, and return the records of each sink."""
+    def run(
+        self, harness: JobHarness, published: dict[str, list[Any]] | None = None
+    ) -> dict[str, list[Any]]:
+        """Run the epoch, and return the records of each sink.
+
+        Parameters:
+            published: gets the records of each sink before the commit.
+        """
         harness.set_clock(self.at)
-        match self.what:
-            case "end" | "after":
-                return harness.drain_once(also_ended=self.what == "after") or {}
-            case "watermark":
-                return harness.advance_watermark(self.reached(harness))
-            case _:
-                return harness.send(**self.records)
+        watermark = self.reached(harness) if self.what == "watermark" else None
+        records = self.records if self.what == "records" else None
+        return harness.publish(records, {} if published is None else published, watermark=watermark)
 
     def reached(self, harness: JobHarness) -> dt.datetime:
         """Return the watermark that the epoch will have. It is later than the watermark that
@@ -58,13 +60,6 @@ class Step:
         if before is None or self.watermark > before:
             return self.watermark
         return before + INSTANT
-
-    def publish(self, harness: JobHarness, published: dict[str, list[Any]]) -> None:
-        """Run the epoch, and publish its records before the commit."""
-        harness.set_clock(self.at)
-        watermark = self.reached(harness) if self.what == "watermark" else None
-        records = self.records if self.what == "records" else None
-        harness.publish(records, published, watermark=watermark)
 
 
 @dataclass

@@ -68,8 +68,7 @@ class SourceRecords:
             if len(names) > 1:
                 raise StateTypeError(
                     f"events={shown(events, 100)}: {self._job.name!r} has the sources "
-                    f"{', '.join(names)}: "
-                    f"give a dict, as events={{{names[0]!r}: [...]}}"
+                    f"{', '.join(names)}: give a dict, as events={{{names[0]!r}: [...]}}"
                 )
             return {names[0]: events}
         self.check_sources("events", events)

@@ -8,7 +8,7 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, reduce
 from itertools import chain, cycle, repeat
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from statekit.checkpoint.job_file import Clock
 from statekit.checkpoint.repository import Repository
@@ -21,11 +21,10 @@ from statekit.job.windows.made_of import WindowedResult
 from statekit.records import by_value
 from statekit.shown import shown_text
 from statekit.state.base import StateSpec
-from statekit.state.options import Redistribute
 from statekit.testing.drivers.driver import Backend, memory_of
 from statekit.testing.drivers.harness import job_of, process_of
 from statekit.testing.drivers.job_harness import JobHarness, timed_readers
-from statekit.testing.drivers.processes import killed_harness
+from statekit.testing.drivers.processes import KilledHarness
 from statekit.testing.runs.observed import FAR_FUTURE, INSTANT, Observed, Step
 from statekit.testing.runs.source_records import DISTANCE_MAX, History, SourceRecords
 from statekit.working_copy.copies import WorkingCopies
@@ -56,7 +55,8 @@ _LATER = [dt.timedelta(days=days) for days in (1, 40, 4_000, 4_000)]
 _WINDOWS_MAX = 2
 """Number of window ends at which event time stops: right before the end, and at it."""
 
-_NOW = dt.timedelta(0)
+AT_ONCE = dt.timedelta(0)
+"""Processing time between two epochs if it stands still until the last record."""
 
 _START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
@@ -71,12 +71,12 @@ class _Plain(NamedTuple):
     """A run that was not disturbed.
 
     Parameters:
-        how: whether processing time stood still, and whether runs without end were stopped early.
+        how: the processing time between epochs, and whether runs without end were stopped early.
         outcome: its result, or its error.
     """
 
     history: History
-    how: tuple[bool, bool]
+    how: tuple[dt.timedelta | None, bool]
     outcome: Observed | StatekitError
 
 
@@ -185,7 +185,7 @@ class Subject:
             parallelism, backend, checkpoint: as for `JobHarness`.
         """
         if self._is_killed and isinstance(backend, str) and checkpoint is None:
-            return killed_harness(self.job, parallelism, backend)
+            return cast(JobHarness, KilledHarness(self.job, parallelism, backend))
         self.memory.restore()
         return JobHarness(self.job, parallelism, backend, checkpoint, memory=self.memory)
 
@@ -223,7 +223,6 @@ class Subject:
         disturb: Disturb | None = None,
         *,
         harness: JobHarness | None = None,
-        stands: bool = False,
         every: dt.timedelta | None = None,
     ) -> Observed:
         """Run a history, then advance time until nothing is left to happen, and return the result
@@ -232,12 +231,11 @@ class Subject:
         Parameters:
             disturb: disturbs the job before each epoch; None disturbs nothing.
             harness: a new harness that runs the epochs; None for one shard in memory.
-            stands: whether processing time stands still until the last record.
             every: the processing time between two epochs, as for `steps`.
         """
         harness = harness or self.harness()
         observed = Observed()
-        for step in self.steps(history, observed, stands=stands, every=every):
+        for step in self.steps(history, observed, every=every):
             if step.has_nothing_to_do(harness):
                 continue
             if disturb is not None:
@@ -259,25 +257,30 @@ class Subject:
         """Count a plain run, unless its history has no records."""
         self.runs += any(chain.from_iterable(epoch.values() for epoch in history))
 
-    def plain_run(self, history: History, *, stands: bool = False) -> Observed | None:
+    def plain_run(self, history: History, every: dt.timedelta | None = None) -> Observed | None:
         """Return the result of an undisturbed run; None if the run fails. Its error is then in
         `failed`. The result must not be changed.
+
+        Parameters:
+            every: the processing time between two epochs, as for `steps`.
         """
-        outcome = self.plain_outcome(history, stands=stands)
+        outcome = self.plain_outcome(history, every)
         return None if isinstance(outcome, StatekitError) else outcome
 
-    def plain_outcome(self, history: History, *, stands: bool = False) -> Observed | StatekitError:
+    def plain_outcome(
+        self, history: History, every: dt.timedelta | None = None
+    ) -> Observed | StatekitError:
         """Return the result of an undisturbed run, or its error, which is then in `failed`.
 
         Properties that are checked on the same history one after the other share a run. Its result
         must not be changed.
         """
-        how = stands and self._has_processing_time, self.is_cut_short
+        how = every if self._has_processing_time else None, self.is_cut_short
         if self._plain is None or self._plain.history is not history or self._plain.how != how:
             self.count_run(history)
             outcome: Observed | StatekitError
             try:
-                outcome = self.run(history, stands=stands)
+                outcome = self.run(history, every=every)
             except StatekitError as error:
                 self.failed.append(error)
                 outcome = error
@@ -285,12 +288,7 @@ class Subject:
         return self._plain.outcome
 
     def steps(
-        self,
-        history: History,
-        observed: Observed,
-        *,
-        stands: bool = False,
-        every: dt.timedelta | None = None,
+        self, history: History, observed: Observed, *, every: dt.timedelta | None = None
     ) -> Iterator[Step]:
         """Yield the epochs of a history, and of the time after it.
 
@@ -299,12 +297,11 @@ class Subject:
         Parameters:
             observed: the result of the steps so far, which the caller extends after each step.
                 Nothing is added for a step with nothing to do.
-            stands: whether processing time stands still until the last record.
             every: the processing time between two epochs with records; None for that of
                 `_pauses`.
         """
         now = _START
-        pauses = self._pauses(stands) if every is None else repeat(every)
+        pauses = self._pauses() if every is None else repeat(every)
         for records, pause in zip(history, pauses, strict=False):
             yield Step("records", now, records)
             now += pause
@@ -336,13 +333,13 @@ class Subject:
                     now += step
                     yield Step(what, now)
 
-    def _pauses(self, stands: bool) -> Iterator[dt.timedelta]:
+    def _pauses(self) -> Iterator[dt.timedelta]:
         """Return the processing times between epochs with records. If results may depend on it: ten
         minutes; then until right before a value of the last epoch expires; then one instant, at
         which it expires. Otherwise 0.
         """
-        if stands or not self._has_processing_time:
-            return repeat(_NOW)
+        if not self._has_processing_time:
+            return repeat(AT_ONCE)
         ttls = [spec.ttl for _, spec in self._specs() if spec.ttl is not None]
         of = [dt.timedelta(microseconds=t.duration_us) for t in ttls if t.clock == "processing"]
         around = [(each - INSTANT, INSTANT) for each in dict.fromkeys(of) if each < DISTANCE_MAX]
@@ -406,19 +403,11 @@ class Subject:
             made_of = self.job.operator(name).declared.traits.made_of
             if not isinstance(made_of, WindowedResult):
                 continue
-            window, leads = made_of.window, {_NOW, made_of.allowed_lateness}
+            window, leads = made_of.window, {dt.timedelta(0), made_of.allowed_lateness}
             for rows in contents.states[name, "windows"].values():
                 for start, held in rows.items():
                     end = held[1] if isinstance(window, Session) else start + window.size
                     yield from (end - lead - INSTANT for lead in leads)
-
-    @property
-    def redistributed(self) -> Iterator[tuple[str, str, Redistribute]]:
-        """The operator states that functions of the user split and merge: operator, name, rule."""
-        for operator in self.job.operators:
-            for spec in operator.declared.states:
-                if spec.redistribute is not None and spec.redistribute.split is not None:
-                    yield operator.name, spec.name, spec.redistribute
 
     @property
     def local_states(self) -> Iterator[tuple[str, StateSpec]]:

@@ -130,8 +130,7 @@ class _Trials:
         except Exception as error:
             raise StateTypeError(
                 f"{shown(make)} cannot be sent to the process that is killed "
-                f"({shown_text(error)}): open "
-                "connections and files within make()"
+                f"({shown_text(error)}): open connections and files within make()"
             ) from error
         sink, _ = self._made(self._new_home())
         self.is_on_spark = isinstance(sink, Sink)
@@ -153,22 +152,19 @@ class _Trials:
         made: Any = self._make(home / home.name)
         if not isinstance(made, tuple) or len(made) != 2:
             raise StateTypeError(
-                f"make() returned {shown(made)}: return the sink and a function that reads what "
-                "it has "
-                "written, as in `return sink, read`"
+                f"make() returned {shown(made)}: return the sink and a function that reads what it "
+                "has written, as in `return sink, read`"
             )
         sink, read = made
         if not isinstance(sink, Sink) and not callable(sink):
             raise StateTypeError(
                 f"make() returned {shown(sink)} as the sink: return a function (records, epoch), "
-                "or on "
-                "Spark sk.sinks.callback(fn) or a Sink"
+                "or on Spark sk.sinks.callback(fn) or a Sink"
             )
         if not callable(read):
             raise StateTypeError(
-                f"make() returned {shown(read)} to read with: return a function without "
-                "arguments that "
-                "returns all records that are there"
+                f"make() returned {shown(read)} to read with: return a function without arguments "
+                "that returns all records that are there"
             )
         return sink, read
 
@@ -291,9 +287,8 @@ def _records(events: Any, *, on_spark: bool) -> list[Any]:
         records = _generated(events)
     if on_spark and any(struct_flavour(type(record)) is None for record in records):
         raise StateTypeError(
-            f"events has {shown(records[0])}, and Spark needs to know the columns: give records "
-            "of a "
-            "NamedTuple, a dataclass or the like"
+            f"events has {shown(records[0])}, and Spark needs to know the columns: give records of "
+            "a NamedTuple, a dataclass or the like"
         )
     job_with_sink(records)
     return records

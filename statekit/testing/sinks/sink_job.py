@@ -9,16 +9,17 @@ import functools
 import inspect
 import operator
 import os
-import pickle
 import signal
 import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType, GenericAlias
-from typing import IO, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,6 +29,7 @@ from statekit.functions.process import process
 from statekit.job.job import Job
 from statekit.records.output_type import OutputType
 from statekit.sinks.sink import Attempt, Callback, Sink
+from statekit.testing.drivers.processes import forked
 
 Make = Callable[[Path], tuple[Any, Callable[[], Any]]]
 
@@ -123,10 +125,10 @@ class KillPoints:
     Parameters:
         code: the code whose lines are moments.
         kill_at: the number of the moment, from 1; None for none.
-        answer: the file to which the `JobStart` is written, right before the kill or at the end.
+        answer: gets the `JobStart`, right before the kill.
     """
 
-    def __init__(self, code: UsersCode, kill_at: int | None, answer: IO[bytes]) -> None:
+    def __init__(self, code: UsersCode, kill_at: int | None, answer: Connection) -> None:
         self.reached: list[KillPoint] = []
         self._kill_at = kill_at
         self._answer = answer
@@ -136,13 +138,8 @@ class KillPoints:
         """Count a moment, and kill the process if the moment is `kill_at`."""
         self.reached.append(point)
         if len(self.reached) == self._kill_at:
-            self.end(JobStart(self.reached, killed=True))
+            self._answer.send(JobStart(self.reached, killed=True))
             os.killpg(0, signal.SIGKILL)
-
-    def end(self, start: JobStart) -> None:
-        """Write the result of the start."""
-        pickle.dump(start, self._answer)
-        self._answer.flush()
 
     @contextlib.contextmanager
     def in_sink(self, epoch: int) -> Iterator[None]:
@@ -317,20 +314,14 @@ def start_in_fork(make: Make, job: SinkJob, kill_at: int | None) -> JobStart:
     This process may not have threads of its own.
     """
     pa.array([0])  # imports pandas, if it is installed: once, and not in each fork
-    receiving, sending = os.pipe()
-    child = os.fork()
-    if not child:
-        _run_and_exit(make, job, kill_at, os.fdopen(sending, "wb"))
-    os.close(sending)
-    with os.fdopen(receiving, "rb") as answer:
-        content = answer.read()
+    child, connection = forked(partial(_run, make, job, kill_at))
+    start: JobStart | None = None
+    with connection, contextlib.suppress(EOFError, ConnectionResetError):
+        start = connection.recv()
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)  # a JVM that it has started
     _, status = os.waitpid(child, 0)
-    if content:
-        start: JobStart = pickle.loads(content)  # noqa: S301 - of our own process
-        return start
-    return JobStart([], error=Failure(_reason(os.waitstatus_to_exitcode(status))))
+    return start or JobStart([], error=Failure(_reason(os.waitstatus_to_exitcode(status))))
 
 
 def _reason(exit_code: int) -> str:
@@ -339,8 +330,8 @@ def _reason(exit_code: int) -> str:
     return f"its process ended with exit code {exit_code}"
 
 
-def _run_and_exit(make: Make, job: SinkJob, kill_at: int | None, answer: IO[bytes]) -> None:
-    """Run a job in a process group of its own, and write its result."""
+def _run(make: Make, job: SinkJob, kill_at: int | None, answer: Connection) -> None:
+    """Run a job in a process group of its own, and send its result."""
     code, points = UsersCode(make), None
     try:
         os.setsid()
@@ -349,10 +340,7 @@ def _run_and_exit(make: Make, job: SinkJob, kill_at: int | None, answer: IO[byte
         code = UsersCode(sink)
         points = KillPoints(code, kill_at, answer)
         job.run(sink, points)
-        points.end(JobStart(points.reached))
+        answer.send(JobStart(points.reached))
     except Exception as error:  # noqa: BLE001 - it is a result of the check
         reached = points.reached if points is not None else []
-        pickle.dump(JobStart(reached, error=code.failure(error)), answer)
-        answer.flush()
-    finally:
-        os._exit(1)
+        answer.send(JobStart(reached, error=code.failure(error)))

@@ -111,7 +111,7 @@ def test_what_fails_is_drawn_again_for_one_property() -> None:
     )
     failed = tried.first_failed()
     assert failed is not None
-    found = Search(subject, rare, tried, failed.place).found_again(failed.drawn)
+    found = Search(tried, failed.place).found_again(failed.drawn)
     assert found is not None
     history, shards, _ = found
     assert shards == 3

@@ -488,11 +488,11 @@ READERS = [
         "a feed leaves out rows that were deleted",
         "query/changes/state_changes.py",
         """
-                yield change_of_row(rows, row_key, row, stored.shard)
+                        yield change_of_row(rows, row_key, row, stored.shard)
 """,
         """
-                if row is not None:
-                    yield change_of_row(rows, row_key, row, stored.shard)
+                        if row is not None:
+                            yield change_of_row(rows, row_key, row, stored.shard)
 """,
         ("maps",),
     ),

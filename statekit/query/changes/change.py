@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
-from statekit.checkpoint.manifest import EpochManifest
 from statekit.query.rows.state_rows import StateRows
 from statekit.timestamp import instant
 
@@ -15,6 +13,9 @@ Kind = Literal["snapshot", "changes", "difference"]
 """Origin of the changes of an epoch: all rows, for a table that starts empty; the change files of
 the epoch; or the comparison of two states.
 """
+
+TwoRows = tuple[bytes, bytes | None, bytes | None]
+"""A row key, the row before an epoch, and the row after it; None for no row."""
 
 
 class Change(NamedTuple):
@@ -59,16 +60,24 @@ def change_of_row(
     return Change("upsert", key, place, rows.value(row), expires, before)
 
 
-@dataclass(frozen=True)
-class ChangeSource:
-    """The changes of a state in an epoch, to be read.
+def differing(
+    pairs: Iterable[TwoRows], rows_before: StateRows | None, rows: StateRows
+) -> Iterator[TwoRows]:
+    """Yield the rows whose value or deadline is another one than before.
 
     Parameters:
-        kind: their origin.
-        after: the manifest of the epoch.
-        changes: yields the net changes.
+        rows_before, rows: the decoders of the rows before and after: the type may have changed.
+            None if there were no rows before.
     """
-
-    kind: Kind
-    after: EpochManifest
-    changes: Callable[[], Iterator[Change]]
+    is_same_type = rows_before is not None and rows_before.state == rows.state
+    for pair in pairs:
+        _, old, new = pair
+        if old is None or new is None or rows_before is None:
+            is_same = old is new
+        elif is_same_type:
+            is_same = old == new
+        else:
+            is_same = rows_before.value(old) == rows.value(new)
+            is_same = is_same and rows_before.deadline_us(old) == rows.deadline_us(new)
+        if not is_same:
+            yield pair

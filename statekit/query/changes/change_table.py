@@ -13,7 +13,7 @@ Names give way as in tables of states: to the columns above, then to those of th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -32,44 +32,33 @@ from statekit.query.tables.table import (
     plain_column,
 )
 from statekit.query.tables.value_columns import Offered, TableColumn, value_columns
-from statekit.watermark import BEGINNING
 
 
-@dataclass(frozen=True)
-class ChangeFacts:
-    """Facts that all changes of an epoch share. Small, and picklable.
+class ChangeFacts(NamedTuple):
+    """Facts that all changes of an epoch share: a value for each column of an epoch.
 
     Parameters:
         epoch: its number.
         cause: the cause of the epoch.
         kind: the origin of the changes.
-        watermark_us: of the operator.
-        processing_time_us: of the epoch.
+        watermark: of the operator, in microseconds; None before any record or without event time.
+        processing_time: of the epoch, in microseconds.
     """
 
     epoch: int
     cause: Cause
     kind: Kind
-    watermark_us: int | None
-    processing_time_us: int
-
-    def value(self, name: str) -> pa.Scalar:
-        """Return the value of a column."""
-        if name == "watermark":
-            unknown = self.watermark_us in (None, BEGINNING)
-            return pa.scalar(None if unknown else self.watermark_us, TIMESTAMP)
-        if name == "processing_time":
-            return pa.scalar(self.processing_time_us, TIMESTAMP)
-        return pa.scalar(getattr(self, name), _OF_EPOCH[name])
+    watermark: int | None
+    processing_time: int
 
 
-_OF_EPOCH = {
-    "epoch": pa.int64(),
-    "cause": pa.string(),
-    "kind": pa.string(),
-    "watermark": TIMESTAMP,
-    "processing_time": TIMESTAMP,
-}
+_OF_EPOCH = dict(
+    zip(
+        ChangeFacts._fields,
+        (pa.int64(), pa.string(), pa.string(), TIMESTAMP, TIMESTAMP),
+        strict=True,
+    )
+)
 _OP = pa.field("op", pa.string())
 
 
@@ -147,7 +136,7 @@ class ChangeTable:
             if stored is not None and field.name in names:
                 arrays.append(stored.column(field.name))
             elif field.name in _OF_EPOCH:
-                arrays.append(pa.repeat(epoch.value(field.name), count))
+                arrays.append(pa.repeat(pa.scalar(getattr(epoch, field.name), field.type), count))
             elif field.name == _OP.name:
                 arrays.append(pa.repeat(pa.scalar(op), count))
             else:

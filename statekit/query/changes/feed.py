@@ -13,6 +13,7 @@ import datetime as dt
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ from statekit.closing import Closing
 from statekit.errors import FencedError, QueryError, StateTypeError
 from statekit.functions.process import Process
 from statekit.names import name_fault
-from statekit.query.changes.change import Change, ChangeSource, Kind
-from statekit.query.changes.resolved_changes import Resolver
+from statekit.query.changes.change import Change, Kind
+from statekit.query.changes.resolved_changes import Changes, Resolver
 from statekit.query.changes.state_changes import StateChanges
 from statekit.query.rows.epochs import next_manifest
 from statekit.timestamp import instant
@@ -60,13 +61,14 @@ class EpochChanges:
     cause: Cause
     watermark: dt.datetime | None
     processing_time: dt.datetime
-    _source: ChangeSource = field(repr=False)
+    _manifest: EpochManifest = field(repr=False)
+    _changes: Changes = field(repr=False)
     _lease: ReaderLease | None = field(repr=False, default=None)
 
     @property
     def id(self) -> EpochId:
         """The identity of the epoch."""
-        return self._source.after.id
+        return self._manifest.id
 
     @property
     def position(self) -> str:
@@ -86,7 +88,7 @@ class EpochChanges:
             FencedError: another process has taken over the reader's name.
             CorruptCheckpointError: a file is missing or altered.
         """
-        for change in self._source.changes():
+        for change in self._changes():
             if self._lease is not None:
                 self._lease.check()
             yield change
@@ -176,19 +178,23 @@ def feed(
     lease_ttl = LEASE_TTL if lease_ttl is None else lease_ttl
     lease_ttl_us(lease_ttl, "lease_ttl")
     changes = StateChanges(checkpoint, operator, state, function, allow_pickle=allow_pickle)
-    return Feed(
-        changes,
-        operator,
-        _checked(after),
-        until=until,
-        poll_s=changes.epochs.poll_s(poll) if follow else None,
-        before=before,
-        reader=reader,
-        lease_ttl=lease_ttl,
-        token=token,
-        directory=directory,
-        rocksdb=rocksdb or RocksOptions(),
-    )
+    epochs, position = changes.epochs, _checked(after)
+    poll_s = epochs.poll_s(poll) if follow else None
+    if (latest := epochs.latest()) is not None:
+        changes.rows(latest)  # raises if the checkpoint does not have the state
+    last = None if position is None else epochs.applied(position)
+    with contextlib.ExitStack() as opened:
+        lease, resolver = None, None
+        if reader is not None:
+            lease = _taken(epochs.repository, reader, last, lease_ttl, token).keep()
+            opened.callback(lease.release)
+        if before:
+            place = opened.enter_context(scratch_directory("feed", directory))
+            resolver = Resolver(epochs, operator, place, rocksdb or RocksOptions())
+            opened.callback(resolver.close)
+            if last is not None and changes.has_state(last):
+                resolver.advance(last, changes.rows(last), "snapshot")
+        return Feed(changes, operator, last, until, poll_s, lease, resolver, opened.pop_all())
 
 
 def _checked(after: object) -> int | EpochId | None:
@@ -223,6 +229,37 @@ def _check_name(reader: object) -> None:
         raise StateTypeError(f"reader={reader!r:.200}: {fault}. No lease was taken")
 
 
+def _taken(
+    repository: Repository,
+    reader: str,
+    last: EpochManifest | None,
+    ttl: dt.timedelta | str,
+    token: str | None,
+) -> ReaderLease:
+    """Take the lease of a named reader.
+
+    Parameters:
+        last: the epoch that it has applied; None for a new reader.
+
+    Raises:
+        FencedError: another process, or another open feed, has the name.
+    """
+    last = last or next_manifest(repository, None)
+    if last is None:
+        raise QueryError(
+            f"{repository.url} has no committed epoch for reader {reader!r}: wait until the job "
+            "has committed one"
+        )
+    stored = lease_of(repository, reader)
+    if stored is not None and stored.lease.run in _open_feeds:
+        raise FencedError(
+            f"reader {reader!r} of {repository.url} is another feed of this process, which is "
+            f"open and has committed epoch {stored.lease.epoch}. That feed continues. Close it "
+            "first, or choose another name: each feed has a name of its own"
+        )
+    return ReaderLease.take(repository, reader, last.epoch, ttl=ttl, token=token)
+
+
 class Feed(Closing):
     """The changes of one state, epoch by epoch. Created by `statekit.feed`.
 
@@ -234,74 +271,26 @@ class Feed(Closing):
         self,
         changes: StateChanges,
         operator: str,
-        after: int | EpochId | None,
-        *,
+        last: EpochManifest | None,
         until: int | None,
         poll_s: float | None,
-        before: bool,
-        reader: str | None,
-        lease_ttl: dt.timedelta | str,
-        token: str | None,
-        directory: Path | None,
-        rocksdb: RocksOptions,
+        lease: ReaderLease | None,
+        resolver: Resolver | None,
+        closing: contextlib.ExitStack,
     ) -> None:
         self._state, self._operator = changes, operator
-        self._reader = epochs = changes.epochs
-        self._until = until
-        self._poll_s = poll_s
-        self._last: EpochManifest | None = None
-        self._lease: ReaderLease | None = None
-        self._resolver: Resolver | None = None
+        self._repository = changes.epochs.repository
+        self._last, self._until, self._poll_s = last, until, poll_s
+        self.epoch = None if last is None else last.epoch
+        self._lease, self._resolver, self._closing = lease, resolver, closing
         self._is_closed = False
-        if (latest := epochs.latest()) is not None:
-            changes.rows(latest)  # raises if the checkpoint does not have the state
-        if after is not None:
-            self._last = epochs.applied(after)
-        self.epoch = after = None if self._last is None else self._last.epoch
-        with contextlib.ExitStack() as opened:
-            if reader is not None:
-                lease = self._lease = self._taken(reader, after, lease_ttl, token).keep()
-                opened.callback(lease.release)
-                _open_feeds[lease.run] = self
-                opened.callback(_open_feeds.pop, lease.run, None)
-            if before:
-                place = opened.enter_context(scratch_directory("feed", directory))
-                self._resolver = Resolver(epochs, operator, place, rocksdb)
-                opened.callback(self._resolver.close)
-                if self._last is not None and changes.has_state(self._last):
-                    self._resolver.advance(self._last, changes.rows(self._last))
-            self._closing = opened.pop_all()
+        if lease is not None:
+            _open_feeds[lease.run] = self
 
     @property
     def position(self) -> str | None:
         """Position of the last epoch that was returned, for another feed; None before any."""
         return None if self._last is None else str(self._last.id)
-
-    def _taken(
-        self, reader: str, after: int | None, ttl: dt.timedelta | str, token: str | None
-    ) -> ReaderLease:
-        """Take the lease of a named reader.
-
-        Raises:
-            FencedError: another process, or another open feed, has the name.
-        """
-        repository = self._reader.repository
-        if after is None:
-            first = next_manifest(repository, None)
-            if first is None:
-                raise QueryError(
-                    f"{repository.url} has no committed epoch for reader {reader!r}: wait until "
-                    "the job has committed one"
-                )
-            after = first.epoch
-        stored = lease_of(repository, reader)
-        if stored is not None and stored.lease.run in _open_feeds:
-            raise FencedError(
-                f"reader {reader!r} of {repository.url} is another feed of this process, which is "
-                f"open and has committed epoch {stored.lease.epoch}. That feed continues. Close it "
-                "first, or choose another name: each feed has a name of its own"
-            )
-        return ReaderLease.take(repository, reader, after, ttl=ttl, token=token)
 
     def commit(self, epoch: int | None = None) -> None:
         """Report that the consumer has applied the changes of an epoch, and of all before.
@@ -350,7 +339,7 @@ class Feed(Closing):
             self._check_open()
             now_s = stopwatch_s()
             is_due = self._poll_s is None or now_s - checked_s >= _CHECKED_EVERY_S
-            after = next_manifest(self._reader.repository, self._last, thorough=is_due)
+            after = next_manifest(self._repository, self._last, thorough=is_due)
             if is_due:
                 checked_s = now_s
             if after is not None:
@@ -367,18 +356,19 @@ class Feed(Closing):
                 sleep_s(self._poll_s)
 
     def _changes(self, after: EpochManifest) -> EpochChanges:
+        kind = self._state.kind(self._last, after)
+        changes: Changes = partial(self._state.changes, self._last, after)
         if self._resolver is not None:
-            source = self._resolver.advance(after, self._state.rows(after))
-        else:
-            source = self._state.source(self._last, after)
+            kind, changes = self._resolver.advance(after, self._state.rows(after), kind)
         watermark = after.operators[self._operator].watermark_us
         return EpochChanges(
             epoch=after.epoch,
-            kind=source.kind,
+            kind=kind,
             cause=after.cause,
             watermark=None if watermark in (None, BEGINNING) else instant(watermark),
             processing_time=instant(after.processing_time_us),
-            _source=source,
+            _manifest=after,
+            _changes=changes,
             _lease=self._lease,
         )
 
@@ -401,6 +391,8 @@ class Feed(Closing):
         changes cannot be read any more.
         """
         self._is_closed = True
+        if self._lease is not None:
+            _open_feeds.pop(self._lease.run, None)
         self._closing.close()
 
 

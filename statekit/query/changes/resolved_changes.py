@@ -14,8 +14,9 @@ deadline by then, it has a later entry too.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from statekit.backend.interface import prefix_end
@@ -23,14 +24,14 @@ from statekit.backend.mutation import Batch, in_batches
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import EpochManifest
-from statekit.checkpoint.own_files import follows_by_files, own_files
-from statekit.checkpoint.repository import Repository, group_bounds
+from statekit.checkpoint.own_files import own_files
+from statekit.checkpoint.repository import group_bounds
 from statekit.checkpoint.retention import still_kept
 from statekit.errors import QueryError
 from statekit.keygroup import GROUP_BYTES, MAX_GROUPS, pack_group
-from statekit.query.changes.change import Change, ChangeSource, change_of_row
-from statekit.query.changes.change_sources import is_same_row, regrouped
+from statekit.query.changes.change import Change, Kind, TwoRows, change_of_row, differing
 from statekit.query.changes.net_changes import NetChanges, joined
+from statekit.query.changes.state_changes import regrouped
 from statekit.query.replica.follower import Follower
 from statekit.query.replica.operator_copy import EpochRows
 from statekit.query.rows.epochs import EpochReader
@@ -40,7 +41,11 @@ from statekit.timestamp import MAX_MICROS, MIN_MICROS, sortable_micros
 DUE = "due"
 _DEADLINE_BYTES = 8
 _NEVER = b"\xff" * _DEADLINE_BYTES
+_SHARD_BYTES = 4
 _ALL = group_bounds(0, MAX_GROUPS - 1)
+
+Changes = Callable[[], Iterator[Change]]
+"""Yields the net changes of an epoch: each call reads them again."""
 
 
 @dataclass(frozen=True)
@@ -67,19 +72,22 @@ class RowsAt:
         row = self.stored.get(self.rows.state.name, row_key)
         return None if row is None or self.rows.is_expired(row, self.now_us) else row
 
-    def of_shards(self) -> dict[tuple[int, bytes], bytes]:
-        """Return operator state, by the number of the shard and the rest of the row key."""
-        name, found = self.rows.state.name, dict[tuple[int, bytes], bytes]()
-        for number, shard in enumerate(self.manifest.operators[self.rows.operator.name].shards):
-            prefix = pack_group(shard.first_group)
-            for row_key, row in self.stored.scan(name, prefix, prefix_end(prefix)):
-                found[number, row_key[GROUP_BYTES:]] = row
-        return found
-
     def scan(self, start: bytes, end: bytes) -> Iterator[Row]:
         """Yield the rows in a range that have not expired."""
         stored = self.stored.scan(self.rows.state.name, start, end)
         return self.rows.unexpired(stored, self.now_us)
+
+    def all(self) -> Iterator[Row]:
+        """Yield all rows that have not expired. The row keys of operator state begin with the
+        number of the shard instead of its key group.
+        """
+        if not self.rows.is_local:
+            yield from self.scan(*_ALL)
+            return
+        for number, shard in enumerate(self.manifest.operators[self.rows.operator.name].shards):
+            prefix, of_shard = pack_group(shard.first_group), number.to_bytes(_SHARD_BYTES, "big")
+            for row_key, row in self.scan(prefix, prefix_end(prefix)):
+                yield of_shard + row_key[GROUP_BYTES:], row
 
 
 class Resolver:
@@ -95,33 +103,34 @@ class Resolver:
     def __init__(
         self, reader: EpochReader, operator: str, directory: Path, options: RocksOptions
     ) -> None:
-        self._reader = reader
+        self._repository = reader.repository
         self._follower = Follower(reader, directory, [operator], None, options)
         self._due = RocksBackend(directory / "due", [DUE], options)
         self._now: RowsAt | None = None
         self._before: RowsAt | None = None
 
-    def advance(self, after: EpochManifest, rows: StateRows) -> ChangeSource:
+    def advance(self, after: EpochManifest, rows: StateRows, kind: Kind) -> tuple[Kind, Changes]:
         """Advance to an epoch, and return its changes, which can be read until the next call.
 
         Parameters:
             after: the first epoch, or the one after that of the last call.
             rows: the decoder of its rows.
+            kind: the origin of the changes since the last call.
+
+        Returns:
+            The origin of the resolved changes, and a function that reads them.
         """
         self._forget_before()
         before, self._before = self._now, self._now
         self._follower.apply(after)
         now = self._now = RowsAt(after, self._follower.rows()[rows.operator.name], rows)
-        if before is None:
-            self._index(now.scan(*_ALL), rows)
-            return ChangeSource("snapshot", after, ComparedRows(None, now).changes)
-        is_same = before.rows.state == rows.state
-        if rows.is_local or not (is_same and follows_by_files(before.manifest, after)):
-            self._index(now.scan(*_ALL), rows)
-            return ChangeSource("difference", after, ComparedRows(before, now).changes)
-        touched = TouchedRows(before, now, self._reader.repository, self._due)
-        self._index(touched.written(), rows)
-        return ChangeSource("changes", after, touched.changes)
+        if kind == "changes" and before is not None and not rows.is_local:
+            with self._net(before, now) as net:
+                self._index(((key, row) for key, row in net.rows if row is not None), rows)
+            return kind, partial(_changes, partial(self._touched, before, now), before, now)
+        self._index(now.scan(*_ALL), rows)
+        kind = "snapshot" if before is None else "difference"
+        return kind, partial(_changes, partial(_compared, before, now), before, now)
 
     def _forget_before(self) -> None:
         """Release the rows before the last epoch, and index entries that were due in it."""
@@ -145,6 +154,23 @@ class Resolver:
         ):
             self._due.write(batch)
 
+    def _net(self, before: RowsAt, now: RowsAt) -> NetChanges:
+        shards = own_files(self._repository, before.manifest, now.manifest, now.rows.operator.name)
+        refs = [ref for _, refs in shards for ref in refs if not ref.local]
+        return NetChanges(self._repository, refs, now.rows.state.name)
+
+    def _touched(self, before: RowsAt, now: RowsAt) -> Iterator[TwoRows]:
+        """Yield the rows that an epoch wrote, cleared, or found expired."""
+        kept = still_kept(self._repository, now.manifest.epoch, QueryError)
+        with kept, self._net(before, now) as net:
+            for bounds in net.cleared:
+                net.touch(row_key for row_key, _ in before.scan(*bounds))
+            if now.rows.state.ttl is not None:
+                due = self._due.scan(DUE, due_key(MIN_MICROS), due_key(now.now_us + 1))
+                net.touch(entry[_DEADLINE_BYTES:] for entry, _ in due)
+            for row_key, _ in net.rows:
+                yield row_key, before.get(row_key), now.get(row_key)
+
     def close(self) -> None:
         """Release the copies and the index."""
         for rows in (self._before, self._now):
@@ -154,92 +180,31 @@ class Resolver:
         self._follower.close()
 
 
-@dataclass(frozen=True)
-class _Resolved:
-    """Changes between the rows before an epoch and after it."""
-
-    before: RowsAt | None
-    now: RowsAt
-
-    def _change(
-        self, row_key: bytes, old: bytes | None, new: bytes | None, shard: int | None = None
-    ) -> Iterator[Change]:
-        """Yield the change of a row; nothing if it is the same."""
-        if old is None and new is None:
-            return
-        rows, rows_before = self.now.rows, None if self.before is None else self.before.rows
-        if old is None or rows_before is None:
-            yield change_of_row(rows, row_key, new, shard)
-        elif new is None or not is_same_row(rows_before, old, rows, new):
-            yield change_of_row(rows, row_key, new, shard, rows_before.value(old))
+def _compared(before: RowsAt | None, now: RowsAt) -> Iterator[TwoRows]:
+    """Yield all rows of two epochs."""
+    with contextlib.ExitStack() as closing:
+        old = iter(()) if before is None else before.all()
+        is_regrouped = before is not None and before.manifest.key_groups != now.manifest.key_groups
+        if is_regrouped and not now.rows.is_local:
+            old = regrouped(old, now.rows, closing)
+        yield from joined(old, now.all())
 
 
-@dataclass(frozen=True)
-class ComparedRows(_Resolved):
-    """Changes between two states that are compared completely."""
+def _changes(
+    pairs: Callable[[], Iterator[TwoRows]], before: RowsAt | None, now: RowsAt
+) -> Iterator[Change]:
+    """Yield the net changes of an epoch.
 
-    def changes(self) -> Iterator[Change]:
-        """Yield the net changes."""
-        if self.now.rows.is_local:
-            yield from self._of_shards()
-            return
-        before = iter(()) if self.before is None else self.before.scan(*_ALL)
-        with contextlib.ExitStack() as closing:
-            if (
-                self.before is not None
-                and self.before.manifest.key_groups != self.now.manifest.key_groups
-            ):
-                before = regrouped(before, self.now.rows, closing)
-            for row_key, old, new in joined(before, self.now.scan(*_ALL)):
-                yield from self._change(row_key, old, new)
-
-    def _of_shards(self) -> Iterator[Change]:
-        """Yield the changes of operator state, by the numbers of the shards."""
-        old = {} if self.before is None else self.before.of_shards()
-        new = self.now.of_shards()
-        for place in sorted(old.keys() | new.keys()):
-            number, subkey = place
-            yield from self._change(subkey, old.get(place), new.get(place), number)
-
-
-@dataclass(frozen=True)
-class TouchedRows(_Resolved):
-    """Changes of the rows that an epoch wrote, cleared, or found expired."""
-
-    repository: Repository
-    due: RocksBackend
-
-    def changes(self) -> Iterator[Change]:
-        """Yield the net changes."""
-        before, epoch = self.before, self.now.manifest.epoch
-        assert before is not None
-        with still_kept(self.repository, epoch, QueryError), self._net() as net:
-            for bounds in net.cleared:
-                net.touch(row_key for row_key, _ in before.scan(*bounds))
-            net.touch(self._expired())
-            for row_key, _ in net.rows:
-                yield from self._change(row_key, before.get(row_key), self.now.get(row_key))
-
-    def _net(self) -> NetChanges:
-        assert self.before is not None
-        operator = self.now.rows.operator.name
-        shards = own_files(self.repository, self.before.manifest, self.now.manifest, operator)
-        refs = [ref for _, refs in shards for ref in refs if not ref.local]
-        return NetChanges(self.repository, refs, self.now.rows.state.name)
-
-    def _expired(self) -> Iterator[bytes]:
-        """Yield the row keys of index entries that became due."""
-        if self.now.rows.state.ttl is not None:
-            end = due_key(self.now.now_us + 1)
-            for entry, _ in self.due.scan(DUE, due_key(MIN_MICROS), end):
-                yield entry[_DEADLINE_BYTES:]
-
-    def written(self) -> Iterator[Row]:
-        """Yield the rows that the epoch wrote."""
-        with self._net() as net:
-            for row_key, row in net.rows:
-                if row is not None:
-                    yield row_key, row
+    Parameters:
+        pairs: yields the rows that may have changed, as `RowsAt.all` returns them.
+    """
+    rows, rows_before = now.rows, None if before is None else before.rows
+    for row_key, old, new in differing(pairs(), rows_before, rows):
+        shard = None
+        if rows.is_local:
+            shard, row_key = int.from_bytes(row_key[:_SHARD_BYTES], "big"), row_key[_SHARD_BYTES:]
+        earlier = None if old is None or rows_before is None else rows_before.value(old)
+        yield change_of_row(rows, row_key, new, shard, earlier)
 
 
 def due_key(deadline_us: int) -> bytes:

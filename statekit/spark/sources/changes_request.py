@@ -14,8 +14,7 @@ from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository
 from statekit.errors import QueryError
 from statekit.names import name_fault
-from statekit.query.changes.change_sources import ShardChanges
-from statekit.query.changes.state_changes import StateChanges
+from statekit.query.changes.state_changes import ShardChanges, StateChanges
 from statekit.query.rows.epochs import EpochReader
 from statekit.query.rows.reader import CheckpointReader
 from statekit.spark.sources.frame import Frame

@@ -11,10 +11,19 @@ import datetime as dt
 import enum
 import json
 import re
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from dataclasses import dataclass, field
+from functools import lru_cache, wraps
 from itertools import count
-from typing import Any, NamedTuple, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
 import httpx
@@ -42,6 +51,7 @@ from statekit.shown import shown, shown_text, type_name
 from statekit.timestamp import duration_to_micros
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _BUSY = frozenset({429, 502, 503, 504})
 _ABSENT = 404
@@ -131,6 +141,7 @@ class Retries:
         self._has_answered = True
 
 
+@dataclass
 class _Exchanges:
     """Builds the requests of each read, and decodes the answers.
 
@@ -138,32 +149,57 @@ class _Exchanges:
         url: of the server, for messages.
         functions: process functions, by the name of their operator.
         retries: the number of times to send a request again.
+        job_files: the types of served epochs, by their checksum.
+        decoders: those of rows, by the checksum of their types, operator and state.
     """
 
-    def __init__(
-        self, url: str, functions: Mapping[str, Process[Any, Any, Any]], retries: Retries
-    ) -> None:
-        self._url = url
-        self._functions = functions
-        self._retries = retries
-        self._job_files: dict[str, JobFile] = {}
-        self._rows: dict[tuple[str, str, str], StateRows] = {}
+    url: str
+    functions: Mapping[str, Process[Any, Any, Any]]
+    retries: Retries
+    job_files: dict[str, JobFile] = field(default_factory=dict)
+    decoders: dict[tuple[str, str, str], StateRows] = field(default_factory=dict)
 
     def jobs(self) -> Exchange[list[dict[str, Any]]]:
+        """Return the jobs that are served.
+
+        Raises:
+            QueryError: the server refuses.
+            StorageError: it cannot be reached.
+        """
         found: list[dict[str, Any]] = (yield from self._sent("GET", "/jobs", {})).json()
         return found
 
     def get(
-        self, job: str, operator: str, state: str, key: Any, epoch: Mapping[str, Any]
+        self, job: str, operator: str, state: str, key: Any, **epoch: Unpack[EpochChoice]
     ) -> Exchange[Answer[Any]]:
-        values, number = yield from self.get_many(job, operator, state, [key], epoch)
+        """Return the value of a state for a key, and the epoch of the value.
+
+        Parameters:
+            epoch: which epoch: see `EpochChoice`.
+
+        Raises:
+            QueryError: there is no such state or epoch, or the server refuses.
+            StateTypeError: it is not a key of the operator.
+            StorageError: the server cannot be reached, or cannot read the state now.
+        """
+        values, number = yield from self.get_many(job, operator, state, [key], **epoch)
         return Answer(values[0], number)
 
     def get_many(
-        self, job: str, operator: str, state: str, keys: Iterable[Any], epoch: Mapping[str, Any]
+        self, job: str, operator: str, state: str, keys: Iterable[Any], **epoch: Unpack[EpochChoice]
     ) -> Exchange[Answer[list[Any]]]:
-        keys, place = listed_keys(keys), _place(job, operator, state)
-        function = self._functions.get(operator)
+        """Return the values of a state for several keys, all after one epoch, and the epoch.
+
+        The parameters and errors are those of `get`.
+        """
+        values = yield from self._values(job, operator, state, listed_keys(keys), _params(epoch))
+        return values
+
+    def _values(
+        self, job: str, operator: str, state: str, keys: list[Any], epoch: Mapping[str, Any]
+    ) -> Exchange[Answer[list[Any]]]:
+        place = _place(job, operator, state)
+        function = self.functions.get(operator)
         if function is None:
             body = b'{"keys":[%b]}' % b",".join(map(_json_key, keys))
             found = (yield from self._sent("POST", f"{place}/query", epoch, body)).json()
@@ -173,33 +209,39 @@ class _Exchanges:
         answer = yield from self._sent("POST", f"{place}/stored", epoch, body)
         stored = msgspec.msgpack.decode(answer.content)
         types = stored["types"]
-        if types not in self._job_files:
+        if types not in self.job_files:
             exactly = {"epoch": stored["epoch"], "manifest": stored["manifest"]}
-            self._job_files[types] = yield from self._types(job, exactly)
-        rows = self._rows.get((types, operator, state))
+            self.job_files[types] = yield from self._types(job, exactly)
+        rows = self.decoders.get((types, operator, state))
         if rows is None:
-            rows = StateRows(self._job_files[types], operator, state, function)
-            self._rows[types, operator, state] = rows
+            rows = StateRows(self.job_files[types], operator, state, function)
+            self.decoders[types, operator, state] = rows
         return Answer(_decoded(rows, stored["rows"]), stored["epoch"])
 
     def get_text(
-        self, job: str, operator: str, state: str, text: str, epoch: Mapping[str, Any]
+        self, job: str, operator: str, state: str, text: str, **epoch: Unpack[EpochChoice]
     ) -> Exchange[Answer[Any]]:
-        answer = yield from self._sent("GET", _place(job, operator, state, text), epoch)
+        """Return the value of a state for a key in text form, as for `statekit get`, and its epoch.
+
+        The value has JSON types. The other parameters and the errors are those of `get`.
+        """
+        place = _place(job, operator, state, text)
+        answer = yield from self._sent("GET", place, _params(epoch))
         found = answer.json()
         return Answer(None if answer.status == _ABSENT else found["value"], found["epoch"])
 
     def page(
         self, job: str, operator: str, state: str, params: Mapping[str, Any]
     ) -> Exchange[tuple[list[tuple[Any, Any]], str | None]]:
+        """Return the keys and values of a page of a scan, and the cursor of the next one."""
         answer = yield from self._sent("GET", _place(job, operator, state), params)
         found = answer.json()
         items, cursor = found["value"]["items"], found["value"]["cursor"]
-        if operator in self._functions and items:
+        if operator in self.functions and items:
             epoch = {"epoch": found["epoch"], "manifest": found["manifest"]}
             rows = yield from self.rows(job, operator, state, epoch)
             keys = [rows.keys.from_json(key) for key, _ in items]
-            values = yield from self.get_many(job, operator, state, keys, epoch)
+            values = yield from self._values(job, operator, state, keys, epoch)
             return list(zip(keys, values.value, strict=True)), cursor
         return [(key, value) for key, value in items], cursor
 
@@ -208,7 +250,7 @@ class _Exchanges:
         job, operator, state = followed.place
         if event.name == "reset":
             followed.rows = None
-        if operator not in self._functions or "key" not in event.data:
+        if operator not in self.functions or "key" not in event.data:
             return event
         if followed.rows is None:
             followed.rows = yield from self.rows(job, operator, state, {})
@@ -224,20 +266,30 @@ class _Exchanges:
     ) -> Exchange[StateRows]:
         """Return the decoder of a state's rows, with the types of its process function."""
         types = yield from self._types(job, epoch)
-        return StateRows(types, operator, state, self._functions[operator])
+        return StateRows(types, operator, state, self.functions[operator])
 
     def _types(self, job: str, epoch: Mapping[str, Any]) -> Exchange[JobFile]:
         sent = yield from self._sent("GET", f"{_place(job)}/types", epoch)
         return JobFile.from_bytes(sent.content, "the types of the server")
 
     def file_url(
-        self, job: str, operator: str, state: str, to: str, params: Mapping[str, Any]
+        self, /, job: str, operator: str, state: str, to: str = "parquet", **epoch: Any
     ) -> Exchange[str]:
-        of_file = {name: of for name, of in params.items() if name == "wide_ints"}
-        of_epoch = {name: of for name, of in params.items() if name not in of_file}
+        """Return the address of a file with all rows of a state after one epoch, for DuckDB, Polars
+        and others that read a file in parts. It stays of this epoch while the job commits others.
+
+        Parameters:
+            to: "parquet", "arrow" or "csv".
+            epoch: as for `get`; also `wide_ints`, "decimal" or "text", for ints of 2^63 or more.
+
+        Raises:
+            QueryError, StorageError: as for `get`.
+        """
+        of_epoch = _params(epoch)
+        of_file = {name: of_epoch.pop(name) for name in ("wide_ints",) if name in of_epoch}
         found = (yield from self._sent("GET", _place(job), of_epoch)).json()
         exactly = {"epoch": found["epoch"], "manifest": found["manifest"]}
-        url = _url(httpx.URL(self._url), f"{_place(job, operator, state)}.{quote(to, safe='')}")
+        url = _url(httpx.URL(self.url), f"{_place(job, operator, state)}.{quote(to, safe='')}")
         return str(url.copy_merge_params({**exactly, **of_file}))
 
     def _sent(
@@ -249,12 +301,12 @@ class _Exchanges:
         for attempt in count():
             answer = yield Call(method, path, params, content)
             if isinstance(answer, httpx.TransportError):
-                if attempt >= self._retries.most:
-                    raise _unreachable(self._url, answer) from answer
+                if attempt >= self.retries.most:
+                    raise _unreachable(self.url, answer) from answer
                 answer = None
             else:
-                self._retries.note_answer()
-                if attempt >= self._retries.most or answer.status not in _BUSY:
+                self.retries.note_answer()
+                if attempt >= self.retries.most or answer.status not in _BUSY:
                     return _checked(answer)
             yield _pause_s(attempt, answer)
         raise AssertionError("the loop ends with an answer or an error")
@@ -378,64 +430,60 @@ def _unreachable(url: object, error: Exception) -> StorageError:
     )
 
 
-class _EventParser:
-    """Assembles events from the lines of a stream."""
+class _Followed:
+    """A stream of events that is connected again when it breaks.
 
-    def __init__(self) -> None:
+    Parameters:
+        place: the names of the job, the operator and the state.
+        key, prefix, rows, after: as for `Client.follow`.
+        retries: the number of reconnections without an event in between.
+
+    Raises:
+        StateTypeError: a key cannot be sent, or `after` is not the id of an event.
+    """
+
+    def __init__(
+        self,
+        place: tuple[str, str, str],
+        key: Any,
+        prefix: Any,
+        rows: bool,
+        after: Any,
+        retries: Retries,
+    ) -> None:
+        if after is not None and not (isinstance(after, str) and _VISIBLE.fullmatch(after)):
+            raise StateTypeError(
+                f"after={shown(after, 100)}: give the id of the last event that was applied "
+                "(WatchEvent.id), or None"
+            )
+        self.place, self.path = place, _place(*place)
+        self.params = _json_params(key=key, prefix=prefix, rows=None if rows else False)
+        self.rows: StateRows | None = None
+        """The decoder of its rows, with the types of the process function; None if not known."""
+        self._after: str | None = after
+        self._retries, self._attempt = retries, 0
         self._fields: dict[str, str] = {}
 
+    def headers(self) -> dict[str, str]:
+        """Return the headers of the next connection."""
+        self._fields = {}
+        last = {} if self._after is None else {"Last-Event-ID": self._after}
+        return {"Accept": "text/event-stream", **last}
+
     def line(self, line: str) -> WatchEvent | None:
-        """Return the event that this line completes; None if it does not complete one."""
+        """Return the event that this line completes, if it is for the consumer; else None."""
         if line:
             name, _, of = line.partition(": ")
             if name:
                 self._fields[name] = of
             return None
         fields, self._fields = self._fields, {}
-        if "event" not in fields:
-            return None
-        return WatchEvent(fields["event"], fields.get("id"), json.loads(fields["data"]))
-
-
-class _Followed:
-    """A stream of events that is connected again when it breaks.
-
-    Parameters:
-        place: the names of the job, the operator and the state.
-        params: of the request.
-        after: the id of the last event that was applied.
-        retries: the number of reconnections without an event in between.
-    """
-
-    def __init__(
-        self,
-        place: tuple[str, str, str],
-        params: Mapping[str, Any],
-        after: str | None,
-        retries: Retries,
-    ) -> None:
-        self.place, self.path, self.params = place, _place(*place), params
-        self.rows: StateRows | None = None
-        """The decoder of its rows, with the types of the process function; None if not known."""
-        self._after, self._retries = after, retries
-        self._attempt = 0
-        self._parser = _EventParser()
-
-    def headers(self) -> dict[str, str]:
-        """Return the headers of the next connection."""
-        self._parser = _EventParser()
-        last = {} if self._after is None else {"Last-Event-ID": self._after}
-        return {"Accept": "text/event-stream", **last}
-
-    def line(self, line: str) -> WatchEvent | None:
-        """Return the event that this line completes, if it is for the consumer; else None."""
-        event = self._parser.line(line)
-        if event is None or event.name == "end":
+        if fields.get("event", "end") == "end":
             return None
         self._attempt = 0
         self._retries.note_answer()
-        self._after = event.id or self._after
-        return event
+        self._after = fields.get("id") or self._after
+        return WatchEvent(fields["event"], fields.get("id"), json.loads(fields["data"]))
 
     def check_answer(self, answer: HttpAnswer) -> None:
         """Check that the server refused a connection only for a time.
@@ -459,26 +507,45 @@ class _Followed:
         return _pause_s(self._attempt, None)
 
 
-def _followed(
-    job: str,
-    operator: str,
-    state: str,
-    key: Any,
-    prefix: Any,
-    rows: bool,
-    after: Any,
-    retries: Retries,
-) -> _Followed:
-    if after is not None and not (isinstance(after, str) and _VISIBLE.fullmatch(after)):
-        raise StateTypeError(
-            f"after={shown(after, 100)}: give the id of the last event that was applied "
-            "(WatchEvent.id), or None"
-        )
-    params = _json_params(key=key, prefix=prefix, rows=None if rows else False)
-    return _Followed((job, operator, state), params, after, retries)
+class _Client:
+    """The part of `Client` and `AsyncClient` that does not depend on how requests are sent."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        functions: Functions = (),
+        timeout: Any = "10 seconds",
+        retries: int | None = None,
+    ) -> None:
+        self._retries = Retries(retries)
+        options = _http_options(url, token, timeout)
+        self._exchanges = _Exchanges(url, functions_by_operator(functions), self._retries)
+        self._open(url, options)
+
+    def _open(self, url: str, options: dict[str, Any]) -> None:
+        """Make the HTTP clients, which connect with the first request.
+
+        Parameters:
+            options: of a client of httpx.
+        """
+        raise NotImplementedError
 
 
-class Client:
+def _blocking(
+    exchange: Callable[Concatenate[_Exchanges, P], Exchange[T]],
+) -> Callable[Concatenate[Client, P], T]:
+    """Return the method of `Client` that sends the requests of a read."""
+
+    @wraps(exchange)
+    def read(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(exchange(self._exchanges, *args, **kwargs))
+
+    return read
+
+
+class Client(_Client):
     """Reads the state that a server serves.
 
     Parameters:
@@ -495,65 +562,20 @@ class Client:
         StateTypeError: an argument is not valid.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        token: str | None = None,
-        functions: Functions = (),
-        timeout: Any = "10 seconds",
-        retries: int | None = None,
-    ) -> None:
-        self._retries = Retries(retries)
-        options = _http_options(url, token, timeout)
-        self._exchanges = _Exchanges(url, functions_by_operator(functions), self._retries)
+    _http: httpx.Client
+    _plain: PlainRequests | None = None
+
+    def _open(self, url: str, options: dict[str, Any]) -> None:
         self._http = httpx.Client(**options)
-        self._plain: PlainRequests | None = None
         if is_plain(url):
             base = self._http.base_url
             self._plain = PlainRequests(base, options["headers"], options["timeout"])
 
-    def jobs(self) -> list[dict[str, Any]]:
-        """Return the jobs that are served.
-
-        Raises:
-            QueryError: the server refuses.
-            StorageError: it cannot be reached.
-        """
-        return self._run(self._exchanges.jobs())
-
-    def get(
-        self, job: str, operator: str, state: str, key: Any, **epoch: Unpack[EpochChoice]
-    ) -> Answer[Any]:
-        """Return the value of a state for a key, and the epoch of the value.
-
-        Parameters:
-            epoch: which epoch: see `EpochChoice`.
-
-        Raises:
-            QueryError: there is no such state or epoch, or the server refuses.
-            StateTypeError: it is not a key of the operator.
-            StorageError: the server cannot be reached, or cannot read the state now.
-        """
-        return self._run(self._exchanges.get(job, operator, state, key, _params(epoch)))
-
-    def get_text(
-        self, job: str, operator: str, state: str, text: str, **epoch: Unpack[EpochChoice]
-    ) -> Answer[Any]:
-        """Return the value of a state for a key in text form, as for `statekit get`, and its epoch.
-
-        The value has JSON types. The other parameters and the errors are those of `get`.
-        """
-        return self._run(self._exchanges.get_text(job, operator, state, text, _params(epoch)))
-
-    def get_many(
-        self, job: str, operator: str, state: str, keys: Iterable[Any], **epoch: Unpack[EpochChoice]
-    ) -> Answer[list[Any]]:
-        """Return the values of a state for several keys, all after one epoch, and the epoch.
-
-        The parameters and errors are those of `get`.
-        """
-        return self._run(self._exchanges.get_many(job, operator, state, keys, _params(epoch)))
+    jobs = _blocking(_Exchanges.jobs)
+    get = _blocking(_Exchanges.get)
+    get_text = _blocking(_Exchanges.get_text)
+    get_many = _blocking(_Exchanges.get_many)
+    file_url = _blocking(_Exchanges.file_url)
 
     def scan(
         self, job: str, operator: str, state: str, start: Any = None, end: Any = None
@@ -578,21 +600,6 @@ class Client:
             if cursor is None:
                 return
             params["cursor"] = cursor
-
-    def file_url(
-        self, job: str, operator: str, state: str, to: str = "parquet", **epoch: Any
-    ) -> str:
-        """Return the address of a file with all rows of a state after one epoch, for DuckDB, Polars
-        and others that read a file in parts. It stays of this epoch while the job commits others.
-
-        Parameters:
-            to: "parquet", "arrow" or "csv".
-            epoch: as for `get`; also `wide_ints`, "decimal" or "text", for ints of 2^63 or more.
-
-        Raises:
-            QueryError, StorageError: as for `get`.
-        """
-        return self._run(self._exchanges.file_url(job, operator, state, to, _params(epoch)))
 
     def follow(
         self,
@@ -621,7 +628,7 @@ class Client:
             StateTypeError: `after` is not the id of an event.
             StorageError: the server cannot be reached again.
         """
-        followed = _followed(job, operator, state, key, prefix, rows, after, self._retries)
+        followed = _Followed((job, operator, state), key, prefix, rows, after, self._retries)
         while True:
             broken: Exception | None = None
             try:
@@ -640,21 +647,20 @@ class Client:
             sleep_s(followed.pause_s(self._http.base_url, broken))
 
     def _run(self, exchange: Exchange[T]) -> T:
-        answer: Any = None
-        try:
-            while True:
+        answer: HttpAnswer | Exception | None = None
+        while True:
+            try:
                 step = exchange.send(answer)
-                if isinstance(step, float):
-                    sleep_s(step)
-                    answer = None
-                    continue
-                try:
-                    answer = self._answered(step)
-                except httpx.TransportError as error:
-                    answer = error
-        except StopIteration as end:
-            result: T = end.value
-            return result
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            if isinstance(step, float):
+                sleep_s(step)
+                continue
+            try:
+                answer = self._answered(step)
+            except httpx.TransportError as error:
+                answer = error
 
     def _answered(self, call: Call) -> HttpAnswer:
         if self._plain is not None:
@@ -679,44 +685,31 @@ class Client:
         self.close()
 
 
-class AsyncClient:
+def _awaited(
+    exchange: Callable[Concatenate[_Exchanges, P], Exchange[T]],
+) -> Callable[Concatenate[AsyncClient, P], Awaitable[T]]:
+    """Return the method of `AsyncClient` that sends the requests of a read."""
+
+    @wraps(exchange)
+    async def read(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._run(exchange(self._exchanges, *args, **kwargs))
+
+    return read
+
+
+class AsyncClient(_Client):
     """The same as `Client`, for an asyncio event loop."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        token: str | None = None,
-        functions: Functions = (),
-        timeout: Any = "10 seconds",
-        retries: int | None = None,
-    ) -> None:
-        self._retries = Retries(retries)
-        options = _http_options(url, token, timeout)
-        self._exchanges = _Exchanges(url, functions_by_operator(functions), self._retries)
+    _http: httpx.AsyncClient
+
+    def _open(self, url: str, options: dict[str, Any]) -> None:
         self._http = httpx.AsyncClient(**options)
 
-    async def jobs(self) -> list[dict[str, Any]]:
-        """Return the jobs that are served. See `Client.jobs`."""
-        return await self._run(self._exchanges.jobs())
-
-    async def get(
-        self, job: str, operator: str, state: str, key: Any, **epoch: Unpack[EpochChoice]
-    ) -> Answer[Any]:
-        """Return the value of a state for a key. See `Client.get`."""
-        return await self._run(self._exchanges.get(job, operator, state, key, _params(epoch)))
-
-    async def get_text(
-        self, job: str, operator: str, state: str, text: str, **epoch: Unpack[EpochChoice]
-    ) -> Answer[Any]:
-        """Return the value of a state for a key in text form. See `Client.get_text`."""
-        return await self._run(self._exchanges.get_text(job, operator, state, text, _params(epoch)))
-
-    async def get_many(
-        self, job: str, operator: str, state: str, keys: Iterable[Any], **epoch: Unpack[EpochChoice]
-    ) -> Answer[list[Any]]:
-        """Return the values of a state for several keys. See `Client.get_many`."""
-        return await self._run(self._exchanges.get_many(job, operator, state, keys, _params(epoch)))
+    jobs = _awaited(_Exchanges.jobs)
+    get = _awaited(_Exchanges.get)
+    get_text = _awaited(_Exchanges.get_text)
+    get_many = _awaited(_Exchanges.get_many)
+    file_url = _awaited(_Exchanges.file_url)
 
     async def scan(
         self, job: str, operator: str, state: str, start: Any = None, end: Any = None
@@ -731,12 +724,6 @@ class AsyncClient:
                 return
             params["cursor"] = cursor
 
-    async def file_url(
-        self, job: str, operator: str, state: str, to: str = "parquet", **epoch: Any
-    ) -> str:
-        """Return the address of a file of one epoch. See `Client.file_url`."""
-        return await self._run(self._exchanges.file_url(job, operator, state, to, _params(epoch)))
-
     async def follow(
         self,
         job: str,
@@ -749,7 +736,7 @@ class AsyncClient:
         after: str | None = None,
     ) -> AsyncIterator[WatchEvent]:
         """Yield the events of a state without end. See `Client.follow`."""
-        followed = _followed(job, operator, state, key, prefix, rows, after, self._retries)
+        followed = _Followed((job, operator, state), key, prefix, rows, after, self._retries)
         while True:
             broken: Exception | None = None
             try:
@@ -768,21 +755,20 @@ class AsyncClient:
             await asyncio.sleep(followed.pause_s(self._http.base_url, broken))
 
     async def _run(self, exchange: Exchange[T]) -> T:
-        answer: Any = None
-        try:
-            while True:
+        answer: HttpAnswer | Exception | None = None
+        while True:
+            try:
                 step = exchange.send(answer)
-                if isinstance(step, float):
-                    await asyncio.sleep(step)
-                    answer = None
-                    continue
-                try:
-                    answer = _answer_of(await self._http.send(_request(self._http, step)))
-                except httpx.TransportError as error:
-                    answer = error
-        except StopIteration as end:
-            result: T = end.value
-            return result
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            if isinstance(step, float):
+                await asyncio.sleep(step)
+                continue
+            try:
+                answer = _answer_of(await self._http.send(_request(self._http, step)))
+            except httpx.TransportError as error:
+                answer = error
 
     async def close(self) -> None:
         """Close the connections."""

@@ -19,10 +19,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from statekit.checkpoint.job_file import OperatorRecord
+from statekit.checkpoint.manifest import EpochManifest
 from statekit.errors import QueryError
 from statekit.query.replica.key_facts import key_facts
 from statekit.query.replica.view import View
-from statekit.query.rows.epoch_facts import EpochFacts
 from statekit.query.tables.top import Measure
 from statekit.server.access import forbidden
 from statekit.server.answers import answer
@@ -42,6 +42,7 @@ from statekit.server.responses import INSIGHT, OF_A_JOB
 from statekit.server.route_table import RouteTable
 from statekit.server.served_job import Wanted, is_of
 from statekit.timestamp import instant
+from statekit.watermark import BEGINNING
 
 routes = RouteTable()
 
@@ -81,7 +82,7 @@ async def epochs(call: RouteCall, asked: _EpochsParameters) -> Response:
 
 
 def epoch_items(
-    may_read: MayRead, view: View, facts: Iterable[EpochFacts], sized: str | None = None
+    may_read: MayRead, view: View, facts: Iterable[EpochManifest], sized: str | None = None
 ) -> list[dict[str, Any]]:
     """Return the facts of epochs that a token may read.
 
@@ -92,7 +93,9 @@ def epoch_items(
     return [_epoch(each, readable, sized) for each in facts]
 
 
-def _epoch(facts: EpochFacts, readable: dict[str, list[str]], sized: str | None) -> dict[str, Any]:
+def _epoch(
+    facts: EpochManifest, readable: dict[str, list[str]], sized: str | None
+) -> dict[str, Any]:
     operators: dict[str, dict[str, Any]] = {}
     for name, states in readable.items():
         of = facts.operators.get(name)
@@ -333,7 +336,7 @@ def _sum(counts: dict[str, int], states: Iterable[str]) -> int:
 
 
 def _time(micros: int | None) -> str | None:
-    return None if micros is None else instant(micros).isoformat()
+    return None if micros is None or micros == BEGINNING else instant(micros).isoformat()
 
 
 def _iso(at: Any) -> str | None:

@@ -46,12 +46,13 @@ from statekit.query.tables.row_parts import Family
 from statekit.query.tables.table import (
     Table,
     columns_of_key,
+    names_of,
     plain_column,
     renamed,
     row_key_columns,
     written_column,
 )
-from statekit.query.tables.value_columns import Offered, TableColumn, whole_values
+from statekit.query.tables.value_columns import TableColumn, whole_values
 
 POSITION = {"epoch", "batch", "offsets", "processing_time_us", "drained"}
 """The fields of a manifest that a savepoint has too. They describe the progress of the job."""
@@ -293,21 +294,23 @@ def savepoint_table(operator: OperatorRecord, family: str, *, wide: bool = False
     """
     state = Family(operator, family)
     own, exact = list(_own(state, wide)), list(_exact())
-    keys = renamed(columns_of_key(state), [column.name for column in (*own, *exact)], "key_")
-    built = [offered.build(offered.name) for offered in (*keys, *own, *exact)]
+    keys = renamed(columns_of_key(state), names_of([*own, *exact]), "key_")
     # The schema of a savepoint has no metadata: `savepoint.json` has the types.
-    return Table(state, [TableColumn(field.remove_metadata(), array) for field, array in built])
+    columns = (
+        column._replace(field=column.field.remove_metadata()) for column in (*keys, *own, *exact)
+    )
+    return Table(state, columns)
 
 
-def _own(family: Family, wide: bool) -> Iterator[Offered]:
+def _own(family: Family, wide: bool) -> Iterator[TableColumn]:
     yield from row_key_columns(family, wide)
     if family.name != TIMERS:
-        yield Offered("value", lambda _: whole_values(family, wide=wide))
+        yield whole_values(family, wide=wide)
     if family.state is not None and family.state.ttl is not None:
         yield written_column(family)
 
 
-def _exact() -> Iterator[Offered]:
+def _exact() -> Iterator[TableColumn]:
     key, subkey, row = EXACT
     yield plain_column(key, pa.binary(), lambda parts: parts.key_bytes)
     yield plain_column(subkey, pa.binary(), lambda parts: parts.subkey_bytes)

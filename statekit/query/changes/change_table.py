@@ -12,7 +12,7 @@ Names give way as in tables of states: to the columns above, then to those of th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -28,10 +28,11 @@ from statekit.query.tables.table import (
     Table,
     distinct_columns,
     expires_column,
+    names_of,
     place_columns,
     plain_column,
 )
-from statekit.query.tables.value_columns import Offered, TableColumn, value_columns
+from statekit.query.tables.value_columns import TableColumn, value_columns
 
 
 class ChangeFacts(NamedTuple):
@@ -85,27 +86,26 @@ class ChangeTable:
     ) -> None:
         assert family.state is not None, "timers and buffered records have no changes"
         places, expires = list(_places(family.state, wide)), expires_column(family)
-        fixed = [Offered(name, _never_built) for name in (*_OF_EPOCH, _OP.name)]
         stored = value_columns(family, wide=wide, allow_pickle=allow_pickle)
-        keys, values = distinct_columns(family, stored, [*fixed, *places, expires])
+        used_names = [*_OF_EPOCH, _OP.name, *names_of([*places, expires])]
+        keys, values = distinct_columns(family, stored, used_names)
 
-        def built(columns: list[Offered]) -> list[TableColumn]:
+        def chosen(columns: Iterable[TableColumn]) -> list[TableColumn]:
             return [
-                offered.build(offered.name)
-                for offered in columns
-                if wanted is None or offered.name.lower() in wanted
+                column
+                for column in columns
+                if wanted is None or column.field.name.lower() in wanted
             ]
 
-        keys_built, places_built = built(keys), built(places)
-        all_built = [*keys_built, *places_built, *built([*values, expires])]
+        of_keys, of_places = chosen(keys), chosen(places)
         self._tables = {
-            "upsert": Table(family, all_built),
-            "delete": Table(family, [*keys_built, *places_built]),
-            "clear": Table(family, keys_built),
+            "upsert": Table(family, [*of_keys, *of_places, *chosen([*values, expires])]),
+            "delete": Table(family, [*of_keys, *of_places]),
+            "clear": Table(family, of_keys),
         }
         about = [pa.field(name, type_) for name, type_ in _OF_EPOCH.items()]
         self.schema = pa.schema([*about, _OP, *self._tables["upsert"].schema])
-        self.key_names = tuple(offered.name for offered in keys)
+        self.key_names = tuple(names_of(keys))
 
     def batch(self, epoch: ChangeFacts, op: str, rows: RowBatch) -> pa.RecordBatch:
         """Return changes of one kind.
@@ -144,7 +144,7 @@ class ChangeTable:
         return pa.record_batch(arrays, schema=self.schema)
 
 
-def _places(state: StateRecord, wide: bool) -> Iterator[Offered]:
+def _places(state: StateRecord, wide: bool) -> Iterator[TableColumn]:
     """Yield the column of map keys, or of positions in the form of the feed: hex text."""
     if state.shape is not RowShape.ELEMENTS:
         yield from place_columns(state, wide=wide)
@@ -154,7 +154,3 @@ def _places(state: StateRecord, wide: bool) -> Iterator[Offered]:
         pa.string(),
         lambda parts: pa.array([key[-POSITION_BYTES:].hex() for key in parts.rows.keys]),
     )
-
-
-def _never_built(name: str) -> TableColumn:
-    raise AssertionError(f"{name} is not stored")

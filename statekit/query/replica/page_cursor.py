@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass
+from typing import Self
 
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.sealed_json import checksum_of
@@ -17,54 +18,41 @@ from statekit.shown import shown
 
 
 @dataclass(frozen=True)
-class PageScan:
-    """A scan that is read in pages.
-
-    Parameters:
-        state: the operator and the state, as `operator.state`.
-        reverse: True for a scan from the last key to the first.
-        first, last: the bytes of the first key, and of the key after the range; None for no bound.
-    """
-
-    state: str
-    reverse: bool
-    first: bytes | None
-    last: bytes | None
-
-    @property
-    def range_sum(self) -> str:
-        """Checksum of the range."""
-        bounds = [None if bound is None else bound.hex() for bound in (self.first, self.last)]
-        return checksum_of(json.dumps(bounds).encode())[:16]
-
-
-@dataclass(frozen=True)
 class PageCursor:
-    """The position at which a scan continues.
+    """A place in a scan that is read in pages.
 
     Parameters:
         epoch_id: the identity of the epoch of all pages.
-        after: the bytes of the last key of the page before.
-        state, reverse, range_sum: of the scan.
+        state: the operator and the state, as `operator.state`.
+        reverse: True for a scan from the last key to the first.
+        range_sum: the checksum of the range.
+        after: the bytes of the last key of the page before; empty for the first page.
     """
 
     epoch_id: EpochId
-    after: bytes
     state: str
     reverse: bool
     range_sum: str
+    after: bytes = b""
 
     @classmethod
-    def of(cls, scan: PageScan, epoch_id: EpochId, after: bytes) -> PageCursor:
-        """Return the cursor after a key of a scan."""
-        return cls(epoch_id, after, scan.state, scan.reverse, scan.range_sum)
+    def at_start(
+        cls, epoch_id: EpochId, state: str, reverse: bool, first: bytes | None, last: bytes | None
+    ) -> Self:
+        """Return the place before the first page of a scan.
 
-    @property
-    def text(self) -> str:
-        """The cursor as text, for users."""
+        Parameters:
+            first, last: the bytes of the first key, and of the key after the range; None for no
+                bound.
+        """
+        bounds = [None if bound is None else bound.hex() for bound in (first, last)]
+        return cls(epoch_id, state, reverse, checksum_of(json.dumps(bounds).encode())[:16])
+
+    def text_after(self, key: bytes) -> str:
+        """Return the cursor after a key of the scan, as text for users."""
         place = {
             "epoch": str(self.epoch_id),
-            "after": self.after.hex(),
+            "after": key.hex(),
             "state": self.state,
             "reverse": self.reverse,
             "range": self.range_sum,
@@ -72,7 +60,7 @@ class PageCursor:
         return base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
 
     @classmethod
-    def of_text(cls, cursor: str) -> PageCursor:
+    def of_text(cls, cursor: str) -> Self:
         """Return the cursor of a text that a user passes.
 
         Raises:
@@ -88,25 +76,36 @@ class PageCursor:
             raise QueryError(
                 f"cursor {shown(cursor, 100)} is not valid: pass the cursor of a page unchanged"
             ) from error
-        return cls(epoch_id, after, *parts)
+        return cls(epoch_id, *parts, after)
 
-    def check(self, scan: PageScan) -> None:
+    def check(self, scan: PageCursor) -> None:
         """Check that the cursor belongs to a scan.
 
         Raises:
-            QueryError: it has another state, direction or range.
+            QueryError: it has another epoch, state, direction or range.
         """
-        advice = "Pass what the page before was asked with, or begin again without a cursor"
+        epoch = self.epoch_id.epoch
+        if epoch != scan.epoch_id.epoch:
+            raise QueryError(
+                f"the cursor is of epoch {epoch}, and this view of epoch {scan.epoch_id.epoch}: "
+                f"read on from a view of epoch {epoch}, with replica.at({epoch}), or begin again"
+            )
+        if self.epoch_id != scan.epoch_id:
+            raise QueryError(
+                f"the cursor is of another epoch {epoch}: the checkpoint was replaced since, such "
+                "as by a backup. Begin again without a cursor"
+            )
         if self.state != scan.state:
-            raise QueryError(
-                f"the cursor is of state {shown(self.state)}, and not of {scan.state!r}. {advice}"
+            fault = f"of state {shown(self.state)}, and not of {scan.state!r}"
+        elif self.reverse != scan.reverse:
+            fault = (
+                f"of a scan with reverse={self.reverse}, and this one has reverse={scan.reverse}"
             )
-        if self.reverse != scan.reverse:
-            raise QueryError(
-                f"the cursor is of a scan with reverse={self.reverse}, and this one has "
-                f"reverse={scan.reverse}. {advice}"
-            )
-        if self.range_sum != scan.range_sum:
-            raise QueryError(
-                "the cursor is of a scan with another start or end than this one. " + advice
-            )
+        elif self.range_sum != scan.range_sum:
+            fault = "of a scan with another start or end than this one"
+        else:
+            return
+        raise QueryError(
+            f"the cursor is {fault}. Pass what the page before was asked with, or begin again "
+            "without a cursor"
+        )

@@ -18,7 +18,7 @@ from statekit.keygroup import GROUP_BYTES, group_of_row, pack_group
 from statekit.number_faults import int_fault
 from statekit.query.replica.hot_rows import HotRows
 from statekit.query.replica.operator_copy import EpochRows
-from statekit.query.replica.page_cursor import PageCursor, PageScan
+from statekit.query.replica.page_cursor import PageCursor
 from statekit.query.replica.replica_arguments import listed_keys
 from statekit.query.rows.state_rows import Row, StateRows, expiry_time_us
 from statekit.shown import shown
@@ -453,10 +453,9 @@ class StateView(Generic[K, V]):
         """
         if limit is not None:
             _check_count("limit", limit, "give a number of keys, at least 0")
-        return (
-            (key, value)
-            for _, key, _, value in islice(self._scanned(start, end, reverse, after), limit)
-        )
+        after_key = None if after is None else self._rows.keys.encode(after)
+        found = self._scanned(start, end, reverse, after_key)
+        return ((key, value) for _, key, _, value in islice(found, limit))
 
     def page(
         self,
@@ -487,100 +486,65 @@ class StateView(Generic[K, V]):
             _check_count("limit", limit, "give a number of keys, at least 1", least=1)
         if rows is not None:
             _check_count("rows", rows, "give a number of rows, from 0, or None")
-        scan = self._scan_of(start, end, reverse)
-        after = None if cursor is None else self._key_of_cursor(cursor, scan)
+        keys, name = self._rows.keys, f"{self._rows.operator.name}.{self._name}"
+        bounds = [None if key is None else keys.encode(key) for key in (start, end)]
+        scan, after = PageCursor.at_start(self._epoch_id, name, reverse, *bounds), None
+        if cursor is not None:
+            place = PageCursor.of_text(cursor)
+            place.check(scan)
+            after = place.after
         items: list[tuple[K, V]] = []
         last, left = b"", rows
-        for encoded, key, count, value in self._scanned(start, end, reverse, None, after, rows):
+        for encoded, key, count, value in self._scanned(start, end, reverse, after, rows):
             is_too_much = left is not None and count > left
             if items and (is_too_much or len(items) == limit):
-                return Page(items, PageCursor.of(scan, self._epoch_id, last).text)
+                return Page(items, scan.text_after(last))
             if is_too_much:
                 raise LargeKeyError(
                     f"state {self._name!r} has more than {rows:,} rows for the key "
-                    f"{shown(key, 500)}: "
-                    "read this key in parts, with key, start, end and limit, and the keys after it "
-                    "with the cursor of this answer",
+                    f"{shown(key, 500)}: read this key in parts, with key, start, end and limit, "
+                    "and the keys after it with the cursor of this answer",
                     key,
-                    PageCursor.of(scan, self._epoch_id, encoded).text,
+                    scan.text_after(encoded),
                 )
             items.append((key, value))
             last, left = encoded, None if left is None else left - count
         return Page(items, None)
-
-    def _scan_of(self, start: K | None, end: K | None, reverse: bool) -> PageScan:
-        keys = self._rows.keys
-        first, last = (None if key is None else keys.encode(key) for key in (start, end))
-        return PageScan(f"{self._rows.operator.name}.{self._name}", reverse, first, last)
-
-    def _key_of_cursor(self, text: str, scan: PageScan) -> bytes:
-        """Check a cursor, and return the bytes of the key after which the page begins."""
-        cursor = PageCursor.of_text(text)
-        epoch = cursor.epoch_id.epoch
-        if epoch != self.epoch:
-            raise QueryError(
-                f"the cursor is of epoch {epoch}, and this view of epoch {self.epoch}: read on "
-                f"from a view of epoch {epoch}, with replica.at({epoch}), or begin again"
-            )
-        if cursor.epoch_id != self._epoch_id:
-            raise QueryError(
-                f"the cursor is of another epoch {epoch}: the checkpoint was replaced since, such "
-                "as by a backup. Begin again without a cursor"
-            )
-        cursor.check(scan)
-        return cursor.after
 
     def _scanned(
         self,
         start: K | None,
         end: K | None,
         reverse: bool,
-        after: K | None,
-        after_key: bytes | None = None,
+        after: bytes | None,
         most: int | None = None,
     ) -> Iterator[tuple[bytes, K, int, V]]:
         """Yield the bytes of each key in a range, the key, the number of its rows, and its value.
-        At most `most + 1` rows of a key are read.
+
+        Parameters:
+            after: the bytes of the key after which the scan continues.
+            most: at most one row more than this is read of each key.
         """
         rows = self._rows
         first = b"" if start is None else rows.keys.encode(start)
         last = None if end is None else rows.keys.encode(end)
-        if after is not None:
-            after_key = rows.keys.encode(after)
-        scans = [
-            self._of_group(pack_group(group), first, last, after_key, most, reverse=reverse)
-            for group in range(self._groups[0], self._groups[1] + 1)
-        ]
+
+        def of_group(number: int) -> Iterator[tuple[bytes, list[Row]]]:
+            """Yield the bytes of each key of a key group, with its rows in order."""
+            group = pack_group(number)
+            begin, stop = group + first, prefix_end(group) if last is None else group + last
+            if after is not None and reverse:
+                stop = min(stop, group + after)
+            elif after is not None:
+                begin = max(begin, prefix_end(group + after))
+            stored = self._unexpired(begin, stop, reverse=reverse)
+            for prefix, own in rows.by_key(stored, None if most is None else most + 1):
+                yield prefix[GROUP_BYTES:], own[::-1] if reverse else own
+
+        scans = map(of_group, range(self._groups[0], self._groups[1] + 1))
         for key, own in merge(*scans, key=lambda found: found[0], reverse=reverse):
             prefix = own[0][0][: GROUP_BYTES + len(key)]
             yield key, rows.keys.split(prefix)[0], len(own), rows.whole(own, len(prefix))
-
-    def _of_group(
-        self,
-        group: bytes,
-        first: bytes,
-        last: bytes | None,
-        after: bytes | None,
-        most: int | None,
-        *,
-        reverse: bool,
-    ) -> Iterator[tuple[bytes, list[Row]]]:
-        """Yield the bytes of each key of a key group in a range, with its rows in order.
-
-        Parameters:
-            group: the key group, packed.
-            first, last: the bytes of the first key, and of the key after the range; None for all.
-            after: the bytes of the key after which the scan continues.
-            most: as for `_scanned`.
-        """
-        start, end = group + first, prefix_end(group) if last is None else group + last
-        if after is not None and reverse:
-            end = min(end, group + after)
-        elif after is not None:
-            start = max(start, prefix_end(group + after))
-        stored = self._unexpired(start, end, reverse=reverse)
-        for prefix, own in self._rows.by_key(stored, None if most is None else most + 1):
-            yield prefix[GROUP_BYTES:], own[::-1] if reverse else own
 
     # ----------------------------------------------------------------------------------- helpers
 

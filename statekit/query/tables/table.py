@@ -34,7 +34,7 @@ from statekit.query.tables.columns import TIMESTAMP
 from statekit.query.tables.key_columns import checked_ends, packed_key_column
 from statekit.query.tables.packed_bytes import RowBatch
 from statekit.query.tables.row_parts import Family, Positions, RowParts, Times, instants
-from statekit.query.tables.value_columns import Offered, TableColumn, typed_field, value_columns
+from statekit.query.tables.value_columns import TableColumn, typed_field, value_columns
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 
 
@@ -53,6 +53,8 @@ class Table:
     def __init__(self, family: Family, columns: Iterable[TableColumn]) -> None:
         self.family = family
         self._columns = list(columns)
+        for column in self._columns:
+            column.choose()
         self._positions = Positions()
         self.schema = pa.schema([column.field for column in self._columns])
 
@@ -108,12 +110,15 @@ def table_for_reading(
     Raises:
         QueryError: there is no such column, or its values are pickled and `allow_pickle` is False.
     """
-    before, after = list(row_key_columns(family, wide)), list(_of_stamps(family))
+    before, after = list(row_key_columns(family, wide)), []
+    if family.state is not None and family.state.ttl is not None:
+        after = [written_column(family), expires_column(family)]
     stored = value_columns(family, wide=wide, allow_pickle=allow_pickle)
-    keys, values = distinct_columns(family, stored, [*before, *after])
-    offered = {column.name: column for column in (*keys, *before, *values, *after)}
-    chosen = offered if wanted is None else _checked(family, wanted, [*offered])
-    return Table(family, [offered[name].build(name) for name in chosen])
+    keys, values = distinct_columns(family, stored, names_of([*before, *after]))
+    offered = [*keys, *before, *values, *after]
+    by_name = dict(zip(names_of(offered), offered, strict=True))
+    chosen = by_name if wanted is None else _checked(family, wanted, [*by_name])
+    return Table(family, [by_name[name] for name in chosen])
 
 
 def _checked(family: Family, wanted: Sequence[str], names: Sequence[str]) -> Sequence[str]:
@@ -128,22 +133,31 @@ def _checked(family: Family, wanted: Sequence[str], names: Sequence[str]) -> Seq
     return wanted
 
 
+def names_of(columns: Iterable[TableColumn]) -> list[str]:
+    """Return the names of columns."""
+    return [column.field.name for column in columns]
+
+
 def distinct_columns(
-    family: Family, values: Iterable[Offered], others: Iterable[Offered]
-) -> tuple[list[Offered], list[Offered]]:
-    """Return the columns of the key and of the value, with names unique among all columns."""
-    used = [offered.name for offered in others]
-    values = renamed(values, used, "value_")
-    return renamed(
-        columns_of_key(family), [*used, *(value.name for value in values)], "key_"
-    ), values
+    family: Family, values: Iterable[TableColumn], used_names: Sequence[str]
+) -> tuple[list[TableColumn], list[TableColumn]]:
+    """Return the columns of the key and of the value, with names unique among all columns.
+
+    Parameters:
+        used_names: the names of the other columns.
+    """
+    values = renamed(values, used_names, "value_")
+    return renamed(columns_of_key(family), [*used_names, *names_of(values)], "key_"), values
 
 
-def renamed(columns: Iterable[Offered], used_names: Sequence[str], prefix: str) -> list[Offered]:
+def renamed(
+    columns: Iterable[TableColumn], used_names: Sequence[str], prefix: str
+) -> list[TableColumn]:
     """Return columns with unique names: a prefix is added to names that are used already."""
-    offered = list(columns)
-    names = column_names([column.name for column in offered], used_names, prefix)
-    return [column._replace(name=name) for column, name in zip(offered, names, strict=True)]
+    columns = list(columns)
+    names = column_names(names_of(columns), used_names, prefix)
+    pairs = zip(columns, names, strict=True)
+    return [column._replace(field=column.field.with_name(name)) for column, name in pairs]
 
 
 def column_names(wanted: Sequence[str], used_names: Sequence[str], prefix: str) -> list[str]:
@@ -162,48 +176,41 @@ def column_names(wanted: Sequence[str], used_names: Sequence[str], prefix: str) 
     return names
 
 
-def columns_of_key(family: Family) -> Iterator[Offered]:
+def columns_of_key(family: Family) -> Iterator[TableColumn]:
     """Yield the columns of the key; of operator state, the shard."""
     if family.is_local:
         yield plain_column("shard", pa.int32(), lambda parts: parts.shards)
         return
-    for number, field in enumerate(family.operator.key):
-        yield Offered(field.name, partial(_key_column, family, number))
+    for number, (part, column) in enumerate(
+        zip(family.operator.key, family.key.columns, strict=True)
+    ):
+        field = typed_field(part.name, column, Schema.from_json(part.type))
+        yield TableColumn(field, partial(_key_field, number))
 
 
-def _key_column(family: Family, number: int, name: str) -> TableColumn:
-    schema = Schema.from_json(family.operator.key[number].type)
-    field = typed_field(name, family.key.columns[number], schema)
-    return TableColumn(field, lambda parts: parts.key_fields[number])
+def _key_field(number: int, parts: RowParts) -> pa.Array:
+    return parts.key_fields[number]
 
 
-def plain_column(name: str, type_: pa.DataType, array: Callable[[RowParts], pa.Array]) -> Offered:
+def plain_column(
+    name: str, type_: pa.DataType, array: Callable[[RowParts], pa.Array]
+) -> TableColumn:
     """Return a column without metadata."""
-    return Offered(name, lambda final: TableColumn(pa.field(final, type_), array))
+    return TableColumn(pa.field(name, type_), array)
 
 
-def timer_columns() -> Iterator[Offered]:
-    """Yield the columns of timers."""
-    yield plain_column("timer", pa.string(), lambda parts: parts.timer_names)
-    yield plain_column("clock", pa.string(), lambda parts: parts.timer_clocks)
-
-
-def row_key_columns(family: Family, wide: bool) -> Iterator[Offered]:
+def row_key_columns(family: Family, wide: bool) -> Iterator[TableColumn]:
     """Yield the columns of the other parts of the row key: timers, times, map keys or positions."""
     if family.name == TIMERS:
-        yield from timer_columns()
+        yield plain_column("timer", pa.string(), lambda parts: parts.timer_names)
+        yield plain_column("clock", pa.string(), lambda parts: parts.timer_clocks)
     if family.name in (TIMERS, WAITING):
-        yield time_column()
+        yield plain_column("at", TIMESTAMP, lambda parts: parts.times)
     if family.state is not None:
         yield from place_columns(family.state, wide=wide)
 
 
-def time_column() -> Offered:
-    """Return the column of the times of timers and buffered records."""
-    return plain_column("at", TIMESTAMP, lambda parts: parts.times)
-
-
-def place_columns(state: StateRecord, *, wide: bool) -> Iterator[Offered]:
+def place_columns(state: StateRecord, *, wide: bool) -> Iterator[TableColumn]:
     """Yield the column of map keys, or of the positions of list elements."""
     if state.shape is RowShape.ELEMENTS:
         yield plain_column("position", pa.int64(), lambda parts: parts.positions)
@@ -217,10 +224,10 @@ def place_columns(state: StateRecord, *, wide: bool) -> Iterator[Offered]:
         checked_ends(parts.packed, ends)
         return keys
 
-    yield Offered("map_key", lambda name: TableColumn(typed_field(name, column, schema), array))
+    yield TableColumn(typed_field("map_key", column, schema), array)
 
 
-def written_column(family: Family) -> Offered:
+def written_column(family: Family) -> TableColumn:
     """Return the column of write times, moved by downtime that does not count; null for rows that
     do not expire.
     """
@@ -230,7 +237,7 @@ def written_column(family: Family) -> Offered:
     )
 
 
-def expires_column(family: Family) -> Offered:
+def expires_column(family: Family) -> TableColumn:
     """Return the column of deadlines; null for rows that do not expire."""
     ttl = None if family.state is None else family.state.ttl
     duration = 0
@@ -243,12 +250,6 @@ def expires_column(family: Family) -> Offered:
         return instants(_later(parts.written, duration))
 
     return plain_column("expires", TIMESTAMP, array)
-
-
-def _of_stamps(family: Family) -> Iterator[Offered]:
-    if family.state is not None and family.state.ttl is not None:
-        yield written_column(family)
-        yield expires_column(family)
 
 
 def _later(written: Times, duration: int) -> Times:

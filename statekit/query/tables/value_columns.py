@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import NamedTuple
 
 import msgspec
@@ -20,27 +20,17 @@ from statekit.state.row_versions import marked, row_decoder, value_schema
 
 
 class TableColumn(NamedTuple):
-    """A column of a table.
+    """A column that a table can have.
 
     Parameters:
         field: its name, type and metadata.
         array: returns its values.
+        choose: is called for each table that has the column, before its values are read.
     """
 
     field: pa.Field
     array: Callable[[RowParts], pa.Array]
-
-
-class Offered(NamedTuple):
-    """A column that a table can build.
-
-    Parameters:
-        name: its name, unless another column has it.
-        build: returns the column, given its final name.
-    """
-
-    name: str
-    build: Callable[[str], TableColumn]
+    choose: Callable[[], object] = lambda: None
 
 
 def typed_field(name: str, column: Column | KeyColumn, schema: Schema) -> pa.Field:
@@ -48,26 +38,25 @@ def typed_field(name: str, column: Column | KeyColumn, schema: Schema) -> pa.Fie
     return marked_field(name, column.type, column.mark, {"statekit.type": str(schema)})
 
 
-def value_columns(family: Family, *, wide: bool, allow_pickle: bool) -> Iterator[Offered]:
+def value_columns(family: Family, *, wide: bool, allow_pickle: bool) -> Iterator[TableColumn]:
     """Yield the columns of the values of a state, or of buffered records.
 
     Parameters:
         wide: give ints 20 digits.
-        allow_pickle: unpickle values; if False, building a pickled column raises QueryError.
+        allow_pickle: unpickle values; if False, choosing a pickled column raises QueryError.
     """
     if family.name == TIMERS:
         return
     schema, codec = _stored_type(family)
     if codec == PickleCodec.name:
-        yield Offered("value", lambda name: _pickled(name, schema, allow_pickle))
+        yield _pickled(schema, allow_pickle)
     elif schema.kind == "struct" and schema.fields:
-        fields = _Fields(family, schema, wide)
-        yield from (Offered(name, fields.builder(name)) for name in fields.columns)
+        yield from _Fields(family, schema, wide)
     else:
-        yield Offered("value", lambda _: whole_values(family, wide=wide))
+        yield whole_values(family, wide=wide)
     state = family.state
     if state is not None and state.past_generations:
-        yield Offered("earlier", lambda name: _earlier(name, state, allow_pickle))
+        yield _earlier(state, allow_pickle)
 
 
 def whole_values(family: Family, *, wide: bool) -> TableColumn:
@@ -109,62 +98,60 @@ class _Fields:
     def __init__(self, family: Family, schema: Schema, wide: bool) -> None:
         self._family = family
         self._schema = schema
-        self._schemas = {field.name: field.schema for field in schema.fields}
         outer = {schema.name: schema}
-        self.columns = {
-            name: value_column(part, wide=wide, outer=outer) for name, part in self._schemas.items()
+        self._columns = {
+            field.name: value_column(field.schema, wide=wide, outer=outer)
+            for field in schema.fields
         }
         self._wanted: list[str] = []
         self._last: tuple[RowParts, dict[str, pa.Array]] | None = None
 
-    def builder(self, field: str) -> Callable[[str], TableColumn]:
-        """Return the function that builds the column of a field."""
-
-        def build(name: str) -> TableColumn:
-            self._wanted.append(field)
-            stored = typed_field(name, self.columns[field], self._schemas[field])
-            return TableColumn(stored, lambda parts: self._arrays(parts)[field])
-
-        return build
+    def __iter__(self) -> Iterator[TableColumn]:
+        """Yield the column of each field."""
+        for part in self._schema.fields:
+            name = part.name
+            field = typed_field(name, self._columns[name], part.schema)
+            yield TableColumn(field, partial(self._array, name), partial(self._wanted.append, name))
 
     @cached_property
     def _struct(self) -> tuple[Struct, Decoder]:
-        struct = Struct({name: self.columns[name] for name in self._wanted})
+        struct = Struct({name: self._columns[name] for name in self._wanted})
         return struct, Decoder(struct.wire, self._schema.brief)
 
-    def _arrays(self, parts: RowParts) -> dict[str, pa.Array]:
-        """Return the wanted fields of a batch. They are decoded together, once per batch."""
+    def _array(self, name: str, parts: RowParts) -> pa.Array:
+        """Return a field of a batch. The wanted fields are decoded together, once per batch."""
         if self._last is None or self._last[0] is not parts:
             struct, decode = self._struct
             arrays = struct.arrays(decode(_encoded(self._family, parts)))
             self._last = parts, dict(zip(self._wanted, arrays, strict=True))
-        return self._last[1]
+        return self._last[1][name]
 
 
-def _pickled(name: str, schema: Schema, allow_pickle: bool) -> TableColumn:
+def _pickled(schema: Schema, allow_pickle: bool) -> TableColumn:
     """Return the column of pickled values, as the text that `repr` returns."""
-    decode = generic_decoder(schema, PickleCodec.name, allow_pickle)
+    decoder = cache(lambda: generic_decoder(schema, PickleCodec.name, allow_pickle))
 
     def array(parts: RowParts) -> pa.Array:
-        values, earlier = parts.by_generation
+        decode, (values, earlier) = decoder(), parts.by_generation
         shown = (None if place in earlier else decode(value) for place, value in enumerate(values))
         return pa.array(list(shown), pa.string())
 
-    field = pa.field(name, pa.string(), metadata={"statekit.type": str(schema)})
-    return TableColumn(field, array)
+    field = pa.field("value", pa.string(), metadata={"statekit.type": str(schema)})
+    return TableColumn(field, array, decoder)
 
 
-def _earlier(name: str, state: StateRecord, allow_pickle: bool) -> TableColumn:
+def _earlier(state: StateRecord, allow_pickle: bool) -> TableColumn:
     """Return the column of values of earlier generations, as JSON text."""
-    decode = row_decoder(state, allow_pickle)
+    decoder = cache(lambda: row_decoder(state, allow_pickle))
     past = (value_schema(old) for rows in state.past_generations.values() for old in rows)
 
     def array(parts: RowParts) -> pa.Array:
-        texts: list[str | None] = [None] * len(parts.rows.keys)
+        decode, texts = decoder(), list[str | None]([None] * len(parts.rows.keys))
         for place, (generation, value) in parts.by_generation[1].items():
             shown = decode(marked(generation) + value)
             texts[place] = msgspec.json.encode(shown).decode()
         return pa.array(texts, pa.string())
 
     types = "; ".join(dict.fromkeys(map(str, past)))
-    return TableColumn(marked_field(name, pa.string(), "all", {"statekit.type": types}), array)
+    field = marked_field("earlier", pa.string(), "all", {"statekit.type": types})
+    return TableColumn(field, array, decoder)

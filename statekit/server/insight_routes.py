@@ -49,6 +49,9 @@ routes = RouteTable()
 MayRead = Callable[[str, str], bool]
 """Returns whether a state of an operator, or all of an operator, may be read."""
 
+_ROWS_OF_KEY = 1_000
+"""Limit of the rows of each state of a key, and of its timers."""
+
 EPOCHS_MAX = 500
 """Limit of the epochs of one answer."""
 
@@ -240,24 +243,10 @@ async def states_of_key(call: RouteCall, view: View, operator: str, data: Any) -
     record = view.record(operator)
     readable = set(_readable_of(call, view, operator))
     keyed = [s.name for s in record.states if not s.is_local and s.name in readable]
-    found = await call.served.admission.read(key_facts, view, operator, data, keyed)
-    sees_timers = found.timers is not None and call.may_read(operator)
-    return {
-        "key": found.key,
-        "key_group": found.key_group,
-        "shard": found.shard,
-        "states": {
-            name: {"value": each.value, "is_cut": each.is_cut, "expires": _iso(each.expires)}
-            for name, each in found.states.items()
-        },
-        "timers": [
-            {"at": _iso(timer.at), "name": timer.name, "clock": timer.clock}
-            for timer in found.timers or ()
-        ]
-        if sees_timers
-        else None,
-        "timers_cut": sees_timers and found.timers_cut,
-    }
+    sees_timers = call.may_read(operator)
+    return await call.served.admission.read(
+        key_facts, view, operator, data, keyed, _ROWS_OF_KEY, timers=sees_timers
+    )
 
 
 class _HistoryParameters(BaseModel, extra="forbid"):
@@ -337,7 +326,3 @@ def _sum(counts: dict[str, int], states: Iterable[str]) -> int:
 
 def _time(micros: int | None) -> str | None:
     return None if micros is None or micros == BEGINNING else instant(micros).isoformat()
-
-
-def _iso(at: Any) -> str | None:
-    return None if at is None else at.isoformat()

@@ -68,6 +68,11 @@ class ShardChanges:
     groups: Groups | None = None
 
     @property
+    def epoch(self) -> int:
+        """The number of the epoch."""
+        return self.facts.epoch
+
+    @property
     def mutations(self) -> int:
         """Number of mutations to read from change files."""
         return sum(ref.rows for ref in self.files)
@@ -125,41 +130,36 @@ class StateChanges:
         self._planned: dict[EpochId, EpochManifest] = {}
         """The manifests of the last compared epoch, and of the one before."""
 
-    def table(self, manifest: EpochManifest) -> ChangeTable:
-        """Return the table of changes in an epoch.
+    def table(self, changed: EpochManifest | ShardChanges) -> ChangeTable:
+        """Return the table of changes in an epoch, or of a piece of them.
 
         Raises:
             QueryError: there is no such operator or state; or its values are pickled.
         """
-        return self._table(manifest.job_file, manifest.epoch)
-
-    def _table(self, job_file: FileRef, epoch: int) -> ChangeTable:
-        if job_file.checksum not in self._tables:
-            rows = self._rows(job_file, epoch)
-            self._tables[job_file.checksum] = ChangeTable(
-                Family(rows.operator, self._state),
+        types = changed.job_file.checksum
+        if types not in self._tables:
+            self._tables[types] = ChangeTable(
+                Family(self.rows(changed).operator, self._state),
                 wanted=self._wanted,
                 wide=self._wide,
                 allow_pickle=self._allow_pickle,
             )
-        return self._tables[job_file.checksum]
+        return self._tables[types]
 
-    def rows(self, manifest: EpochManifest) -> StateRows:
-        """Return the decoder of the state's rows in an epoch.
+    def rows(self, changed: EpochManifest | ShardChanges) -> StateRows:
+        """Return the decoder of the state's rows in an epoch, or in a piece of its changes.
 
         Raises:
             QueryError: there is no such operator or state; or its values are pickled.
             StateSchemaError: the function declares a type that would misread stored rows.
         """
-        return self._rows(manifest.job_file, manifest.epoch)
-
-    def _rows(self, job_file: FileRef, epoch: int) -> StateRows:
-        if job_file.checksum not in self._rows_by_file:
-            job = self.epochs.job_file_at(job_file, epoch)
-            self._rows_by_file[job_file.checksum] = StateRows(
+        types = changed.job_file.checksum
+        if types not in self._rows_by_file:
+            job = self.epochs.job_file(changed)
+            self._rows_by_file[types] = StateRows(
                 job, self._operator, self._state, self._function, allow_pickle=self._allow_pickle
             )
-        return self._rows_by_file[job_file.checksum]
+        return self._rows_by_file[types]
 
     # --------------------------------------------------------------------------------- planning
 
@@ -247,8 +247,8 @@ class StateChanges:
             QueryError: the epoch was collected meanwhile; or an int needs `wide_ints`.
             CorruptCheckpointError: a file is missing or altered.
         """
-        with self._located(piece.facts.epoch):
-            table = self._table(piece.job_file, piece.facts.epoch)
+        with self._located(piece.epoch):
+            table = self.table(piece)
             for stored in self._stored(piece):
                 if stored.cleared is None:
                     yield table.clear_all(piece.facts)
@@ -279,7 +279,7 @@ class StateChanges:
                         yield change_of_row(rows, row_key, row, stored.shard)
 
     def _stored(self, piece: ShardChanges) -> Iterator[StoredChanges]:
-        rows = self._rows(piece.job_file, piece.facts.epoch)
+        rows = self.rows(piece)
         if piece.files:
             shard, cut = (piece.shard, GROUP_BYTES) if rows.is_local else (None, 0)
             with NetChanges(self._repository, piece.files, self._state) as net:

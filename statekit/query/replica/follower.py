@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from statekit.backend.rocksdb_options import RocksOptions
@@ -161,8 +161,7 @@ class Follower:
         self._remove_others(job, {record.name for record in records})
         copies: dict[str, OperatorCopy] = {}
         for record in records:
-            homes = sorted(self._home(job, record.name).glob("*/copy.json"))
-            for home in (path.parent for path in homes):
+            for home in sorted(self._home(job, record.name).glob("*")):
                 copy = None
                 if record.name not in copies:
                     copy = OperatorCopy.reopen(record, groups, home, self._options)
@@ -170,9 +169,6 @@ class Follower:
                     shutil.rmtree(home, ignore_errors=True)
                 else:
                     copies[record.name] = copy
-            for path in self._home(job, record.name).glob("*"):
-                if record.name not in copies or path != copies[record.name].home:
-                    shutil.rmtree(path, ignore_errors=True)
         if len(copies) == len(records):
             return copies
         for copy in copies.values():
@@ -268,8 +264,15 @@ class Follower:
             is_there = position.epoch == last.epoch or position.manifest == applied
             if not is_there or position.applying not in (None, applied):
                 return False
-        if any(_has_other_operator_state(copy, last, after) for copy in self._copies.values()):
-            return False
+        for copy in self._copies.values():
+            # A copy of a part of the key groups does not follow all shards of the epoch before.
+            is_part = copy.groups != (0, after.key_groups - 1)
+            if (
+                is_part
+                and copy.has_operator_state
+                and have_other_shards(last, after, copy.operator)
+            ):
+                return False
         records = self._records(self.reader.job_file(after))
         states = {record.name: record.holds for record in records}
         return states == {name: copy.states for name, copy in self._copies.items()}
@@ -292,8 +295,17 @@ class Follower:
         keep = keep or {}
         copies: dict[str, OperatorCopy] = {}
         try:
-            with self._kept(manifest.epoch):
-                self._restore_into(copies, manifest, keep)
+            with contextlib.ExitStack() as holding:
+                with contextlib.suppress(StorageError):  # the checkpoint is not writable
+                    holding.enter_context(held(self.reader.repository, manifest.epoch))
+                job = self.reader.job_file(manifest)
+                groups = self.groups(job)
+                for record in self._records(job):
+                    if record.name not in keep:
+                        home = self._home(job, record.name) / unique_id()
+                        copies[record.name] = OperatorCopy.restore(
+                            self.reader.repository, manifest, record, groups, home, self._options
+                        )
         except BaseException:
             for copy in copies.values():
                 copy.remove()
@@ -302,34 +314,6 @@ class Follower:
             self.is_rebuilding = False
         self._replaced += (copy for name, copy in self._copies.items() if name not in keep)
         self._copies, self.manifest = {**keep, **copies}, manifest
-
-    def _restore_into(
-        self,
-        copies: dict[str, OperatorCopy],
-        manifest: EpochManifest,
-        keep: Mapping[str, OperatorCopy],
-    ) -> None:
-        job = self.reader.job_file(manifest)
-        groups = self.groups(job)
-        for record in self._records(job):
-            if record.name in keep:
-                continue
-            copies[record.name] = OperatorCopy.restore(
-                self.reader.repository,
-                manifest,
-                record,
-                groups,
-                self._home(job, record.name) / unique_id(),
-                self._options,
-            )
-
-    @contextlib.contextmanager
-    def _kept(self, epoch: int) -> Iterator[None]:
-        """Keep an epoch from being collected, if the checkpoint is writable."""
-        with contextlib.ExitStack() as keeping:
-            with contextlib.suppress(StorageError):
-                keeping.enter_context(held(self.reader.repository, epoch))
-            yield
 
     @property
     def damaged(self) -> list[str]:
@@ -376,15 +360,3 @@ class Follower:
                 copy.close()
         self._replaced, self._copies = [], {}
         self.lock.release()
-
-
-def _has_other_operator_state(
-    copy: OperatorCopy, before: EpochManifest, after: EpochManifest
-) -> bool:
-    """Return whether the operator state of a copy belongs to other shards in the next epoch.
-
-    A copy of all key groups gets it from the change files of the epoch. A copy of a part of them
-    does not: it does not follow all shards of the epoch before.
-    """
-    is_part = copy.groups != (0, after.key_groups - 1)
-    return is_part and copy.has_operator_state and have_other_shards(before, after, copy.operator)

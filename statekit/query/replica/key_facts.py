@@ -2,61 +2,26 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from statekit.keygroup import group_of_row
 from statekit.query.replica.view import View
-from statekit.query.rows.operator_keys import OperatorKeys
-from statekit.state.timers import Timer
-
-
-class StateOfKey(NamedTuple):
-    """The value of one state for a key.
-
-    Parameters:
-        value: a value, a list or a map; None if it is absent.
-        expires: time at which its next row expires; None if no row expires.
-        is_cut: True if the state has more rows than the value shows.
-    """
-
-    value: Any
-    expires: dt.datetime | None
-    is_cut: bool
-
-
-class KeyFacts(NamedTuple):
-    """The states and timers of an operator for a key.
-
-    Parameters:
-        key: in the form of answers.
-        key_group: its number.
-        shard: the number of the shard that has the key group.
-        states: by name.
-        timers: those that are pending; None if the operator has no timers.
-        timers_cut: True if there are more timers than `timers`.
-    """
-
-    key: Any
-    key_group: int
-    shard: int
-    states: dict[str, StateOfKey]
-    timers: list[Timer] | None
-    timers_cut: bool
+from statekit.query.rows.state_rows import OperatorKeys
 
 
 def key_facts(
-    view: View, operator: str, data: Any, states: Iterable[str], *, rows: int = 1_000
-) -> KeyFacts:
-    """Return the states and timers of an operator for a key after an epoch.
+    view: View, operator: str, data: Any, states: Iterable[str], rows: int, *, timers: bool
+) -> dict[str, Any]:
+    """Return the states and timers of an operator for a key after an epoch, as JSON-able data.
 
     Parameters:
         view: of a replica without process functions.
         data: the key, as JSON.
         states: the names of the keyed states that are read.
         rows: limit of the rows of each state, and of the timers: the first ones are returned.
+        timers: return the timers too, if the operator has some.
 
     Raises:
         QueryError: there is no such operator or state.
@@ -72,15 +37,20 @@ def key_facts(
     for name in states:
         state = view.state(operator, name)
         value, is_cut = state.get_first(key, rows)
-        found[name] = StateOfKey(value, state.next_expiry(key), is_cut)
-    pending = islice(view.timers(operator, key), rows + 1) if record.timers else ()
-    timers = [timer for _, timer in pending]
-    shard = next(number for number, own in enumerate(shards) if own.overlaps(group, group))
-    return KeyFacts(
-        key=keys.split(prefix)[0],
-        key_group=group,
-        shard=shard,
-        states=found,
-        timers=timers[:rows] if record.timers else None,
-        timers_cut=len(timers) > rows,
-    )
+        expires = state.next_expiry(key)
+        iso = None if expires is None else expires.isoformat()
+        found[name] = {"value": value, "is_cut": is_cut, "expires": iso}
+    has_timers = timers and record.timers
+    pending = list(islice(view.timers(operator, key), rows + 1)) if has_timers else []
+    shown = [
+        {"at": timer.at.isoformat(), "name": timer.name, "clock": timer.clock}
+        for _, timer in pending[:rows]
+    ]
+    return {
+        "key": keys.split(prefix)[0],
+        "key_group": group,
+        "shard": next(n for n, own in enumerate(shards) if own.overlaps(group, group)),
+        "states": found,
+        "timers": shown if has_timers else None,
+        "timers_cut": len(pending) > rows,
+    }

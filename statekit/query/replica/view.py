@@ -19,8 +19,7 @@ from statekit.functions.process import Process
 from statekit.keygroup import GROUP_BYTES, pack_group
 from statekit.query.replica.operator_copy import EpochRows
 from statekit.query.replica.state_view import StateView
-from statekit.query.rows.operator_keys import OperatorKeys
-from statekit.query.rows.state_rows import StateRows, record_of_operator
+from statekit.query.rows.state_rows import OperatorKeys, StateRows, record_of_operator
 from statekit.state.timers import Timer, timer_of_row
 from statekit.timestamp import instant
 from statekit.watermark import BEGINNING

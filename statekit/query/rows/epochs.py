@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.job_file import JobFile
@@ -32,6 +32,15 @@ RESYNCHRONISE = (
 
 class ReplacedError(QueryError):
     """The checkpoint does not continue the epoch that was read from it before."""
+
+
+class OfEpoch(Protocol):
+    """A manifest, or a part of the changes of its epoch."""
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def job_file(self) -> FileRef: ...
 
 
 class EpochReader:
@@ -170,14 +179,23 @@ class EpochReader:
                 gone = middle
         return kept
 
-    def job_file(self, manifest: EpochManifest) -> JobFile:
+    def job_file(self, epoch: OfEpoch) -> JobFile:
         """Return the job file in force in an epoch.
 
         Raises:
             QueryError: the epoch was collected, and the file with it.
             CorruptCheckpointError: it is missing or altered.
         """
-        return self.job_file_at(manifest.job_file, manifest.epoch)
+        ref = epoch.job_file
+        job = self._job_files.get(ref.checksum)
+        if job is None:
+            with still_kept(self.repository, epoch.epoch, QueryError):
+                data = self.repository.read(ref.path)
+            job = JobFile.from_bytes(data, self.repository.at(ref.path))
+            if checksum_of(data) != ref.checksum:
+                raise replaced(self.repository, epoch.epoch)
+            self._job_files[ref.checksum] = job
+        return job
 
     def has_state(self, manifest: EpochManifest, operator: str, state: str) -> bool:
         """Return whether an operator has a state of that name in an epoch."""
@@ -185,18 +203,6 @@ class EpochReader:
             return False
         record = self.job_file(manifest).operator(operator)
         return record is not None and any(own.name == state for own in record.states)
-
-    def job_file_at(self, ref: FileRef, epoch: int) -> JobFile:
-        """Return the job file of a reference that is in force in an epoch. Raises as `job_file`."""
-        job = self._job_files.get(ref.checksum)
-        if job is None:
-            with still_kept(self.repository, epoch, QueryError):
-                data = self.repository.read(ref.path)
-            job = JobFile.from_bytes(data, self.repository.at(ref.path))
-            if checksum_of(data) != ref.checksum:
-                raise replaced(self.repository, epoch)
-            self._job_files[ref.checksum] = job
-        return job
 
 
 def next_manifest(
@@ -228,7 +234,11 @@ def next_manifest(
         if number >= repository.first_kept():
             raise
         raise _collected(repository, last.epoch) from missing
-    _check_continues(repository, last, after)
+    # One run commits all its epochs on top of each other: a request is needed only for another one.
+    if after.writer != last.writer and not (is_same := is_still_there(repository, last)):
+        # If the epoch was collected since, nothing shows whether it is the same.
+        error = _collected if is_same is None else replaced
+        raise error(repository, last.epoch)
     return after
 
 
@@ -258,27 +268,6 @@ def is_still_there(repository: Repository, last: EpochManifest) -> bool | None:
         if last.epoch >= repository.first_kept():
             raise
         return None
-
-
-def _check_continues(repository: Repository, last: EpochManifest, after: EpochManifest) -> None:
-    """Check that an epoch was committed on top of another one that was read before.
-
-    It was not if the checkpoint was replaced meanwhile, such as by a backup: it then has other
-    epochs of the same numbers. One run commits all its epochs on top of each other, so a request is
-    made only if another run committed the second one. If the first one was collected since, nothing
-    shows whether it is the same.
-
-    Raises:
-        ReplacedError: it was not.
-        QueryError: the first one was collected.
-    """
-    if after.writer == last.writer:
-        return
-    is_same = is_still_there(repository, last)
-    if is_same is None:
-        raise _collected(repository, last.epoch)
-    if not is_same:
-        raise replaced(repository, last.epoch)
 
 
 def _first_manifest(repository: Repository) -> EpochManifest | None:

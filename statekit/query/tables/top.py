@@ -15,7 +15,6 @@ from statekit.checkpoint.job_file import WAITING, OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.own_files import follows_by_files, own_files
 from statekit.checkpoint.retention import still_kept
-from statekit.checkpoint.sealed_json import FileRef
 from statekit.codec.schema_codec import generic_key_decoder
 from statekit.errors import QueryError, StateTypeError
 from statekit.keygroup import group_of_row
@@ -187,14 +186,25 @@ def _sizes(
 def _most_written(
     checkpoint: CheckpointReader, record: OperatorRecord, families: tuple[str, ...], limit: int
 ) -> TopKeys:
-    first = _first_counted(checkpoint)
+    repository, first = checkpoint.repository, None
     writes: Counter[tuple[str, bytes]] = Counter()
     kept = {family: Family(record, family) for family in families}
-    for ref in _files_of_epochs(checkpoint, record.name):
-        with checkpoint.repository.open_verified(ref) as file:
-            for batch in read_keys(file, ref.path):
-                for name, family in kept.items():
-                    writes.update((name, key) for key in _written_keys(family, batch))
+    for before, after in _epochs_with_writes(checkpoint):
+        first = after.epoch if first is None else first
+        if before is not None and not follows_by_files(before, after):
+            continue  # as after a rollback: it counts as an epoch without writes
+        for _, refs in own_files(repository, before, after, record.name):
+            for ref in (ref for ref in refs if not ref.local):
+                with repository.open_verified(ref) as file:
+                    for batch in read_keys(file, ref.path):
+                        for name, family in kept.items():
+                            writes.update((name, key) for key in _written_keys(family, batch))
+    if first is None:
+        raise QueryError(
+            f"the writes of epoch {checkpoint.manifest.epoch} of {repository.url} cannot be "
+            "counted: it is the first kept one, and the epoch before it was collected. Count up to "
+            "a later epoch, or keep more epochs with retention="
+        )
     decode = generic_key_decoder(key_schema(record)) if record.key else None
     keys = [
         TopKey(state, decode(key)[0] if decode else None, writes=count)
@@ -214,52 +224,25 @@ def _written_keys(family: Family, batch: pa.RecordBatch) -> list[bytes]:
     return _keys_of(family, RowBatch(row_keys, [])) if row_keys else []
 
 
-def _history(checkpoint: CheckpointReader) -> list[int]:
-    """Return the kept epochs that were not rolled back, up to the epoch of the reader."""
-    last = checkpoint.manifest
-    return [n for n in checkpoint.epochs if n <= last.epoch and not last.has_abandoned(n)]
-
-
-def _manifest(checkpoint: CheckpointReader, number: int) -> EpochManifest:
-    with still_kept(checkpoint.repository, number, QueryError):
-        return checkpoint.repository.manifest(number)
-
-
-def _first_counted(checkpoint: CheckpointReader) -> int:
-    """Return the first epoch whose writes are known.
-
-    Raises:
-        QueryError: there is no such epoch up to the epoch of the reader.
-    """
-    first, *later = _history(checkpoint)
-    if _manifest(checkpoint, first).previous is None:
-        return first
-    if not later:
-        raise QueryError(
-            f"the writes of epoch {first} of {checkpoint.repository.url} cannot be counted: it is "
-            "the first kept one, and the epoch before it was collected. Count up to a later epoch, "
-            "or keep more epochs with retention="
-        )
-    return later[0]
-
-
-def _files_of_epochs(checkpoint: CheckpointReader, operator: str) -> Iterator[FileRef]:
-    """Yield the change files of keyed state that the kept epochs added.
-
-    If earlier epochs were collected, the files that the first kept one added are unknown. Epochs
-    that change files do not lead to, as after a rollback, count as epochs without writes.
+def _epochs_with_writes(
+    checkpoint: CheckpointReader,
+) -> Iterator[tuple[EpochManifest | None, EpochManifest]]:
+    """Yield the kept epochs that were not rolled back, up to the epoch of the reader, each with the
+    one before; None if it is the first of all. If earlier epochs were collected, the writes of the
+    first kept one are unknown, and it is left out.
 
     Raises:
         CorruptCheckpointError: a manifest between them is missing.
         QueryError: an epoch was collected meanwhile.
     """
-    repository, before = checkpoint.repository, None
-    for number in _history(checkpoint):
-        after = _manifest(checkpoint, number)
-        if before is not None and after.previous not in (None, before.epoch):
-            _manifest(checkpoint, after.previous)  # raises that it is missing
-        is_first = before is None and after.previous is None
-        if is_first or (before is not None and follows_by_files(before, after)):
-            for _, refs in own_files(repository, before, after, operator):
-                yield from (ref for ref in refs if not ref.local)
+    repository, last, before = checkpoint.repository, checkpoint.manifest, None
+    for number in checkpoint.epochs:
+        if number > last.epoch or last.has_abandoned(number):
+            continue
+        with still_kept(repository, number, QueryError):
+            after = repository.manifest(number)
+            if before is not None and after.previous not in (None, before.epoch):
+                repository.manifest(after.previous)  # raises that it is missing
+        if before is not None or after.previous is None:
+            yield before, after
         before = after

@@ -20,8 +20,8 @@ from statekit.job.plan import Operator
 from statekit.query.changes.change import Change
 from statekit.query.changes.feed import EpochChanges, feed
 from statekit.query.replica.replica import Replica
-from statekit.query.rows.operator_keys import hashable
 from statekit.query.rows.reader import CheckpointReader
+from statekit.query.rows.state_rows import hashable
 from statekit.shown import shown
 from statekit.state.base import StateSpec
 from statekit.testing.drivers.driver import EpochContents

@@ -24,7 +24,7 @@ from statekit.codec.schema_codec import (
 )
 from statekit.codec.value_codec import value_codec
 from statekit.errors import StateTypeError
-from statekit.query.rows.operator_keys import hashable
+from statekit.query.rows.state_rows import hashable
 from tests.support.generated_keys import KeyType, key_types
 from tests.support.generated_types import shape, typed_values
 

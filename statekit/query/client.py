@@ -84,6 +84,22 @@ class EpochChoice(TypedDict, total=False):
     wait: float
 
 
+class WatchChoice(TypedDict, total=False):
+    """The events of a watched state to yield; without any of these, all of them.
+
+    Parameters:
+        key, prefix: only this key, or the keys with this prefix: with the types of the operator, or
+            as JSON; None for all keys.
+        rows: begin with all present rows; if False, only changes are sent.
+        after: the id of the last event that was applied; None for a new consumer.
+    """
+
+    key: Any
+    prefix: Any
+    rows: bool
+    after: str | None
+
+
 class WatchEvent(NamedTuple):
     """An event of a watched state.
 
@@ -435,8 +451,8 @@ class _Followed:
 
     Parameters:
         place: the names of the job, the operator and the state.
-        key, prefix, rows, after: as for `Client.follow`.
         retries: the number of reconnections without an event in between.
+        key, prefix, rows, after: see `WatchChoice`.
 
     Raises:
         StateTypeError: a key cannot be sent, or `after` is not the id of an event.
@@ -445,11 +461,12 @@ class _Followed:
     def __init__(
         self,
         place: tuple[str, str, str],
-        key: Any,
-        prefix: Any,
-        rows: bool,
-        after: Any,
         retries: Retries,
+        *,
+        key: Any = None,
+        prefix: Any = None,
+        rows: bool = True,
+        after: str | None = None,
     ) -> None:
         if after is not None and not (isinstance(after, str) and _VISIBLE.fullmatch(after)):
             raise StateTypeError(
@@ -460,7 +477,7 @@ class _Followed:
         self.params = _json_params(key=key, prefix=prefix, rows=None if rows else False)
         self.rows: StateRows | None = None
         """The decoder of its rows, with the types of the process function; None if not known."""
-        self._after: str | None = after
+        self._after = after
         self._retries, self._attempt = retries, 0
         self._fields: dict[str, str] = {}
 
@@ -602,15 +619,7 @@ class Client(_Client):
             params["cursor"] = cursor
 
     def follow(
-        self,
-        job: str,
-        operator: str,
-        state: str,
-        *,
-        key: Any = None,
-        prefix: Any = None,
-        rows: bool = True,
-        after: str | None = None,
+        self, job: str, operator: str, state: str, **choice: Unpack[WatchChoice]
     ) -> Iterator[WatchEvent]:
         """Yield the events of a state, of one key or of the keys with a prefix, without end.
 
@@ -619,16 +628,14 @@ class Client(_Client):
         the client has it; otherwise they have JSON types.
 
         Parameters:
-            key, prefix: with the types of the operator, or as JSON; None for all keys.
-            rows: begin with all present rows; otherwise only changes are sent.
-            after: the id of the last event that was applied; None for a new consumer.
+            choice: which events: see `WatchChoice`.
 
         Raises:
             QueryError: there is no such state, or the server refuses.
             StateTypeError: `after` is not the id of an event.
             StorageError: the server cannot be reached again.
         """
-        followed = _Followed((job, operator, state), key, prefix, rows, after, self._retries)
+        followed = _Followed((job, operator, state), self._retries, **choice)
         while True:
             broken: Exception | None = None
             try:
@@ -725,18 +732,10 @@ class AsyncClient(_Client):
             params["cursor"] = cursor
 
     async def follow(
-        self,
-        job: str,
-        operator: str,
-        state: str,
-        *,
-        key: Any = None,
-        prefix: Any = None,
-        rows: bool = True,
-        after: str | None = None,
+        self, job: str, operator: str, state: str, **choice: Unpack[WatchChoice]
     ) -> AsyncIterator[WatchEvent]:
         """Yield the events of a state without end. See `Client.follow`."""
-        followed = _Followed((job, operator, state), key, prefix, rows, after, self._retries)
+        followed = _Followed((job, operator, state), self._retries, **choice)
         while True:
             broken: Exception | None = None
             try:

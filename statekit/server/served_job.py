@@ -25,7 +25,7 @@ from statekit.errors import QueryError, StatekitError
 from statekit.query.replica.page_cursor import PageCursor
 from statekit.query.replica.replica import Replica
 from statekit.query.replica.view import View
-from statekit.query.rows.epoch_history import EpochHistory
+from statekit.query.rows.epochs import EpochHistory
 from statekit.server.admission import Waiter
 from statekit.server.disk import Disk
 from statekit.server.problems import Problem, bad_request

@@ -45,14 +45,15 @@ from statekit.names import StoredId, StoredName, StoredText
 from statekit.query.tables.row_parts import Family
 from statekit.query.tables.table import (
     Table,
+    TableColumn,
     columns_of_key,
     names_of,
     plain_column,
     renamed,
     row_key_columns,
+    whole_values,
     written_column,
 )
-from statekit.query.tables.value_columns import TableColumn, whole_values
 
 POSITION = {"epoch", "batch", "offsets", "processing_time_us", "drained"}
 """The fields of a manifest that a savepoint has too. They describe the progress of the job."""

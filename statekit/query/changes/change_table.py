@@ -26,13 +26,14 @@ from statekit.query.tables.packed_bytes import RowBatch
 from statekit.query.tables.row_parts import Family
 from statekit.query.tables.table import (
     Table,
+    TableColumn,
     distinct_columns,
     expires_column,
     names_of,
     place_columns,
     plain_column,
+    value_columns,
 )
-from statekit.query.tables.value_columns import TableColumn, value_columns
 
 
 class ChangeFacts(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 from statekit.backend.interface import prefix_end
 from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.job_file import TIMERS, JobFile, OperatorRecord
-from statekit.checkpoint.manifest import Cause, EpochManifest, HeldBack
+from statekit.checkpoint.manifest import Cause, EpochManifest, HeldBack, OperatorEpoch
 from statekit.checkpoint.repository import group_bounds
 from statekit.clock import stopwatch_s
 from statekit.closing import Closing
@@ -179,8 +179,7 @@ class View(Closing):
         Raises:
             QueryError: the replica does not follow it.
         """
-        self._rows_of(operator)
-        epoch = self.manifest.operators[operator]
+        epoch = self._operator_epoch(operator)
         rows, sizes = epoch.rows, epoch.bytes
         return {
             name: (rows.get(name, 0), sizes.get(name, 0)) for name in self.record(operator).holds
@@ -192,8 +191,7 @@ class View(Closing):
         Raises:
             QueryError: the replica does not follow it.
         """
-        self._rows_of(operator)
-        watermark = self.manifest.operators[operator].watermark_us
+        watermark = self._operator_epoch(operator).watermark_us
         return None if watermark is None or watermark == BEGINNING else instant(watermark)
 
     def held_back(self, operator: str) -> HeldBack | None:
@@ -202,8 +200,11 @@ class View(Closing):
         Raises:
             QueryError: the replica does not follow it.
         """
-        self._rows_of(operator)
-        return self.manifest.operators[operator].held_back
+        return self._operator_epoch(operator).held_back
+
+    def _operator_epoch(self, operator: str) -> OperatorEpoch:
+        self._rows_of(operator)  # raises if the replica does not follow it
+        return self.manifest.operators[operator]
 
     def state(self, operator: str, state: str) -> StateView[Any, Any]:
         """Return the view of a keyed state.

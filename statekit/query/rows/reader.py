@@ -16,7 +16,7 @@ from statekit.checkpoint.epoch_id import EpochId
 from statekit.checkpoint.job_file import JobFile, OperatorRecord, StateRecord
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository, group_bounds
-from statekit.checkpoint.restore_plan import RestorePlan, apply_plan, local_rows, restore_plan
+from statekit.checkpoint.restore_plan import apply_plan, local_rows, restore_plan
 from statekit.checkpoint.retention import still_kept
 from statekit.errors import QueryError
 from statekit.keygroup import group_of_row, pack_group
@@ -114,7 +114,9 @@ class CheckpointReader:
         prefix = rows.keys.regrouped(pack_group(0) + encoded)
         group, backend = group_of_row(prefix), MemoryBackend([rows.state.name])
         with still_kept(self.repository, self.manifest.epoch, QueryError):
-            apply_plan(self.repository, backend, self._restore_plan(rows.operator, group, group))
+            name = rows.operator.name
+            plan = restore_plan(self.repository, self.manifest, name, group, group)
+            apply_plan(self.repository, backend, plan)
         stored = backend.scan(rows.state.name, prefix, prefix_end(prefix))
         return rows.whole(self._unexpired(rows, stored), len(prefix))
 
@@ -166,18 +168,13 @@ class CheckpointReader:
             groups: the first and the last key group; None for all.
         """
         record = self.operator(operator)
-        first, last = (0, self.job.key_groups - 1) if groups is None else groups
+        groups = (0, self.job.key_groups - 1) if groups is None else groups
         with still_kept(self.repository, self.manifest.epoch, QueryError):
-            plan = self._restore_plan(record, first, last)
-            _, backend = restored(
-                self.repository, Path(directory), (first, last), [plan], record.holds
-            )
+            plan = restore_plan(self.repository, self.manifest, operator, *groups)
+            _, backend = restored(self.repository, Path(directory), groups, [plan], record.holds)
         return backend
 
     @property
     def bounds(self) -> tuple[bytes, bytes]:
         """First row key of all key groups, and the end of the last one."""
         return group_bounds(0, self.job.key_groups - 1)
-
-    def _restore_plan(self, record: OperatorRecord, first: int, last: int) -> RestorePlan:
-        return restore_plan(self.repository, self.manifest, record.name, first, last)

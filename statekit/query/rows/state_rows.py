@@ -76,8 +76,45 @@ def expiry_time_us(manifest: EpochManifest, operator: str, state: StateRecord) -
     return BEGINNING if watermark is None else watermark
 
 
-class OperatorKeys:
-    """The keys of one operator.
+class KeyForms:
+    """Conversion of the keys of one type: as users give them, as JSON, and encoded.
+
+    Parameters:
+        schema: the type.
+        codec: of the class that the process function declares; None for plain data.
+    """
+
+    def __init__(self, schema: Schema, codec: KeyCodec[Any] | None) -> None:
+        self._is_typed = codec is not None
+        self._codec: KeyCodec[Any] = schema_key_codec(schema) if codec is None else codec
+        self.decode = generic_key_decoder(schema) if codec is None else codec.decode
+        self._of_json, self._of_text = json_key_encoder(schema), generic_key_encoder(schema)
+
+    def encode(self, key: Any) -> bytes:
+        """Return the bytes of a key: as the function has it; without the function also as JSON, or
+        its text.
+
+        Raises:
+            StateTypeError: it is not of this type.
+        """
+        try:
+            return self._codec.encode(key)
+        except StateTypeError:
+            if self._is_typed:
+                raise
+            return self._of_text(key)
+
+    def from_json(self, data: Any) -> Any:
+        """Return a JSON key with the declared type.
+
+        Raises:
+            StateTypeError: it is not of this type.
+        """
+        return self._codec.decode(self._of_json(data))[0]
+
+
+class OperatorKeys(KeyForms):
+    """The keys of one operator, and their key groups.
 
     Parameters:
         operator: as in the job file.
@@ -91,18 +128,12 @@ class OperatorKeys:
     def __init__(
         self, operator: OperatorRecord, key_groups: int, function: Process[Any, Any, Any] | None
     ) -> None:
-        self._key_groups = key_groups
-        self._is_typed = function is not None
         schema = key_schema(operator)
-        self._is_text = schema.kind in ("str", "dynamic")
-        self._of_json, self._of_text = json_key_encoder(schema), generic_key_encoder(schema)
         if function is not None:
             _check_key(function, operator)
-            self._codec: KeyCodec[Any] = function.key_codec
-            self._decode = function.key_codec.decode
-        else:
-            self._codec = schema_key_codec(schema)
-            self._decode = generic_key_decoder(schema)
+        super().__init__(schema, None if function is None else function.key_codec)
+        self._key_groups = key_groups
+        self._is_text = schema.kind in ("str", "dynamic")
 
     def prefix(self, key: Any) -> bytes:
         """Return the first bytes of the row keys of a key: its key group and its encoding.
@@ -122,14 +153,6 @@ class OperatorKeys:
             encoded = self._of_text(key)
             key = self._codec.decode(encoded)[0]
         return pack_group(key_group(key, self._key_groups)) + encoded
-
-    def from_json(self, data: Any) -> Any:
-        """Return a JSON key with the types of the operator's key.
-
-        Raises:
-            StateTypeError: it is not a key of the operator.
-        """
-        return self._codec.decode(self._of_json(data))[0]
 
     def from_text(self, text: str) -> Any:
         """Return the key of a text, as `statekit get` parses it: `null` is None if the key is
@@ -158,14 +181,6 @@ class OperatorKeys:
             for key, data in zip(keys, encoded, strict=True)
         ]
 
-    def encode(self, key: Any) -> bytes:
-        """Return the encoding of a key, without its key group.
-
-        Raises:
-            StateTypeError: it is not a key of the operator.
-        """
-        return self.prefix(key)[GROUP_BYTES:]
-
     def split(self, row_key: bytes) -> tuple[Any, int]:
         """Return the key of a row key, and the offset of its end. Without the function, the key is
         `hashable`.
@@ -173,7 +188,7 @@ class OperatorKeys:
         Raises:
             CorruptCheckpointError: the row key does not begin with a key of this type.
         """
-        key, end = self._decode(row_key, GROUP_BYTES)
+        key, end = self.decode(row_key, GROUP_BYTES)
         return hashable(key), end
 
     def regrouped(self, row_key: bytes) -> bytes:
@@ -231,7 +246,6 @@ class StateRows:
         self.state = record_of_state(self.operator, state)
         self.is_local = self.state.is_local
         self.shape = self.state.shape
-        self.is_typed = function is not None
         self.result: Callable[[Any], Any] | None = None
         """Converts a decoded accumulator to its result; None for states without an aggregate."""
         self._default_row: bytes | None = None
@@ -243,9 +257,6 @@ class StateRows:
         """True if stored rows may have expired."""
         if not self.is_local:
             self.keys = OperatorKeys(self.operator, job.key_groups, function)
-        if self.shape is RowShape.ENTRIES:
-            self._key = Schema.from_json(self.state.types["key"])
-            self._place_of_pure_json = json_key_encoder(self._key)
         if function is None:
             self._plain(allow_pickle)
         else:
@@ -256,10 +267,9 @@ class StateRows:
     def _plain(self, allow_pickle: bool) -> None:
         self.decode: Callable[[bytes], Any] = row_decoder(self.state, allow_pickle)
         if self.shape is RowShape.ENTRIES:
-            self._place_codec: KeyCodec[Any] = schema_key_codec(self._key)
-            self._place_of_json = generic_key_encoder(self._key)
-            self._decode_place = generic_key_decoder(self._key)
-            self._has_dicts = is_shown_as_scalar(self._key)
+            schema = Schema.from_json(self.state.types["key"])
+            self._places = KeyForms(schema, None)
+            self._has_dicts = is_shown_as_scalar(schema)
 
     def _typed(self, function: Process[Any, Any, Any], allow_pickle: bool) -> None:
         spec = next((spec for spec in function.states if spec.name == self.state.name), None)
@@ -275,7 +285,7 @@ class StateRows:
         if self.decode is spec.codec.decode:
             self._decode_all = spec.codec.decode_all
         if spec.key_codec is not None:
-            self._place_codec, self._decode_place = spec.key_codec, spec.key_codec.decode
+            self._places = KeyForms(Schema.from_json(self.state.types["key"]), spec.key_codec)
         if spec.aggregate is not None:
             self.result = spec.aggregate.result
         if spec.default is not None:
@@ -306,12 +316,7 @@ class StateRows:
         Raises:
             StateTypeError: it is not a map key of the state.
         """
-        try:
-            return self._place_codec.encode(place)
-        except StateTypeError:
-            if self.is_typed:
-                raise
-            return self._place_of_json(place)
+        return self._places.encode(place)
 
     def place_from_json(self, data: Any) -> Any:
         """Return a JSON map key with the types of the state's map keys.
@@ -319,7 +324,7 @@ class StateRows:
         Raises:
             StateTypeError: it is not a map key of the state.
         """
-        return self._place_codec.decode(self._place_of_pure_json(data))[0]
+        return self._places.from_json(data)
 
     # --------------------------------------------------------------------------------- decoding
 
@@ -344,7 +349,7 @@ class StateRows:
             for a state with one row per key.
         """
         if self.shape is RowShape.ENTRIES:
-            return hashable(self._decode_place(row_key, end)[0])
+            return hashable(self._places.decode(row_key, end)[0])
         return row_key[end:].hex() if self.shape is RowShape.ELEMENTS else None
 
     def value(self, row: bytes) -> Any:
@@ -422,7 +427,7 @@ class StateRows:
         if self.shape is RowShape.VALUE:
             first = next(iter(rows), None)
             return self.absent if first is None else self.value(first[1])
-        entries = [(self._decode_place(row_key, end)[0], self.value(row)) for row_key, row in rows]
+        entries = [(self._places.decode(row_key, end)[0], self.value(row)) for row_key, row in rows]
         return dict(entries) if self._has_dicts else list(map(list, entries))
 
     def by_key(

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statekit.errors import QueryError
-from statekit.query.tables.columns import JSON_MARK, marked_field
+from statekit.query.tables.columns import JSON_MARK, marked_field, parts_of, with_parts
 
 Names = frozenset[tuple[str, ...]]
 """Names of the fields of structs that JSON shows as arrays."""
@@ -44,7 +44,7 @@ def _type_text(field: pa.Field, type_: duckdb.sqltypes.DuckDBPyType) -> str:
         return "JSON"
     if type_.id not in _NESTED:
         return str(type_)
-    parts = _parts(field.type)
+    parts = parts_of(field.type)
     texts = list(map(_type_text, parts, _children(type_)))
     if type_.id == "list":
         return f"{texts[0]}[]"
@@ -61,7 +61,7 @@ def arrays_in(schema: pa.Schema) -> Names:
         for field in fields:
             if _mark(field) == b"array":
                 yield tuple(part.name for part in field.type.fields)
-            yield from found(_parts(field.type))
+            yield from found(parts_of(field.type))
 
     return frozenset(found(list(schema)))
 
@@ -81,14 +81,11 @@ def _marked(field: pa.Field, type_: duckdb.sqltypes.DuckDBPyType, arrays: Names)
         return marked_field(field.name, field.type, "all")
     if type_.id not in _NESTED:
         return field
-    pairs = zip(_parts(field.type), _children(type_), strict=True)
+    pairs = zip(parts_of(field.type), _children(type_), strict=True)
     parts = [_marked(part, child, arrays) for part, child in pairs]
-    if type_.id == "list":
-        return field.with_type(pa.list_(parts[0]))
-    if type_.id == "map":
-        return field.with_type(pa.map_(*parts))
-    is_array = tuple(part.name for part in parts) in arrays
-    return marked_field(field.name, pa.struct(parts), "array" if is_array else None)
+    is_array = type_.id == "struct" and tuple(part.name for part in parts) in arrays
+    nested = with_parts(field.type, parts)
+    return marked_field(field.name, nested, "array" if is_array else None)
 
 
 def _mark(field: pa.Field) -> bytes | None:
@@ -103,15 +100,6 @@ def _children(type_: duckdb.sqltypes.DuckDBPyType) -> list[duckdb.sqltypes.DuckD
 
 _NESTED = frozenset({"list", "struct", "map"})
 """Types with parts that states have."""
-
-
-def _parts(type_: pa.DataType) -> Sequence[pa.Field]:
-    """Return the parts of a nested type."""
-    if pa.types.is_list(type_):
-        return [type_.value_field]
-    if pa.types.is_map(type_):
-        return [type_.key_field, type_.item_field]
-    return list(type_.fields) if pa.types.is_struct(type_) else []
 
 
 def checked_durations(batches: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:

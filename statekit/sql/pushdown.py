@@ -7,9 +7,10 @@ complete condition in both cases, so its result is the same.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+from statekit.sql.statements import parts
 
 _KINDS: dict[str, Callable[[str], Any]] = {
     "STRING": str,
@@ -18,16 +19,18 @@ _KINDS: dict[str, Callable[[str], Any]] = {
 }
 
 
-def key_of(serialized: str, table: tuple[str, str], key: Sequence[str]) -> list[Any] | None:
+def key_of(
+    statements: Sequence[Any], table: tuple[str, str], key: Sequence[str]
+) -> list[Any] | None:
     """Return the parts of the single key that a query reads; None if it may read several keys.
 
     Parameters:
-        serialized: the query in the JSON form of DuckDB's `json_serialize_sql`.
+        statements: the syntax tree of the query, as `parsed` returns it.
         table: the schema and the name of the table that it reads.
         key: the names of the key columns.
     """
     try:
-        (statement,) = json.loads(serialized)["statements"]
+        (statement,) = statements
         node = statement["node"]
         source = node["from_table"]
         is_simple = (
@@ -45,16 +48,12 @@ def key_of(serialized: str, table: tuple[str, str], key: Sequence[str]) -> list[
     return [equal[name] for name in key] if key and equal.keys() >= set(key) else None
 
 
-def _reads(part: Any) -> int:
-    """Return the number of tables that a part of a query reads. A table function counts as 2, since
-    it may read any table.
+def _reads(statement: Any) -> int:
+    """Return the number of tables that a statement reads. A table function counts as 2, since it
+    may read any table.
     """
-    if isinstance(part, list):
-        return sum(map(_reads, part))
-    if not isinstance(part, dict):
-        return 0
     kinds = {"BASE_TABLE": 1, "TABLE_FUNCTION": 2}
-    return kinds.get(str(part.get("type")), 0) + sum(map(_reads, part.values()))
+    return sum(kinds.get(str(part.get("type")), 0) for part in parts(statement))
 
 
 def _folded(*names: str) -> tuple[str, ...]:

@@ -68,7 +68,7 @@ def checked(database: duckdb.DuckDBPyConnection, sql: str) -> str:
     selects = sql
     if statements[0].type == duckdb.StatementType.EXPLAIN:
         selects = _explained(database, sql)
-    for part in _parts(_parsed(database, selects)):
+    for part in parts(parsed(database, selects)):
         _check(part)
     return selects
 
@@ -83,7 +83,7 @@ def check_plan(database: duckdb.DuckDBPyConnection, selects: str) -> None:
         QueryError: it reads something other than states.
     """
     ((_, plan),) = database.execute(f"explain (format json) {selects}").fetchall()
-    for part in _parts(json.loads(plan)):
+    for part in parts(json.loads(plan)):
         facts = part.get("extra_info")
         scan = facts.get("Function") if isinstance(facts, dict) else None
         if scan is not None and str(scan).casefold() not in _SCANS:
@@ -105,7 +105,7 @@ def _explained(database: duckdb.DuckDBPyConnection, sql: str) -> str:
     raise _no_query()
 
 
-def _parsed(database: duckdb.DuckDBPyConnection, selects: str) -> Any:
+def parsed(database: duckdb.DuckDBPyConnection, selects: str) -> Any:
     """Return the syntax tree of a query.
 
     Raises:
@@ -121,7 +121,8 @@ def _parsed(database: duckdb.DuckDBPyConnection, selects: str) -> Any:
     return tree["statements"]
 
 
-def _parts(tree: Any) -> Iterator[dict[str, Any]]:
+def parts(tree: Any) -> Iterator[dict[str, Any]]:
+    """Yield all objects in a syntax tree."""
     left = [tree]
     while left:
         part = left.pop()

@@ -33,7 +33,7 @@ from statekit.sql.json_columns import (
 )
 from statekit.sql.pushdown import key_of
 from statekit.sql.request import Request
-from statekit.sql.statements import check_plan, checked
+from statekit.sql.statements import check_plan, checked, parsed
 
 _PUSHED_DOWN = frozenset({"str", "int", "bool", "date"})
 """Kinds of keys that DuckDB and statekit read from a literal in the same way."""
@@ -62,7 +62,7 @@ def result_of_query(request: Request, directory: Path) -> pa.Table:
             # Before DuckDB parses the query and before its states are added.
             _lock(database, request.memory_bytes)
             selects = checked(database, request.sql)
-            arrays = _add_states(database, reader, request, directory)
+            arrays = _add_states(database, reader, request, selects, directory)
             table = _result(database, selects, request, arrays)
     except duckdb.OutOfMemoryException as error:
         raise QueryError(
@@ -108,9 +108,16 @@ def _first(batches: pa.RecordBatchReader, rows: int) -> pa.Table:
 
 
 def _add_states(
-    database: duckdb.DuckDBPyConnection, reader: CheckpointReader, request: Request, directory: Path
+    database: duckdb.DuckDBPyConnection,
+    reader: CheckpointReader,
+    request: Request,
+    selects: str,
+    directory: Path,
 ) -> Names:
     """Add a table for each state in the query, and the table `states`, which lists all states.
+
+    Parameters:
+        selects: the query without EXPLAIN.
 
     Returns:
         The structs of these states that JSON shows as arrays.
@@ -121,7 +128,7 @@ def _add_states(
     is_about_one = sum(named.values()) == 1
     for operator, state in (place for place, times in named.items() if times):
         table = StateTable(reader, operator, state)
-        key = _key_in(database, request, reader, operator, state) if is_about_one else None
+        key = _key_in(database, selects, reader, operator, state) if is_about_one else None
         path = directory / f"{next(numbers)}.parquet"
         rows = _rows(table, key, request.wide_ints)
         shown = pa.RecordBatchReader.from_batches(rows.schema, checked_durations(rows))
@@ -156,7 +163,7 @@ def _mentions(sql: str, operator: str, state: str) -> int:
 
 def _key_in(
     database: duckdb.DuckDBPyConnection,
-    request: Request,
+    selects: str,
     reader: CheckpointReader,
     operator: str,
     state: str,
@@ -164,11 +171,11 @@ def _key_in(
     """Return the single key that a query of one state reads; None if it may read several keys."""
     if reader.state(operator, state).is_local:
         return None
-    ((serialized,),) = database.execute("select json_serialize_sql(?)", [request.sql]).fetchall()
     fields = reader.operator(operator).key
     if not _PUSHED_DOWN.issuperset(_kind(Schema.from_json(field.type)) for field in fields):
         return None
-    parts = key_of(serialized, (operator, state), [field.name for field in fields])
+    names = [field.name for field in fields]
+    parts = key_of(parsed(database, selects), (operator, state), names)
     if parts is None:
         return None
     return parts[0] if len(parts) == 1 else parts

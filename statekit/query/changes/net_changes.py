@@ -45,22 +45,18 @@ class NetChanges(Closing):
 
     def __init__(self, repository: Repository, refs: Sequence[FileRef], state: str) -> None:
         self._closing = contextlib.ExitStack()
-        self._backend = self._new_backend(sum(ref.rows for ref in refs))
+        self._backend: Backend = MemoryBackend([_CLEARED, _ROW])
         try:
+            if sum(ref.rows for ref in refs) > IN_MEMORY_MAX:
+                place = self._closing.enter_context(scratch_directory("changes"))
+                self._backend = RocksBackend(place, [_CLEARED, _ROW])
+                self._closing.callback(self._backend.close)
             for ref in refs:
                 for batch in repository.batches(ref):
                     self._add(batch, state)
         except BaseException:
             self.close()
             raise
-
-    def _new_backend(self, mutations: int) -> Backend:
-        if mutations <= IN_MEMORY_MAX:
-            return MemoryBackend([_CLEARED, _ROW])
-        place = self._closing.enter_context(scratch_directory("changes"))
-        backend = RocksBackend(place, [_CLEARED, _ROW])
-        self._closing.callback(backend.close)
-        return backend
 
     def _add(self, mutations: Batch, state: str) -> None:
         batch = Batch()

@@ -199,7 +199,10 @@ class StateChanges:
 
     def has_state(self, manifest: EpochManifest | None) -> bool:
         """Return whether an epoch has the state: before the first one, it has no changes."""
-        return manifest is not None and self.epochs.has_state(manifest, self._operator, self._state)
+        if manifest is None or self._operator not in manifest.operators:
+            return False
+        record = self.epochs.job_file(manifest).operator(self._operator)
+        return record is not None and any(own.name == self._state for own in record.states)
 
     def kind(self, before: EpochManifest | None, after: EpochManifest) -> Kind:
         """Return the origin of the changes of the state in an epoch.

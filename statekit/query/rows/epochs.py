@@ -204,13 +204,6 @@ class EpochReader:
             self._job_files[ref.checksum] = job
         return job
 
-    def has_state(self, manifest: EpochManifest, operator: str, state: str) -> bool:
-        """Return whether an operator has a state of that name in an epoch."""
-        if operator not in manifest.operators:
-            return False
-        record = self.job_file(manifest).operator(operator)
-        return record is not None and any(own.name == state for own in record.states)
-
 
 def next_manifest(
     repository: Repository, last: EpochManifest | None, *, thorough: bool = True

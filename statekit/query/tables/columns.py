@@ -53,23 +53,33 @@ def with_text(schema: pa.Schema) -> pa.Schema:
     >>> with_text(pa.schema({"n": WIDE_INT, "of": pa.list_(WIDE_INT)})).types
     [DataType(string), ListType(list<item: string>)]
     """
-    return pa.schema([_field_with_text(field) for field in schema], schema.metadata)
-
-
-def _field_with_text(field: pa.Field) -> pa.Field:
-    return field.with_type(_with_text(field.type))
+    fields = [field.with_type(_with_text(field.type)) for field in schema]
+    return pa.schema(fields, schema.metadata)
 
 
 def _with_text(type_: pa.DataType) -> pa.DataType:
     if type_ == WIDE_INT:
         return pa.string()
+    parts = parts_of(type_)
+    return with_parts(type_, [part.with_type(_with_text(part.type)) for part in parts])
+
+
+def parts_of(type_: pa.DataType) -> Sequence[pa.Field]:
+    """Return the parts of a nested type; none for other types."""
     if pa.types.is_list(type_):
-        return pa.list_(_field_with_text(type_.value_field))
-    if pa.types.is_struct(type_):
-        return pa.struct([_field_with_text(field) for field in type_.fields])
+        return [type_.value_field]
     if pa.types.is_map(type_):
-        return pa.map_(_field_with_text(type_.key_field), _field_with_text(type_.item_field))
-    return type_
+        return [type_.key_field, type_.item_field]
+    return list(type_.fields) if pa.types.is_struct(type_) else []
+
+
+def with_parts(type_: pa.DataType, parts: Sequence[pa.Field]) -> pa.DataType:
+    """Return a nested type with other parts; other types unchanged."""
+    if pa.types.is_list(type_):
+        return pa.list_(*parts)
+    if pa.types.is_map(type_):
+        return pa.map_(*parts)
+    return pa.struct(parts) if pa.types.is_struct(type_) else type_
 
 
 @dataclass(frozen=True)

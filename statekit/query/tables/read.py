@@ -117,6 +117,7 @@ class StateTable:
                 f"operator {operator!r} has no state {state!r} in epoch {self._manifest.epoch}: it "
                 f"has {names}"
             )
+        self._unpacked = ShardRows(self._repository, operator, self._manifest)
         self.family = Family(self._operator, state)
         self.place = f"{operator}.{state} in epoch {self._manifest.epoch}"
         """Name of the state and the epoch, for messages."""
@@ -152,7 +153,7 @@ class StateTable:
         if encoded_key is not None:
             batches = self._batches_of_key([encoded_key])
         elif key is not None:
-            batches = self._batches_of_key(self._encoded(key))
+            batches = self._batches_of_key(self.encoded(key))
         else:
             batches = self.batches() if shard is None else self._batches_of_shard(shard)
 
@@ -214,31 +215,28 @@ class StateTable:
         return [number for number, shard in enumerate(epoch.shards) if shard.attempt is not None]
 
     def _batches_of_shard(self, number: int) -> Generator[RowBatch]:
-        unpacked = ShardRows(self._repository, self._operator.name, self._manifest)
         shard = self._manifest.operators[self._operator.name].shards[number]
-        with contextlib.closing(shard_batches(unpacked, shard, (self.family.name,))) as batches:
+        batches = shard_batches(self._unpacked, shard, (self.family.name,))
+        with contextlib.closing(batches):
             yield from (rows for _, rows in batches)
 
-    def check_keyed(self) -> None:
-        """Check that the rows belong to keys.
+    def encoded(self, key: Any) -> list[bytes]:
+        """Return the encodings that a key, as for `read`, may have.
 
         Raises:
-            QueryError: they belong to shards.
+            QueryError: the rows belong to shards.
+            StateTypeError: it is not a key of the operator.
         """
         if self.family.is_local:
             raise QueryError(f"{self.place} belongs to shards, and not to keys: leave the key out")
-
-    def _encoded(self, key: Any) -> list[bytes]:
-        self.check_keyed()
         return encoded_keys(self._operator, key)
 
     def _batches_of_key(self, readings: Sequence[bytes]) -> Generator[RowBatch]:
         """Yield the rows of the first reading of a key that has rows."""
         decode, name = schema_key_codec(key_schema(self._operator)).decode, self.family.name
-        unpacked = ShardRows(self._repository, self._operator.name, self._manifest)
         for encoded in readings:
             group, is_empty = key_group(decode(encoded)[0], self._manifest.key_groups), True
-            with unpacked.opened_groups((group, group), (name,)) as backend:
+            with self._unpacked.opened_groups((group, group), (name,)) as backend:
                 prefix = pack_group(group) + encoded
                 rows = backend.scan(name, prefix, prefix_end(prefix))
                 if name == WAITING:

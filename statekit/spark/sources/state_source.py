@@ -18,7 +18,6 @@ from statekit.query.tables.read import StateTable
 from statekit.spark.sources.frame import Frame, spark_schema
 from statekit.spark.sources.key_filter import encoded_key
 from statekit.spark.sources.options import Given, Options
-from statekit.stored_types import encoded_keys
 
 FORMAT = "statekit"
 _OPTIONS = ("path", "operator", "state", "epoch", "key", "wideInts", "allowPickle")
@@ -74,8 +73,7 @@ class StateRequest:
         )
         rows = request.rows()
         if request.key is not None:
-            rows.check_keyed()
-            encoded_keys(rows.family.operator, request.key)
+            rows.encoded(request.key)
         return request
 
     def rows(self) -> StateTable:

@@ -7,6 +7,7 @@ requests, and try again while the server is busy, starts or cannot be reached.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import enum
 import json
@@ -32,6 +33,7 @@ import msgspec
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.clock import sleep_s
+from statekit.closing import Closing
 from statekit.codec.json_form import json_form
 from statekit.errors import (
     CorruptCheckpointError,
@@ -268,14 +270,12 @@ class _Exchanges:
             followed.rows = None
         if operator not in self.functions or "key" not in event.data:
             return event
-        if followed.rows is None:
-            followed.rows = yield from self.rows(job, operator, state, {})
-        try:
-            return event._replace(data=_typed(followed.rows, event.data))
-        except (StateTypeError, CorruptCheckpointError):
-            # The job may have continued with other types.
-            followed.rows = yield from self.rows(job, operator, state, {})
-            return event._replace(data=_typed(followed.rows, event.data))
+        # The job may have continued with other types.
+        with contextlib.suppress(StateTypeError, CorruptCheckpointError):
+            if followed.rows is not None:
+                return event._replace(data=_typed(followed.rows, event.data))
+        followed.rows = yield from self.rows(job, operator, state, {})
+        return event._replace(data=_typed(followed.rows, event.data))
 
     def rows(
         self, job: str, operator: str, state: str, epoch: Mapping[str, Any]
@@ -562,7 +562,7 @@ def _blocking(
     return read
 
 
-class Client(_Client):
+class Client(_Client, Closing):
     """Reads the state that a server serves.
 
     Parameters:
@@ -684,12 +684,6 @@ class Client(_Client):
         self._http.close()
         if self._plain is not None:
             self._plain.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _awaited(

@@ -466,7 +466,7 @@ class _Followed:
         key: Any = None,
         prefix: Any = None,
         rows: bool = True,
-        after: str | None = None,
+        after: Any = None,
     ) -> None:
         if after is not None and not (isinstance(after, str) and _VISIBLE.fullmatch(after)):
             raise StateTypeError(
@@ -477,7 +477,7 @@ class _Followed:
         self.params = _json_params(key=key, prefix=prefix, rows=None if rows else False)
         self.rows: StateRows | None = None
         """The decoder of its rows, with the types of the process function; None if not known."""
-        self._after = after
+        self._after: str | None = after
         self._retries, self._attempt = retries, 0
         self._fields: dict[str, str] = {}
 

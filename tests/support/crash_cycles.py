@@ -23,7 +23,7 @@ from statekit.backend.interface import MemoryBackend
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.manifest_pages import ManifestPages
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.restore_plan import apply_plan
+from statekit.checkpoint.restore_plan import apply_plan, restore_plan
 from statekit.maintenance.verify.verify import verify
 from statekit.query.rows.reader import CheckpointReader
 from statekit.timestamp import instant
@@ -360,7 +360,8 @@ class _Reader(CheckpointReader):
         if self._held is None:
             record = self.operator(operator)
             self._held = _KeptOpen(record.holds)
-            apply_plan(self.repository, self._held, self._restore_plan(record, 0, KEY_GROUPS - 1))
+            plan = restore_plan(self.repository, self.manifest, operator, 0, KEY_GROUPS - 1)
+            apply_plan(self.repository, self._held, plan)
         return self._held
 
 

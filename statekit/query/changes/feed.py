@@ -170,9 +170,7 @@ def feed(
     if until is not None:
         check_epoch("until", until)
     if reader is not None:
-        fault = name_fault(reader) if isinstance(reader, str) else "give a text"
-        if fault is not None:
-            raise StateTypeError(f"reader={reader!r:.200}: {fault}. No lease was taken")
+        _check_name(reader)
     elif not (lease_ttl is None and token is None):
         raise StateTypeError(
             "lease_ttl= and token= are of a named reader. No lease was taken: pass reader=NAME too"
@@ -218,6 +216,17 @@ def _checked(after: object) -> int | EpochId | None:
             "(EpochChanges.position), or its number. Nothing was read"
         )
     return position
+
+
+def _check_name(reader: object) -> None:
+    """Check that the name of a reader is valid.
+
+    Raises:
+        StateTypeError: it is not.
+    """
+    fault = name_fault(reader) if isinstance(reader, str) else "give a text"
+    if fault is not None:
+        raise StateTypeError(f"reader={reader!r:.200}: {fault}. No lease was taken")
 
 
 def _taken(

@@ -60,7 +60,7 @@ def change_of_row(
     return Change("upsert", key, place, rows.value(row), expires, before)
 
 
-def differing(
+def unequal_rows(
     pairs: Iterable[TwoRows], rows_before: StateRows | None, rows: StateRows
 ) -> Iterator[TwoRows]:
     """Yield the rows whose value or deadline is another one than before.

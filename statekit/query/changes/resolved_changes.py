@@ -29,7 +29,7 @@ from statekit.checkpoint.repository import group_bounds
 from statekit.checkpoint.retention import still_kept
 from statekit.errors import QueryError
 from statekit.keygroup import GROUP_BYTES, MAX_GROUPS, pack_group
-from statekit.query.changes.change import Change, Kind, TwoRows, change_of_row, differing
+from statekit.query.changes.change import Change, Kind, TwoRows, change_of_row, unequal_rows
 from statekit.query.changes.net_changes import NetChanges, joined
 from statekit.query.changes.state_changes import regrouped
 from statekit.query.replica.follower import Follower
@@ -199,7 +199,7 @@ def _changes(
         pairs: yields the rows that may have changed, as `RowsAt.all` returns them.
     """
     rows, rows_before = now.rows, None if before is None else before.rows
-    for row_key, old, new in differing(pairs(), rows_before, rows):
+    for row_key, old, new in unequal_rows(pairs(), rows_before, rows):
         shard = None
         if rows.is_local:
             shard, row_key = int.from_bytes(row_key[:_SHARD_BYTES], "big"), row_key[_SHARD_BYTES:]

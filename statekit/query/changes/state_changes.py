@@ -28,7 +28,7 @@ from statekit.checkpoint.sealed_json import FileRef
 from statekit.errors import CorruptCheckpointError, QueryError
 from statekit.functions.process import Process
 from statekit.keygroup import GROUP_BYTES, MAX_GROUPS
-from statekit.query.changes.change import Change, Kind, change_of_row, differing
+from statekit.query.changes.change import Change, Kind, change_of_row, unequal_rows
 from statekit.query.changes.change_table import ChangeFacts, ChangeTable
 from statekit.query.changes.net_changes import NetChanges, joined
 from statekit.query.rows.epochs import EpochReader, have_other_shards, next_manifest
@@ -315,7 +315,7 @@ class StateChanges:
                     old = regrouped(old, rows, closing)
             now_us = expiry_time_us(after, self._operator, rows.state)
             new = rows.unexpired(self._unpacked(after, groups, closing), now_us)
-            for row_key, _, row in differing(joined(old, new), rows_before, rows):
+            for row_key, _, row in unequal_rows(joined(old, new), rows_before, rows):
                 yield row_key, row
 
     def _unpacked(

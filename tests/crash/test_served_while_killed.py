@@ -24,8 +24,8 @@ from tests.support.transfers import ACCOUNTS, TRANSFERS_PER_EPOCH, transfer
 
 pytestmark = pytest.mark.slow
 
-SECONDS = 120 if SOAK else 15
-CHECKED_MIN = 20 if SOAK else 8
+SECONDS = 120 if SOAK else 8
+CHECKED_MIN = 20 if SOAK else 4
 ALL_CENTS = [cents for cents in range(-19, 20) if cents]
 
 

@@ -16,7 +16,7 @@ from tests.support.transfers import sum_up, transfer
 
 pytestmark = pytest.mark.slow
 
-SECONDS = 120 if SOAK else 15
+SECONDS = 120 if SOAK else 6
 EPOCHS_CHECKED_MIN = 10
 
 

@@ -16,16 +16,16 @@ from tests.support.places import ROOT
 
 _FILE = ROOT / "tests/durations.json"
 
-LONG_S = 1.0
+LONG_S = 0.7
 """A function is a slow test if it takes longer with one of its parameters."""
 
-FUNCTION_S = 5.0
-FILE_S = 20.0
+FUNCTION_S = 2.0
+FILE_S = 8.0
 """A function has so much time, or one of its parameters, and the long functions of a file so much
 together, or the first of them. The others run in `make soak`.
 """
 
-_STORED_S = 0.5
+_STORED_S = 0.1
 """Functions that take less time are not in the file."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import doctest
 import re
 
-from statekit.testing.counterexamples import Effort, set_default_effort
+from statekit.testing.effort import Effort, set_default_effort
 from tests.support.effort import SOAK
 from tests.support.places import DOCS
 

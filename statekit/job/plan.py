@@ -133,6 +133,24 @@ class Transform:
     input: str
 
 
+def applied(transforms: Iterable[Transform], records: list[Any], epoch: int) -> list[Any]:
+    """Return the outputs of transforms, in the stored form that the next function receives.
+
+    Parameters:
+        records: of the first transform.
+        epoch: of the records, for messages.
+
+    Raises:
+        ProcessError: a function failed, or an output does not fit the declared type.
+    """
+    for transform in transforms:
+        function = transform.function
+        records = function.apply(records, transform.name, epoch)
+        if not function.keeps_records:
+            records = function.output_type.stored(records)
+    return records
+
+
 @dataclass(frozen=True)
 class Output:
     """A named output of the job."""

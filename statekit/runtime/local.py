@@ -23,7 +23,7 @@ from statekit.errors import CALL_FAILURES, ProcessError, RestoreError, StateType
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.options import RunOptions
-from statekit.job.plan import Operator, Plan
+from statekit.job.plan import Operator, Plan, applied
 from statekit.job.progress import OutputCallback, Run
 from statekit.keygroup import group_range, pack_group, shard_of_group
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
@@ -155,13 +155,11 @@ class RecordStreams:
         if stream not in self._parts and (transform := self._plan.transform(stream)) is not None:
             function, given = transform.function, self._own(transform.input)
             if function.keeps_records:
-                kept = [
-                    (function.apply(records, stream, self._epoch), form) for records, form in given
-                ]
+                kept = [(applied([transform], own, self._epoch), form) for own, form in given]
                 self._parts[stream] = kept
             else:
                 records = [record for own, _ in given for record in own]
-                outputs = function.output_type.stored(function.apply(records, stream, self._epoch))
+                outputs = applied([transform], records, self._epoch)
                 self._parts[stream] = [(outputs, function.output_type)]
         return self._parts[stream]
 

@@ -46,16 +46,16 @@ from statekit.spark.frames.plan import (
     Slot,
     UnionFrames,
     late_records,
-    outputs_of_branch,
+    outputs_of_chain,
     reader_of,
     slots_of,
 )
 from statekit.spark.frames.shared_reads import StreamColumns, shared_rows, with_one_read
 from statekit.spark.session import warn_of_settings
 from statekit.spark.worker.commit_records import Reports
-from statekit.spark.worker.pickling import Pickled, PickledBases, pickled_operator
-from statekit.spark.worker.rows import AnyProcess, UnionReader
-from statekit.spark.worker.shards import Branch, ShardStep, Stage
+from statekit.spark.worker.pickling import Pickled, PickledBases, pickled_chain
+from statekit.spark.worker.rows import UnionReader
+from statekit.spark.worker.shards import ShardStep
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies, default_working_directory
 
@@ -95,9 +95,7 @@ class EpochRunner:
         self._directory = directory_for_copies(self._context, options.working_directory)
         self._rocksdb = options.rocksdb or RocksOptions()
         self._bases = options.bases or BaseOptions()
-        self._functions: dict[str, Pickled[AnyProcess]] = {
-            operator.name: pickled_operator(operator) for operator in job.operators
-        }
+        self._sent: dict[Chain, Pickled[Chain]] = {}
         self._pickled_bases: dict[str, PickledBases] = {}
         self._transforms = Transforms(job)
         self._frames: dict[tuple[Pass, Combines], OperatorFrames | UnionFrames] = {}
@@ -220,20 +218,17 @@ class EpochRunner:
         return frames.frame([streams[name] for name in each.streams], step, route)
 
     def _frame_options(self, each: Pass) -> PassOptions:
-        return PassOptions(
-            each.first,
-            tuple(chain.output_type for chain in each.chains),
-            self._coordinator.parallelism,
-            self._coordinator.key_groups,
-            by_number=self._by_number(each.first.name),
-        )
+        coordinator, by_number = self._coordinator, self._by_number(each.first.name)
+        return PassOptions(each, coordinator.parallelism, coordinator.key_groups, by_number)
 
     def _step(
         self, each: Pass, reader: UnionReader | None, *, is_combined: bool = False
     ) -> ShardStep:
         coordinator = self._coordinator
         return ShardStep(
-            branches=tuple(map(self._branch, each.chains)),
+            chains=tuple(map(self._pickled, each.chains)),
+            plans={operator.name: self._plans(operator.name) for operator in each.operators},
+            restores=not any(map(coordinator.job.has_given_rows, each.streams)),
             url=coordinator.repository.url,
             directory=self._directory,
             options=self._rocksdb,
@@ -246,18 +241,10 @@ class EpochRunner:
             recorder=coordinator.recorder,
         )
 
-    def _branch(self, chain: Chain) -> Branch:
-        restores = not any(map(self._coordinator.job.has_given_rows, chain.streams))
-        stages = (
-            Stage(
-                self._functions[operator.name],
-                self._plans(operator.name),
-                self._transforms.pickled(transforms),
-                restores,
-            )
-            for operator, transforms in zip(chain.operators, chain.transforms, strict=True)
-        )
-        return Branch(tuple(stages), self._transforms.pickled(chain.after))
+    def _pickled(self, chained: Chain) -> Pickled[Chain]:
+        if chained not in self._sent:
+            self._sent[chained] = pickled_chain(chained)
+        return self._sent[chained]
 
     def _plans(self, operator: str) -> ShardPlans:
         """Return the plans of an operator's shards, in the form for a task."""
@@ -347,11 +334,11 @@ class EpochRunner:
             self._outputs[name].write(df, attempt)
         self._written.add(name)
 
-    def _late(self, operator: Operator, streams: EpochStreams) -> DataFrame:
-        """Return the late records of all inputs of an operator, with the columns of its record
-        types.
+    def _late(self, chained: Chain, streams: EpochStreams) -> DataFrame:
+        """Return the late records of all inputs of the first operator of a chain, with the columns
+        of its record types.
         """
-        function, job = self._functions[operator.name], self._coordinator.job
+        operator, job = chained.first, self._coordinator.job
         watermark_us = operator.declared.late_us(self._coordinator.plans(operator.name).common)
         late = []
         for name in operator.inputs:
@@ -362,7 +349,7 @@ class EpochRunner:
                     streams[name],
                     records,
                     operator,
-                    function,
+                    self._pickled(chained),
                     watermark_us,
                     restores=not job.has_given_rows(name),
                 )
@@ -436,11 +423,11 @@ class EpochRunner:
             frame = self._frame(each, streams)
             if any(job.reads_of(chain.output) for chain in each.chains):
                 frame = streams.persist(frame)
-            for number, chain in enumerate(each.chains):
-                if job.wants_late(chain.first):
-                    streams[chain.first.late] = self._late(chain.first, streams)
+            for number, chained in enumerate(each.chains):
+                if job.wants_late(chained.first):
+                    streams[chained.first.late] = self._late(chained, streams)
                 is_alone = len(each.chains) == 1
-                streams[chain.output] = frame if is_alone else outputs_of_branch(number, frame)
+                streams[chained.output] = frame if is_alone else outputs_of_chain(number, frame)
             after = frozenset(passes_before(job, each, self._passes))
             yield Action(each, partial(compute, frame), after)
 

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import statekit as sk
 from statekit.errors import UnsortedError
+from statekit.job.chaining import Pass
 from statekit.keygroup import key_group
 from statekit.spark import epoch as epochs
 from statekit.spark.frames.plan import PassOptions, by_one_number
@@ -146,11 +147,9 @@ class Sorted:
         self.by_number: list[bool] = []
         monkeypatch.setattr(epochs, "PassOptions", self._options)
 
-    def _options(
-        self, first: Any, last: Any, shards: int, groups: int, *, by_number: bool
-    ) -> PassOptions:
+    def _options(self, each: Pass, shards: int, groups: int, by_number: bool) -> PassOptions:
         self.by_number.append(by_number)
-        return PassOptions(first, last, shards, groups, by_number)
+        return PassOptions(each, shards, groups, by_number)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from statekit.records.partial_aggregate import PartialAggregate
 from statekit.records.preaggregate import Combiner
 from statekit.spark.frames.columns import projected_to, quoted
 from statekit.spark.frames.logical_frame import logical_frame
-from statekit.spark.worker.shards import CombineStep, Stage
+from statekit.spark.worker.shards import CombineStep, ShardStep
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 
 _logger = logging.getLogger("statekit.combining")
@@ -65,7 +65,7 @@ class CombinedFrames:
     ) -> None:
         combiner = operator.declared.traits.combiner
         assert combiner is not None
-        self._late_us = operator.declared.late_us
+        self._operator, self._late_us = operator.name, operator.declared.late_us
         read = projected_to(combiner.read(like.columns), like)
         schema = combiner.schema(to_arrow_schema(read.schema, timezone="UTC"))
         self._columns = [quoted(name) for name in read.columns]
@@ -75,14 +75,9 @@ class CombinedFrames:
             self._in_jvm = AggregatesInJvm(combiner, read.schema, operator.name)
         self.like = like.sparkSession.createDataFrame([], self._schema)
 
-    def frame(self, df: DataFrame, stage: Stage) -> DataFrame:
-        """Return the combined rows of a frame.
-
-        Parameters:
-            stage: the operator in this epoch.
-        """
-        plan = stage.plans.common
-        late_us = self._late_us(plan)
+    def frame(self, df: DataFrame, step: ShardStep) -> DataFrame:
+        """Return the combined rows of a frame, which are the input of a step."""
+        late_us = self._late_us(step.plans[self._operator].common)
         if self._in_jvm is not None:
             try:
                 combined = self._in_jvm.frame(df, late_us)
@@ -91,14 +86,14 @@ class CombinedFrames:
                 _logger.warning(
                     "operator %r: this version of Spark gives no access to its aggregation (%s): "
                     "records are combined in Python, with the same results",
-                    plan.operator,
+                    self._operator,
                     error,
                 )
             else:
                 if combined is not None:
                     return combined
-        step = CombineStep(stage.function, plan.operator, late_us, stage.restores)
-        return df.selectExpr(*self._columns).mapInArrow(step, self._schema)
+        combines = CombineStep(step.chains[0], late_us, step.restores)
+        return df.selectExpr(*self._columns).mapInArrow(combines, self._schema)
 
 
 class AggregatesInJvm:

@@ -13,8 +13,8 @@ from statekit.closing import Closing
 from statekit.job.job import Job
 from statekit.job.plan import Transform
 from statekit.spark.frames.plan import selected
-from statekit.spark.worker.pickling import pickled_transform
-from statekit.spark.worker.shards import PickledTransform, TransformStep, output_schema
+from statekit.spark.worker.pickling import Pickled, pickled_transforms
+from statekit.spark.worker.shards import TransformStep, output_schema
 
 
 class Transforms:
@@ -26,15 +26,8 @@ class Transforms:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self._pickled = {
-            each.name: PickledTransform(each.name, pickled_transform(each))
-            for each in job.transforms
-        }
+        self._sent: dict[tuple[Transform, ...], Pickled[tuple[Transform, ...]]] = {}
         self._schemas: dict[str, StructType] = {}
-
-    def pickled(self, transforms: tuple[Transform, ...]) -> tuple[PickledTransform, ...]:
-        """Return the transforms in pickled form."""
-        return tuple(self._pickled[each.name] for each in transforms)
 
     def frame(self, transforms: tuple[Transform, ...], df: DataFrame, epoch: int) -> DataFrame:
         """Apply a chain of transforms to a frame of an epoch."""
@@ -44,8 +37,10 @@ class Transforms:
         schema = df.schema
         if not all(each.function.keeps_records for each in transforms):
             schema = self._schema(last)
+        if transforms not in self._sent:
+            self._sent[transforms] = pickled_transforms(transforms)
         restores = not self.job.has_given_rows(transforms[0].input)
-        return df.mapInArrow(TransformStep(self.pickled(transforms), restores, epoch), schema)
+        return df.mapInArrow(TransformStep(self._sent[transforms], restores, epoch), schema)
 
     def _schema(self, transform: Transform) -> StructType:
         if transform.name not in self._schemas:

@@ -13,9 +13,9 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from statekit.errors import ProcessError, StateTypeError
 from statekit.functions.projection import WHOLE, Projection
+from statekit.job.chaining import Chain, Pass
 from statekit.job.job import Job
 from statekit.job.plan import Operator, Source, Transform
-from statekit.records.output_union import AnyOutput
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 from statekit.spark.frames.columns import projected_to, quoted, with_derived
@@ -29,14 +29,13 @@ from statekit.spark.worker.rows import (
     GROUP,
     INPUT,
     SLOT,
-    AnyProcess,
     ColumnRecords,
     UnionReader,
     UnionRows,
     input_types,
     row_of,
 )
-from statekit.spark.worker.shards import LateStep, ShardStep, branch_column, pass_schema
+from statekit.spark.worker.shards import LateStep, ShardStep, chain_column, pass_schema
 
 _NUMBER_BITS = 63  # bits without the sign of the number that rows are sorted by
 # Of these, bits for the input and the partition of a row.
@@ -116,17 +115,20 @@ class PassOptions:
     """Options of the frames of a pass.
 
     Parameters:
-        operator: the first operator, whose records are shuffled.
-        output_types: of what each chain emits; None for one that emits nothing.
+        each: the pass.
         shards, groups: their numbers.
         by_number: whether Spark sorts rows by one number only, or completely.
     """
 
-    operator: Operator
-    output_types: tuple[AnyOutput | None, ...]
+    each: Pass
     shards: int
     groups: int
     by_number: bool
+
+    @property
+    def operator(self) -> Operator:
+        """The first operator, whose records are shuffled."""
+        return self.each.first
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -228,7 +230,8 @@ class ShardFrames:
         self._shards = options.shards
         self._shard_of_row = _shard_of_row(options.shards, options.groups)
         self._tasks_of_row: dict[int, Column] = {}  # by the number of tasks
-        self._schema = from_arrow_schema(pass_schema(options.output_types))
+        output_types = [chained.output_type for chained in options.each.chains]
+        self._schema = from_arrow_schema(pass_schema(output_types))
 
     def run(self, rows: Sequence[DataFrame], step: ShardStep, route: Route) -> DataFrame:
         """Return the outputs over the rows of some frames."""
@@ -292,7 +295,7 @@ class OperatorFrames(ShardFrames):
         """Return the outputs of the operator over its one input; for `route` see `run`."""
         (df,) = dfs
         if self._combined is not None:
-            df = self._combined.frame(df, step.branches[0].stages[0])
+            df = self._combined.frame(df, step)
         df = with_derived(self._record_type, df)
         return self.run([df.selectExpr(*self._selected)], step, route)
 
@@ -419,9 +422,9 @@ def _group_and_key(df: DataFrame, options: PassOptions) -> list[Column]:
     return [group, *(F.expr(key.expression).alias(key.name) for key in keys)]
 
 
-def outputs_of_branch(number: int, df: DataFrame) -> DataFrame:
+def outputs_of_chain(number: int, df: DataFrame) -> DataFrame:
     """Return the outputs of one chain, from the outputs of a pass with several chains."""
-    own = branch_column(number)
+    own = chain_column(number)
     return df.where(F.col(own).isNotNull()).select(f"{own}.*")
 
 
@@ -429,7 +432,7 @@ def late_records(
     df: DataFrame,
     records: Records,
     operator: Operator,
-    function: Pickled[AnyProcess],
+    chained: Pickled[Chain],
     watermark_us: int,
     *,
     restores: bool,
@@ -442,7 +445,8 @@ def late_records(
     Parameters:
         df: the frame of the input.
         records: the type, or types, of its records.
-        function, watermark_us: of the operator.
+        chained: the chain that the operator is the first of.
+        watermark_us: of the operator.
         restores: whether the job wrote the rows, as for `RecordType.reader`.
     """
     time, members = operator.declared.event_time, records.members
@@ -458,7 +462,7 @@ def late_records(
     if records.may_change_fields:
         classes = [of.cls for of in operator.declared.record_type.members]
         types = tuple(classes.index(member.cls) for member in members)
-        step = LateStep(function, types, watermark_us, restores)
+        step = LateStep(chained, types, watermark_us, restores)
         late = projected.mapInArrow(step, projected.schema)
     else:
         late = projected.where(f"coalesce({', '.join(times)}) <= {watermark_us}")

@@ -26,6 +26,7 @@ from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.shard_layout import blank_shards
 from statekit.clock import now_us, unique_id
 from statekit.errors import FencedError, StateTypeError
+from statekit.job.chaining import Chain, Pass
 from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.keygroup import DEFAULT_GROUPS, check_groups, check_parallelism
@@ -40,7 +41,7 @@ from statekit.spark.tws.process import ProcessorProcess
 from statekit.spark.tws.stored_rows import StoredRows, stored_frame
 from statekit.spark.worker.commit_records import Reports
 from statekit.spark.worker.pickling import PickledBases, pickled
-from statekit.spark.worker.shards import Branch, ShardStep, Stage
+from statekit.spark.worker.shards import ShardStep
 from statekit.watermark import BEGINNING
 from statekit.working_copy.base_options import BaseOptions
 
@@ -131,9 +132,12 @@ class SparkImport:
         plans = self._plans(job, epoch)
         arrived = Reports(self._spark.sparkContext)
         reporter = arrived.begin()
-        shipped = replace(plans, bases=PickledBases(plans.bases))
+        puts = Operator(self._operator.name, self._stored_rows, self._operator.inputs)
+        chained = Chain((puts,), ((),))
         step = ShardStep(
-            branches=(Branch((Stage(pickled(self._stored_rows, "the import"), shipped),)),),
+            chains=(pickled(chained, "the import"),),
+            plans={puts.name: replace(plans, bases=PickledBases(plans.bases))},
+            restores=False,
             url=repository.url,
             directory=directory_for_copies(self._spark.sparkContext, working_directory),
             options=rocksdb or RocksOptions(),
@@ -141,7 +145,7 @@ class SparkImport:
             key_groups=self._groups,
             reporter=reporter,
         )
-        self._run(step)
+        self._run(step, Pass((chained,)))
         reports = OperatorReports(self._operator, epoch, plans.bases, arrived.of(reporter))
         self.found.check_has_not_moved()
         position = self.found.position
@@ -193,15 +197,12 @@ class SparkImport:
         )
         return ShardPlans.of(common, bases)
 
-    def _run(self, step: ShardStep) -> None:
+    def _run(self, step: ShardStep, each: Pass) -> None:
         """Make Spark shuffle all rows to their shards, where each shard writes its rows to
         state.
         """
         cores: int = self._spark.sparkContext.defaultParallelism
-        puts = Operator(self._operator.name, self._stored_rows, self._operator.inputs)
-        options = PassOptions(
-            puts, (self._stored_rows.output_type,), self._shards, self._groups, by_number=True
-        )
+        options = PassOptions(each, self._shards, self._groups, by_number=True)
         (record_type,) = self._stored_rows.record_type.members
         frames = OperatorFrames(self._frame, options, record_type)
         tasks = min(self._shards, cores * TASKS_PER_CORE)

@@ -19,10 +19,9 @@ import pyarrow as pa
 
 from statekit.checkpoint.manifest import ShardState
 from statekit.errors import CALL_FAILURES, ProcessError, StateTypeError
-from statekit.functions.process import Process
-from statekit.functions.stateless import Stateless
+from statekit.job.chaining import Chain
 from statekit.job.job import Job
-from statekit.job.plan import Operator, Transform
+from statekit.job.plan import Transform
 from statekit.records import by_value
 from statekit.shown import shown_error, type_name
 
@@ -38,11 +37,11 @@ unpickle more of others.
 
 
 class Pickled(NamedTuple, Generic[T]):
-    """A pickled process function or stateless function. Each worker process unpickles it once.
+    """A pickled function, or functions of a job. Each worker process unpickles them once.
 
     Parameters:
         name: what it is, for messages.
-        data: the pickled function with its types.
+        data: the pickled functions with their types.
         path: where the sender imports modules from, so that a worker on the same file system finds
             modules that are pickled by reference.
     """
@@ -72,14 +71,19 @@ def pickled(function: T, name: str = "a function") -> Pickled[T]:
         ) from error
 
 
-def pickled_operator(operator: Operator) -> Pickled[Process[Any, Any, Any]]:
-    """Pickle the process function of an operator; raises as `pickled` does."""
-    return pickled(operator.declared, f"operator {operator.name!r}")
+def pickled_chain(chained: Chain) -> Pickled[Chain]:
+    """Pickle the operators and transforms of a chain; raises as `pickled` does."""
+    names = ", ".join(repr(operator.name) for operator in chained.operators)
+    return pickled(chained, f"operator{'s' * (len(chained.operators) > 1)} {names}")
 
 
-def pickled_transform(transform: Transform) -> Pickled[Stateless]:
-    """Pickle the function of a transform; raises as `pickled` does."""
-    return pickled(transform.function, f"{transform.function.kind} {transform.name!r}")
+def pickled_transforms(transforms: tuple[Transform, ...]) -> Pickled[tuple[Transform, ...]]:
+    """Pickle the functions of transforms; raises as `pickled` does."""
+    return pickled(transforms, ", ".join(map(_shown, transforms)))
+
+
+def _shown(transform: Transform) -> str:
+    return f"{transform.function.kind} {transform.name!r}"
 
 
 def check_sendable(job: Job) -> None:
@@ -89,9 +93,9 @@ def check_sendable(job: Job) -> None:
         StateTypeError: one of them uses an object that cannot be pickled.
     """
     for operator in job.operators:
-        pickled_operator(operator)
-    for each in job.transforms:
-        pickled_transform(each)
+        pickled(operator.declared, f"operator {operator.name!r}")
+    for transform in job.transforms:
+        pickled(transform.function, _shown(transform))
 
 
 def _unpicklable(function: object) -> str:

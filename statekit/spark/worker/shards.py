@@ -22,7 +22,8 @@ from statekit.checkpoint.manifest import IdleShards, ShardPlan, ShardPlans, Shar
 from statekit.checkpoint.repository import Repository
 from statekit.clock import cpu_us
 from statekit.errors import StrayKeyError
-from statekit.functions.stateless import Stateless
+from statekit.job.chaining import Chain
+from statekit.job.plan import Transform, applied
 from statekit.recording.recorder import Recorder
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.records.output_union import AnyOutput
@@ -66,7 +67,7 @@ def output_schema(output_type: AnyOutput | None) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in fields])
 
 
-def branch_column(number: int) -> str:
+def chain_column(number: int) -> str:
     """Return the name of the column with the outputs of a chain, for a pass with several chains."""
     return f"__statekit_branch_{number}"
 
@@ -79,91 +80,15 @@ def pass_schema(output_types: Sequence[AnyOutput | None]) -> pa.Schema:
     if len(schemas) == 1:
         return schemas[0]
     return pa.schema(
-        [pa.field(branch_column(n), pa.struct(list(of))) for n, of in enumerate(schemas)]
+        [pa.field(chain_column(n), pa.struct(list(of))) for n, of in enumerate(schemas)]
     )
 
 
-def _outputs_of_branch(outputs: pa.RecordBatch, number: int, schema: pa.Schema) -> pa.RecordBatch:
+def _outputs_of_chain(outputs: pa.RecordBatch, number: int, schema: pa.Schema) -> pa.RecordBatch:
     """Return outputs of a chain in the columns of its pass."""
     own = pa.StructArray.from_arrays(outputs.columns, fields=list(schema.field(number).type))
     columns = [own if n == number else pa.nulls(len(own), of.type) for n, of in enumerate(schema)]
     return pa.record_batch(columns, schema=schema)
-
-
-@dataclass(frozen=True)
-class PickledTransform:
-    """A transform of the job.
-
-    Parameters:
-        name: its name.
-        function: its stateless function.
-    """
-
-    name: str
-    function: Pickled[Stateless]
-
-    @property
-    def output_type(self) -> AnyOutput:
-        return unpickled(self.function).output_type
-
-    @property
-    def record_type(self) -> Records:
-        return unpickled(self.function).record_type
-
-    def apply(self, records: list[Any], epoch: int) -> list[Any]:
-        """Return the outputs of the function, in the stored form that the next function receives.
-
-        Parameters:
-            epoch: of the records, for messages.
-
-        Raises:
-            ProcessError: the function failed, or an output does not fit the declared type.
-        """
-        function = unpickled(self.function)
-        outputs = function.apply(records, self.name, epoch)
-        return outputs if function.keeps_records else _stored(outputs, function.output_type)
-
-
-def _stored(outputs: list[Any], output_type: AnyOutput | None) -> list[Any]:
-    """Return outputs in the stored form that the next function receives."""
-    # Without a type, no function reads them.
-    return outputs if output_type is None else output_type.stored(outputs)
-
-
-@dataclass(frozen=True)
-class Stage:
-    """An operator of a chain.
-
-    Parameters:
-        function: the process function.
-        plans: of all shards.
-        transforms: of its records, which run before it.
-        restores: whether the job wrote the rows of its stream, as for `RecordType.reader`.
-    """
-
-    function: Pickled[AnyProcess]
-    plans: ShardPlans
-    transforms: tuple[PickledTransform, ...] = ()
-    restores: bool = False
-
-
-@dataclass(frozen=True)
-class Branch:
-    """A chain of a pass.
-
-    Parameters:
-        stages: the operators, each fed by the one before.
-        after: transforms of the outputs of the last operator.
-    """
-
-    stages: tuple[Stage, ...]
-    after: tuple[PickledTransform, ...] = ()
-
-    @property
-    def output_type(self) -> AnyOutput | None:
-        if self.after:
-            return self.after[-1].output_type
-        return unpickled(self.stages[-1].function).output_type
 
 
 class _Idle:
@@ -199,7 +124,9 @@ class ShardStep:
     """The function for the partitions of a pass's frame. Each partition contains some shards.
 
     Parameters:
-        branches: the chains. Each gets all rows.
+        chains: the chains of the pass. Each gets all rows.
+        plans: of all shards of each operator, by its name.
+        restores: whether the job wrote the rows, as for `RecordType.reader`.
         url: of the checkpoint.
         directory: for working copies, on the worker's local disk; None for the executor's own.
         options: limits of RocksDB.
@@ -212,7 +139,9 @@ class ShardStep:
         recorder: which records are kept, if any.
     """
 
-    branches: tuple[Branch, ...]
+    chains: tuple[Pickled[Chain], ...]
+    plans: Mapping[str, ShardPlans]
+    restores: bool
     url: str
     directory: str | None
     options: RocksOptions
@@ -230,11 +159,10 @@ class ShardStep:
         _collect_rarely()
         directory = self.directory or _executors_directory()
         copies = DiskCopies(directory, self.options, self.bases, self.started_us)
-        plans = [stage.plans for branch in self.branches for stage in branch.stages]
-        for of_operator in plans:
-            copies.tidy(of_operator)
-        due = frozenset().union(*(of_operator.due for of_operator in plans))
-        idle = _Idle([of_operator.operator for of_operator in plans])
+        for plans in self.plans.values():
+            copies.tidy(plans)
+        due = frozenset().union(*(plans.due for plans in self.plans.values()))
+        idle = _Idle(self.plans)
         for shard, rows in shards_in_turn(batches):
             first = next((batch for batch in rows if batch.num_rows), None)
             if first is None and shard not in due:
@@ -246,92 +174,89 @@ class ShardStep:
             self.reporter.report(report)
 
     def _sorted(self, batches: Batches) -> Batches:
-        first = self.branches[0].stages[0]
-        key = unpickled(first.function).key
-        by = key if self.reader is None else (*key, INPUT)
-        return in_order(batches, by, first.plans.operator)
+        first = unpickled(self.chains[0]).first
+        by = first.declared.key if self.reader is None else (*first.declared.key, INPUT)
+        return in_order(batches, by, first.name)
 
     def _shard(
         self, shard: int, rows: Batches, copies: DiskCopies, directory: str, idle: _Idle
     ) -> Batches:
         """Run a shard of every chain, one chain after the other."""
-        if len(self.branches) == 1:
-            yield from self._branch(self.branches[0], shard, rows, copies, idle)
+        chains = list(map(unpickled, self.chains))
+        if len(chains) == 1:
+            yield from self._chain(chains[0], shard, rows, copies, idle)
             return
-        schema = pass_schema([branch.output_type for branch in self.branches])
+        schema = pass_schema([chained.output_type for chained in chains])
         with ReplayedRows(rows, directory) as replayed:
-            for number, branch in enumerate(self.branches):
-                for outputs in self._branch(branch, shard, iter(replayed), copies, idle):
-                    yield _outputs_of_branch(outputs, number, schema)
+            for number, chained in enumerate(chains):
+                for outputs in self._chain(chained, shard, iter(replayed), copies, idle):
+                    yield _outputs_of_chain(outputs, number, schema)
 
-    def _branch(
-        self, branch: Branch, shard: int, batches: Batches, copies: DiskCopies, idle: _Idle
+    def _chain(
+        self, chained: Chain, shard: int, batches: Batches, copies: DiskCopies, idle: _Idle
     ) -> Batches:
         repository = _repository(self.url)
-        processes = [unpickled(stage.function) for stage in branch.stages]
         reports: list[ShardReport | None] = []
         running: list[Generator[list[Any], None, None]] = []
-        spent_us = [0] * len(processes)
+        spent_us = [0] * len(chained.operators)
+        before: AnyProcess | None = None
         try:
-            for process, stage in zip(processes, branch.stages, strict=True):
-                plan = stage.plans[shard]
+            for operator, transforms in zip(chained.operators, chained.transforms, strict=True):
+                process, plans = operator.declared, self.plans[operator.name]
+                plan = plans[shard]
                 # The first operator reads the rows of the shard, each further one the outputs of
                 # the operator before it.
-                if not running:
-                    shard_input = self._input(stage, process, plan, batches)
+                if before is None:
+                    given = self._input(process, transforms, plan, batches)
                 else:
-                    before = processes[len(running) - 1]
                     none: dict[Any, int] = {}
-                    passed = ((_stored(some, before.output_type), none) for some in running[-1])
-                    keyed = self._keyed(passed, before.name, stage.transforms, process, plan)
-                    shard_input = ShardInput((), keyed)
-                shard_input = recorded_input(
-                    self.recorder, process, plan, len(stage.plans), shard_input
-                )
-                run = run_shard(process, plan, shard_input, repository, copies)
+                    passed = zip(_stored(running[-1], before), repeat(none))
+                    keyed = self._keyed(passed, before.name, transforms, process, plan)
+                    given = ShardInput((), keyed)
+                given = recorded_input(self.recorder, process, plan, len(plans), given)
+                run = run_shard(process, plan, given, repository, copies)
                 running.append(_timed(reporting(run, reports), spent_us, len(running)))
-            emitted = _transformed(running[-1], processes[-1], branch.after, plan.epoch)
-            output_type = branch.output_type
+                before = process
+            emitted = _transformed(running[-1], process, chained.after, plan.epoch)
+            output_type = chained.output_type
             schema = output_schema(output_type)
             batches_out = (_output_batch(output_type, schema, some) for some in emitted)
             # Large batches, as each that crosses over to Spark takes time of its own.
             for group in rebatched(batches_out, rows=_BATCH_ROWS, size=_BATCH_BYTES):
                 yield from pa.Table.from_batches(group).combine_chunks().to_batches()
-            executor = executor_id()
             # An operator has run while the next one took its outputs.
             costs_us = [own - fed for own, fed in zip(spent_us, [0, *spent_us], strict=False)]
-            for stage, report, cpu_us in zip(branch.stages, reports, costs_us, strict=True):
+            for operator, report, cpu_us in zip(chained.operators, reports, costs_us, strict=True):
                 if report is None:
-                    idle.add_to(stage.plans.operator, shard, cpu_us)
+                    idle.add_to(operator.name, shard, cpu_us)
                 else:
-                    facts = {"executor": executor, "cpu_us": cpu_us}
+                    facts = {"executor": executor_id(), "cpu_us": cpu_us}
                     self.reporter.report(report.model_copy(update=facts))
         finally:
             for outputs in reversed(running):
                 outputs.close()
 
     def _input(
-        self, stage: Stage, declared: AnyProcess, plan: ShardPlan, batches: Batches
+        self, process: AnyProcess, transforms: Sequence[Transform], plan: ShardPlan, rows: Batches
     ) -> ShardInput:
         """Return the input of a shard of the first operator of a chain."""
         if self.reader is not None:
-            return self.reader(declared, batches, self.key_groups).shard_input()
-        if transforms := stage.transforms:
-            reader = StreamReader(transforms[0].record_type.members, restores=stage.restores)
-            read = _read_with_groups(transforms[0].record_type, reader, declared, batches)
-            return ShardInput(
-                (), self._keyed(read, transforms[-1].name, transforms, declared, plan)
-            )
-        if declared.traits.combiner is not None and not self.is_combined:
-            batches = _combined(declared, batches, plan, stage.restores)
-        rows = batches_of_rows(declared, batches, self.key_groups, restores=stage.restores)
-        return ShardInput((), rows)
+            return self.reader(process, rows, self.key_groups).shard_input()
+        if transforms:
+            records = transforms[0].function.record_type
+            reader = StreamReader(records.members, restores=self.restores)
+            read = _read_with_groups(records, reader, process, rows)
+            return ShardInput((), self._keyed(read, transforms[-1].name, transforms, process, plan))
+        if process.traits.combiner is not None and not self.is_combined:
+            rows = _combined(process, rows, plan, self.restores)
+        batches = batches_of_rows(process, rows, self.key_groups, restores=self.restores)
+        return ShardInput((), batches)
 
     def _keyed(
         self,
         received: Iterable[tuple[list[Any], Mapping[Any, int]]],
         sender: str,
-        transforms: Sequence[PickledTransform],
+        transforms: Sequence[Transform],
         process: AnyProcess,
         plan: ShardPlan,
     ) -> Iterator[KeyedBatch]:
@@ -351,12 +276,10 @@ class ShardStep:
         """
         builder = KeyedBatchBuilder(process, self.key_groups)
         for arrived, known in received:
-            records: Sequence[Any] = arrived
-            for transform in transforms:
-                records = transform.apply(list(records), plan.epoch)
-            if not records:
+            transformed = applied(transforms, arrived, plan.epoch)
+            if not transformed:
                 continue
-            records = process.combined(records, plan)
+            records = process.combined(transformed, plan)
             keys = builder.keys(records)
             groups = list(map(known.get, keys, repeat(-1))) if known else [-1]
             if -1 in groups:
@@ -365,22 +288,20 @@ class ShardStep:
             yield batch.in_columns() if process.traits.takes_columns else batch
 
 
+def _stored(outputs: Iterable[list[Any]], process: AnyProcess) -> Iterator[list[Any]]:
+    """Return the outputs of an operator in the stored form that the next function receives."""
+    assert process.output_type is not None, "a function takes them"
+    return map(process.output_type.stored, outputs)
+
+
 def _transformed(
-    emitted: Iterable[list[Any]],
-    last: AnyProcess,
-    transforms: Sequence[PickledTransform],
-    epoch: int,
-) -> Iterator[list[Any]]:
-    """Yield the outputs of the last operator of a chain, after the transforms that follow it."""
+    emitted: Iterable[list[Any]], last: AnyProcess, transforms: Sequence[Transform], epoch: int
+) -> Iterable[list[Any]]:
+    """Return the outputs of the last operator of a chain, after the transforms that follow it."""
     if not transforms:
-        yield from emitted
-        return
-    for outputs in emitted:
-        records = _stored(outputs, last.output_type)
-        for transform in transforms:
-            records = transform.apply(records, epoch)
-        if records:
-            yield records
+        return emitted
+    outputs = (applied(transforms, some, epoch) for some in _stored(emitted, last))
+    return filter(None, outputs)
 
 
 def _timed(
@@ -453,23 +374,22 @@ class CombineStep:
     """Combines the records of a partition into one row per key, or per key and pane.
 
     Parameters:
-        function: the process function, which has a combiner.
-        operator: its name in the job.
+        chained: the chain of the operator, which has a combiner and comes first.
         late_us: the watermark that makes a record late.
         restores: whether the job wrote the rows, as for `RecordType.reader`.
     """
 
-    function: Pickled[AnyProcess]
-    operator: str
+    chained: Pickled[Chain]
     late_us: int
     restores: bool
 
     @readable_errors
     def __call__(self, batches: Batches) -> Batches:
         _acknowledge_at_once()
-        combiner = unpickled(self.function).traits.combiner
+        operator = unpickled(self.chained).first
+        combiner = operator.declared.traits.combiner
         assert combiner is not None
-        with with_operator_name(self.operator):
+        with with_operator_name(operator.name):
             of_rows = combiner.combined_batches(batches, self.late_us, restores=self.restores)
             for rows in of_rows:
                 yield from rows.to_batches()
@@ -486,38 +406,39 @@ class TransformStep:
         epoch: of the rows, for messages.
     """
 
-    transforms: tuple[PickledTransform, ...]
+    transforms: Pickled[tuple[Transform, ...]]
     restores: bool
     epoch: int
 
     @readable_errors
     def __call__(self, batches: Batches) -> Batches:
         _acknowledge_at_once()
-        members = self.transforms[0].record_type.members
-        reader = StreamReader(members, restores=self.restores)
-        if all(unpickled(each.function).keeps_records for each in self.transforms):
+        transforms = unpickled(self.transforms)
+        reader = StreamReader(transforms[0].function.record_type.members, restores=self.restores)
+        if all(each.function.keeps_records for each in transforms):
             for batch in batches:
-                yield self._kept(batch, reader.read(batch))
+                yield self._kept(transforms, batch, reader.read(batch))
         else:
             for batch in batches:
-                yield from self._emitted(reader.read(batch))
+                yield from self._emitted(transforms, reader.read(batch))
 
-    def _emitted(self, records: list[Any]) -> Batches:
+    def _emitted(self, transforms: Sequence[Transform], records: list[Any]) -> Batches:
         """Yield the outputs of the last transform."""
-        *others, last = self.transforms
-        for transform in others:
-            records = transform.apply(records, self.epoch)
-        outputs = unpickled(last.function).apply(records, last.name, self.epoch)
-        schema = output_schema(last.output_type)
+        *others, last = transforms
+        records = applied(others, records, self.epoch)
+        outputs = last.function.apply(records, last.name, self.epoch)
+        output_type = last.function.output_type
+        schema = output_schema(output_type)
         for start in range(0, len(outputs), _BATCH_ROWS):
-            yield _output_batch(last.output_type, schema, outputs[start : start + _BATCH_ROWS])
+            yield _output_batch(output_type, schema, outputs[start : start + _BATCH_ROWS])
 
-    def _kept(self, batch: pa.RecordBatch, records: list[Any]) -> pa.RecordBatch:
+    def _kept(
+        self, transforms: Sequence[Transform], batch: pa.RecordBatch, records: list[Any]
+    ) -> pa.RecordBatch:
         """Return the rows whose records pass all transforms."""
-        for transform in self.transforms:
-            is_last = transform is self.transforms[-1]
-            function = unpickled(transform.function)
-            kept = function.kept(records, transform.name, self.epoch, own=is_last)
+        for transform in transforms:
+            is_last = transform is transforms[-1]
+            kept = transform.function.kept(records, transform.name, self.epoch, own=is_last)
             batch = batch.filter(pa.array(kept, pa.bool_()))
             records = list(compress(records, kept))
         return batch
@@ -528,13 +449,13 @@ class LateStep:
     """Keeps the rows of an operator's input whose records are late.
 
     Parameters:
-        function: the process function.
+        chained: the chain of the operator, which comes first.
         types: which of its record types the rows have.
         watermark_us: its watermark.
         restores: whether the job wrote the rows, as for `RecordType.reader`.
     """
 
-    function: Pickled[AnyProcess]
+    chained: Pickled[Chain]
     types: tuple[int, ...]
     watermark_us: int
     restores: bool
@@ -542,7 +463,7 @@ class LateStep:
     @readable_errors
     def __call__(self, batches: Batches) -> Batches:
         _acknowledge_at_once()
-        declared = unpickled(self.function)
+        declared = unpickled(self.chained).first.declared
         time_of = declared.time_of()
         members = [declared.record_type.members[number] for number in self.types]
         reader = StreamReader(members, restores=self.restores)

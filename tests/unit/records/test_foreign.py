@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 import statekit as sk
-from statekit.spark.worker.pickling import pickled_transform
-from statekit.spark.worker.shards import PickledTransform
+from statekit.job.plan import applied
+from statekit.spark.worker.pickling import pickled_transforms, unpickled
 
 NANOSECONDS = "2024-01-01T00:00:00.123456789"
 
@@ -170,9 +170,9 @@ def test_outputs_without_types_refuse_them_in_all_functions(annotation: Any, val
         with pytest.raises(sk.ProcessError, match=r"numpy\.int64: call \.item\(\)"):
             job.run({"events": [Event("a")]})
         # The workers of Spark call the same.
-        transform = PickledTransform(kind, pickled_transform(job.transforms[0]))
+        transforms = unpickled(pickled_transforms((job.transforms[0],)))
         with pytest.raises(sk.ProcessError, match=r"numpy\.int64: call \.item\(\)"):
-            transform.apply([Event("a")], 0)
+            applied(transforms, [Event("a")], 0)
 
 
 def emitting(annotation: Any, value: Any) -> sk.Job:

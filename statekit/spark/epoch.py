@@ -36,12 +36,11 @@ from statekit.spark.failures import is_of_spark, of_ended_worker, translated
 from statekit.spark.frames.columns import quoted
 from statekit.spark.frames.combined_frames import Combines
 from statekit.spark.frames.epoch_streams import EpochStreams, Transforms
-from statekit.spark.frames.merged_inputs import MergedInputs
+from statekit.spark.frames.key_columns import PassOptions
 from statekit.spark.frames.placement import Placement
 from statekit.spark.frames.plan import (
     FirstInput,
     OperatorFrames,
-    PassOptions,
     Route,
     Slot,
     UnionFrames,
@@ -50,7 +49,12 @@ from statekit.spark.frames.plan import (
     reader_of,
     slots_of,
 )
-from statekit.spark.frames.shared_reads import StreamColumns, shared_rows, with_one_read
+from statekit.spark.frames.shared_reads import (
+    MergedInputs,
+    StreamColumns,
+    shared_rows,
+    with_one_read,
+)
 from statekit.spark.session import warn_of_settings
 from statekit.spark.worker.commit_records import Reports
 from statekit.spark.worker.pickling import Pickled, PickledBases, pickled_chain

@@ -30,7 +30,7 @@ from statekit.runtime.coordinator import Coordinator
 from statekit.shown import shown
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.failures import translated
-from statekit.spark.frames.merged_inputs import merged, split
+from statekit.spark.frames.shared_reads import merged, split
 from statekit.spark.offsets import sparks_part
 from statekit.timestamp import duration_to_micros, instant
 

@@ -33,7 +33,7 @@ from statekit.functions.process import Process
 from statekit.job.windows.aggregation import aggregation
 from statekit.records.record_type import RecordType
 from statekit.spark import transform_with_state
-from statekit.spark.frames.plan import by_one_number
+from statekit.spark.frames.key_columns import by_one_number
 from statekit.spark.worker.rows import ARRIVAL, GROUP
 from tests.bench.peers.jobs.handshake import bytes_in
 from tests.bench.report import (

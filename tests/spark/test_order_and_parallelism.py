@@ -16,7 +16,7 @@ from statekit.errors import UnsortedError
 from statekit.job.chaining import Pass
 from statekit.keygroup import key_group
 from statekit.spark import epoch as epochs
-from statekit.spark.frames.plan import PassOptions, by_one_number
+from statekit.spark.frames.key_columns import PassOptions, by_one_number
 from statekit.spark.worker.rows import ARRIVAL, FIRST_MARK, GROUP, INPUT
 from tests.support.effort import SOAK
 from tests.support.spark_job import (

@@ -27,7 +27,7 @@ from statekit.records.panes import LATE, SlidingPanes
 from statekit.records.partial_aggregate import PartialAggregate
 from statekit.records.preaggregate import Combiner
 from statekit.spark.frames.columns import projected_to, quoted
-from statekit.spark.frames.logical_frame import logical_frame
+from statekit.spark.frames.placed_frame import logical_frame
 from statekit.spark.worker.shards import CombineStep, ShardStep
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from statekit.closing import Closing
 from statekit.job.job import Job
 from statekit.job.plan import Transform
-from statekit.spark.frames.plan import selected
+from statekit.spark.frames.columns import selected
 from statekit.spark.worker.pickling import Pickled, pickled_transforms
 from statekit.spark.worker.shards import TransformStep, output_schema
 

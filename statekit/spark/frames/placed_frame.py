@@ -4,7 +4,7 @@ Rows that are routed to tasks are joined with such a frame. Both have the same p
 Spark neither shuffles nor sorts for the join, and each task prefers the location of its row. A
 PySpark plan has no call for locations. So the frame is built from Spark's own classes: an RDD whose
 elements have preferred locations (`SparkContext.makeRDD`), as a plan that says how it is
-partitioned.
+partitioned (`LogicalRDD`, which Spark uses for its own checkpoints of frames).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from statekit.errors import StorageError
-from statekit.spark.frames.logical_frame import logical_frame
 
 TASK = "__statekit_task"
 """The column with the number of the task."""
@@ -71,3 +70,35 @@ class PlacedFrames:
         like = session.range(len(places)).selectExpr(f"cast(id as int) as {TASK}")
         plan = like.repartitionById(len(places), TASK)._jdf.queryExecution().sparkPlan()
         return logical_frame(session, plan.output(), rows, plan.outputPartitioning())
+
+
+def logical_frame(
+    session: SparkSession, attributes: Any, rows: Any, partitioning: Any
+) -> DataFrame:
+    """Return a frame of rows.
+
+    Parameters:
+        attributes: the columns of the rows, as those of one of Spark's plans.
+        rows: an RDD of internal rows.
+        partitioning: how the rows are partitioned.
+
+    Raises:
+        Py4JError, TypeError: this version of Spark has no such class.
+    """
+    own: Any = session
+    java, jvm_session = own._jvm, own._jsparkSession
+    none = java.scala.Option.empty()
+    logical = java.org.apache.spark.sql.execution.LogicalRDD(
+        attributes,
+        rows,
+        partitioning,
+        java.org.apache.spark.api.python.PythonUtils.toSeq([]),  # it is in no order
+        False,
+        none,
+        jvm_session,
+        none,
+        none,
+        False,
+    )
+    frame = java.org.apache.spark.sql.classic.Dataset.ofRows(jvm_session, logical)
+    return DataFrame(frame, session)

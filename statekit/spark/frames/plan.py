@@ -12,15 +12,14 @@ from pyspark.sql import types as spark_types
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from statekit.errors import ProcessError, StateTypeError
-from statekit.functions.projection import WHOLE, Projection
-from statekit.job.chaining import Chain, Pass
+from statekit.job.chaining import Chain
 from statekit.job.job import Job
-from statekit.job.plan import Operator, Source, Transform
+from statekit.job.plan import Operator, Source
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
-from statekit.spark.frames.columns import projected_to, quoted, with_derived
+from statekit.spark.frames.columns import projected_to, quoted, selected, with_derived
 from statekit.spark.frames.combined_frames import CombinedFrames, Combines
-from statekit.spark.frames.key_columns import key_columns
+from statekit.spark.frames.key_columns import PassOptions, group_expression, key_columns, order_of
 from statekit.spark.frames.placed_frame import TASK
 from statekit.spark.worker.pickling import Pickled
 from statekit.spark.worker.rows import (
@@ -36,11 +35,6 @@ from statekit.spark.worker.rows import (
     row_of,
 )
 from statekit.spark.worker.shards import LateStep, ShardStep, chain_column, pass_schema
-
-_NUMBER_BITS = 63  # bits without the sign of the number that rows are sorted by
-# Of these, bits for the input and the partition of a row.
-_ORIGIN_BITS = 10
-_ROW_BITS = 33  # of a row's number within its partition, in monotonically_increasing_id()
 
 
 def check_input(df: DataFrame, source: Source, job: Job) -> None:
@@ -108,31 +102,6 @@ def _check_consumers(df: DataFrame, stream: str, job: Job) -> None:
         _check_event_time(df, operator)
         if len(operator.declared.record_type.members) == 1:
             _check_consumers(df, operator.late, job)
-
-
-@dataclass(frozen=True)
-class PassOptions:
-    """Options of the frames of a pass.
-
-    Parameters:
-        each: the pass.
-        shards, groups: their numbers.
-        by_number: whether Spark sorts rows by one number only, or completely.
-    """
-
-    each: Pass
-    shards: int
-    groups: int
-    by_number: bool
-
-    @property
-    def operator(self) -> Operator:
-        """The first operator, whose records are shuffled."""
-        return self.each.first
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        return self.operator.declared.key
 
 
 @dataclass(frozen=True)
@@ -509,141 +478,3 @@ def _check_event_time(df: DataFrame, operator: Operator) -> None:
             "which is no instant: cast it to timestamp, in the session time zone it was written "
             "in"
         )
-
-
-def selected(transform: Transform, df: DataFrame) -> DataFrame:
-    """Return the frame of a transform that selects columns.
-
-    Raises:
-        ProcessError: a column is missing.
-    """
-    if transform.function.kind == "select":
-        return df.select(*selected_columns(transform, df))
-    if not transform.function.selects_type:
-        return df
-    name = quoted(transform.function.output_type.name)
-    return df.where(F.col(name).isNotNull()).select(f"{name}.*")
-
-
-def selected_columns(transform: Transform, df: DataFrame) -> list[Column]:
-    """Return the columns of a `select` over a frame.
-
-    Raises:
-        ProcessError: a column is missing.
-    """
-    projection = transform.function.fn
-    assert isinstance(projection, Projection), "it is a select"
-    own = projected_to(projection.taken, df)
-    columns = []
-    for name, field in projection.fields.items():
-        if field != WHOLE and field not in own.columns:
-            raise ProcessError(
-                f"stream {transform.name!r} selects {field!r}, and the input has no such column "
-                f"(it has {', '.join(df.columns)}): add it"
-            )
-        whole = F.struct(*map(F.col, map(quoted, own.columns)))
-        columns.append((whole if field == WHOLE else F.col(quoted(field))).alias(name))
-    return columns
-
-
-def group_expression(df: DataFrame, options: PassOptions) -> str:
-    """Return the SQL expression of a record's key group. Without a key, records are distributed
-    round robin.
-    """
-    operator, shards, groups = options.operator, options.shards, options.groups
-    keys = key_columns(df, operator)
-    if keys:
-        hashed = (expression for key in keys for expression in key.hashed)
-        return f"pmod(xxhash64({', '.join(hashed)}), {groups})"
-    turn = f"pmod(monotonically_increasing_id(), {shards})"
-    return f"({turn} * {groups} + {shards - 1}) div {shards}"  # the first key group of that shard
-
-
-def order_of(df: DataFrame, options: PassOptions, inputs: int = 1) -> list[Column]:
-    """Return the columns that sort routed rows by key group, key, input and arrival.
-
-    Spark compares the first 8 bytes of the first column, and compares the rows themselves if those
-    are equal, which is ten times as slow. The key group alone leaves most rows equal.
-    """
-    key, shards, groups = options.key, options.shards, options.groups
-    if options.by_number:
-        return [by_one_number(df, key, shards, groups, inputs=inputs)]
-    first = _sorted_first(df, key[0] if key else None, shards, groups)
-    # Texts by their bytes: in a collation, another text may sort between two equal ones.
-    keys = [F.col(quoted(name)).cast(_sort_type(df, name)) for name in key]
-    arrival = [F.col(ARRIVAL)] if inputs == 1 else [F.col(INPUT), F.col(ARRIVAL)]
-    return [first, *keys, *arrival]
-
-
-def by_one_number(
-    df: DataFrame, key: tuple[str, ...], shards: int, groups: int, *, inputs: int = 1
-) -> Column:
-    """Return a column that sorts rows by key group and, if the key is one integer, by key, input
-    and arrival.
-
-    Spark sorts by one number in a few passes without comparing rows, which takes half the time.
-    Rows with equal numbers keep their order: those of a key that were in one partition.
-
-    This is the complete order unless the key has another type or does not fit, there are too many
-    partitions, or Spark had to sort in several runs. Then the worker sorts the rest: see
-    `worker/rows`.
-    """
-    name = key[0] if len(key) == 1 and _is_integral(df, key[0]) else None
-    return _sorted_first(df, name, shards, groups, _ORIGIN_BITS, inputs)
-
-
-def _sorted_first(
-    df: DataFrame, key: str | None, shards: int, groups: int, origin_bits: int = 0, inputs: int = 1
-) -> Column:
-    """Return a number that sorts by key group and, as far as 64 bits allow, by key and partition.
-
-    The mark of a shard sorts before its rows.
-
-    Parameters:
-        origin_bits: the bits for the input, if there are several, and the partition.
-    """
-    bits = _NUMBER_BITS - groups.bit_length()
-    end = 1 << (bits - origin_bits - 1)
-    first, last = 2 - end, end - 1  # keys from there on are cut; below them there is only null
-    cut, is_intact = "0L", "true"
-    if key is not None:
-        is_intact = "false"
-        if _is_integral(df, key):
-            value = f"cast({quoted(key)} as bigint)"
-            # By themselves, least() and greatest() pass a null over.
-            within = f"greatest(least({value}, {last}L), {first}L)"
-            cut = f"if({value} is null, {first - 1}L, {within})"
-            is_intact = f"{cut} not in ({first}L, {last}L)"
-    number = f"shiftleft(bigint({GROUP}), {bits}) + shiftleft({cut}, {origin_bits})"
-    # A mark sorts before all rows of the first key group of its shard.
-    first_group = f"(({FIRST_MARK} - {GROUP}) * {groups} + {shards - 1}) div {shards}"
-    mark = f"shiftleft(bigint({first_group}), {bits}) - {end << origin_bits}L"
-    if origin_bits:
-        origin = _origin(inputs, origin_bits)
-        number += f" + if({is_intact}, {origin}, 0L)"
-        if inputs > 1:  # broadcast rows have the number of a mark and sort after it
-            last_origin = (1 << origin_bits) - 1
-            mark += f" + if({INPUT} is null, 0L, least(1L + {origin}, {last_origin}L))"
-    return F.expr(f"if({GROUP} < 0, {mark}, {number})")
-
-
-def _origin(inputs: int, bits: int) -> str:
-    """Return the SQL expression of the origin of a row, its input and its partition there, in so
-    many bits.
-    """
-    partition_bits = bits - (inputs - 1).bit_length()
-    if partition_bits < 0:
-        return "0L"
-    partition = f"least(shiftright({ARRIVAL}, {_ROW_BITS}), {(1 << partition_bits) - 1}L)"
-    if inputs == 1:
-        return partition
-    return f"shiftleft(bigint({INPUT}), {partition_bits}) + {partition}"
-
-
-def _sort_type(df: DataFrame, name: str) -> spark_types.DataType:
-    own = df.schema[name].dataType
-    return spark_types.BinaryType() if isinstance(own, spark_types.StringType) else own
-
-
-def _is_integral(df: DataFrame, name: str) -> bool:
-    return isinstance(df.schema[name].dataType, spark_types.IntegralType)

@@ -1,24 +1,77 @@
-"""Read a frame once for all streams of an operator that select columns of it.
+"""Frames that are read once for several streams.
 
-A row of such a frame becomes a row of each stream. The merged inputs of a micro-batch are such a
-frame, too: one row of it belongs to a single source, but to read one source means to read all.
+Several streaming inputs are merged into one frame of a streaming query, and split again. A row of
+the merged frame has the name of its source, and a struct for each source, which is null for all
+others. To read one source out of it means to read all of them.
+
+If several streams of an operator select columns of one frame, or of merged inputs, the operator
+reads that frame once. A row of it becomes a row of each stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from statekit.job.job import Job
 from statekit.job.plan import Plan, Transform
-from statekit.spark.frames.columns import quoted
-from statekit.spark.frames.merged_inputs import SOURCE
-from statekit.spark.frames.plan import selected_columns
+from statekit.spark.frames.columns import quoted, selected_columns
 
+SOURCE = "__statekit_source"
 _FIELDS = "__statekit_fields"
 _MADE = "__statekit_made"
+
+
+def merged(inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """Return all inputs as one frame; a single input unchanged."""
+    frames = list(inputs.items())
+    if len(frames) == 1:
+        return frames[0][1]
+    tagged = [
+        df.select(
+            F.lit(name).alias(SOURCE),
+            F.struct(*(F.col(quoted(column)) for column in df.columns)).alias(name),
+        )
+        for name, df in frames
+    ]
+    return reduce(lambda one, right: one.unionByName(right, allowMissingColumns=True), tagged)
+
+
+def split(df: DataFrame, job: Job) -> Mapping[str, DataFrame]:
+    """Split a micro-batch into the inputs that `merged` combined."""
+    names = [source.name for source in job.sources]
+    return {names[0]: df} if len(names) == 1 else MergedInputs(df, names)
+
+
+class MergedInputs(Mapping[str, DataFrame]):
+    """The inputs of a micro-batch by name, each created on its first use.
+
+    Parameters:
+        whole: all of them, as of `merged`.
+    """
+
+    def __init__(self, merged_frame: DataFrame, names: Sequence[str]) -> None:
+        self.whole = merged_frame
+        self._names = tuple(names)
+        self._apart: dict[str, DataFrame] = {}
+
+    def __getitem__(self, name: str) -> DataFrame:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._apart:
+            own = self.whole.where(F.col(SOURCE) == name)
+            self._apart[name] = own.select(f"{quoted(name)}.*")
+        return self._apart[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 @dataclass(frozen=True)

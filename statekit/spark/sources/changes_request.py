@@ -12,7 +12,6 @@ from pyspark.sql.datasource import InputPartition
 from statekit.checkpoint.leases.reader_lease import lease_ttl_us, resync_error
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository
-from statekit.errors import QueryError
 from statekit.names import name_fault
 from statekit.query.changes.state_changes import ShardChanges, StateChanges
 from statekit.query.rows.epochs import EpochReader
@@ -254,35 +253,3 @@ def read_bundle(
     changes = request.changes(frame.wanted)
     for piece in bundle:
         yield from map(frame.conformed, changes.batches(piece))
-
-
-@dataclass(frozen=True)
-class ColumnCheck:
-    """Checks that a running query has all columns of newer epochs.
-
-    Parameters:
-        changes: the changes of the state.
-        loaded: the epoch whose types the query has.
-        offered: the columns of that epoch.
-    """
-
-    changes: StateChanges
-    loaded: int
-    offered: pa.Schema
-
-    def __call__(self, manifest: EpochManifest) -> None:
-        """Check an epoch.
-
-        Raises:
-            QueryError: it has a column, or a type, that the query does not have.
-        """
-        if manifest.epoch <= self.loaded:
-            return
-        for field in self.changes.table(manifest).schema:
-            place = self.offered.get_field_index(field.name)
-            if place < 0 or self.offered.field(place).type != field.type:
-                raise QueryError(
-                    f"epoch {manifest.epoch} has another type than the query was loaded with: "
-                    f"column {field.name} of type {field.type} is new. No change was lost: load "
-                    "the frame again, and start the query again from its Spark checkpoint"
-                )

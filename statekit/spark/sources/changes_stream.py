@@ -7,23 +7,21 @@ the commits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
+from statekit.checkpoint.manifest import EpochManifest
 from statekit.clock import stopwatch_s
+from statekit.errors import QueryError
+from statekit.query.changes.state_changes import StateChanges
 from statekit.query.rows.epochs import EpochReader, replaced
-from statekit.spark.sources.changes_request import (
-    ChangesRequest,
-    ColumnCheck,
-    Start,
-    planned,
-    read_bundle,
-)
+from statekit.spark.sources.changes_request import ChangesRequest, Start, planned, read_bundle
 from statekit.spark.sources.frame import Frame
 from statekit.spark.sources.stream_lease import StreamLease
 
@@ -59,6 +57,8 @@ class Offset:
 class ChangesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads changes epoch by epoch. Exists in the process of the query, and as a copy in workers.
 
+    The checkpoint and the lease are opened on first use, in the process of the query.
+
     Parameters:
         request: what to read.
         frame: the columns.
@@ -70,93 +70,43 @@ class ChangesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._request = request
         self._frame = frame
         self._offered = offered
-        self._driver: _Driver | None = None
+        self._asked_s = 0.0
+        self._target: int | None = None
+        self._initial: Offset | None = None
+        self._known_epoch: int | None = None
+        """The last epoch, as of the last request to the store."""
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes for a worker, without the open checkpoint and the lease."""
-        return {**self.__dict__, "_driver": None}
+    def __reduce__(self) -> tuple[Callable[..., ChangesStream], tuple[Any, ...]]:
+        return type(self), (self._request, self._frame, self._offered)
+
+    @cached_property
+    def _changes(self) -> StateChanges:
+        return self._request.changes()
 
     @property
-    def _own(self) -> _Driver:
-        """The checkpoint and the lease of this process, opened on first use."""
-        if self._driver is None:
-            self._driver = _Driver(self._request)
-        return self._driver
+    def _epochs(self) -> EpochReader:
+        return self._changes.epochs
+
+    @cached_property
+    def _poll_s(self) -> float:
+        return self._epochs.poll_s(None)
+
+    @cached_property
+    def _lease(self) -> StreamLease | None:
+        name, repository = self._request.reader, self._epochs.repository
+        return None if name is None else StreamLease(repository, name, self._request.lease_ttl)
 
     # ---------------------------------------------------------------------------------- offsets
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the offset of a new query. A reader's lease keeps its epoch from now on."""
-        return asdict(self._own.initial_offset())
-
-    def latestOffset(  # noqa: N802 - Spark's name
-        self, start: dict[str, Any], limit: ReadLimit
-    ) -> dict[str, Any]:
-        """Return the end of the next micro-batch; its start if there is nothing to read."""
-        epochs = limit.max_files if isinstance(limit, ReadMaxFiles) else None
-        return asdict(self._own.next_offset(Offset(**start), epochs))
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return the limit of a micro-batch: an epoch counts as a file."""
-        return ReadMaxFiles(self._request.epochs_per_trigger)
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return the last known epoch, for the progress of the query."""
-        latest = self._own.known_epoch
-        return None if latest is None else {"epoch": latest}
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fix the last epoch to read: the one that is the last now."""
-        self._own.end_at_latest()
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Move the lease of the reader forward."""
-        self._own.commit(Offset(**end))
-
-    def stop(self) -> None:
-        """End the renewal of the lease. It stays valid, so that the query can start again."""
-        if self._driver is not None:
-            self._driver.stop()
-
-    # ---------------------------------------------------------------------------------- reading
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return partitions of one shard and up to a million mutations each."""
-        return self._own.partitions(Offset(**start), Offset(**end), self._offered)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the changes of a partition. Runs in a worker."""
-        return read_bundle(self._request, self._frame, partition.value)
-
-
-class _Driver:
-    """The open checkpoint and the lease of a query, in the process of the query.
-
-    Parameters:
-        request: what to read.
-    """
-
-    def __init__(self, request: ChangesRequest) -> None:
-        self._request = request
-        self._changes = request.changes()
-        self._epochs: EpochReader = self._changes.epochs
-        self._lease = None
-        if request.reader is not None:
-            self._lease = StreamLease(self._epochs.repository, request.reader, request.lease_ttl)
-        self._poll_s = self._epochs.poll_s(None)
-        self._asked_s = 0.0
-        self._target: int | None = None
-        self._initial: Offset | None = None
-        self.known_epoch: int | None = None
-        """The last epoch, as of the last request to the store."""
-
-    def initial_offset(self) -> Offset:
-        """Return the offset of a new query: the same offset each time that Spark asks."""
+        """Return the offset of a new query: the same offset each time that Spark asks. A reader's
+        lease keeps its epoch from now on.
+        """
         if self._initial is None:
             start = self._initial_start()
             writer = self._epochs.manifest(start.epoch).writer
             self._initial = Offset(None, writer, start.epoch, start.is_snapshot)
-        return self._initial
+        return asdict(self._initial)
 
     def _initial_start(self) -> Start:
         """Return the start of a new query.
@@ -177,27 +127,27 @@ class _Driver:
             last = self._request.ending
         return self._request.start(self._epochs, default="latest", last=last)
 
-    def next_offset(self, start: Offset, epochs_max: int | None) -> Offset:
-        """Return the offset of the last epoch to read.
-
-        Parameters:
-            start: where to begin.
-            epochs_max: the number of epochs to read; None for all.
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: dict[str, Any], limit: ReadLimit
+    ) -> dict[str, Any]:
+        """Return the end of the next micro-batch; its start if there is nothing to read.
 
         Raises:
             QueryError: the next epoch was collected, or the checkpoint was replaced.
             FencedError: another query holds the lease of the reader.
         """
-        self._hold(start.start)
-        last, first = self._latest(), start.start.first
+        offset = Offset(**start)
+        begin = offset.start
+        self._hold(begin)
+        last, first = self._latest(), begin.first
         if self._target is not None:
             last = min(last, self._target)
-        if epochs_max is not None:
-            last = min(last, first + epochs_max - 1)
-        if last < first and last >= start.start.epoch:
+        if isinstance(limit, ReadMaxFiles):
+            last = min(last, first + limit.max_files - 1)
+        if last < first and last >= begin.epoch:
             return start
-        self._check_is_kept(start)
-        return replace(start, epoch=last, writer=self._epochs.manifest(last).writer)
+        self._check_is_kept(offset)
+        return asdict(replace(offset, epoch=last, writer=self._epochs.manifest(last).writer))
 
     def _check_is_kept(self, offset: Offset) -> None:
         """Check that a query can continue after an offset.
@@ -214,41 +164,30 @@ class _Driver:
         intervals.
         """
         now_s = stopwatch_s()
-        if self.known_epoch is None or now_s - self._asked_s >= self._poll_s:
-            self.known_epoch = self._epochs.repository.latest_epoch()
+        if self._known_epoch is None or now_s - self._asked_s >= self._poll_s:
+            self._known_epoch = self._epochs.repository.latest_epoch()
             self._asked_s = now_s
         # Epochs that no reader finds any more were there when the query was loaded.
-        return -1 if self.known_epoch is None else self.known_epoch
+        return -1 if self._known_epoch is None else self._known_epoch
 
-    def end_at_latest(self) -> None:
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return the limit of a micro-batch: an epoch counts as a file."""
+        return ReadMaxFiles(self._request.epochs_per_trigger)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Return the last known epoch, for the progress of the query."""
+        return None if self._known_epoch is None else {"epoch": self._known_epoch}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix the last epoch to read: the one that is the last now."""
         self._target = self._latest()
 
-    def partitions(
-        self, start: Offset, end: Offset, offered: pa.Schema | None
-    ) -> list[InputPartition]:
-        """Return the tasks of a micro-batch.
-
-        Parameters:
-            offered: the columns that newer epochs may have; None for any.
-        """
-        assert end.epoch is not None, "a micro-batch has epochs"
-        if start.epoch is None:
-            begin = Start(end.begin, end.snapshot)
-        else:
-            begin = start.start
-            self._check_is_kept(start)
-        self._hold(begin)
-        if offered is None:
-            return planned(self._changes, begin, end.epoch)
-        check = ColumnCheck(self._changes, self._request.ending, offered)
-        return planned(self._changes, begin, end.epoch, check)
-
-    def commit(self, end: Offset) -> None:
-        """Move the lease forward to an epoch."""
-        self._hold(end.start)
-        if self._lease is not None and end.epoch is not None:
-            self._lease.commit(end.epoch)
+    def commit(self, end: dict[str, Any]) -> None:
+        """Move the lease of the reader forward."""
+        offset = Offset(**end)
+        self._hold(offset.start)
+        if self._lease is not None and offset.epoch is not None:
+            self._lease.commit(offset.epoch)
 
     def _hold(self, start: Start) -> None:
         """Keep the epochs that are still to be read. A restarted query calls this first."""
@@ -256,6 +195,43 @@ class _Driver:
             self._lease.hold(start.epoch)
 
     def stop(self) -> None:
-        """End the renewal of the lease."""
-        if self._lease is not None:
-            self._lease.stop()
+        """End the renewal of the lease. It stays valid, so that the query can start again."""
+        lease: StreamLease | None = vars(self).get("_lease")  # without opening the checkpoint
+        if lease is not None:
+            lease.stop()
+
+    # ---------------------------------------------------------------------------------- reading
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return partitions of one shard and up to a million mutations each."""
+        offset, until = Offset(**start), Offset(**end)
+        assert until.epoch is not None, "a micro-batch has epochs"
+        if offset.epoch is None:
+            begin = Start(until.begin, until.snapshot)
+        else:
+            begin = offset.start
+            self._check_is_kept(offset)
+        self._hold(begin)
+        return planned(self._changes, begin, until.epoch, self._check_columns)
+
+    def _check_columns(self, manifest: EpochManifest) -> None:
+        """Check that the query has all columns of a newer epoch, if the user chose none.
+
+        Raises:
+            QueryError: the epoch has a column, or a type, that the query does not have.
+        """
+        offered = self._offered
+        if offered is None or manifest.epoch <= self._request.ending:
+            return
+        for field in self._changes.table(manifest).schema:
+            place = offered.get_field_index(field.name)
+            if place < 0 or offered.field(place).type != field.type:
+                raise QueryError(
+                    f"epoch {manifest.epoch} has another type than the query was loaded with: "
+                    f"column {field.name} of type {field.type} is new. No change was lost: load "
+                    "the frame again, and start the query again from its Spark checkpoint"
+                )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of a partition. Runs in a worker."""
+        return read_bundle(self._request, self._frame, partition.value)

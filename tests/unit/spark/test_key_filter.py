@@ -11,7 +11,7 @@ from pyspark.sql.datasource import EqualNullSafe, EqualTo, GreaterThan, IsNull
 from statekit.checkpoint.job_file import KeyFieldRecord, OperatorRecord
 from statekit.codec.key_codec import key_codec
 from statekit.codec.schema import schema_of
-from statekit.spark.sources.key_filter import encoded_key
+from statekit.spark.sources.state_source import encoded_key
 
 NOON = dt.datetime(2013, 1, 1, 12, tzinfo=dt.UTC)
 

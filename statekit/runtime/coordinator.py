@@ -48,7 +48,7 @@ from statekit.keygroup import DEFAULT_GROUPS, check_parallelism
 from statekit.metrics.run_metrics import RunMetrics
 from statekit.recording.recorder import check_recorder
 from statekit.recording.recording import KeptRecordings
-from statekit.runtime.held_back import HeldBackOperators
+from statekit.runtime.held_back import HeldBackOperators, has_been_idle
 from statekit.runtime.shard_reports import OperatorReports
 from statekit.shown import shown, shown_error, type_name
 from statekit.state.redistribution import redistributed
@@ -251,19 +251,11 @@ class Coordinator:
             times = (
                 self._event_time_of(name, before.largest_of(name) if before else None, drain=drain)
                 for name in operator.inputs
-                if drain or not self._is_idle(name, before, processing_time_us)
+                if drain or not has_been_idle(self.job, before, name, processing_time_us)
             )
             reached = advanced(current, min(times, default=None), declared.lateness_us)
             watermarks[operator.name] = max(reached, to.get(operator.name, BEGINNING))
         return watermarks
-
-    def _is_idle(self, stream: str, before: OperatorEpoch | None, processing_time_us: int) -> bool:
-        """Return whether an input is idle, because it had no records for the declared time."""
-        idle_after_us = self.job.idle_after_us(stream)
-        active_us = None if before is None else before.active_us.get(stream)
-        if idle_after_us is None or active_us is None:
-            return False
-        return processing_time_us - active_us >= idle_after_us
 
     def _active_us(
         self, operator: Operator, before: OperatorEpoch | None, read: Mapping[str, int]

@@ -141,7 +141,7 @@ class _Epoch:
 
     def _reached(self, name: str, stream: str) -> _Reached:
         epoch, above = self._operators[name], self._above(stream)
-        is_idle = self._is_idle(epoch, stream)
+        is_idle = has_been_idle(self._job, epoch, stream, self._now_us)
         if above is None:
             at_us = epoch.largest_of(stream)
             time_us = BEGINNING if at_us is None else at_us
@@ -159,9 +159,16 @@ class _Epoch:
         """Return the operator that feeds a stream; None for a source."""
         return self._by_name.get(self._job.origin_of(stream))
 
-    def _is_idle(self, epoch: OperatorEpoch, stream: str) -> bool:
-        idle_after_us = self._job.idle_after_us(stream)
-        active_us = epoch.active_us.get(stream)
-        if idle_after_us is None or active_us is None:
-            return False
-        return self._now_us - active_us >= idle_after_us
+
+def has_been_idle(job: Job, epoch: OperatorEpoch | None, stream: str, now_us: int) -> bool:
+    """Return whether an input of an operator had no records for the declared time.
+
+    Parameters:
+        epoch: the operator in its last epoch.
+        now_us: the processing time.
+    """
+    idle_after_us = job.idle_after_us(stream)
+    active_us = None if epoch is None else epoch.active_us.get(stream)
+    if idle_after_us is None or active_us is None:
+        return False
+    return now_us - active_us >= idle_after_us

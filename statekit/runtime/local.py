@@ -37,7 +37,6 @@ from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.key_iteration import not_a_key
-from statekit.runtime.recorded_input import recorded_input
 from statekit.runtime.shard import reporting, run_shard
 from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
 from statekit.shown import shown, shown_error
@@ -257,13 +256,8 @@ class LocalRunner:
             not_empty = [(number, records) for number, records in broadcast if records]
             batches = [routed[shard]] if shard in routed else []
             plan, shard_input = plans[shard], ShardInput(not_empty, batches)
-            running = run_shard(
-                declared,
-                plan,
-                recorded_input(coordinator.recorder, declared, plan, len(plans), shard_input),
-                coordinator.repository,
-                self.copies,
-            )
+            shard_input.record(coordinator.recorder, declared, plan, len(plans))
+            running = run_shard(declared, plan, shard_input, coordinator.repository, self.copies)
             with contextlib.closing(reporting(running, reports)) as emitted_lists:
                 for emitted in emitted_lists:
                     assert output_type is not None, "the task checks it"

@@ -1,15 +1,19 @@
-"""The input of a shard in one epoch: keyed batches, and their construction."""
+"""The input of a shard in one epoch: keyed batches, their construction and their recording."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain, groupby
 from typing import Any
 
+from statekit.checkpoint.manifest import ShardPlan
+from statekit.checkpoint.store import Store
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.keygroup import key_group
+from statekit.recording.recorder import Recorder
+from statekit.recording.recording import Recording
 from statekit.records.keyed_batch import BroadcastRecords, KeyedBatch
 from statekit.runtime.key_iteration import not_a_key
 
@@ -31,6 +35,27 @@ class ShardInput:
         self._broadcast = iter(broadcast)
         self._batches = iter(batches)
         self._is_exhausted = False
+        self._recording: Recording | None = None
+        self._is_read = False
+
+    def record(
+        self,
+        recorder: Recorder | None,
+        process: Process[Any, Any, Any],
+        plan: ShardPlan,
+        shards: int,
+    ) -> None:
+        """Record the input while it is read, if the recorder keeps this shard.
+
+        Parameters:
+            process: the function that receives the records.
+            plan: the shard and the times of the epoch.
+            shards: the number of shards.
+        """
+        if recorder is not None and recorder.keeps(plan.operator, plan.epoch, plan.shard):
+            limit_bytes = max(1, recorder.limit_bytes // shards)
+            store = _store(str(recorder.path))
+            self._recording = Recording(store, process, plan, shards, limit_bytes)
 
     def has_records(self) -> bool:
         """Return whether there are any records. This reads the first ones."""
@@ -46,16 +71,32 @@ class ShardInput:
 
     def broadcast(self) -> Iterator[BroadcastRecords]:
         """Yield the broadcast records."""
-        yield from self._broadcast
+        for records in self._broadcast:
+            if self._recording is not None:
+                self._recording.add_broadcast(records)
+            yield records
         self._is_exhausted = True
 
     def batches(self) -> Iterator[KeyedBatch]:
         """Return the keyed batches. Call it after all broadcast records were read."""
         assert self._is_exhausted, "broadcast records come before keyed batches"
-        return self._batches
+        return self._batches if self._recording is None else self._recorded(self._recording)
+
+    def _recorded(self, recording: Recording) -> Iterator[KeyedBatch]:
+        for batch in self._batches:
+            recording.add(batch)
+            yield batch
+        self._is_read = True
 
     def close(self) -> None:
         """Release the input. Called when the shard has run, or has failed."""
+        if self._recording is not None:
+            self._recording.close(is_whole=self._is_read)
+
+
+@lru_cache(maxsize=8)
+def _store(path: str) -> Store:
+    return Store(path)
 
 
 class KeyedBatchBuilder:

@@ -1,4 +1,4 @@
-"""Concurrent actions of Spark. Each action runs after the actions that it depends on."""
+"""Actions of Spark, which run concurrently. Each runs after the actions that it depends on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from pyspark import InheritableThread
+from pyspark.sql import DataFrame
 
 AT_ONCE = 8
 """The maximum number of concurrent actions. Their tasks share the cores: more actions only keep
@@ -75,3 +76,8 @@ def run_all(actions: Sequence[Action], at_once: int = AT_ONCE) -> None:
 
 def _ready(waiting: Iterable[Action], done: set[Hashable]) -> list[Action]:
     return [action for action in waiting if action.after <= done]
+
+
+def compute(frame: DataFrame) -> None:
+    """Make Spark compute all rows of a frame. Their columns are not read."""
+    frame.selectExpr("true as computed").write.format("noop").mode("append").save()

@@ -11,7 +11,6 @@ the operators between a job's inputs and its sinks:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, replace
 from functools import cache, partial, reduce
@@ -31,7 +30,7 @@ from statekit.job.options import StartOptions
 from statekit.job.plan import Operator
 from statekit.runtime.coordinator import Coordinator
 from statekit.sinks.sink import Attempt, Sink, sink_failures
-from statekit.spark.concurrent_actions import Action, run_all
+from statekit.spark.concurrent_actions import Action, compute, run_all
 from statekit.spark.failures import is_of_spark, of_ended_worker, translated
 from statekit.spark.frames.columns import quoted
 from statekit.spark.frames.combined_frames import Combines
@@ -55,7 +54,7 @@ from statekit.spark.frames.shared_reads import (
     shared_rows,
     with_one_read,
 )
-from statekit.spark.session import warn_of_settings
+from statekit.spark.session import runs_here, warn_of_settings
 from statekit.spark.worker.commit_records import Reports
 from statekit.spark.worker.pickling import Pickled, PickledBases, pickled_chain
 from statekit.spark.worker.rows import UnionReader
@@ -72,8 +71,6 @@ _MANY_RECORDS = 20_000
 _FEW_RECORDS = 10_000
 # Spark combines so many records faster than Python does. Of fewer, planning takes longer.
 _COMBINED_IN_JVM = 200_000
-
-_LOCAL_MASTER = re.compile(r"local(\[|$)")  # and not local-cluster[…], which has executors
 
 
 @dataclass(eq=False, repr=False)
@@ -441,16 +438,6 @@ def _frames_of(inputs: Mapping[str, DataFrame]) -> list[tuple[DataFrame, set[str
     if isinstance(inputs, MergedInputs):
         return [(inputs.whole, {*inputs})]
     return [(frame, {name}) for name, frame in inputs.items()]
-
-
-def compute(frame: DataFrame) -> None:
-    """Make Spark compute all rows of a frame. Their columns are not read."""
-    frame.selectExpr("true as computed").write.format("noop").mode("append").save()
-
-
-def runs_here(context: SparkContext) -> bool:
-    """Return whether all of Spark's workers run on this host."""
-    return _LOCAL_MASTER.match(str(context.master)) is not None
 
 
 def directory_for_copies(context: SparkContext, given: str | Path | None) -> str | None:

@@ -1,11 +1,22 @@
-"""Sessions with the settings for jobs on a cluster, and the check of other sessions."""
+"""Sessions for jobs: their settings on a cluster, and their local Python workers."""
 
 from __future__ import annotations
 
 import logging
+import os
+import re
+import site
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
-from pyspark import SparkContext
-from pyspark.sql import SparkSession
+from py4j.protocol import Py4JError
+from pyspark import InheritableThread, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from statekit.spark.concurrent_actions import compute
 
 _logger = logging.getLogger("statekit.placement")
 
@@ -14,6 +25,15 @@ SETTINGS = {"spark.shuffle.reduceLocality.enabled": "false"}
 
 _WAIT = "spark.locality.wait"
 _LOCAL_WAITS = (_WAIT, f"{_WAIT}.process")
+
+
+_LOCAL_MASTER = re.compile(r"local(\[|$)")  # and not local-cluster[…], which has executors
+
+
+_DAEMON = "spark.python.daemon.module"
+
+
+_OWN_DAEMON = "statekit.spark.worker_daemon"
 
 
 def session(builder: SparkSession.Builder | None = None) -> SparkSession:
@@ -57,3 +77,67 @@ def _is_zero(duration: str | None) -> bool:
     (True, True, False, False)
     """
     return duration is not None and duration.strip("0") in ("", "s", "ms", "m")
+
+
+def use_this_python(spark: SparkSession) -> None:
+    """Use this interpreter for local workers. By default, Spark starts the first `python3` in PATH.
+
+    The user's configuration has precedence. Only spark-submit reads `spark.pyspark.python`; this
+    function applies it to a session that a script created, too.
+    """
+    if os.environ.get("PYSPARK_PYTHON"):
+        return
+    context = spark.sparkContext
+    configured = context.getConf().get("spark.pyspark.python")
+    if configured or str(context.master).startswith("local"):
+        context.pythonExec = configured or sys.executable
+
+
+def warm_workers(spark: SparkSession) -> None:
+    """Start the workers of a local session in the background, with statekit imported.
+
+    The user's configuration has precedence. Without effect on a cluster, and where a new
+    interpreter might not find statekit: then each worker imports by itself.
+    """
+    context = spark.sparkContext
+    if not runs_here(context) or not _finds_statekit(context.pythonExec):
+        return
+    settings = context._jsc.sc().conf()
+    if settings.contains(_DAEMON):
+        return
+    settings.set(_DAEMON, _OWN_DAEMON)
+    cores = context.defaultParallelism
+    rows = spark.range(0, cores, 1, cores).mapInArrow(_unchanged, "id long")
+    InheritableThread(target=_computed, args=(rows,), daemon=True).start()
+
+
+def _computed(rows: DataFrame) -> None:
+    """Make Spark start a worker for each row."""
+    # This saves time and nothing else: it ends with a session that is stopped meanwhile.
+    with suppress(PySparkException, Py4JError, ConnectionError):
+        compute(rows)
+
+
+def _unchanged(batches: Iterator[object]) -> Iterator[object]:
+    return batches
+
+
+def _finds_statekit(python: str | None) -> bool:
+    """Return whether the workers' interpreter can import statekit in a new process."""
+    if not python or os.path.abspath(python) != os.path.abspath(sys.executable):
+        return False
+    root = Path(__file__).resolve().parents[2]
+    folders = [*site.getsitepackages(), site.getusersitepackages()]
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    listed = [
+        line.strip()
+        for folder in folders
+        for file in Path(folder).glob("*.pth")
+        for line in file.read_text(errors="replace").splitlines()
+    ]
+    return root in {Path(each).resolve() for each in (*folders, *given, *listed) if each}
+
+
+def runs_here(context: SparkContext) -> bool:
+    """Return whether all of Spark's workers run on this host."""
+    return _LOCAL_MASTER.match(str(context.master)) is not None

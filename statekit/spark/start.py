@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -27,7 +25,7 @@ from statekit.spark.epoch import EpochRunner
 from statekit.spark.frames.plan import FirstInput, check_input
 from statekit.spark.offsets import check_spark_reaches, check_sparks_part
 from statekit.spark.query import RUNNING, Query, query_over
-from statekit.spark.warm_workers import warm_workers
+from statekit.spark.session import use_this_python, warm_workers
 from statekit.spark.worker.pickling import check_sendable
 from statekit.spark.worker.shards import output_schema
 
@@ -196,17 +194,3 @@ def default_parallelism(spark: SparkSession, job: Job, repository: Repository) -
     if repository.latest_epoch() is not None:
         return None
     return min(spark.sparkContext.defaultParallelism, job.key_groups or DEFAULT_GROUPS)
-
-
-def use_this_python(spark: SparkSession) -> None:
-    """Use this interpreter for local workers. By default, Spark starts the first `python3` in PATH.
-
-    The user's configuration has precedence. Only spark-submit reads `spark.pyspark.python`; this
-    function applies it to a session that a script created, too.
-    """
-    if os.environ.get("PYSPARK_PYTHON"):
-        return
-    context = spark.sparkContext
-    configured = context.getConf().get("spark.pyspark.python")
-    if configured or str(context.master).startswith("local"):
-        context.pythonExec = configured or sys.executable

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import statekit as sk
-from statekit.spark.warm_workers import _finds_statekit
+from statekit.spark.session import _finds_statekit
 from tests.support.spark_job import EVENT_SCHEMA, counting_job, events
 from tests.support.spark_runs import Runs
 

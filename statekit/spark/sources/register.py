@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
+from statekit.spark.session import use_this_python
 from statekit.spark.sources.changes_source import ChangesSource
 from statekit.spark.sources.state_source import FilteredStateSource, StateSource
-from statekit.spark.start import check_classic, use_this_python
+from statekit.spark.start import check_classic
 
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 

@@ -32,11 +32,13 @@ from statekit.job.plan import Operator
 from statekit.keygroup import DEFAULT_GROUPS, check_groups, check_parallelism
 from statekit.maintenance.savepoint.restore import is_made_of, replace_spark_files
 from statekit.runtime.shard_reports import OperatorReports
-from statekit.spark.epoch import TASKS_PER_CORE, compute, directory_for_copies
+from statekit.spark.concurrent_actions import compute
+from statekit.spark.epoch import TASKS_PER_CORE, directory_for_copies
 from statekit.spark.frames.key_columns import PassOptions
 from statekit.spark.frames.plan import OperatorFrames, Route
 from statekit.spark.offsets import check_spark_reaches
-from statekit.spark.start import check_classic, default_parallelism, use_this_python
+from statekit.spark.session import use_this_python
+from statekit.spark.start import check_classic, default_parallelism
 from statekit.spark.tws.checkpoint import TwsCheckpoint
 from statekit.spark.tws.process import ProcessorProcess
 from statekit.spark.tws.stored_rows import StoredRows, stored_frame

@@ -30,7 +30,6 @@ from statekit.records.output_union import AnyOutput
 from statekit.records.preaggregate import with_operator_name
 from statekit.records.rebatch import rebatched
 from statekit.records.union import Records
-from statekit.runtime.recorded_input import recorded_input
 from statekit.runtime.shard import RARE_COLLECTION, reporting, run_shard
 from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
 from statekit.shown import shown
@@ -213,7 +212,7 @@ class ShardStep:
                     passed = zip(_stored(running[-1], before), repeat(none))
                     keyed = self._keyed(passed, before.name, transforms, process, plan)
                     given = ShardInput((), keyed)
-                given = recorded_input(self.recorder, process, plan, len(plans), given)
+                given.record(self.recorder, process, plan, len(plans))
                 run = run_shard(process, plan, given, repository, copies)
                 running.append(_timed(reporting(run, reports), spent_us, len(running)))
                 before = process

@@ -27,7 +27,7 @@ from statekit.errors import (
     StateSchemaError,
     StorageError,
 )
-from statekit.spark.start import use_this_python
+from statekit.spark.session import use_this_python
 from statekit.spark.tws.transform import Transformed, transform_with_state
 from tests.support.spark_drivers import KillableProcess
 from tests.support.spark_runs import ONCE, collector, state_of, stream_of, write_batch

@@ -6,23 +6,20 @@ import datetime as dt
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, overload, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, Unpack, overload, runtime_checkable
 
-from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.retention import DEFAULT_RETENTION, Retention
+from statekit.checkpoint.retention import DEFAULT_RETENTION
 from statekit.errors import RestoreError, StateTypeError
 from statekit.job.explain import explained_plan
-from statekit.job.options import RunOptions, StartOptions
+from statekit.job.options import RunArguments, RunOptions, StartArguments, StartOptions
 from statekit.job.plan import Plan, Source, check_name
 from statekit.job.progress import OutputCallback, Run, RunningJob
 from statekit.job.stream import Stream
 from statekit.keygroup import check_groups
-from statekit.recording.recorder import Recorder
 from statekit.records.union import records_of
 from statekit.shown import shown
 from statekit.timestamp import duration_to_micros
-from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import WorkingCopies
 
 T = TypeVar("T")
@@ -202,21 +199,10 @@ class Job(Plan):
         *,
         outputs: Mapping[str, OutputCallback] | None = None,
         checkpoint: str | Path | Repository | None = None,
-        from_savepoint: str | Path | None = None,
-        parallelism: int | None = None,
         epoch_size: int = 1000,
         backend: Literal["memory", "rocksdb"] | WorkingCopies = "memory",
-        working_directory: str | Path | None = None,
-        rocksdb: RocksOptions | None = None,
-        keep_copies: bool | None = None,
-        bases: BaseOptions | None = None,
-        allow_dropped_state: bool = False,
-        from_epoch: int | None = None,
-        retention: Retention | None = DEFAULT_RETENTION,
         drain: bool = True,
-        clock: Callable[[], int] | None = None,
-        metrics: int | str | None = None,
-        record: Recorder | None = None,
+        **options: Unpack[RunArguments],
     ) -> Run:
         """Run in this process until the inputs end, without Spark.
 
@@ -261,22 +247,10 @@ class Job(Plan):
             RestoreError: the checkpoint cannot be continued, or not with these inputs.
             StatekitError: for other reasons, each with its class.
         """
-        options = RunOptions(
-            from_savepoint=from_savepoint,
-            parallelism=parallelism,
-            allow_dropped_state=allow_dropped_state,
-            from_epoch=from_epoch,
-            retention=retention,
-            working_directory=working_directory,
-            rocksdb=rocksdb,
-            keep_copies=keep_copies,
-            bases=bases,
-            clock=clock,
-            metrics=metrics,
-            record=record,
-        )
+        options.setdefault("retention", DEFAULT_RETENTION)
+        given = RunOptions(**options)
         return _runtime("statekit.runtime.local", "run")(  # type: ignore[no-any-return]
-            self, inputs, outputs or {}, checkpoint, options, epoch_size, backend, drain=drain
+            self, inputs, outputs or {}, checkpoint, given, epoch_size, backend, drain=drain
         )
 
     def start(
@@ -286,22 +260,7 @@ class Job(Plan):
         outputs: Mapping[str, Any] | None = None,
         *,
         checkpoint: str | Path,
-        from_savepoint: str | Path | None = None,
-        parallelism: int | None = None,
-        trigger: Mapping[str, Any] | str | None = None,
-        query_name: str | None = None,
-        allow_dropped_state: bool = False,
-        from_epoch: int | None = None,
-        retention: Retention | None = DEFAULT_RETENTION,
-        working_directory: str | Path | None = None,
-        rocksdb: RocksOptions | None = None,
-        keep_copies: bool | None = None,
-        bases: BaseOptions | None = None,
-        heartbeat: dt.timedelta | str | None = None,
-        drain: bool | None = None,
-        clock: Callable[[], int] | None = None,
-        metrics: int | str | None = None,
-        record: Recorder | None = None,
+        **options: Unpack[StartArguments],
     ) -> RunningJob:
         """Run on Spark, over a DataFrame per source.
 
@@ -359,26 +318,8 @@ class Job(Plan):
             RestoreError: the checkpoint cannot be continued.
             StatekitError: the start failed for another reason; the class says which.
         """
-        options = StartOptions(
-            from_savepoint=from_savepoint,
-            parallelism=parallelism,
-            allow_dropped_state=allow_dropped_state,
-            from_epoch=from_epoch,
-            retention=retention,
-            working_directory=working_directory,
-            rocksdb=rocksdb,
-            keep_copies=keep_copies,
-            bases=bases,
-            clock=clock,
-            metrics=metrics,
-            record=record,
-            trigger=trigger,
-            query_name=query_name,
-            heartbeat=heartbeat,
-            drain=drain,
-        )
         return _runtime("statekit.spark.start", "start_query")(  # type: ignore[no-any-return]
-            self, spark, inputs, outputs, checkpoint, options
+            self, spark, inputs, outputs, checkpoint, StartOptions(**options)
         )
 
 

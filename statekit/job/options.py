@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.retention import DEFAULT_RETENTION, Retention
@@ -14,9 +14,35 @@ from statekit.recording.recorder import Recorder
 from statekit.working_copy.base_options import BaseOptions
 
 
+class RunArguments(TypedDict, total=False):
+    """Options of a run in any runtime, as arguments. `Job.run` describes each."""
+
+    from_savepoint: str | Path | None
+    parallelism: int | None
+    allow_dropped_state: bool
+    from_epoch: int | None
+    retention: Retention | None
+    working_directory: str | Path | None
+    rocksdb: RocksOptions | None
+    keep_copies: bool | None
+    bases: BaseOptions | None
+    clock: Callable[[], int] | None
+    metrics: int | str | None
+    record: Recorder | None
+
+
+class StartArguments(RunArguments, total=False):
+    """Options of a run on Spark, as arguments. `Job.start` describes each."""
+
+    trigger: Mapping[str, Any] | str | None
+    query_name: str | None
+    heartbeat: dt.timedelta | str | None
+    drain: bool | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Options of a run in any runtime. `Job.run` describes each."""
+    """Options of a run in any runtime, with their defaults."""
 
     from_savepoint: str | Path | None = None
     parallelism: int | None = None
@@ -36,7 +62,7 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class StartOptions(RunOptions):
-    """Options of a run on Spark. `Job.start` describes each."""
+    """Options of a run on Spark, with their defaults."""
 
     retention: Retention | None = DEFAULT_RETENTION
     trigger: Mapping[str, Any] | str | None = None

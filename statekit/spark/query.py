@@ -168,8 +168,8 @@ class Query:
 
     # ----------------------------------------------------------------------------- the epochs
 
-    def _run_bounded(self, inputs: Mapping[str, DataFrame], *, drain: bool) -> None:
-        """Run one epoch over static frames, and then drain."""
+    def run_bounded(self, inputs: Mapping[str, DataFrame]) -> None:
+        """Run one epoch over static frames, and then drain unless the options say otherwise."""
         self._no_input = {name: df.limit(0) for name, df in inputs.items()}
         # Spark has no log of a bounded run: this note says that outputs may have been published.
         self._coordinator.notes_beginnings = True
@@ -177,7 +177,7 @@ class Query:
             if self._coordinator.was_draining:
                 self._drain()
             self._epoch(inputs, "records")
-            if drain:
+            if self._options.drain is not False:
                 self._drain()
             self._runner.remove_copies(self._options.keep_copies)
         except (PySparkException, Py4JJavaError) as error:
@@ -185,7 +185,7 @@ class Query:
         finally:
             self._coordinator.close()
 
-    def _start_stream(self, inputs: Mapping[str, DataFrame]) -> None:
+    def start_stream(self, inputs: Mapping[str, DataFrame]) -> None:
         """Start Spark's query over streaming frames."""
         options, heartbeat_s = self._options, _heartbeat_s(self._options)
         self._no_input = {
@@ -418,33 +418,6 @@ class WholeQuery(StreamingQuery):
     def processAllAvailable(self) -> None:
         super().processAllAvailable()
         self._all_epochs._settle()
-
-
-def query_over(
-    inputs: Mapping[str, DataFrame],
-    coordinator: Coordinator,
-    runner: EpochRunner,
-    options: StartOptions,
-    endpoint: Endpoint | None,
-    *,
-    is_streaming: bool,
-) -> Query:
-    """Start a job over streaming frames, or run it over static ones. Return its query.
-
-    Parameters:
-        inputs: the frames.
-        coordinator: of the checkpoint.
-        runner: runs one epoch.
-        options: of the start.
-        endpoint: serves the metrics; None for none. A stream closes it when it ends.
-        is_streaming: whether all frames are streaming; if not, all are static.
-    """
-    query = Query(coordinator, runner, options, endpoint)
-    if is_streaming:
-        query._start_stream(inputs)
-    else:
-        query._run_bounded(inputs, drain=options.drain is not False)
-    return query
 
 
 def progress_of(event: QueryProgressEvent) -> Progress | None:

@@ -25,14 +25,9 @@ SETTINGS = {"spark.shuffle.reduceLocality.enabled": "false"}
 
 _WAIT = "spark.locality.wait"
 _LOCAL_WAITS = (_WAIT, f"{_WAIT}.process")
-
-
 _LOCAL_MASTER = re.compile(r"local(\[|$)")  # and not local-cluster[…], which has executors
 
-
 _DAEMON = "spark.python.daemon.module"
-
-
 _OWN_DAEMON = "statekit.spark.worker_daemon"
 
 

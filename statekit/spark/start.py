@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -14,7 +14,7 @@ from statekit.backend.rocksdb_options import check_options
 from statekit.checkpoint.repository import Repository
 from statekit.errors import FencedError, ProcessError, StateTypeError
 from statekit.job.job import Job
-from statekit.job.options import StartOptions
+from statekit.job.options import StartArguments, StartOptions
 from statekit.keygroup import DEFAULT_GROUPS
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.metrics.option import open_endpoint
@@ -24,7 +24,7 @@ from statekit.sinks import Callback, Sink
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.frames.plan import FirstInput, check_input
 from statekit.spark.offsets import check_spark_reaches, check_sparks_part
-from statekit.spark.query import RUNNING, Query, query_over
+from statekit.spark.query import RUNNING, Query
 from statekit.spark.session import use_this_python, warm_workers
 from statekit.spark.worker.pickling import check_sendable
 from statekit.spark.worker.shards import output_schema
@@ -37,7 +37,7 @@ def start(
     outputs: Mapping[str, object] | None = None,
     *,
     checkpoint: str | Path,
-    **options: Any,
+    **options: Unpack[StartArguments],
 ) -> Query:
     """Run a job on Spark, with the options of `Job.start`."""
     return start_query(job, spark, inputs, outputs, checkpoint, StartOptions(**options))
@@ -85,11 +85,12 @@ def start_query(
         runner = EpochRunner(coordinator, sinks, options, first_inputs or {}, spark.sparkContext)
         if is_streaming:
             check_sparks_part(coordinator)
-        query = query_over(
-            inputs, coordinator, runner, options, endpoint, is_streaming=is_streaming
-        )
+        query = Query(coordinator, runner, options, endpoint)
         if is_streaming:
+            query.start_stream(inputs)
             opened.pop_all()  # the query closes the endpoint when the stream ends
+        else:
+            query.run_bounded(inputs)
     return query
 
 

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructField, StructType
 from statekit.errors import StateTypeError
 from statekit.functions.process import NOTHING_RENAMED, Process
 from statekit.shown import shown
-from statekit.spark.tws.declaration import DELAY, declaration
+from statekit.spark.tws.declaration import DELAY, declared_calls
 from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.in_process import CallsInProcess, InProcess
 from statekit.spark.tws.pandas_frames import FrameOptions, takes_frames
@@ -90,27 +90,19 @@ def as_process(
     ([Row(word='a', n=2)], [Row(word='a', n=3)])
     """
     rows = _with_watermark(parsed_schema(schema, "schema"), watermark)
-    given = declaration(
-        rows, keys, processor, output_schema, output_mode, time_mode, event_time_column
-    )
     initial_key, initial_rows = _initial(initial_state)
-    in_frames = takes_frames(processor) if pandas is None else pandas
-    calls = CallsInProcess(
-        processor,
-        given.outputs,
-        given.time_mode,
-        given.key,
-        initial_key,
-        FrameOptions.of_spark() if in_frames else None,
-        initial_rows,
+
+    def checked(**arguments: Any) -> CallsInProcess:
+        in_frames = takes_frames(processor) if pandas is None else pandas
+        frames = FrameOptions() if in_frames else None
+        return CallsInProcess(
+            **arguments, initial=initial_key, frames=frames, initial_rows=initial_rows
+        )
+
+    calls = declared_calls(
+        checked, rows, keys, processor, output_schema, output_mode, time_mode, event_time_column
     )
-    return process_calling(
-        calls,
-        event_time=given.event_time,
-        lateness_us=given.lateness_us,
-        renamed=renamed,
-        of=InProcess,
-    )
+    return process_calling(calls, renamed=renamed, of=InProcess)
 
 
 def _with_watermark(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from pyspark.sql import types as sql
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -11,8 +11,11 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from statekit.errors import StateTypeError
 from statekit.shown import shown
 from statekit.spark.tws.grouping_key import GroupingKey
+from statekit.spark.tws.process import ProcessorCalls
 from statekit.spark.tws.sql_values import parsed_schema
 from statekit.spark.tws.state_handles import TimeMode
+
+C = TypeVar("C", bound=ProcessorCalls)
 
 DELAY = "spark.watermarkDelayMs"
 """The metadata key of an event-time column: its maximum delay in milliseconds."""
@@ -21,27 +24,8 @@ _TIME_MODES: tuple[TimeMode, ...] = ("none", "processingtime", "eventtime")
 _OUTPUT_MODES = ("append", "update", "complete")
 
 
-class Declaration(NamedTuple):
-    """A processor with its rows, given as arguments of `transform_with_state`.
-
-    Parameters:
-        processor: the instance.
-        outputs: the schema of its outputs.
-        time_mode: the clock of its timers.
-        key: the grouping key of its rows.
-        event_time: the column of its rows with event time; None without.
-        lateness_us: how far that may lag behind, in microseconds.
-    """
-
-    processor: StatefulProcessor
-    outputs: sql.StructType
-    time_mode: TimeMode
-    key: GroupingKey
-    event_time: str | None
-    lateness_us: int
-
-
-def declaration(
+def declared_calls(
+    make: Callable[..., C],
     schema: sql.StructType,
     keys: str | Sequence[str],
     processor: StatefulProcessor,
@@ -50,10 +34,11 @@ def declaration(
     time_mode: str,
     event_time_column: str | None,
     event_time_above: str | None = None,
-) -> Declaration:
-    """Check and return the arguments of `transform_with_state`.
+) -> C:
+    """Check the arguments of `transform_with_state` and return the calls of the processor.
 
     Parameters:
+        make: creates the calls: `ProcessorCalls` or a subclass.
         schema: of the rows. A column with event time has its delay in its metadata.
         event_time_above: the column with the event time of another processor, whose outputs the
             rows are.
@@ -78,7 +63,14 @@ def declaration(
         delays = {event_time_above: 0}
     event_time, lateness_us = _event_time(delays, event_time_column, outputs.names, mode)
     key = GroupingKey(schema, [keys] if isinstance(keys, str) else list(keys))
-    return Declaration(processor, outputs, mode, key, event_time, lateness_us)
+    return make(
+        processor=processor,
+        outputs=outputs,
+        time_mode=mode,
+        key=key,
+        event_time=event_time,
+        lateness_us=lateness_us,
+    )
 
 
 def _time_mode(given: str) -> TimeMode:

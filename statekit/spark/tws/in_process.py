@@ -7,22 +7,25 @@ and read back as in a worker. Outputs are converted to the rows that `collect()`
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import pyarrow as pa
+import pydantic
 from pyspark.sql import types as sql
 from pyspark.sql.conversion import ArrowTableToRowsConversion, LocalDataToArrowConversion
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.errors import ProcessError, StateTypeError
+from statekit.records.arrow_scalars import Decimals
 from statekit.records.record_type import RecordType
 from statekit.shown import shown, shown_text, type_name
-from statekit.spark.tws.dict_class import dict_class
 from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.pandas_frames import FrameReader
 from statekit.spark.tws.process import FIRST_TIME_US, ProcessorCalls, ProcessorProcess
@@ -230,3 +233,55 @@ class InProcess(ProcessorProcess):
             return datetime_to_micros(at if at.tzinfo else at.replace(tzinfo=dt.UTC))
 
         return time_of
+
+
+# ------------------------------------------------------------------------- classes of given rows
+
+_ANNOTATIONS: dict[type[sql.DataType], Any] = {
+    sql.BooleanType: bool,
+    sql.ByteType: Annotated[int, pydantic.Field(ge=-(2**7), lt=2**7)],
+    sql.ShortType: Annotated[int, pydantic.Field(ge=-(2**15), lt=2**15)],
+    sql.IntegerType: Annotated[int, pydantic.Field(ge=-(2**31), lt=2**31)],
+    sql.LongType: int,
+    sql.FloatType: float,
+    sql.DoubleType: float,
+    sql.StringType: str,
+    sql.BinaryType: bytes,
+    sql.DateType: dt.date,
+    sql.TimestampType: dt.datetime,
+    sql.DayTimeIntervalType: dt.timedelta,
+    sql.NullType: None,
+}
+
+
+@lru_cache
+def dict_class(schema: sql.StructType) -> Any:
+    """Return a class of dicts with the columns of a schema, and their Python types without nulls.
+
+    The annotation of a column whose values cannot be made is its SQL type.
+
+    >>> dict_class(sql.StructType().add("n", "long").add("at", "date")).__annotations__
+    {'n': <class 'int'>, 'at': <class 'datetime.date'>}
+    """
+    columns = {of.name: _annotation(of.dataType) for of in schema}
+    for of in schema:
+        if isinstance(of.dataType, sql.TimestampNTZType):  # rows lose the time zone
+            columns[of.name] = dt.datetime
+    return _class(columns)
+
+
+def _class(columns: dict[str, Any]) -> Any:
+    make: Any = TypedDict  # mypy accepts only literals here
+    return make("Row", columns)
+
+
+def _annotation(of: sql.DataType) -> Any:
+    if isinstance(of, sql.ArrayType):
+        return list[_annotation(of.elementType)]  # type: ignore[misc]
+    if isinstance(of, sql.MapType):
+        return dict[_annotation(of.keyType), _annotation(of.valueType)]  # type: ignore[misc]
+    if isinstance(of, sql.StructType):
+        return _class({field.name: _annotation(field.dataType) for field in of})
+    if isinstance(of, sql.DecimalType):
+        return Annotated[decimal.Decimal, Decimals(of.precision, of.scale)]
+    return _ANNOTATIONS.get(type(of), type(of))

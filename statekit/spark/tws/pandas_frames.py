@@ -36,7 +36,7 @@ def takes_frames(processor: StatefulProcessor) -> bool:
 
 @dataclass(frozen=True)
 class FrameOptions:
-    """The options of Spark's frame conversion, from the session's configuration.
+    """The options of Spark's frame conversion. The defaults are Spark's own, for instants in UTC.
 
     Parameters:
         timezone: of instants, which have no time zone in frames.
@@ -48,31 +48,31 @@ class FrameOptions:
         integers_to_decimals: whether whole numbers are converted to decimals if those are expected.
     """
 
-    timezone: str
-    rows_max: int
-    bytes_max: int
-    integers_extended: bool
-    safely: bool
-    by_name: bool
-    integers_to_decimals: bool
+    timezone: str = "UTC"
+    rows_max: int = 10_000
+    bytes_max: int = 64 * 1024 * 1024
+    integers_extended: bool = False
+    safely: bool = True
+    by_name: bool = True
+    integers_to_decimals: bool = False
 
-    @classmethod
-    def of_spark(cls) -> FrameOptions:
-        """Return Spark's defaults, with instants in UTC, for frames without a session.
+    def __post_init__(self) -> None:
+        """Check the installation.
 
         Raises:
             StateTypeError: pandas is missing, or PySpark is too old.
         """
-        _check_installed()
-        return cls(
-            timezone="UTC",
-            rows_max=10_000,
-            bytes_max=64 * 1024 * 1024,
-            integers_extended=False,
-            safely=True,
-            by_name=True,
-            integers_to_decimals=False,
-        )
+        try:
+            import pandas  # noqa: F401  to find out now
+            from pyspark.sql.conversion import (
+                ArrowBatchTransformer,  # noqa: F401
+                PandasToArrowConversion,  # noqa: F401
+            )
+        except ImportError as error:
+            raise StateTypeError(
+                "the processor takes frames of pandas, and they cannot be made here "
+                f"({shown_text(error)}): install pandas and PySpark 4.3, or let it take rows"
+            ) from error
 
     @classmethod
     def of_session(cls, spark: SparkSession) -> FrameOptions:
@@ -81,7 +81,6 @@ class FrameOptions:
         Raises:
             StateTypeError: pandas is missing, or PySpark is too old.
         """
-        _check_installed()
 
         def says(name: str) -> str:
             return str(spark.conf.get(f"spark.sql.{name}"))  # Spark's default, unless it was set
@@ -102,18 +101,6 @@ class FrameOptions:
             by_name=is_on("legacy.execution.pandas.groupedMap.assignColumnsByName"),
             integers_to_decimals=is_on("execution.pythonUDF.pandas.intToDecimalCoercionEnabled"),
         )
-
-
-def _check_installed() -> None:
-    try:
-        import pandas  # noqa: F401  to find out now
-        from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion  # noqa: F401
-    except ImportError as error:
-        raise StateTypeError(
-            "the processor takes frames of pandas, and they cannot be made here "
-            f"({shown_text(error)}): "
-            "install pandas and PySpark 4.3, or let it take rows"
-        ) from error
 
 
 @dataclass

@@ -131,6 +131,8 @@ class ProcessorCalls(StateFunction):
         outputs: the schema of its output.
         time_mode: whether there are timers, and by which clock.
         key: the grouping key of rows.
+        event_time: the column of rows with event time; None without.
+        lateness_us: how far event time may lag behind, in microseconds.
         initial: the grouping key of the initial state, if there is any.
         frames: options for frames of pandas, if it takes those.
 
@@ -148,6 +150,8 @@ class ProcessorCalls(StateFunction):
     outputs: sql.StructType
     time_mode: TimeMode
     key: GroupingKey
+    event_time: str | None = None
+    lateness_us: int = 0
     initial: GroupingKey | None = None
     frames: FrameOptions | None = None
 
@@ -354,8 +358,6 @@ FIRST_TIME_US = 1  # in the first epoch of a processor, an event time of 0 would
 def process_calling(
     calls: ProcessorCalls,
     *,
-    event_time: str | None = None,
-    lateness_us: int = 0,
     row: Any = None,
     renamed: Mapping[str, str] = NOTHING_RENAMED,
     of: type[ProcessorProcess] = ProcessorProcess,
@@ -363,7 +365,6 @@ def process_calling(
     """Return a process function that calls a processor.
 
     Parameters:
-        event_time, lateness_us: as for `process`.
         row: the class of rows, after another processor.
         renamed: the present names of columns by the names that they had before.
         of: the class of the process function.
@@ -382,11 +383,11 @@ def process_calling(
         # A `Row` is a tuple, a dict and a list of names. A thousand of them stay in the cache of a
         # core, ten thousand do not: a tenth of what an output takes.
         outputs_at_once=1_000,
-        settles=by_event_time and event_time is not None,
+        settles=by_event_time and calls.event_time is not None,
         earliest_us=0 if by_event_time else BEGINNING,  # as in Spark, 1970
         dropped_states=frozenset(map(plain_name, calls.deleted)),
     )
-    times = event_time, lateness_us, False, ()
+    times = calls.event_time, calls.lateness_us, False, ()
     columns = renamed_columns(calls.key, renamed)
     return of(calls, calls.key.columns, hints, *times, None, columns, traits)
 

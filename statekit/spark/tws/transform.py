@@ -20,7 +20,7 @@ from statekit.job.stream import Stream
 from statekit.spark.frames.plan import FirstInput
 from statekit.spark.query import Query
 from statekit.spark.start import check_classic, start_query
-from statekit.spark.tws.declaration import declaration
+from statekit.spark.tws.declaration import declared_calls
 from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.importer import SparkImport
 from statekit.spark.tws.pandas_frames import FrameOptions, takes_frames
@@ -170,7 +170,15 @@ def transform_with_state(
     """
     above = df if isinstance(df, Transformed) else None
     source = above._df if above else _checked_frame(df)
-    given = declaration(
+    initial = None if initial_state is None else _initial(initial_state)
+
+    def checked(**arguments: Any) -> ProcessorCalls:
+        in_frames = takes_frames(processor) if pandas is None else pandas
+        frames = FrameOptions.of_session(source.sparkSession) if in_frames else None
+        return ProcessorCalls(**arguments, initial=initial and initial[1], frames=frames)
+
+    calls = declared_calls(
+        checked,
         above._schema if above else source.schema,
         keys,
         processor,
@@ -181,19 +189,7 @@ def transform_with_state(
         above._event_time if above else None,
     )
     name = name or type(processor).__name__
-    initial = None if initial_state is None else _initial(initial_state)
-    in_frames = takes_frames(processor) if pandas is None else pandas
-    frames = FrameOptions.of_session(source.sparkSession) if in_frames else None
-    calls = ProcessorCalls(
-        processor, given.outputs, given.time_mode, given.key, initial and initial[1], frames
-    )
-    declared = process_calling(
-        calls,
-        event_time=given.event_time,
-        lateness_us=given.lateness_us,
-        row=_row_of(above),
-        renamed=renamed,
-    )
+    declared = process_calling(calls, row=_row_of(above), renamed=renamed)
     if above is None:
         job = Job(name)
         stream: Stream[Any] = job.source(_INPUT, cast(Any, declared.record_type))
@@ -207,10 +203,10 @@ def transform_with_state(
         job,
         emitted,
         source,
-        given.outputs,
-        event_time_column if event_time_column in given.outputs.names else None,
+        calls.outputs,
+        event_time_column if event_time_column in calls.outputs.names else None,
         first_inputs,
-        given.time_mode == "processingtime" or (above is not None and above._beats),
+        calls.time_mode == "processingtime" or (above is not None and above._beats),
     )
 
 

@@ -67,4 +67,4 @@ def test_frames_of_pandas_are_the_same(engines: Engines) -> None:
 
 def test_frames_have_the_options_of_a_new_session(spark: SparkSession) -> None:
     of_session = FrameOptions.of_session(spark)
-    assert replace(of_session, timezone="UTC") == FrameOptions.of_spark()
+    assert replace(of_session, timezone="UTC") == FrameOptions()

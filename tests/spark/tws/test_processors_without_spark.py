@@ -100,7 +100,7 @@ class Does(StatefulProcessor):
 
 def declared(processor: StatefulProcessor, mode: Any = "none", **timed: Any) -> ProcessorProcess:
     """A processor as a process function of rows by `key`."""
-    return process_calling(ProcessorCalls(processor, OUTPUTS, mode, KEY), **timed)
+    return process_calling(ProcessorCalls(processor, OUTPUTS, mode, KEY, **timed))
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,15 @@ class Both:
     def __init__(
         self, made: Callable[[], Any], mode: Any, key: Sequence[str], rows: StructType
     ) -> None:
-        process = process_calling(
-            ProcessorCalls(made(), OUTPUTS, mode, GroupingKey(rows, key)),
+        calls = ProcessorCalls(
+            made(),
+            OUTPUTS,
+            mode,
+            GroupingKey(rows, key),
             event_time="at" if mode == "eventtime" else None,
             lateness_us=200 * 366 * 86_400_000_000,  # so that rows do not move event time
         )
-        self.harness = Harness(process, parallelism=3, key_groups=16)
+        self.harness = Harness(process_calling(calls), parallelism=3, key_groups=16)
         self._tester = TwsTester(made(), timeMode=mode, eventTimeExtractor=lambda row: 1 << 62)
         self._key, self._mode, self._now = key, mode, 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 
@@ -59,7 +59,8 @@ def run_all(actions: Sequence[Action], at_once: int = AT_ONCE) -> None:
             ended.put((action, None))
 
     while running or (waiting and not errors):
-        for action in _ready(waiting, done)[: at_once - running] if not errors else []:
+        ready = [] if errors else [action for action in waiting if action.after <= done]
+        for action in ready[: at_once - running]:
             waiting.remove(action)
             # It has the job group of this thread, by which a stream that is stopped ends its jobs.
             InheritableThread(target=run, args=(action,), daemon=True).start()
@@ -72,10 +73,6 @@ def run_all(actions: Sequence[Action], at_once: int = AT_ONCE) -> None:
     for action in actions:
         if action.name in errors:
             raise errors[action.name]
-
-
-def _ready(waiting: Iterable[Action], done: set[Hashable]) -> list[Action]:
-    return [action for action in waiting if action.after <= done]
 
 
 def compute(frame: DataFrame) -> None:

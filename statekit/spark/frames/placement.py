@@ -25,7 +25,7 @@ from statekit.clock import now_us
 from statekit.errors import StorageError
 from statekit.job.chaining import Pass
 from statekit.spark.frames.placed_frame import PlacedFrames
-from statekit.spark.worker.shards import executor_id
+from statekit.spark.worker.worker_process import executor_id
 
 _logger = logging.getLogger("statekit.placement")
 

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-import os
-import socket
-import stat
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, compress, repeat
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -30,7 +25,7 @@ from statekit.records.output_union import AnyOutput
 from statekit.records.preaggregate import with_operator_name
 from statekit.records.rebatch import rebatched
 from statekit.records.union import Records
-from statekit.runtime.shard import RARE_COLLECTION, reporting, run_shard
+from statekit.runtime.shard import reporting, run_shard
 from statekit.runtime.shard_input import KeyedBatchBuilder, ShardInput
 from statekit.shown import shown
 from statekit.spark.worker.commit_records import Reporter
@@ -47,6 +42,12 @@ from statekit.spark.worker.rows import (
     batches_of_rows,
     in_order,
     shards_in_turn,
+)
+from statekit.spark.worker.worker_process import (
+    acknowledge_at_once,
+    collect_rarely,
+    executor_id,
+    executors_directory,
 )
 from statekit.watermark import is_late
 from statekit.working_copy.base_options import BaseOptions
@@ -154,9 +155,9 @@ class ShardStep:
 
     @readable_errors
     def __call__(self, batches: Batches) -> Batches:
-        _acknowledge_at_once()
-        _collect_rarely()
-        directory = self.directory or _executors_directory()
+        acknowledge_at_once()
+        collect_rarely()
+        directory = self.directory or executors_directory()
         copies = DiskCopies(directory, self.options, self.bases, self.started_us)
         for plans in self.plans.values():
             copies.tidy(plans)
@@ -384,7 +385,7 @@ class CombineStep:
 
     @readable_errors
     def __call__(self, batches: Batches) -> Batches:
-        _acknowledge_at_once()
+        acknowledge_at_once()
         operator = unpickled(self.chained).first
         combiner = operator.declared.traits.combiner
         assert combiner is not None
@@ -411,7 +412,7 @@ class TransformStep:
 
     @readable_errors
     def __call__(self, batches: Batches) -> Batches:
-        _acknowledge_at_once()
+        acknowledge_at_once()
         transforms = unpickled(self.transforms)
         reader = StreamReader(transforms[0].function.record_type.members, restores=self.restores)
         if all(each.function.keeps_records for each in transforms):
@@ -461,7 +462,7 @@ class LateStep:
 
     @readable_errors
     def __call__(self, batches: Batches) -> Batches:
-        _acknowledge_at_once()
+        acknowledge_at_once()
         declared = unpickled(self.chained).first.declared
         time_of = declared.time_of()
         members = [declared.record_type.members[number] for number in self.types]
@@ -476,75 +477,6 @@ def _combined(process: AnyProcess, batches: Batches, plan: ShardPlan, restores: 
     assert combiner is not None
     with with_operator_name(plan.operator):
         yield from combiner.combined_sorted(batches, process.late_us(plan), restores=restores)
-
-
-@cache
-def _collect_rarely() -> None:
-    """Reduce the frequency of cyclic garbage collection until this process ends.
-
-    After each task Spark runs a full collection. Objects from before the first shard, most of them
-    modules, are excluded from now on.
-    """
-    gc.set_threshold(*RARE_COLLECTION)
-    gc.freeze()
-
-
-def _acknowledge_at_once() -> None:
-    """Disable delayed acknowledgements. They wait for Nagle's algorithm, which in turn waits for
-    them.
-
-    Spark sends a task to a worker in several small writes over TCP. The second one waits until the
-    first is acknowledged, which Linux delays by 40 ms: most of the time of a small epoch in a
-    worker.
-    """
-    at_once = getattr(socket, "TCP_QUICKACK", None)
-    for name in os.listdir("/dev/fd"):
-        descriptor = int(name)
-        with contextlib.suppress(OSError):  # the listing's own descriptor is closed again
-            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                continue
-            with socket.socket(fileno=os.dup(descriptor)) as connection:
-                if _is_from_here(connection):
-                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    if at_once is not None:
-                        connection.setsockopt(socket.IPPROTO_TCP, at_once, 1)
-
-
-def _is_from_here(connection: socket.socket) -> bool:
-    """Return whether a connection is between two processes of this host, like Spark and its
-    worker.
-    """
-    is_internet = connection.family in (socket.AF_INET, socket.AF_INET6)
-    return is_internet and connection.getpeername()[0] in ("127.0.0.1", "::1")
-
-
-@cache
-def executor_id() -> str:
-    """Return the id of the executor that started this worker; empty if it is unknown.
-
-    Kubernetes passes it in the environment. Elsewhere it is in the command of the executor, which
-    is the parent of the process that forks workers.
-    """
-    if given := os.environ.get("SPARK_EXECUTOR_ID"):
-        return given
-    pid = os.getppid()
-    with contextlib.suppress(OSError, ValueError):  # there is no /proc, or no such process
-        while pid > 1:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if b"--executor-id" in words:
-                return words[words.index(b"--executor-id") + 1].decode()
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return ""
-
-
-def _executors_directory() -> str:
-    """Return a directory for working copies that Spark removes with the executor.
-
-    Spark passes its Python workers the directories of blocks. A directory next to the first of them
-    is on a suitable disk, and exists no longer than the application.
-    """
-    blocks = os.environ["SPARK_LOCAL_DIRS"].split(",")[0]
-    return os.path.join(os.path.dirname(blocks), "statekit")
 
 
 @cache

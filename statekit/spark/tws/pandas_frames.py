@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from sys import getsizeof
 from typing import Any
@@ -81,6 +81,7 @@ class FrameOptions:
         Raises:
             StateTypeError: pandas is missing, or PySpark is too old.
         """
+        defaults = cls()  # refused before a session is asked for options that it may not know
 
         def says(name: str) -> str:
             return str(spark.conf.get(f"spark.sql.{name}"))  # Spark's default, unless it was set
@@ -92,7 +93,8 @@ class FrameOptions:
         bytes_max = says("execution.arrow.maxBytesPerBatch")
         jvm = spark.sparkContext._jvm
         assert jvm is not None, "it was checked at the start"
-        return cls(
+        return replace(
+            defaults,
             timezone=says("session.timeZone"),
             rows_max=rows_max if rows_max > 0 else _UNLIMITED,
             bytes_max=jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(bytes_max),

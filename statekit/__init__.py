@@ -31,10 +31,10 @@ from statekit.job.windows.field_aggregates import (
     Max,
     Mean,
     Min,
+    OwnAggregate,
     Sum,
     Top,
 )
-from statekit.job.windows.own_aggregate import OwnAggregate
 from statekit.kv.store import KVStore
 from statekit.query.changes.change import Change
 from statekit.query.changes.feed import EpochChanges, Feed, feed

@@ -2,10 +2,10 @@
 
 From what a user declares to what a shard does:
 
-- `definitions` has the kinds of windows, `field_aggregates` and `own_aggregate` the aggregates.
+- `definitions` has the kinds of windows, `field_aggregates` the aggregates.
   What an aggregate keeps of records of one type is its `accumulation`.
-- `aggregation` makes the operator of aggregates by key, and `window_operator` that of windows.
-  `made_of` describes both as data, for models.
+- `aggregation` makes the operator of aggregates by key, and `window_operator` that of windows. Both
+  are described as an `AggregatedResult`, for models.
 - `window_values` joins the aggregates of a window into the value of one row. `elements` has the
   elements of those that collect.
 - `open_windows` has the windows of a key as rows, with their timers, and `key_windows` the

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import decimal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
-from statekit.functions.field_names import Renaming
 from statekit.functions.process import NOTHING_RENAMED, Process, Traits
 from statekit.functions.signature import declare
 from statekit.job.windows.accumulation import EXACT_DIGITS, Accumulation
+from statekit.job.windows.definitions import Window
 from statekit.job.windows.field_aggregates import FieldAggregate
-from statekit.job.windows.made_of import AggregatedFields
 from statekit.records.keyed_batch import KeyColumns
 from statekit.records.partial_aggregate import absent_or_none
 from statekit.records.preaggregate import Combiner
 from statekit.records.record_type import RecordType
-from statekit.records.result_type import ResultRecords, made_of_columns
+from statekit.records.result_type import Make, ResultRecords, made_of_columns
 from statekit.shown import shown
 from statekit.state.options import TTL
 
@@ -25,6 +25,24 @@ _KEYS = "_keys"  # the parameter that takes keys: no state is called so
 
 Added = Callable[[Sequence[Sequence[Any]]], Sequence[Any]]
 """A function from the columns of combined rows to the values that they add to an aggregate."""
+
+
+class AggregatedResult(NamedTuple):
+    """The description of an operator of aggregates as data, from which a model of it can be built.
+
+    Parameters:
+        of: the aggregates by name.
+        make: creates a result from the key fields, the start and end of a window, and the values.
+        window: the kind of windows; None without windows.
+        allowed_lateness: how long a window is kept for late records after it has fired.
+        at_change: whether a window fires at each record.
+    """
+
+    of: Mapping[str, FieldAggregate]
+    make: Make
+    window: Window | None = None
+    allowed_lateness: dt.timedelta = dt.timedelta(0)
+    at_change: bool = False
 
 
 def added_by(combiner: Combiner, of: FieldAggregate, kept: Accumulation) -> Added:
@@ -75,7 +93,8 @@ def aggregation(
     results = ResultRecords(record, "aggregate")
     check_aggregates(results, aggregates)
     types = {name: results.annotation(name) for name in fields}
-    _check_names(results, fields, aggregates)
+    if twice := next((name for name in aggregates if name in fields), None):
+        raise results.error(f"{twice!r} would be two fields of the results: give another name")
     kept = {name: of.accumulation(results) for name, of in aggregates.items()}
     combiner = _combiner(results, fields, aggregates)
     name = "_".join(("aggregate", "by", *fields))
@@ -89,19 +108,12 @@ def aggregation(
     fold = _fold(len(fields), added, partial(made_of_columns, make))
     traits = Traits(
         combiner=combiner,
-        definition=partial(_definition, dict(aggregates)),
+        definition=lambda names: {name: of.text(names) for name, of in aggregates.items()},
         takes_columns=True,  # so each batch has one row per key
-        made_of=AggregatedFields(dict(aggregates), make),
+        made_of=AggregatedResult(dict(aggregates), make),
     )
     declared = declare(fold, name, hints)
     return Process(declared, fields, hints, renamed=renamed, traits=traits)
-
-
-def _check_names(
-    results: ResultRecords, key: tuple[str, ...], aggregates: Mapping[str, FieldAggregate]
-) -> None:
-    if twice := next((name for name in aggregates if name in key), None):
-        raise results.error(f"{twice!r} would be two fields of the results: give another name")
 
 
 def _combiner(
@@ -139,8 +151,3 @@ def _fold(
         return results(*keys.columns[:key_size], *values)
 
     return fold
-
-
-def _definition(aggregates: Mapping[str, FieldAggregate], names: Renaming) -> Mapping[str, str]:
-    """Return the definition of each aggregate by state, with renamed fields."""
-    return {name: of.text(names) for name, of in aggregates.items()}

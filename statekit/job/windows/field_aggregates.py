@@ -1,4 +1,4 @@
-"""Built-in aggregates of fields and records. They call no Python function per record."""
+"""Aggregates of fields and records. The built-in ones call no Python function per record."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from types import GenericAlias
 from typing import Annotated, Any, ClassVar, Optional
 
@@ -24,6 +25,7 @@ from statekit.job.windows.accumulation import (
     skipping_none,
 )
 from statekit.number_faults import int_fault
+from statekit.records.output_copy import copier
 from statekit.records.partial_aggregate import PartialAggregate, Verb, without_none
 from statekit.records.record_order import RecordOrder
 from statekit.records.record_type import RecordType
@@ -334,3 +336,70 @@ class Collect(FieldAggregate):
         ended: Aggregate[Any, None, None] = Aggregate(no_value, no_value, itself, no_value)
         listed = GenericAlias(list, (element,))
         return Accumulation(ListState[element], None, listed, ended, get, element=element)  # type: ignore[valid-type]
+
+
+@dataclass(frozen=True)
+class OwnAggregate(FieldAggregate):
+    """An aggregate of your own, of the records or of a field: None is added like any value.
+
+    Records are added one by one, in the order of arrival, so they are shuffled as they are.
+
+    Parameters:
+        aggregate: its functions; sessions need its `merge`.
+        accumulator, result: the types of its accumulator and of its result.
+        field: the added field; None adds whole records.
+
+    Raises:
+        StateTypeError: the first argument is not an `Aggregate`.
+    """
+
+    aggregate: Aggregate[Any, Any, Any]
+    accumulator: Any = dataclasses.field(kw_only=True)
+    result: Any = dataclasses.field(kw_only=True)
+    field: str | None = dataclasses.field(default=None, kw_only=True)
+    verb = "aggregate"
+    combines = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.aggregate, Aggregate):
+            raise StateTypeError(
+                "OwnAggregate() takes an Aggregate(create, add, result), not "
+                f"{shown(self.aggregate)}"
+            )
+
+    @property
+    def parts(self) -> tuple[PartialAggregate, ...]:
+        return (PartialAggregate("list", None),)
+
+    def accumulation(self, results: ResultRecords) -> Accumulation:
+        added, get = results.annotated(self.field)
+        copy_added = copier(added)
+        value_of = get if copy_added is None else lambda record: copy_added(get(record))
+        given = self.aggregate
+
+        def add_all(accumulator: Any, values: Sequence[Any]) -> Any:
+            return reduce(given.add, values, accumulator)
+
+        by_key = dataclasses.replace(given, add=add_all)
+        listed = GenericAlias(list, (added,))
+        return Accumulation(
+            state=Annotated[_AGGREGATING[listed, self.accumulator, self.result], by_key],
+            accumulator=self.accumulator,
+            result=self.result,
+            functions=given,
+            value_of=get,
+            # Several aggregates of an operator share the records of a list.
+            added=lambda lists: [list(map(value_of, records)) for records in lists],
+            copy_added=copy_added,
+        )
+
+    def text(self, names: Renaming) -> str:
+        return ", ".join(self.definition("aggregate", names).values())
+
+    def definition(self, name: str, names: Renaming) -> Mapping[str, str]:
+        """Return the definition: the name of the result, the field, and the name of the `add`
+        function if that has one.
+        """
+        added = "the whole record" if self.field is None else names(self.field)
+        known = self.aggregate.stored_name
+        return {"result": name, "field": added} | ({} if known is None else {"add": known})

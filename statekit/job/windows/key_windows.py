@@ -10,12 +10,10 @@ from typing import Any
 from statekit.functions.context import Context
 from statekit.job.windows.accumulation import itself
 from statekit.job.windows.elements import Found, KeyElements, pairs
-from statekit.job.windows.open_windows import OpenWindow, SessionRows, SlidingRows
+from statekit.job.windows.open_windows import OpenWindow, Rows
 from statekit.job.windows.window_values import WindowValues
 from statekit.keygroup import key_fields
 from statekit.records.result_type import Make
-
-Rows = SlidingRows | SessionRows
 
 
 @dataclass(frozen=True)

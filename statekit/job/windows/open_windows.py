@@ -121,16 +121,21 @@ class Deadlines:
 
 
 class SlidingRows:
-    """Tumbling and sliding windows as rows."""
+    """Tumbling and sliding windows as rows.
+
+    Attributes:
+        window: their kind.
+        deadlines: when they are due.
+    """
 
     def __init__(
         self, window: Sliding, aggregate: Aggregate[Any, Any, Any], deadlines: Deadlines
     ) -> None:
+        self.window, self.deadlines = window, deadlines
         self._size, self._every = window.size, window.every
         self._origin = _EPOCH + window.offset % window.every
         self._cut_off = self._into(FIRST) > _ZERO
         self._create, self._add = aggregate.create, aggregate.add
-        self._deadlines = deadlines
 
     def put(self, ctx: Context, windows: Windows, value: Any) -> list[OpenWindow]:
         """Add a value to the windows of the current record, and return these windows."""
@@ -169,16 +174,16 @@ class SlidingRows:
         accumulator = windows.get(start, _NEW)
         if accumulator is _NEW:
             accumulator = self._create()
-            self._deadlines.set_all(ctx, end)
-        elif self._deadlines.has_closed(ctx, end):
-            self._deadlines.close_again(ctx, end)
+            self.deadlines.set_all(ctx, end)
+        elif self.deadlines.has_closed(ctx, end):
+            self.deadlines.close_again(ctx, end)
         return accumulator
 
     def ending(self, timer: Timer, ctx: Context, windows: Windows) -> Iterator[OpenWindow]:
         """Return the windows that a timer belongs to: one, or several at the first and the last
         instant.
         """
-        passed = self._deadlines.passed(timer)
+        passed = self.deadlines.passed(timer)
         start = None if passed is None else plus(passed, -self._size)
         if start is None or passed == LAST:
             rows = windows.scan(start)
@@ -189,7 +194,7 @@ class SlidingRows:
             OpenWindow(start, start, plus(start, self._size - self._into(start)), accumulator)
             for start, accumulator in rows
         )
-        return takewhile(lambda w: self._deadlines.of(w.end, timer.name) == timer.at, opened)
+        return takewhile(lambda w: self.deadlines.of(w.end, timer.name) == timer.at, opened)
 
     def alone(self, start: dt.datetime, _: dt.datetime) -> tuple[dt.datetime, dt.datetime]:
         """Return the interval of a window whose records are in no window that is deleted later."""
@@ -222,6 +227,7 @@ class SessionRows:
     Attributes:
         gap: how long a key is silent between two sessions.
         add: of the aggregate.
+        deadlines: when they are due.
     """
 
     def __init__(
@@ -231,7 +237,7 @@ class SessionRows:
         self.gap = window.gap
         self.add = aggregate.add
         self._create, self._merge = aggregate.create, aggregate.merge
-        self._deadlines = deadlines
+        self.deadlines = deadlines
 
     def put(self, ctx: Context, windows: Windows, value: Any) -> list[OpenWindow]:
         """Add a value to the session of the current record, and return this session."""
@@ -239,10 +245,10 @@ class SessionRows:
         joined = list(self._overlapping(windows, start, end))
         start, end, accumulator = self.grown(joined, start, end, value)
         if not joined:
-            self._deadlines.set_all(ctx, end)
+            self.deadlines.set_all(ctx, end)
         # The timer of one that has not fired yet finds the merged session.
-        elif all(self._deadlines.has_closed(ctx, other.end) for other in joined):
-            self._deadlines.close_again(ctx, end)
+        elif all(self.deadlines.has_closed(ctx, other.end) for other in joined):
+            self.deadlines.close_again(ctx, end)
         row = self._store(windows, [other.row for other in joined], start, end, accumulator)
         return [OpenWindow(row, start, end, accumulator)]
 
@@ -269,7 +275,7 @@ class SessionRows:
         Parameters:
             values: taken one by one, each while its record is handled.
         """
-        add, grows = self.add, not self._deadlines.closes_again
+        add, grows = self.add, not self.deadlines.closes_again
         row, start, end, accumulator = LAST, LAST, LAST, None
         # Whether the row is older than `held`, and the start of the next session.
         is_behind, limit = False, None
@@ -292,12 +298,12 @@ class SessionRows:
         """Yield the sessions that end with a timer. A session that has grown since gets a new
         timer.
         """
-        passed = self._deadlines.passed(timer)
+        passed = self.deadlines.passed(timer)
         for row, stored in windows.scan(None if passed is None else self.row_of(passed)):
             window = OpenWindow(row, *stored)
             if passed is not None and passed < LAST and window.start >= passed:
                 return
-            at = self._deadlines.of(window.end, timer.name)
+            at = self.deadlines.of(window.end, timer.name)
             if at == timer.at:
                 yield window
             else:
@@ -346,3 +352,7 @@ class SessionRows:
         that grows by less than the gap often keeps its row.
         """
         return end if end == LAST else plus(end, -((end - _EPOCH) % self.gap))
+
+
+Rows = SlidingRows | SessionRows
+"""The open windows of a key, as rows."""

@@ -1,12 +1,13 @@
 """Windows of many keys at once, on columns of rows.
 
-`DueWindows` fires the windows that are due, and deletes them with the elements that they collected.
-Windows have no timers then: those that are due are found by a scan of the open windows of each key
-group. There is one only if something is due, as a shard knows when its next window ends.
+`WindowColumns` fires the windows that are due, and deletes them with the elements that they
+collected. Windows have no timers then: those that are due are found by a scan of the open windows
+of each key group. There is one only if something is due, as a shard knows when its next window
+ends.
 
-`WindowColumns` adds combined rows of many keys to tumbling and sliding windows: their rows are
-read, combined and written in columns. `SessionColumns` adds them to sessions, which it reads key by
-key, as only a scan finds those that a row touches, and writes together.
+If records are combined, it also adds the combined rows. `SlidingColumns` reads, combines and writes
+the rows of tumbling and sliding windows in columns. `SessionColumns` reads sessions key by key, as
+only a scan finds those that a row touches, and writes them together.
 """
 
 from __future__ import annotations
@@ -25,16 +26,15 @@ from statekit.backend.interface import prefix_end
 from statekit.codec.vectorized import sortable_ints
 from statekit.errors import CALL_FAILURES
 from statekit.functions.context import Context, Due
-from statekit.job.windows.aggregation import Added
-from statekit.job.windows.definitions import FIRST, LAST, Sliding, overlap, plus
-from statekit.job.windows.elements import Alone, CollectedElements, Row, pairs
-from statekit.job.windows.open_windows import Deadlines, SessionRows
+from statekit.job.windows.definitions import FIRST, LAST, overlap, plus
+from statekit.job.windows.elements import CollectedElements, Row, add_elements, pairs
+from statekit.job.windows.open_windows import Rows, SessionRows, SlidingRows
 from statekit.job.windows.window_values import WindowValues
 from statekit.keygroup import GROUP_BYTES, key_fields
 from statekit.records.keyed_batch import KeyColumns
+from statekit.records.preaggregate import Combiner
 from statekit.records.result_type import Make, made_of_columns
 from statekit.state.map_state import MapState
-from statekit.state.options import Aggregate
 from statekit.timestamp import (
     MAX_MICROS,
     MIN_MICROS,
@@ -62,26 +62,52 @@ class _Window(NamedTuple):
     due_us: int
 
 
-# ------------------------------------------------------------------------------------------ firing
+_Stored = tuple[bytes, int]
+"""The key and the size of a stored row."""
 
 
-class DueWindows(ABC):
-    """Fires due windows of many keys at a time.
+class WindowColumns(ABC):
+    """Adds to windows of many keys, and fires those that are due.
 
     Parameters:
         values: computes results from the values of rows and the elements.
         make: creates a result from the key fields, start, end and values of a window.
-        deadlines: when windows are due.
-        alone: returns the interval of a window whose records are in no window that fires later.
+        rows: the open windows of a key.
+        combiner: makes the rows that are added; None if records are added key by key.
     """
 
     def __init__(
-        self, values: WindowValues, make: Make, deadlines: Deadlines, alone: Alone
+        self, values: WindowValues, make: Make, rows: Rows, combiner: Combiner | None
     ) -> None:
         self._values = values
         self._make = make
-        self.deadlines = deadlines
-        self._alone = alone
+        self._rows = rows
+        self._combiner = combiner
+        if combiner is not None:
+            self._added, self._lists_at = values.added(combiner), values.lists_at(combiner)
+
+    def fold(
+        self, keys: KeyColumns, ctx: Context, windows: MapState[Any, Any], *collected: Any
+    ) -> list[Any]:
+        """Add combined rows to the windows of their event times, and store their elements. Return
+        no results: a window fires later.
+
+        Parameters:
+            keys: the keys, and the columns of their rows. The largest event times are the last one.
+            collected: the states of each `Collect`, two for each.
+        """
+        for place, states in zip(self._lists_at, pairs(collected), strict=True):
+            add_elements(keys.prefixes, keys.columns[place], *states)
+        due_us = self._add_rows(keys, windows)
+        if due_us is not None:
+            ctx.timers.wakes_at(due_us)
+        return []
+
+    @abstractmethod
+    def _add_rows(self, keys: KeyColumns, windows: MapState[Any, Any]) -> int | None:
+        """Add combined rows to windows. Return when the first of these windows is due, in
+        microseconds; None if no window contains them.
+        """
 
     @abstractmethod
     def _opened(
@@ -102,7 +128,7 @@ class DueWindows(ABC):
             collected: the states of each `Collect`, two for each.
         """
         soonest = None
-        elements = [CollectedElements(due, self._alone, *of) for of in pairs(collected)]
+        elements = [CollectedElements(due, self._rows.alone, *of) for of in pairs(collected)]
         rows = windows.rows_of_groups(due.groups)
         while some := list(islice(rows, _ROWS_AT_ONCE)):
             of_rows, stored = self._opened(some, windows)
@@ -157,28 +183,29 @@ class DueWindows(ABC):
             raise
 
 
-class DueSliding(DueWindows):
-    """Fires tumbling and sliding windows. Their row keys contain the starts."""
+class SlidingColumns(WindowColumns):
+    """Tumbling and sliding windows of many keys. Their row keys contain the starts."""
 
     def __init__(
-        self, window: Sliding, values: WindowValues, make: Make, deadlines: Deadlines, alone: Alone
+        self, values: WindowValues, make: Make, rows: SlidingRows, combiner: Combiner | None
     ) -> None:
-        super().__init__(values, make, deadlines, alone)
-        self.size_us = timedelta_to_micros(window.size)
-        self.every_us = timedelta_to_micros(window.every)
-        self.origin_us = timedelta_to_micros(window.offset % window.every)
+        super().__init__(values, make, rows, combiner)
+        window = rows.window
+        self._size_us = timedelta_to_micros(window.size)
+        self._every_us = timedelta_to_micros(window.every)
+        self._origin_us = timedelta_to_micros(window.offset % window.every)
         self._windows: dict[bytes, _Window] = {}
 
     def _opened(
         self, rows: Sequence[Row], windows: MapState[Any, Any]
     ) -> tuple[list[_Window], Sequence[Any]]:
-        of_rows = [self.window_at(row_key[-_START_BYTES:]) for row_key, _ in rows]
+        of_rows = [self._window_at(row_key[-_START_BYTES:]) for row_key, _ in rows]
         return of_rows, [row for _, row in rows]
 
     def _held(self, stored: Sequence[Any], windows: MapState[Any, Any]) -> list[Any]:
         return windows.values_of_rows(stored)
 
-    def window_at(self, stored_start: bytes) -> _Window:
+    def _window_at(self, stored_start: bytes) -> _Window:
         """Return the window with this stored start. Many rows share one window."""
         window = self._windows.get(stored_start)
         if window is None:
@@ -189,55 +216,15 @@ class DueSliding(DueWindows):
 
     def _window(self, stored_start: bytes) -> _Window:
         start_us = micros_of_sortable(stored_start)
-        end_us = start_us + self.size_us - (start_us - self.origin_us) % self.every_us
+        end_us = start_us + self._size_us - (start_us - self._origin_us) % self._every_us
         end = LAST if end_us >= MAX_MICROS else micros_to_datetime(end_us)
         start = FIRST if start_us == MIN_MICROS else micros_to_datetime(start_us)
-        return _Window(start, end, self.deadlines.due_us(end))
+        return _Window(start, end, self._rows.deadlines.due_us(end))
 
-
-class DueSessions(DueWindows):
-    """Fires sessions. Their rows contain the starts and ends."""
-
-    def _opened(
-        self, rows: Sequence[Row], windows: MapState[Any, Any]
-    ) -> tuple[list[_Window], Sequence[Any]]:
-        due_us = self.deadlines.due_us
-        stored = windows.values_of_rows([row for _, row in rows])
-        return [_Window(start, end, due_us(end)) for start, end, _ in stored], stored
-
-    def _held(self, stored: Sequence[Any], windows: MapState[Any, Any]) -> list[Any]:
-        return list(map(itemgetter(2), stored))
-
-
-# ------------------------------------------------------------------------------------------ adding
-
-
-_Stored = tuple[bytes, int]
-"""The key and the size of a stored row."""
-
-
-class WindowColumns:
-    """Adds combined rows of many keys to windows.
-
-    Parameters:
-        due: fires them.
-        functions: add the value of a row to that of a window.
-        added: returns that value for each row, from their columns. The largest event times are the
-            last column.
-    """
-
-    def __init__(self, due: DueSliding, functions: Aggregate[Any, Any, Any], added: Added) -> None:
-        self._due = due
-        self._functions = functions
-        self._added = added
-
-    def fold(self, keys: KeyColumns, ctx: Context, windows: MapState[Any, Any]) -> list[Any]:
-        """Add each row to the windows that contain its largest event time. Return no results: a
-        window fires later.
-        """
-        size_us, every_us = self._due.size_us, self._due.every_us
+    def _add_rows(self, keys: KeyColumns, windows: MapState[Any, Any]) -> int | None:
+        size_us, every_us = self._size_us, self._every_us
         times = np.array(keys.columns[-1], np.int64)
-        latest = times - (times - self._due.origin_us) % every_us
+        latest = times - (times - self._origin_us) % every_us
         values = self._added(keys.columns)
         placed: list[tuple[list[bytes], Sequence[Any]]] = []
         soonest = MAX_MICROS
@@ -255,14 +242,14 @@ class WindowColumns:
             else:
                 chosen = contains.tolist()
                 placed.append((list(compress(row_keys, chosen)), list(compress(values, chosen))))
-        if placed:
-            windows.add_all(
-                list(chain.from_iterable(row_keys for row_keys, _ in placed)),
-                list(chain.from_iterable(values for _, values in placed)),
-                self._functions,
-            )
-            ctx.timers.wakes_at(self._due.window_at(sortable_ints([soonest])[0]).due_us)
-        return []
+        if not placed:
+            return None
+        windows.add_all(
+            list(chain.from_iterable(row_keys for row_keys, _ in placed)),
+            list(chain.from_iterable(values for _, values in placed)),
+            self._values.functions,
+        )
+        return self._window_at(sortable_ints([soonest])[0]).due_us
 
 
 class _OpenSession(NamedTuple):
@@ -278,32 +265,29 @@ class _OpenSession(NamedTuple):
     is_stored: bool = False
 
 
-class SessionColumns:
-    """Adds combined rows of many keys to sessions.
+class SessionColumns(WindowColumns):
+    """Sessions of many keys. Their rows contain the starts and ends."""
 
-    Parameters:
-        due: fires them.
-        sessions: how they are stored and merged.
-        added: as for `WindowColumns`.
-        pane_at: the place of the column with the first event times.
-    """
+    _rows: SessionRows
 
-    def __init__(self, due: DueWindows, sessions: SessionRows, added: Added, pane_at: int) -> None:
-        self._due = due
-        self._sessions = sessions
-        self._added = added
-        self._pane_at = pane_at
+    def _opened(
+        self, rows: Sequence[Row], windows: MapState[Any, Any]
+    ) -> tuple[list[_Window], Sequence[Any]]:
+        due_us = self._rows.deadlines.due_us
+        stored = windows.values_of_rows([row for _, row in rows])
+        return [_Window(start, end, due_us(end)) for start, end, _ in stored], stored
 
-    def fold(self, keys: KeyColumns, ctx: Context, windows: MapState[Any, Any]) -> list[Any]:
-        """Add each row to the session of its event times. Return no results: a session fires
-        later.
-        """
-        starts_us = np.array(keys.columns[self._pane_at], np.int64) + MIN_MICROS
+    def _held(self, stored: Sequence[Any], windows: MapState[Any, Any]) -> list[Any]:
+        return list(map(itemgetter(2), stored))
+
+    def _add_rows(self, keys: KeyColumns, windows: MapState[Any, Any]) -> int:
+        assert self._combiner is not None
+        starts_us = np.array(keys.columns[self._combiner.key_size], np.int64) + MIN_MICROS
         # Rows are sorted by the ends of sessions. A session that overlaps ends after the start, so
         # its row is not before the row of a session that would end there.
         from_rows = map(add, keys.prefixes, self._row_ends(starts_us))
         starts = map(micros_to_datetime, starts_us.tolist())
-        ends = [plus(micros_to_datetime(time), self._sessions.gap) for time in keys.columns[-1]]
+        ends = [plus(micros_to_datetime(time), self._rows.gap) for time in keys.columns[-1]]
         given = zip(keys.prefixes, from_rows, starts, ends, self._added(keys.columns), strict=True)
         prefixes: list[bytes] = []
         grown: list[_OpenSession] = []
@@ -316,8 +300,7 @@ class SessionColumns:
             prefixes += repeat(prefix, len(changed))
             grown += changed
         self._write(windows, prefixes, grown)
-        ctx.timers.wakes_at(self._due.deadlines.due_us(min(map(attrgetter("end"), grown))))
-        return []
+        return self._rows.deadlines.due_us(min(map(attrgetter("end"), grown)))
 
     def _stored(
         self, windows: MapState[Any, Any], row_key: bytes, prefix: bytes
@@ -357,7 +340,7 @@ class SessionColumns:
         Parameters:
             ends_us: in microseconds.
         """
-        gap_us = timedelta_to_micros(self._sessions.gap)
+        gap_us = timedelta_to_micros(self._rows.gap)
         starts_us = ends_us - ends_us % gap_us
         at_end = ends_us == MAX_MICROS
         return sortable_ints(np.where(at_end, ends_us, np.maximum(starts_us, MIN_MICROS)))
@@ -373,4 +356,4 @@ class SessionColumns:
         rows = tuple(chain.from_iterable(each.rows for each in joined))
         if joined:
             opened[:] = [each for each in opened if not overlap(each.start, each.end, start, end)]
-        opened.append(_OpenSession(*self._sessions.grown(joined, start, end, value), rows))
+        opened.append(_OpenSession(*self._rows.grown(joined, start, end, value), rows))

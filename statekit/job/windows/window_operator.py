@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from statekit.functions.context import Context
 from statekit.functions.process import NOTHING_RENAMED, Process, Traits, process
 from statekit.functions.signature import declare
-from statekit.job.windows.aggregation import check_aggregates
+from statekit.job.windows.aggregation import AggregatedResult, check_aggregates
 from statekit.job.windows.definitions import Session, Window
-from statekit.job.windows.elements import add_elements, element_hints, pairs
+from statekit.job.windows.elements import element_hints
 from statekit.job.windows.field_aggregates import FieldAggregate
-from statekit.job.windows.key_windows import KeyWindows, Rows
-from statekit.job.windows.made_of import WindowedResult
-from statekit.job.windows.open_windows import Deadlines, SessionRows, SlidingRows
+from statekit.job.windows.key_windows import KeyWindows
+from statekit.job.windows.open_windows import Deadlines, Rows, SessionRows, SlidingRows
 from statekit.job.windows.window_columns import (
     OPEN_MAX,
-    DueSessions,
-    DueSliding,
-    DueWindows,
     SessionColumns,
+    SlidingColumns,
     WindowColumns,
 )
 from statekit.job.windows.window_values import WindowValues
@@ -38,18 +35,6 @@ _ZERO = dt.timedelta(0)
 _MAP: Any = MapState  # as values, to be subscripted with types that are known at run time
 _TUPLE: Any = tuple
 _ITERATOR: Any = Iterator
-
-Columns = WindowColumns | SessionColumns
-
-
-def _overlap(window: Window) -> bool:
-    """Return whether a record may be in several windows."""
-    return not isinstance(window, Session) and window.size > window.every
-
-
-def _scans_little(window: Window) -> bool:
-    """Return whether a scan for due windows reads few other open windows per key."""
-    return isinstance(window, Session) or window.size <= OPEN_MAX * window.every
 
 
 def _check_options(results: ResultRecords, window: Any, emit: Any) -> None:
@@ -147,7 +132,8 @@ class Windowing:
         leads = {"close": allowed, "forget": _ZERO} if allowed else {"close": _ZERO}
         leads = {"forget": _ZERO} if self._at_change else leads
         fires_once = not (self._at_change or ordered or allowed)
-        self._fires_many = fires_once and _scans_little(window)
+        scans_little = isinstance(window, Session) or window.size <= OPEN_MAX * window.every
+        self._fires_many = fires_once and scans_little
         self._deadlines = Deadlines(leads, ordered, has_timers=not self._fires_many)
 
     def __str__(self) -> str:
@@ -168,25 +154,24 @@ class Windowing:
         """
         check_aggregates(self._results, aggregates)
         name = "_".join((title, "by", *self._key))
-        values = WindowValues(aggregates, self._results, overlap=_overlap(self._window))
+        window = self._window
+        overlap = not isinstance(window, Session) and window.size > window.every
+        values = WindowValues(aggregates, self._results, overlap=overlap)
         output, make = self._results.result_class(name, self._types(name, values), into)
         rows, stored = self._rows(values), values.accumulator
         if isinstance(rows, SessionRows):
             stored = _TUPLE[dt.datetime, dt.datetime, stored]
-        due, combiner = self._due(values, make, rows), self._combiner(values)
-        columns = None
-        if combiner is not None and due is not None:
-            columns = _columns(due, rows, values, combiner)
-        made_of = WindowedResult(
-            self._window, self._allowed_lateness, self._at_change, dict(aggregates), make
-        )
+        combiner = self._combiner(values)
+        columns = self._columns(values, make, rows, combiner)
         traits = Traits(
             combiner=combiner,
             definition=lambda names: {**self._definition, **values.definition(names)},
-            takes_columns=columns is not None,
+            takes_columns=combiner is not None and columns is not None,
             takes_parts=combiner is None and self._takes_all,
-            fires=None if due is None else due.fire,
-            made_of=made_of,
+            fires=None if columns is None else columns.fire,
+            made_of=AggregatedResult(
+                dict(aggregates), make, window, self._allowed_lateness, self._at_change
+            ),
         )
         states = {"windows": _MAP[dt.datetime, stored], **element_hints(values.element_types)}
         hints = {"ctx": Context, **states, "return": _ITERATOR[output]}
@@ -216,15 +201,17 @@ class Windowing:
         types = {key: self._results.annotation(key) for key in self._key}
         return types | {"start": dt.datetime, "end": dt.datetime} | values.types
 
-    def _due(self, values: WindowValues, make: Make, rows: Rows) -> DueWindows | None:
-        """Return the object that fires the windows of many keys at a time. None if windows have
-        timers: they may fire again, or many windows of a key are open at a time.
+    def _columns(
+        self, values: WindowValues, make: Make, rows: Rows, combiner: Combiner | None
+    ) -> WindowColumns | None:
+        """Return the windows of many keys. None if windows have timers: they may fire again, or
+        many windows of a key are open at a time.
         """
         if not self._fires_many:
             return None
-        if isinstance(self._window, Session):
-            return DueSessions(values, make, self._deadlines, rows.alone)
-        return DueSliding(self._window, values, make, self._deadlines, rows.alone)
+        if isinstance(rows, SessionRows):
+            return SessionColumns(values, make, rows, combiner)
+        return SlidingColumns(values, make, rows, combiner)
 
     def _combiner(self, values: WindowValues) -> Combiner | None:
         """Return the combiner that runs before the shuffle; None if records are added one by
@@ -251,20 +238,19 @@ class Windowing:
         of_key: KeyWindows,
         hints: dict[str, Any],
         traits: Traits,
-        columns: Columns | None,
+        columns: WindowColumns | None,
     ) -> Process[Any, ..., Any]:
         """Create the process function.
 
         Parameters:
             of_key: the functions for a key at a time.
             hints: the types of all parameters but the first, and of the outputs.
-            columns: keeps the windows of many keys at a time. They have no timers, except those
-                that were set by versions without columns.
+            columns: the windows of many keys. They have no timers, except those that were set by
+                versions without columns.
         """
-        cls, combiner = self._record.cls, traits.combiner
-        if columns is not None and combiner is not None:
-            fold = _folding(columns, of_key.values.lists_at(combiner))
-            declared = declare(fold, name, {"keys": cls, **hints})
+        cls = self._record.cls
+        if columns is not None and traits.takes_columns:
+            declared = declare(columns.fold, name, {"keys": cls, **hints})
         elif traits.takes_parts:
             declared = declare(of_key.add_all, name, {"records": _ITERATOR[cls], **hints})
         else:
@@ -278,27 +264,3 @@ class Windowing:
         for title in self._deadlines.leads:
             process.on_timer(title)(callbacks[title])
         return process
-
-
-def _columns(due: DueWindows, rows: Rows, values: WindowValues, combiner: Combiner) -> Columns:
-    """Return the object that adds combined rows of many keys to windows."""
-    added = values.added(combiner)
-    if isinstance(rows, SessionRows):
-        return SessionColumns(due, rows, added, combiner.key_size)
-    assert isinstance(due, DueSliding)
-    return WindowColumns(due, values.functions, added)
-
-
-def _folding(columns: Columns, lists_at: Sequence[int]) -> Callable[..., list[Any]]:
-    """Return the function that adds combined rows of many keys to windows.
-
-    Parameters:
-        lists_at: the column with the elements of each `Collect`.
-    """
-
-    def fold(keys: Any, ctx: Any, windows: Any, *collected: Any) -> list[Any]:
-        for place, states in zip(lists_at, pairs(collected), strict=True):
-            add_elements(keys.prefixes, keys.columns[place], *states)
-        return columns.fold(keys, ctx, windows)
-
-    return fold

@@ -10,9 +10,18 @@ from typing import Any
 from statekit.checkpoint.job_file import TtlRecord
 from statekit.codec.annotations import peel
 from statekit.functions.process import Process
-from statekit.job.windows.field_aggregates import Collect, Count, Last, Max, Mean, Min, Sum, Top
-from statekit.job.windows.made_of import AggregatedFields
-from statekit.job.windows.own_aggregate import OwnAggregate
+from statekit.job.windows.aggregation import AggregatedResult
+from statekit.job.windows.field_aggregates import (
+    Collect,
+    Count,
+    Last,
+    Max,
+    Mean,
+    Min,
+    OwnAggregate,
+    Sum,
+    Top,
+)
 from statekit.keygroup import key_fields
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import ORDERED
@@ -159,7 +168,7 @@ class AggregateModel:
     """
 
     def __init__(self, process: Process[Any, Any, Any]) -> None:
-        made_of: AggregatedFields = process.traits.made_of
+        made_of: AggregatedResult = process.traits.made_of
         record = process.record_type.members[0]
         self._make = made_of.make
         self._key_of = record.getter(process.key)  # `key_of` is of the combined records

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from statekit.errors import StatekitError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.plan import Operator, Transform
-from statekit.job.windows.made_of import AggregatedFields, WindowedResult
+from statekit.job.windows.aggregation import AggregatedResult
 from statekit.kv.store_operator import StoredOperations
 from statekit.shown import shown
 from statekit.testing.drivers.driver import EpochContents
@@ -55,10 +55,10 @@ class OperatorModels:
         for operator in job.operators:
             traits = operator.declared.traits
             match traits.made_of:
-                case WindowedResult():
-                    self.others[operator.name] = WindowModel(operator.declared)
-                case AggregatedFields():
+                case AggregatedResult(window=None):
                     self.others[operator.name] = AggregateModel(operator.declared)
+                case AggregatedResult():
+                    self.others[operator.name] = WindowModel(operator.declared)
                 case StoredOperations():
                     self.functions[operator.name] = ProcessModel(operator.declared, StoreModel)
                 case None if not traits.settles:  # else late by the watermark before

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from statekit.functions.process import Process
+from statekit.job.windows.aggregation import AggregatedResult
 from statekit.job.windows.definitions import Session, Sliding
 from statekit.job.windows.field_aggregates import Collect
-from statekit.job.windows.made_of import WindowedResult
 from statekit.keygroup import key_fields
 from statekit.records.value_order import order_of_value
 from statekit.testing.oracles.aggregate_model import result_of
@@ -57,7 +57,7 @@ class WindowModel:
     """
 
     def __init__(self, process: Process[Any, Any, Any]) -> None:
-        made_of: WindowedResult = process.traits.made_of
+        made_of: AggregatedResult = process.traits.made_of
         self._made_of = made_of
         self._allowed = timedelta_to_micros(made_of.allowed_lateness)
         self._is_ordered = process.ordered is not None
@@ -149,6 +149,7 @@ class WindowModel:
 
     def _windows(self, records: Sequence[_Timed]) -> Iterator[_Window]:
         window = self._made_of.window
+        assert window is not None, "it has windows"
         if isinstance(window, Session):
             yield from _sessions(records, timedelta_to_micros(window.gap))
             return

@@ -11,8 +11,8 @@ from statekit.codec.annotations import struct_fields
 from statekit.errors import StatekitError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.plan import Operator, Source
+from statekit.job.windows.aggregation import AggregatedResult
 from statekit.job.windows.definitions import Sliding
-from statekit.job.windows.made_of import WindowedResult
 from statekit.records.record_type import RecordType
 from statekit.shown import shown
 
@@ -192,7 +192,7 @@ class SourceRecords:
         windows = [
             made_of.window
             for operator in self._readers(source)
-            if isinstance(made_of := operator.declared.traits.made_of, WindowedResult)
+            if isinstance(made_of := operator.declared.traits.made_of, AggregatedResult)
             and isinstance(made_of.window, Sliding)
         ]
         found = [

@@ -16,8 +16,8 @@ from statekit.errors import StatekitError, StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.stream import Stream
+from statekit.job.windows.aggregation import AggregatedResult
 from statekit.job.windows.definitions import Session
-from statekit.job.windows.made_of import WindowedResult
 from statekit.records import by_value
 from statekit.shown import shown_text
 from statekit.state.base import StateSpec
@@ -401,7 +401,7 @@ class Subject:
         contents = observed.contents[-1]
         for name in timed_readers(self.job):
             made_of = self.job.operator(name).declared.traits.made_of
-            if not isinstance(made_of, WindowedResult):
+            if not isinstance(made_of, AggregatedResult) or made_of.window is None:
                 continue
             window, leads = made_of.window, {dt.timedelta(0), made_of.allowed_lateness}
             for rows in contents.states[name, "windows"].values():

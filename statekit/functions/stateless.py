@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import compress
 from operator import length_hint
 from typing import Any, Literal, Self
@@ -138,18 +139,13 @@ class Stateless:
         """
         if self.keeps_records:
             return list(compress(records, self.kept(records, stream, epoch)))
-        fn, following = self.fn, iter(records)
-        try:  # a generator, as `map` would end silently if the function raised StopIteration
+        fn, copy, following = self.fn, self.output_type.copy, iter(records)
+        with self._failures(records, following, stream, epoch):
+            # A generator, as `map` would end silently if the function raised StopIteration.
             emitted: Iterable[Any] = (fn(record) for record in following)
             if self.kind == "flat_map":
                 emitted = _flattened(emitted)
-            copy = self.output_type.copy
             return list(emitted if copy is None else map(copy, emitted))
-        except BaseException as error:
-            taken = len(records) - length_hint(following)
-            if (typed := self._failed(error, records[max(0, taken - 1)], stream, epoch)) is None:
-                raise
-            raise typed from error
 
     def kept(self, records: list[Any], stream: str, epoch: int, *, own: bool = False) -> list[bool]:
         """Return whether each record is kept. For functions whose outputs are unchanged records.
@@ -166,29 +162,33 @@ class Stateless:
         if self.kind == "of":
             return [type(record) is fn for record in following]
         copy = None if own else self.output_type.copy
-        try:
+        with self._failures(records, following, stream, epoch):
             own_records = following if copy is None else map(copy, following)
             return [bool(fn(record)) for record in own_records]
-        except BaseException as error:
-            taken = len(records) - length_hint(following)
-            if (typed := self._failed(error, records[taken - 1], stream, epoch)) is None:
-                raise
-            raise typed from error
 
-    def _failed(
-        self, error: BaseException, record: Any, stream: str, epoch: int
-    ) -> ProcessError | None:
-        """Return the error to raise in place of an error of the function; None to raise the
-        original one with a note.
+    @contextmanager
+    def _failures(
+        self, records: list[Any], following: Iterator[Any], stream: str, epoch: int
+    ) -> Iterator[None]:
+        """Convert errors of the function to ProcessError. Add a note to other errors.
+
+        Parameters:
+            following: the records that the function has not taken.
         """
-        if not is_users(error):
-            error.add_note(f"while {self.kind} {stream!r} handled {shown(record)} in epoch {epoch}")
-            return None
-        return ProcessError(
-            f"{self.kind} {stream!r} failed in epoch {epoch} with {shown_error(error)}; the record "
-            f"was {shown(record)}. Nothing of this epoch is committed: correct the function or the "
-            "record, then start the job again"
-        )
+        try:
+            yield
+        except BaseException as error:
+            record = records[max(0, len(records) - length_hint(following) - 1)]
+            if not is_users(error):
+                error.add_note(
+                    f"while {self.kind} {stream!r} handled {shown(record)} in epoch {epoch}"
+                )
+                raise
+            raise ProcessError(
+                f"{self.kind} {stream!r} failed in epoch {epoch} with {shown_error(error)}; the "
+                f"record was {shown(record)}. Nothing of this epoch is committed: correct the "
+                "function or the record, then start the job again"
+            ) from error
 
 
 def _classes(records: Records) -> tuple[Any, ...]:

@@ -10,10 +10,12 @@ import pyarrow.compute as pc
 
 from statekit.errors import ProcessError
 from statekit.records.arrow_sort import column_of_parts, column_parts, row_numbers
-from statekit.records.arrow_sums import aggregable, cast_stored, fits, stored_type
 from statekit.records.group_lists import GroupLists, offsets
 from statekit.records.panes import LATE
 from statekit.shown import shown, shown_text
+
+DIGITS = 38
+"""The maximum digits of Spark's decimals, and of 128-bit decimals."""
 
 Groups = dict[str, pa.ChunkedArray]
 """The columns that rows are grouped by, by name."""
@@ -53,7 +55,7 @@ def grouped(groups: Groups, aggregates: Aggregates, key: Sequence[str], where: s
             verb = "list"  # of the numbers of its rows
             names.append(f"value_{n}")
         elif column is not None:
-            columns.append(aggregable(verb, column))
+            columns.append(_aggregable(verb, column))
             names.append(f"value_{n}")
         arrow_aggregates.append(([] if column is None else f"value_{n}", verb))
     table = pa.table(columns, names).group_by(key_names, use_threads=False)
@@ -94,9 +96,9 @@ def _stored(
         return result
     target = stored_type(verb, column.type)
     try:
-        return cast_stored(result, target)
+        return _cast_stored(result, target)
     except pa.ArrowInvalid as error:
-        row = next(n for n in range(len(result)) if not fits(result.slice(n, 1), target))
+        row = next(n for n in range(len(result)) if not _fits(result.slice(n, 1), target))
         raise _TooLargeError(error, row, column.type, target) from error
 
 
@@ -126,3 +128,57 @@ def listed(values: pa.ChunkedArray, times: pa.ChunkedArray | None) -> pa.Chunked
         elements = pa.StructArray.from_arrays([times.combine_chunks(), elements], names)
     lists = pa.ListArray.from_arrays(offsets(is_valid), elements.filter(is_valid))
     return pa.chunked_array([lists])
+
+
+# -------------------------------------- exact sums, minima and maxima
+
+
+def _aggregable(verb: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column that Arrow aggregates exactly. Arrow's own sums overflow silently."""
+    if pa.types.is_duration(column.type):
+        column = column.cast(pa.int64())
+    if verb != "sum":
+        return column
+    if pa.types.is_decimal(column.type):
+        return column.cast(pa.decimal256(2 * DIGITS, column.type.scale))
+    if not pa.types.is_integer(column.type):
+        return column
+    ends = pc.min_max(column).as_py().values()
+    if max((abs(end) for end in ends if end is not None), default=0) * len(column) < 2**63:
+        return column
+    return column.cast(pa.decimal128(DIGITS, 0))
+
+
+def stored_type(verb: str, input_type: pa.DataType) -> pa.DataType:
+    """Return the type of the results of an aggregate. A sum may need a wider type than its input.
+
+    >>> stored_type("sum", pa.int16()), stored_type("max", pa.float32())
+    (DataType(int64), DataType(float))
+    """
+    if pa.types.is_decimal(input_type) and verb == "sum":
+        return pa.decimal128(DIGITS, input_type.scale)
+    if pa.types.is_integer(input_type):
+        return pa.int64()
+    if pa.types.is_floating(input_type) and verb == "sum":
+        return pa.float64()
+    return input_type
+
+
+def _cast_stored(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    """Cast aggregates to their stored type.
+
+    Raises:
+        pa.ArrowInvalid: a value does not fit.
+    """
+    if pa.types.is_duration(target):  # Arrow casts only integers to durations
+        values = values.cast(pa.int64())
+    return values.cast(target)
+
+
+def _fits(values: pa.ChunkedArray, target: pa.DataType) -> bool:
+    """Return whether all results fit their stored type."""
+    try:
+        _cast_stored(values, target)
+    except pa.ArrowInvalid:
+        return False
+    return True

@@ -101,7 +101,8 @@ class OutputUnion:
         Raises:
             ProcessError: an output is of none of the types, or does not fit its type.
         """
-        places = self._places(records)
+        self._check_classes(records)
+        places = places_of_classes(records, self._by_class)
         columns = []
         for cls, member in self._by_class.items():
             own = places[cls]
@@ -117,21 +118,12 @@ class OutputUnion:
         Raises:
             ProcessError: an output is of none of the types, or does not fit its type.
         """
-        return self._each(records, OutputType.stored)
+        self._check_classes(records)
+        return of_each_class(records, self._by_class, OutputType.stored)
 
     def copies(self, stored: list[Any]) -> list[Any]:
         """Return copies for another consumer, which may change them."""
         return stored if self.copy is None else list(map(self.copy, stored))
-
-    def _each(
-        self, records: list[Any], convert: Callable[[OutputType, list[Any]], list[Any]]
-    ) -> list[Any]:
-        self._check_classes(records)
-        return of_each_class(records, self._by_class, convert)
-
-    def _places(self, records: list[Any]) -> dict[Any, list[int]]:
-        self._check_classes(records)
-        return places_of_classes(records, self._by_class)
 
     def _check_classes(self, records: list[Any]) -> None:
         if set(map(type, records)) <= self._by_class.keys():

@@ -27,9 +27,8 @@ import pyarrow.compute as pc
 from statekit.codec.annotations import peel, struct_flavour
 from statekit.errors import ProcessError, StateTypeError
 from statekit.records.arrow_sort import row_numbers
-from statekit.records.arrow_sums import DIGITS
 from statekit.records.group_lists import GroupLists
-from statekit.records.grouping import Aggregates, Groups, grouped, listed, without_late
+from statekit.records.grouping import DIGITS, Aggregates, Groups, grouped, listed, without_late
 from statekit.records.output_type import OutputType
 from statekit.records.panes import Panes
 from statekit.records.partial_aggregate import NUMBER, PartialAggregate, without_none

@@ -91,8 +91,8 @@ WINDOWS = [
         "a window that has fired does not fire again for late records",
         _OPEN,
         """
-        elif self._deadlines.has_closed(ctx, end):
-            self._deadlines.close_again(ctx, end)
+        elif self.deadlines.has_closed(ctx, end):
+            self.deadlines.close_again(ctx, end)
         return accumulator
 """,
         """

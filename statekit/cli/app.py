@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -12,12 +13,11 @@ from statekit.cli.copies import copies
 from statekit.cli.demo import demo
 from statekit.cli.diff import diff
 from statekit.cli.gc import gc
-from statekit.cli.get import print_key
 from statekit.cli.import_spark import import_spark
 from statekit.cli.inspect import inspect
 from statekit.cli.migrate import migrate
 from statekit.cli.query import print_query
-from statekit.cli.read_state import export_state, print_rows, top_keys
+from statekit.cli.read_state import export_state, print_key, scan, top_keys
 from statekit.cli.replay import replay_epoch
 from statekit.cli.rescale import rescale
 from statekit.cli.rollback import rollback
@@ -65,77 +65,58 @@ def main() -> None:
         sys.exit(1)
 
 
-app.command(epilog="Example: statekit inspect ./checkpoint")(inspect)
-app.command(
-    name="get",
-    # So that -1 is a key and not an option.
-    context_settings={"ignore_unknown_options": True},
-    epilog="Examples: statekit get ./checkpoint turnaround visits N14228  ·  "
-    """statekit get ./checkpoint routes delays '["UA", 1545]' --epoch 7""",
-)(print_key)
-app.command(
-    name="serve",
-    epilog="Examples: statekit serve ./checkpoint  ·  "
-    "statekit serve bank=s3://state/bank --host 0.0.0.0 --tokens tokens.json",
-)(serve_checkpoints)
-app.command(
-    epilog="Examples: statekit token reports --read shop --read bank/balances  ·  "
-    "statekit token reports --remove --tokens tokens.json"
-)(token)
-app.command(
-    name="query",
-    context_settings={"ignore_unknown_options": True},
-    epilog="Examples: statekit query http://127.0.0.1:8321 shop sales total rome  ·  "
-    "statekit query http://127.0.0.1:8321 shop sales total --follow",
-)(print_query)
-app.command(epilog="Example: statekit sql ./checkpoint 'select max(value) from turnaround.visits'")(
-    sql
-)
-app.command(epilog="Example: statekit migrate ./checkpoint --app fleet:job --dry-run")(migrate)
-app.command(
-    epilog="Examples: statekit rescale ./checkpoint --to 8 --plan  ·  "
-    "statekit rescale ./checkpoint --to 8 --key-groups 1024"
-)(rescale)
-app.command(
-    name="replay",
-    context_settings={"ignore_unknown_options": True},
-    epilog="Example: statekit replay ./checkpoint --epoch 12 --operator turnaround --key N14228 "
-    "--app fleet:job --recorded-at ./records --pdb",
-)(replay_epoch)
-app.command(epilog="Example: statekit rollback ./checkpoint --to 12 --dry-run")(rollback)
-app.command(
-    epilog="Examples: statekit diff ./checkpoint@12 ./checkpoint@15 --rows 5  ·  "
-    "statekit diff ./checkpoint ./copy --json"
-)(diff)
-app.command(
-    epilog="Examples: statekit gc ./checkpoint --dry-run  ·  "
-    "statekit gc ./checkpoint --epochs 10 --age '7 days'"
-)(gc)
+_EXAMPLES: dict[Callable[..., None], tuple[str, ...]] = {
+    inspect: ("inspect ./checkpoint",),
+    print_key: (
+        "get ./checkpoint turnaround visits N14228",
+        """get ./checkpoint routes delays '["UA", 1545]' --epoch 7""",
+    ),
+    serve_checkpoints: (
+        "serve ./checkpoint",
+        "serve bank=s3://state/bank --host 0.0.0.0 --tokens tokens.json",
+    ),
+    token: (
+        "token reports --read shop --read bank/balances",
+        "token reports --remove --tokens tokens.json",
+    ),
+    print_query: (
+        "query http://127.0.0.1:8321 shop sales total rome",
+        "query http://127.0.0.1:8321 shop sales total --follow",
+    ),
+    sql: ("sql ./checkpoint 'select max(value) from turnaround.visits'",),
+    migrate: ("migrate ./checkpoint --app fleet:job --dry-run",),
+    rescale: (
+        "rescale ./checkpoint --to 8 --plan",
+        "rescale ./checkpoint --to 8 --key-groups 1024",
+    ),
+    replay_epoch: (
+        "replay ./checkpoint --epoch 12 --operator turnaround --key N14228 --app fleet:job "
+        "--recorded-at ./records --pdb",
+    ),
+    rollback: ("rollback ./checkpoint --to 12 --dry-run",),
+    diff: ("diff ./checkpoint@12 ./checkpoint@15 --rows 5", "diff ./checkpoint ./copy --json"),
+    gc: ("gc ./checkpoint --dry-run", "gc ./checkpoint --epochs 10 --age '7 days'"),
+    export_state: ("export ./checkpoint turnaround visits --to parquet --into v.parquet",),
+    scan: (
+        "scan ./checkpoint turnaround visits --limit 5",
+        "scan ./checkpoint turnaround _timers --key N14228 --json",
+    ),
+    top_keys: ("top ./checkpoint", "top ./checkpoint turnaround --by writes"),
+    savepoint: ("savepoint ./checkpoint before-upgrade",),
+    copies: ("copies", "copies /data/working --clean"),
+    verify_checkpoint: ("verify ./checkpoint --all", "verify ./checkpoint --repair"),
+    import_spark: ("import-spark ./old --to ./checkpoint --app fleet:stream --dry-run",),
+    demo: ("demo --directory /tmp/flights",),
+}
+"""The commands, with examples of them. The first word of an example is the name."""
 
+_WITH_KEYS = {print_key, print_query, replay_epoch}
+"""Commands with keys: -1 is a key, and not an option."""
 
-app.command(
-    name="export",
-    epilog="Example: statekit export ./checkpoint turnaround visits --to parquet --into v.parquet",
-)(export_state)
-app.command(
-    name="scan",
-    epilog="Examples: statekit scan ./checkpoint turnaround visits --limit 5  ·  "
-    "statekit scan ./checkpoint turnaround _timers --key N14228 --json",
-)(print_rows)
-app.command(
-    name="top",
-    epilog="Examples: statekit top ./checkpoint  ·  "
-    "statekit top ./checkpoint turnaround --by writes",
-)(top_keys)
-
-
-app.command(epilog="Example: statekit savepoint ./checkpoint before-upgrade")(savepoint)
-app.command(epilog="Examples: statekit copies  ·  statekit copies /data/working --clean")(copies)
-app.command(
-    name="verify",
-    epilog="Examples: statekit verify ./checkpoint --all  ·  statekit verify ./checkpoint --repair",
-)(verify_checkpoint)
-app.command(
-    epilog="Example: statekit import-spark ./old --to ./checkpoint --app fleet:stream --dry-run"
-)(import_spark)
-app.command(epilog="Example: statekit demo --directory /tmp/flights")(demo)
+for command, examples in _EXAMPLES.items():
+    app.command(
+        examples[0].partition(" ")[0],
+        context_settings={"ignore_unknown_options": command in _WITH_KEYS},
+        epilog=f"Example{'s' if examples[1:] else ''}: "
+        + "  ·  ".join(f"statekit {example}" for example in examples),
+    )(command)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from statekit.errors import StatekitError
+from statekit.cli.arguments import needs
 
 
 def demo(
@@ -31,13 +30,11 @@ def demo(
 
     Needs the extra `demo` (pip install 'statekit\\[demo]') and Java 17 or newer.
     """
-    if importlib.util.find_spec("pyspark") is None:
-        raise StatekitError("the demo needs PySpark: pip install 'statekit[demo]'")
+    needs("pyspark", "the demo needs PySpark: pip install 'statekit[demo]'")
     from statekit.demo import play, run_demo
 
     if serve:
-        if importlib.util.find_spec("starlette") is None:
-            raise StatekitError("--serve needs the server: pip install 'statekit[demo]'")
+        needs("starlette", "--serve needs the server: pip install 'statekit[demo]'")
         play(directory, pace, port)
         return
     if not run_demo(directory):

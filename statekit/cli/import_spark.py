@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from statekit.checkpoint.job_file import TIMERS
 from statekit.checkpoint.manifest import EpochManifest
-from statekit.cli.arguments import DryRun
+from statekit.cli.arguments import DryRun, needs
 from statekit.cli.tables import out, print_table, say
-from statekit.errors import StatekitError
 from statekit.job.loader import load_named
 from statekit.timestamp import instant
 
@@ -42,8 +40,7 @@ def import_spark(
     Stop the query first. Its checkpoint is only read. The job then continues from the new one: with
     all state and timers, and after the input that the query has read. After a kill, run it again.
     """
-    if importlib.util.find_spec("pyspark") is None:
-        raise StatekitError("to import from Spark takes PySpark: pip install 'statekit[spark]'")
+    needs("pyspark", "to import from Spark takes PySpark: pip install 'statekit[spark]'")
     from statekit.spark.tws.transform import Transformed
 
     transformed = load_named(application, Transformed, "a stream")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
-from statekit.cli.tables import print_values
-from statekit.errors import StatekitError
+from statekit.cli.arguments import needs
+from statekit.cli.tables import print_line, print_values
 
 
 def print_query(
@@ -37,8 +34,7 @@ def print_query(
     The token of the server is in the environment variable STATEKIT_TOKEN. Needs the extra `client`
     (pip install 'statekit\\[client]').
     """
-    if importlib.util.find_spec("httpx") is None:
-        raise StatekitError("query needs httpx: pip install 'statekit[client]'")
+    needs("httpx", "query needs httpx: pip install 'statekit[client]'")
     if follow and key is not None:
         raise typer.BadParameter("--follow prints the events of all keys: leave the key out")
     from statekit.query.client import Client
@@ -49,14 +45,9 @@ def print_query(
     with Client(url, token=os.environ.get("STATEKIT_TOKEN"), timeout="75 seconds") as client:
         if follow:
             for event in client.follow(job, operator, state):
-                _print_line({"event": event.name, "id": event.id, **event.data})
+                print_line({"event": event.name, "id": event.id, **event.data}, at_once=True)
         elif key is None:
             for own, value in client.scan(job, operator, state):
-                _print_line([own, value])
+                print_line([own, value], at_once=True)
         else:
             print_values(client.get_text(job, operator, state, key, **options).value)
-
-
-def _print_line(data: Any) -> None:
-    sys.stdout.write(f"{msgspec.json.encode(data).decode()}\n")
-    sys.stdout.flush()

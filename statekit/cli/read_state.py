@@ -1,25 +1,32 @@
-"""`statekit export`, `scan` and `top`: tables of a state, and its largest keys."""
+"""`statekit get`, `export`, `scan` and `top`: a key, the rows of a state, and its largest keys."""
 
 from __future__ import annotations
 
 import json
-import sys
-from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 from rich.text import Text
 
 from statekit.cli.arguments import AllowPickle, Checkpoint, Epoch, WideInts, WideIntsAsText, ints_as
-from statekit.cli.tables import count_text, empty_table, out, print_json, print_title, say
+from statekit.cli.tables import (
+    count_text,
+    empty_table,
+    out,
+    print_json,
+    print_line,
+    print_rows,
+    print_title,
+    print_values,
+    say,
+)
 from statekit.query.rows.reader import CheckpointReader
-from statekit.query.tables.export import export
+from statekit.query.tables.export import Format, export
 from statekit.query.tables.json_rows import json_rows
 from statekit.query.tables.read import StateTable
-from statekit.query.tables.top import TopKeys, first_keys
+from statekit.query.tables.top import Measure, TopKeys, first_keys
 
 Operator = Annotated[str, typer.Argument(help="Name of the operator.", show_default=False)]
 State = Annotated[
@@ -38,22 +45,31 @@ Columns = Annotated[
     typer.Option("--column", help="Only this column; repeat it.", show_default=False),
 ]
 
-
-class Format(StrEnum):
-    """The formats of an export."""
-
-    PARQUET = "parquet"
-    CSV = "csv"
-    ARROW = "arrow"
-    DUCKDB = "duckdb"
+_ROWS_SHOWN = 20
 
 
-class Measure(StrEnum):
-    """The measure by which keys are ranked."""
+def print_key(
+    checkpoint: Checkpoint,
+    operator: Operator,
+    state: Annotated[str, typer.Argument(help="Name of the state.", show_default=False)],
+    key: Annotated[
+        str | None,
+        typer.Argument(
+            help="The key; several fields as a JSON array. Leave it out for operator state."
+        ),
+    ] = None,
+    epoch: Epoch = None,
+    allow_pickle: AllowPickle = False,
+) -> None:
+    """Print the state of one key as JSON; null if there is none.
 
-    SIZE = "size"
-    ROWS = "rows"
-    WRITES = "writes"
+    For operator state: a list with the state of each shard.
+    """
+    reader = CheckpointReader(checkpoint, epoch=epoch, allow_pickle=allow_pickle)
+    if key is None:
+        print_values(reader.operator_state(operator, state))
+    else:
+        print_values(reader.get(operator, state, key))
 
 
 def export_state(
@@ -76,11 +92,11 @@ def export_state(
     rows = StateTable(CheckpointReader(checkpoint, epoch=epoch), operator, state)
     wide = ints_as(wide_ints, wide_ints_as_text)
     reader = rows.reader(key=key, columns=column, wide_ints=wide, allow_pickle=allow_pickle)
-    count = export(reader, into, to.value, name=state, overwrite=overwrite)
+    count = export(reader, into, to, name=state, overwrite=overwrite)
     say(f"{count_text(count, 'row', 'rows')} of {rows.place} in {into}")
 
 
-def print_rows(
+def scan(
     checkpoint: Checkpoint,
     operator: Operator,
     state: State,
@@ -103,24 +119,12 @@ def print_rows(
     all_rows = (row for batch in reader for row in json_rows(batch))
     if as_json:
         for row in islice(all_rows, limit):
-            sys.stdout.write(f"{msgspec.json.encode(row).decode()}\n")
+            print_line(row)
         return
     wanted = limit or _ROWS_SHOWN
     shown = list(islice(all_rows, wanted + 1))
-    table = empty_table((), texts=reader.schema.names)
-    for row in shown[:wanted]:
-        table.add_row(*(Text(_cell(value)) for value in row.values()))
-    out.print(table)
+    print_rows(reader.schema.names, (row.values() for row in shown[:wanted]))
     out.print(rows.place + (": more rows follow, see --limit" if len(shown) > wanted else ""))
-
-
-_ROWS_SHOWN = 20
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def top_keys(
@@ -133,7 +137,7 @@ def top_keys(
     ] = None,
     by: Annotated[
         Measure, typer.Option(help="Bytes, rows, or writes in the kept epochs.")
-    ] = Measure.SIZE,
+    ] = "size",
     limit: Annotated[int, typer.Option(min=1, help="The number of keys and key groups.")] = 10,
     epoch: Epoch = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
@@ -143,7 +147,7 @@ def top_keys(
     names = [record.name for record in reader.job.operators if record.holds_by_key]
     if operator is not None:
         names = [reader.operator(operator).name]
-    found = {name: first_keys(reader, name, state, by=by.value, limit=limit) for name in names}
+    found = {name: first_keys(reader, name, state, by=by, limit=limit) for name in names}
     if as_json:
         print_json({name: _as_data(ranking, limit) for name, ranking in found.items()})
         return

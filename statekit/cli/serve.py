@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from typing import Annotated
+import inspect
+from typing import Annotated, Any
 
 import typer
+from pydantic.fields import FieldInfo
 
-from statekit.byte_size import size_bytes
+from statekit.cli.arguments import needs
 from statekit.cli.tables import say
-from statekit.errors import StatekitError
+from statekit.server.options import ServerOptions
 
 
 def serve_checkpoints(
@@ -22,88 +22,40 @@ def serve_checkpoints(
             show_default=False,
         ),
     ],
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on.")] = 8321,
-    tokens: Annotated[
-        Path | None,
-        typer.Option(help="A file of tokens, and of what each may read.", show_default=False),
-    ] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen beyond this machine without tokens.")
-    ] = False,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(help="A further name that requests may call the server by; repeat it."),
-    ] = None,
-    directory: Annotated[
-        Path | None,
-        typer.Option(help="Where copies of the state are kept, for a fast start; else temporary."),
-    ] = None,
-    epochs: Annotated[
-        int, typer.Option(min=1, max=1000, help="How many of the last epochs can be read.")
-    ] = 16,
-    rate: Annotated[
-        float | None,
-        typer.Option(min=0.1, help="Requests per second of one token.", show_default=False),
-    ] = None,
-    refusals: Annotated[
-        float, typer.Option(min=0.1, help="Requests per second of one address that are refused.")
-    ] = 10.0,
-    trusted_proxy: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A proxy whose X-Forwarded-For is trusted; repeat it.", metavar="ADDRESS|CIDR"
-        ),
-    ] = None,
-    access_log: Annotated[
-        bool, typer.Option("--access-log", help="Write a line to stdout for each request.")
-    ] = False,
-    connections: Annotated[
-        int, typer.Option(min=1, help="How many connections may be open.")
-    ] = 1_000,
-    timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds until the answer of a request has to begin.")
-    ] = 120.0,
-    tables: Annotated[
-        int, typer.Option(min=1, help="How many files of states may be asked for at a time.")
-    ] = 16,
-    memory: Annotated[
-        str | None,
-        typer.Option(help="Memory for copies of the state, as 512MB.", show_default=False),
-    ] = None,
-    disk: Annotated[
-        str | None, typer.Option(help="Disk for copies and files, as 50GB.", show_default=False)
-    ] = None,
-    allow_origin: Annotated[
-        list[str] | None,
-        typer.Option(help="A site whose pages may read, as https://example.com; repeat it."),
-    ] = None,
+    **given: Any,
 ) -> None:
     """Serve the committed state of jobs over HTTP, while they run and when they are down.
 
     Needs the extra `server` (pip install 'statekit\\[server]').
     """
-    if importlib.util.find_spec("starlette") is None or importlib.util.find_spec("uvicorn") is None:
-        raise StatekitError("serve needs Starlette and uvicorn: pip install 'statekit[server]'")
-    from statekit.server.limits import Limits
-    from statekit.server.serve import ServerOptions, named_checkpoints
-    from statekit.server.serve import serve as run
+    needs("starlette", "serve needs Starlette and uvicorn: pip install 'statekit[server]'")
+    from statekit.server.serve import named_checkpoints, serve
 
-    named = named_checkpoints(checkpoints)
-    options = ServerOptions(
-        host=host,
-        port=port,
-        tokens=tokens,
-        insecure=insecure,
-        hosts=tuple(allow_host or ()),
-        directory=directory,
-        epochs=epochs,
-        limits=Limits(requests_per_s=rate, refusals_per_s=refusals, tables=tables, seconds=timeout),
-        connections=connections,
-        memory_bytes=None if memory is None else size_bytes(memory, "--memory"),
-        disk_bytes=None if disk is None else size_bytes(disk, "--disk"),
-        origins=tuple(allow_origin or ()),
-        trusted_proxies=tuple(trusted_proxy or ()),
-        access_log=access_log,
+    serve(named_checkpoints(checkpoints), ServerOptions(**given), say)
+
+
+def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+    """Return the parameter of the command for an option of the server."""
+    bounds = {bound: getattr(own, bound) for own in field.metadata for bound in own.__slots__}
+    option = typer.Option(
+        *([f"--{name.replace('_', '-')}"] if field.annotation is bool else []),
+        help=field.description,
+        min=bounds.get("ge"),
+        max=bounds.get("le"),
     )
-    run(named, options, say)
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=field.get_default(call_default_factory=True),
+        annotation=Annotated[field.annotation, option],
+    )
+
+
+# Typer reads the options of a command from its signature.
+_OPTIONS = [
+    _parameter(name, field)
+    for name, field in ServerOptions.model_fields.items()
+    if field.description is not None
+]
+_CHECKPOINTS = inspect.signature(serve_checkpoints, eval_str=True).parameters["checkpoints"]
+serve_checkpoints.__signature__ = inspect.Signature([_CHECKPOINTS, *_OPTIONS])  # type: ignore[attr-defined]

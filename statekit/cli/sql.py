@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
-import msgspec
 import pyarrow as pa
 import typer
-from rich.text import Text
 
 from statekit.cli.arguments import Checkpoint, Epoch, WideInts, WideIntsAsText, ints_as
-from statekit.cli.tables import empty_table, out, say
+from statekit.cli.tables import print_line, print_rows, say
 from statekit.query.tables.export import csv_text
 from statekit.query.tables.json_rows import json_rows, json_values
 from statekit.sql.run import run_sql
-
-
-class SqlFormat(StrEnum):
-    """The output format of a query."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    ARROW = "arrow"
 
 
 def sql(
@@ -33,9 +21,9 @@ def sql(
         str, typer.Argument(help="One statement that reads; operator.state is a table.")
     ],
     epoch: Epoch = None,
-    to: Annotated[SqlFormat, typer.Option("--to", help="How the result is printed.")] = (
-        SqlFormat.TABLE
-    ),
+    to: Annotated[
+        Literal["table", "json", "csv", "arrow"], typer.Option(help="How the result is printed.")
+    ] = "table",
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="The number of rows.")] = 1_000,
     timeout: Annotated[float, typer.Option(min=0.1, help="The longest time, in seconds.")] = 60.0,
     memory: Annotated[str, typer.Option(help="How much memory the query may take.")] = "1GB",
@@ -56,29 +44,17 @@ def sql(
         wide_ints=ints_as(wide_ints, wide_ints_as_text),
     )
     table = result.table
-    if to is SqlFormat.ARROW:
+    if to == "arrow":
         with pa.ipc.new_stream(sys.stdout.buffer, table.schema) as stream:
             stream.write_table(table)
-    elif to is SqlFormat.CSV:
+    elif to == "csv":
         sys.stdout.write(csv_text(table))
-    elif to is SqlFormat.JSON:
+    elif to == "json":
         for batch in table.to_batches():
             for row in json_rows(batch):
-                sys.stdout.write(f"{msgspec.json.encode(row).decode()}\n")
+                print_line(row)
     else:
-        _print(table)
+        rows = (row for batch in table.to_batches() for row in json_values(batch))
+        print_rows(table.column_names, rows)
     if result.is_cut:
         say(f"there are more rows than {limit:,}: give --limit")
-
-
-def _print(table: pa.Table) -> None:
-    shown = empty_table((), texts=table.column_names)
-    for batch in table.to_batches():
-        for row in json_values(batch):
-            cells = ("" if value is None else value for value in row)
-            shown.add_row(*(Text(cell if isinstance(cell, str) else _text(cell)) for cell in cells))
-    out.print(shown)
-
-
-def _text(value: object) -> str:
-    return msgspec.json.encode(value).decode()

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -113,6 +114,29 @@ def count_text(number: int, one: str, many: str) -> str:
 def say(text: str) -> None:
     """Print a line unwrapped."""
     out.print(text, markup=False, soft_wrap=True)
+
+
+def print_rows(names: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Print a table of values, as JSON; texts are printed as they are, and None as nothing."""
+    table = empty_table((), texts=names)
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    out.print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def print_line(data: Any, *, at_once: bool = False) -> None:
+    """Print data as a line of JSON.
+
+    Parameters:
+        at_once: do not buffer the line.
+    """
+    print(msgspec.json.encode(data).decode(), flush=at_once)
 
 
 def print_json(data: object) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from statekit.cli.arguments import needs
 from statekit.cli.tables import say
-from statekit.errors import StatekitError
 
 
 def token(
@@ -34,8 +33,7 @@ def token(
 
     The file has its digest alone. A running server reads the file again.
     """
-    if importlib.util.find_spec("starlette") is None:
-        raise StatekitError("token needs the server: pip install 'statekit\\[server]'")
+    needs("starlette", "token needs the server: pip install 'statekit[server]'")
     from statekit.server.token_file import add_token, remove_token
 
     if remove:

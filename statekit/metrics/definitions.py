@@ -72,41 +72,46 @@ class Sample(NamedTuple):
     value: float | Distribution
 
 
+def _counter(name: str, help_: str, labels: str = "") -> Metric:
+    return Metric(name, "counter", help_, tuple(labels.split()))
+
+
+def _gauge(name: str, help_: str, labels: str = "") -> Metric:
+    return Metric(name, "gauge", help_, tuple(labels.split()))
+
+
+def _histogram(name: str, help_: str, labels: str = "") -> Metric:
+    return Metric(name, "histogram", help_, tuple(labels.split()))
+
+
 # ---------------------------------------------------------------------- of an epoch, on both sides
 
-EPOCH = Metric("statekit_epoch", "gauge", "The last committed epoch that can be read.", ("job",))
-LAG = Metric(
+EPOCH = _gauge("statekit_epoch", "The last committed epoch that can be read.", "job")
+LAG = _gauge(
     "statekit_lag_seconds",
-    "gauge",
     "The time since that epoch began. It grows while the job commits nothing.",
-    ("job",),
+    "job",
 )
-WATERMARK = Metric(
+WATERMARK = _gauge(
     "statekit_watermark_timestamp_seconds",
-    "gauge",
-    "The watermark, as seconds since 1970 UTC. Absent before the first record and after event time "
-    "has ended.",
-    ("job", "operator"),
+    "The watermark, as seconds since 1970 UTC. Absent before the first record and after event "
+    "time has ended.",
+    "job operator",
 )
-EVENT_TIME_LAG = Metric(
+EVENT_TIME_LAG = _gauge(
     "statekit_event_time_lag_seconds",
-    "gauge",
     "The time between the watermark and the clock.",
-    ("job", "operator"),
+    "job operator",
 )
-INPUT_WAIT = Metric(
+INPUT_WAIT = _gauge(
     "statekit_input_wait_seconds",
-    "gauge",
-    "How long the event time of an operator has waited for a source that is behind its other "
+    "Time that the event time of an operator has waited for a source that is behind its other "
     "inputs, and makes no progress. Absent for operators that wait for none.",
-    ("job", "operator", "source"),
+    "job operator source",
 )
-STATE_ROWS = Metric("statekit_state_rows", "gauge", "Rows.", ("job", "operator", "state"))
-STATE_BYTES = Metric(
-    "statekit_state_bytes",
-    "gauge",
-    "Bytes of keys and values as they are stored.",
-    ("job", "operator", "state"),
+STATE_ROWS = _gauge("statekit_state_rows", "Rows.", "job operator state")
+STATE_BYTES = _gauge(
+    "statekit_state_bytes", "Bytes of keys and values as they are stored.", "job operator state"
 )
 
 EPOCH_METRICS = (EPOCH, LAG, WATERMARK, EVENT_TIME_LAG, INPUT_WAIT, STATE_ROWS, STATE_BYTES)
@@ -114,138 +119,86 @@ EPOCH_METRICS = (EPOCH, LAG, WATERMARK, EVENT_TIME_LAG, INPUT_WAIT, STATE_ROWS, 
 
 # ------------------------------------------------------------------------------------ of a job
 
-EPOCHS = Metric("statekit_epochs_total", "counter", "Epochs that this run committed.", ("job",))
-EPOCH_SECONDS = Metric(
+EPOCHS = _counter("statekit_epochs_total", "Epochs that this run committed.", "job")
+EPOCH_SECONDS = _histogram(
     "statekit_epoch_seconds",
-    "histogram",
     "The time from the start of an epoch to its commit, retries included.",
-    ("job",),
+    "job",
 )
-SOURCE_RECORDS = Metric(
+SOURCE_RECORDS = _counter(
     "statekit_source_records_total",
-    "counter",
     "Records of a source that operators read. Records that pass a function first, such as a "
     "filter, are not counted.",
-    ("job", "source"),
+    "job source",
 )
-RECORDS_IN = Metric(
+RECORDS_IN = _counter(
     "statekit_records_in_total",
-    "counter",
     "Records that an operator processed, without broadcast records.",
-    ("job", "operator"),
+    "job operator",
 )
-RECORDS_OUT = Metric(
-    "statekit_records_out_total",
-    "counter",
-    "Records that an operator emitted.",
-    ("job", "operator"),
+RECORDS_OUT = _counter(
+    "statekit_records_out_total", "Records that an operator emitted.", "job operator"
 )
-LATE_RECORDS = Metric(
-    "statekit_late_records_total",
-    "counter",
-    "Records that arrived behind the watermark.",
-    ("job", "operator"),
+LATE_RECORDS = _counter(
+    "statekit_late_records_total", "Records that arrived behind the watermark.", "job operator"
 )
-CHANGE_FILE_BYTES = Metric(
+CHANGE_FILE_BYTES = _counter(
     "statekit_change_file_bytes_total",
-    "counter",
     "Bytes of the change files that were committed.",
-    ("job", "operator"),
+    "job operator",
 )
-UPLOADED_BYTES = Metric(
+UPLOADED_BYTES = _counter(
     "statekit_uploaded_bytes_total",
-    "counter",
     "Bytes of change files and base snapshots that were committed.",
-    ("job", "operator"),
+    "job operator",
 )
-LEASE_EPOCHS_BEHIND = Metric(
+LEASE_EPOCHS_BEHIND = _gauge(
     "statekit_lease_epochs_behind",
-    "gauge",
     "Committed epochs that a named reader has not committed.",
-    ("job", "reader"),
+    "job reader",
 )
-LEASE_HEADROOM = Metric(
+LEASE_HEADROOM = _gauge(
     "statekit_lease_headroom_seconds",
-    "gauge",
     "The time until the epoch of the lease is older than the bound for readers. 0: the lease is "
     "given up.",
-    ("job", "reader"),
+    "job reader",
 )
-LEASE_HEADROOM_EPOCHS = Metric(
+LEASE_HEADROOM_EPOCHS = _gauge(
     "statekit_lease_headroom_epochs",
-    "gauge",
     "Epochs that the job commits in that time, at the rate of the kept epochs.",
-    ("job", "reader"),
+    "job reader",
 )
-LEASE_EXPIRY = Metric(
+LEASE_EXPIRY = _gauge(
     "statekit_lease_expiry_seconds",
-    "gauge",
     "The time until the lease expires, if its reader does not renew it.",
-    ("job", "reader"),
-)
-
-LEASE_METRICS = (LEASE_EPOCHS_BEHIND, LEASE_HEADROOM, LEASE_HEADROOM_EPOCHS, LEASE_EXPIRY)
-JOB_METRICS = (
-    *EPOCH_METRICS,
-    EPOCHS,
-    EPOCH_SECONDS,
-    SOURCE_RECORDS,
-    RECORDS_IN,
-    RECORDS_OUT,
-    LATE_RECORDS,
-    CHANGE_FILE_BYTES,
-    UPLOADED_BYTES,
-    *LEASE_METRICS,
+    "job reader",
 )
 
 # --------------------------------------------------------------------------------- of the server
 
-REQUESTS = Metric(
+REQUESTS = _counter(
     "statekit_requests_total",
-    "counter",
     "Requests that were answered, by their kind and the status of the answer.",
-    ("request", "status"),
+    "request status",
 )
-REQUEST_SECONDS = Metric(
-    "statekit_request_seconds",
-    "histogram",
-    "How long it took to answer, without streams of events.",
-    ("request",),
+REQUEST_SECONDS = _histogram(
+    "statekit_request_seconds", "Time of answers, without streams of events.", "request"
 )
-OPEN_REQUESTS = Metric(
-    "statekit_open_requests", "gauge", "Requests that are being answered, and streams of events."
+OPEN_REQUESTS = _gauge(
+    "statekit_open_requests", "Requests that are being answered, and streams of events."
 )
-EPOCHS_BEHIND = Metric(
-    "statekit_epochs_behind", "gauge", "Committed epochs that cannot be read yet.", ("job",)
-)
-FOLLOW_FAILING = Metric(
+EPOCHS_BEHIND = _gauge("statekit_epochs_behind", "Committed epochs that cannot be read yet.", "job")
+FOLLOW_FAILING = _gauge(
     "statekit_follow_failing",
-    "gauge",
     "1 while the checkpoint cannot be followed, or copies are being restored.",
-    ("job",),
+    "job",
 )
-REPLICA_HEADROOM = Metric(
+REPLICA_HEADROOM = _gauge(
     "statekit_replica_headroom_epochs",
-    "gauge",
     "Kept epochs before the next one that the replica needs. At 0, garbage collection may delete "
     "that one, and the replica restores its copies.",
-    ("job",),
+    "job",
 )
-WATCHERS = Metric("statekit_watchers", "gauge", "Open streams of events.")
-DISK = Metric(
-    "statekit_disk_bytes", "gauge", "Disk space of copies of the state and of files of requests."
-)
-DISK_LIMIT = Metric("statekit_disk_limit_bytes", "gauge", "The limit of that disk space (--disk).")
-
-SERVER_METRICS = (
-    REQUESTS,
-    OPEN_REQUESTS,
-    REQUEST_SECONDS,
-    *EPOCH_METRICS,
-    EPOCHS_BEHIND,
-    FOLLOW_FAILING,
-    REPLICA_HEADROOM,
-    WATCHERS,
-    DISK,
-    DISK_LIMIT,
-)
+WATCHERS = _gauge("statekit_watchers", "Open streams of events.")
+DISK = _gauge("statekit_disk_bytes", "Disk space of copies of the state and of files of requests.")
+DISK_LIMIT = _gauge("statekit_disk_limit_bytes", "The limit of that disk space (--disk).")

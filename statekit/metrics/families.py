@@ -11,6 +11,12 @@ from prometheus_client.registry import Collector
 
 from statekit.metrics.definitions import Distribution, Metric, Sample
 
+_FAMILIES: dict[str, Callable[..., Family]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+
 
 class SampleCollector(Collector):
     """Collects the metrics when Prometheus reads them.
@@ -32,11 +38,7 @@ class SampleCollector(Collector):
 
 
 def _family(metric: Metric) -> Family:
-    if metric.kind == "counter":
-        return CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
-    if metric.kind == "gauge":
-        return GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
-    return HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+    return _FAMILIES[metric.kind](metric.name, metric.help, labels=metric.labels)
 
 
 def _add(family: Family, labels: tuple[str, ...], value: float | Distribution) -> None:

@@ -1,6 +1,6 @@
 """Admission: the queues of requests that wait or take long, in one class.
 
-A queue has places for requests, and turns for the ones that run at a time. `Limits.queues` declares
+A queue has places for requests, and turns for the ones that run at a time. `queues_of` declares
 all of them. A request without a place gets 503, with `Retry-After`.
 """
 
@@ -18,7 +18,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from statekit.clock import stopwatch_s
-from statekit.server.limits import Limits, Queue
+from statekit.server.limits import Queue, queues_of
+from statekit.server.options import ServerOptions
 from statekit.server.problems import client_left, closing, too_many
 
 P = ParamSpec("P")
@@ -92,15 +93,15 @@ class Admission:
     always share the interpreter.
 
     Parameters:
-        limits: the queues.
+        options: with the limits of the queues.
 
     Attributes:
         single_reads: number of single reads so far. The code that answers one counts it.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, options: ServerOptions) -> None:
         self.single_reads = 0
-        self._queues = {name: _Places(queue) for name, queue in limits.queues.items()}
+        self._queues = {name: _Places(queue) for name, queue in queues_of(options).items()}
         self._pieces: set[_Piece] = set()
         self._is_closing = False
 

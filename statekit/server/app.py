@@ -20,10 +20,11 @@ from statekit.server.callers import Callers
 from statekit.server.disk import Disk
 from statekit.server.documents import documents_of
 from statekit.server.hosts import KnownHosts
-from statekit.server.limits import Limits
+from statekit.server.limits import Rates
 from statekit.server.live import LiveChanges
 from statekit.server.metrics import Metrics
 from statekit.server.observed import MeasuredApp
+from statekit.server.options import ServerOptions
 from statekit.server.pages import Pages
 from statekit.server.places import Places
 from statekit.server.priority import NICENESS
@@ -46,6 +47,9 @@ _EXPOSED = (
 )
 """Headers of answers that pages of other sites may read. `_GIVEN` are those they may send."""
 
+_RANKING_BYTES = 2 * 2**30
+"""Memory limit of the process of a ranking."""
+
 ROUTES = RouteTable(assets.routes, state_routes.routes, routes.routes, insight_routes.routes)
 
 
@@ -57,9 +61,8 @@ class Application:
         access: the tokens, and the states that each may read.
         hosts: names of the server that requests may use; "*" for all. They keep a page of another
             site, whose name resolves to this machine, from reading a server without tokens.
-        limits: of requests.
+        options: of the server.
         disk: of the server.
-        origins: sites whose pages may read the server.
         proxies: networks of the proxies whose `X-Forwarded-For` is trusted.
     """
 
@@ -68,30 +71,32 @@ class Application:
         jobs: Mapping[str, ServedJob],
         access: Access,
         hosts: Sequence[str],
-        limits: Limits,
+        options: ServerOptions,
         disk: Disk,
-        origins: Sequence[str] = (),
         proxies: Sequence[Network] = (),
     ) -> None:
-        admission, self._forks = Admission(limits), ForkServer(NICENESS)
+        admission, self._forks = Admission(options), ForkServer(NICENESS)
         metrics = Metrics(jobs, admission, disk)
         self._served = served = Served(
             jobs=jobs,
             access=access,
-            limits=limits,
+            options=options,
+            rates=Rates(options.rate),
             tables=Tables(disk, admission, self._forks),
             live=LiveChanges(),
             metrics=metrics,
             queries=Queries(disk, admission, self._forks),
-            rankings=Rankings(limits.ranking_bytes, disk, admission, self._forks),
+            rankings=Rankings(_RANKING_BYTES, disk, admission, self._forks),
             admission=admission,
             places=_places(jobs, disk),
             disk=disk,
         )
         table = documents_of(ROUTES, served)
         answers = Pages(RoutedApp(table, served), served)
-        callers = Callers(KnownHosts(answers, hosts), access, limits.refusals_per_s)
-        self._app = TrustedProxies(MeasuredApp(_for_origins(callers, origins), metrics), proxies)
+        callers = Callers(KnownHosts(answers, hosts), access, options.refusals)
+        self._app = TrustedProxies(
+            MeasuredApp(_for_origins(callers, options.allow_origin), metrics), proxies
+        )
         self._lifespan = Router(lifespan=self._life)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

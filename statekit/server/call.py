@@ -16,9 +16,10 @@ from statekit.server.access import Access, Token, forbidden
 from statekit.server.admission import Admission, Waiter
 from statekit.server.callers import token_of
 from statekit.server.disk import Disk
-from statekit.server.limits import Limits
+from statekit.server.limits import Rates
 from statekit.server.live import LiveChanges
 from statekit.server.metrics import Metrics
+from statekit.server.options import ServerOptions
 from statekit.server.places import Places
 from statekit.server.problems import Problem, response_of
 from statekit.server.rankings import Rankings
@@ -37,7 +38,8 @@ class Served:
     Parameters:
         jobs: by alias.
         access: the tokens, and the states that each may read.
-        limits: of requests.
+        options: of the server.
+        rates: limit the requests of each token.
         tables: the files of states.
         live: the states with watchers.
         metrics: of the server.
@@ -50,7 +52,8 @@ class Served:
 
     jobs: Mapping[str, ServedJob]
     access: Access
-    limits: Limits
+    options: ServerOptions
+    rates: Rates
     tables: Tables
     live: LiveChanges
     metrics: Metrics
@@ -67,7 +70,7 @@ class Served:
             Problem: the token is absent or unknown, or it has made too many requests.
         """
         token = token_of(scope)
-        self.limits.count(token.name)
+        self.rates.count(token.name)
         return token
 
     def job(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from starlette.requests import Request
 
 from statekit.clock import stopwatch_s
+from statekit.server.options import ServerOptions
 from statekit.server.problems import Problem
+
+_BODY_BYTES_MAX = 8 * 2**20
 
 
 class Bucket:
@@ -67,46 +69,29 @@ class Queue(NamedTuple):
     gives_way: bool = False
 
 
-@dataclass
-class Limits:
-    """Limits of the number and the size of requests.
+def queues_of(options: ServerOptions) -> Mapping[str, Queue]:
+    """Return the queues of all requests that wait or take long, by name."""
+    return {
+        "reads": Queue("reads of many rows wait", at_once=2, gives_way=True),
+        "histories": Queue("histories wait", most=16, at_once=2),
+        "queries": Queue("queries wait", most=16, at_once=2),
+        "rankings": Queue("rankings wait", most=16, of_token=2, at_once=1),
+        "tables": Queue("files are being written", most=options.tables, at_once=2),
+        "waits": Queue("requests wait for an epoch", options.waits, options.waits_of_token),
+        "watchers": Queue("watch", most=options.watchers, retry_s=10),
+    }
+
+
+class Rates:
+    """Counts the requests of each token. Twice as many as in a second may arrive at once.
 
     Parameters:
-        requests_per_s: of one token; None for no limit. Twice as many may arrive at once.
-        refusals_per_s: of one address, with 401 and 403; None for no limit. Ten times as many may
-            happen at once.
-        body_bytes: the largest body.
-        watchers: number of watchers at a time.
-        waits: number of requests that wait for an epoch, at a time.
-        waits_of_token: number of such requests of one token.
-        ranking_bytes: memory limit of the process of a ranking.
-        tables: number of files of states that are written or wait to be written, at a time.
-        seconds: the longest time from a request to the start of its answer.
+        per_s: limit of requests per second of one token; None for no limit.
     """
 
-    requests_per_s: float | None = None
-    refusals_per_s: float | None = 10.0
-    body_bytes: int = 8 * 1024 * 1024
-    watchers: int = 500
-    waits: int = 200
-    waits_of_token: int = 100
-    ranking_bytes: int = 2 * 2**30
-    tables: int = 16
-    seconds: float = 120.0
-    _buckets: dict[str, Bucket] = field(default_factory=dict, repr=False)
-
-    @property
-    def queues(self) -> Mapping[str, Queue]:
-        """The queues of all requests that wait or take long, by name."""
-        return {
-            "reads": Queue("reads of many rows wait", at_once=2, gives_way=True),
-            "histories": Queue("histories wait", most=16, at_once=2),
-            "queries": Queue("queries wait", most=16, at_once=2),
-            "rankings": Queue("rankings wait", most=16, of_token=2, at_once=1),
-            "tables": Queue("files are being written", most=self.tables, at_once=2),
-            "waits": Queue("requests wait for an epoch", self.waits, self.waits_of_token),
-            "watchers": Queue("watch", most=self.watchers, retry_s=10),
-        }
+    def __init__(self, per_s: float | None) -> None:
+        self._per_s = per_s
+        self._buckets: dict[str, Bucket] = {}
 
     def count(self, name: str) -> None:
         """Count a request of a token.
@@ -114,7 +99,7 @@ class Limits:
         Raises:
             Problem: the token has made too many requests.
         """
-        rate = self.requests_per_s
+        rate = self._per_s
         if rate is None:
             return
         bucket = self._buckets.get(name)
@@ -129,13 +114,8 @@ class Limits:
                 {"Retry-After": str(bucket.wait_s(rate))},
             )
 
-    def forget(self, name: str) -> None:
-        """Give back a request of a token that is counted again elsewhere."""
-        if name in self._buckets:
-            self._buckets[name].left += 1
 
-
-async def read_body(request: Request, limits: Limits) -> bytes:
+async def read_body(request: Request) -> bytes:
     """Return the body of a request.
 
     Raises:
@@ -144,11 +124,11 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
-        if size > limits.body_bytes:
+        if size > _BODY_BYTES_MAX:
             raise Problem(
                 413,
                 "too_large",
-                f"a body may have {limits.body_bytes:,} bytes: divide the request",
+                f"a body may have {_BODY_BYTES_MAX:,} bytes: divide the request",
                 {"Connection": "close"},
             )
         parts.append(part)

@@ -57,8 +57,9 @@ class Metrics:
             registry=self._registry,
         )
         self._children: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
-        self._registry.register(SampleCollector(_ServedMetrics(jobs, admission, disk).samples))
-        self._registry.register(SampleCollector(self._open))
+        self._registry.register(SampleCollector(self._samples))
+        self._jobs, self._admission, self._disk = jobs, admission, disk
+        self._epochs: dict[str, EpochMetrics] = {}
 
     def answered(self, request: str, status: int, seconds: float) -> None:
         """Count an answer.
@@ -77,21 +78,9 @@ class Metrics:
         """Return all metrics in the text format of Prometheus."""
         return generate_latest(self._registry)
 
-    def _open(self) -> Iterator[Sample]:
+    def _samples(self) -> Iterator[Sample]:
+        """Yield all values when Prometheus scrapes. This sends no request to a store."""
         yield Sample(OPEN_REQUESTS, (), self.open_requests)
-
-
-class _ServedMetrics:
-    """Reads the status of served jobs when Prometheus scrapes. This sends no request to a store."""
-
-    def __init__(self, jobs: Mapping[str, ServedJob], admission: Admission, disk: Disk) -> None:
-        self._jobs = jobs
-        self._admission = admission
-        self._disk = disk
-        self._epochs: dict[str, EpochMetrics] = {}
-
-    def samples(self) -> Iterator[Sample]:
-        """Yield all values."""
         for alias, job in self._jobs.items():
             status = job.replica.status()
             is_failing = status.error is not None or status.is_rebuilding

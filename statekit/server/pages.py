@@ -91,7 +91,7 @@ async def sign_in(call: RouteCall) -> Response:
     """
     if is_of_other_site(call):
         raise Problem(403, "forbidden", "a form of another site may not sign in or out here")
-    form = parse_qs((await read_body(call, call.served.limits)).decode(errors="replace"))
+    form = parse_qs((await read_body(call)).decode(errors="replace"))
     typed = form.get("token", [""])[0].strip()
     # A path after ./ is below this site, whatever it is.
     following = f"./{form.get('next', [''])[0].lstrip('/')}"

@@ -220,7 +220,7 @@ class RoutedApp:
     def __init__(self, table: RouteTable, served: Served, refusal: Refusal | None = None) -> None:
         self._served = served
         self._refusal: Refusal = refusal or (lambda _, problem: served.refusal(problem))
-        self._limit = TimeLimit(served.limits.seconds)
+        self._limit = TimeLimit(served.options.timeout)
         self._by_depth: dict[int, list[HttpRoute]] = {}
         for route in table.routes:
             depth = len(route.parts)
@@ -252,7 +252,7 @@ class RoutedApp:
                 del arguments[0]
         values: list[Any] = [*arguments, *route.parameters(scope["query_string"])]
         if route.body is not None:
-            body = await read_body(call, self._served.limits)
+            body = await read_body(call)
             values.append(_decoded(body, route))
         return await route.handler(call, *values)
 

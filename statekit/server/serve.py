@@ -7,20 +7,19 @@ import re
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import uvicorn
 
 from statekit.backend.rocksdb_options import RocksOptions
+from statekit.byte_size import size_bytes
 from statekit.errors import StatekitError, StateTypeError, StorageError
 from statekit.server.access import Access
 from statekit.server.app import Application
 from statekit.server.descriptors import exhausted, is_exhausted, raised_limit, sharing
 from statekit.server.disk import Disk
 from statekit.server.hosts import ANY_HOST
-from statekit.server.limits import Limits
 from statekit.server.logs import escape_logs, write_logs
+from statekit.server.options import ServerOptions
 from statekit.server.priority import prefer_single_reads
 from statekit.server.protocol import ProblemProtocol
 from statekit.server.proxies import trusted_networks
@@ -41,43 +40,6 @@ _HEADERS = [
 """Headers of all answers. uvicorn adds them, also if it refuses a connection."""
 
 _ALIAS = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")
-
-
-@dataclass(frozen=True)
-class ServerOptions:
-    """The options of a server.
-
-    Parameters:
-        host, port: the address to listen on.
-        tokens: the file of tokens; None to let everyone read everything, on loopback.
-        insecure: listen on other addresses without tokens.
-        hosts: further names of the server that requests may use.
-        directory: of the replicas' copies; None for temporary directories.
-        epochs: number of the last epochs that can be read.
-        limits: of requests.
-        connections: limit of open connections.
-        memory_bytes: memory limit of RocksDB for all replicas together; None for its defaults.
-        disk_bytes: limit of the size of copies and files of requests; None for no limit.
-        origins: sites whose pages may read the server, as `https://example.com`.
-        trusted_proxies: addresses, and networks in CIDR notation, of the proxies before the server.
-            The server reads the address of a client from their `X-Forwarded-For`.
-        access_log: write a line to stdout for each request.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8321
-    tokens: Path | None = None
-    insecure: bool = False
-    hosts: tuple[str, ...] = ()
-    directory: Path | None = None
-    epochs: int = 16
-    limits: Limits = field(default_factory=Limits)
-    connections: int = 1_000
-    memory_bytes: int | None = None
-    disk_bytes: int | None = None
-    origins: tuple[str, ...] = ()
-    trusted_proxies: tuple[str, ...] = ()
-    access_log: bool = False
 
 
 def named_checkpoints(given: Iterable[str]) -> dict[str, str]:
@@ -166,14 +128,14 @@ def uvicorn_config(checkpoints: Mapping[str, str], options: ServerOptions) -> uv
     are raised here, before the server starts.
     """
     _check(checkpoints, options)
-    proxies = trusted_networks(options.trusted_proxies)
+    proxies = trusted_networks(options.trusted_proxy)
     escape_logs()
     access = Access(options.tokens)
-    disk = Disk(options.disk_bytes)
+    disk = Disk(None if options.disk is None else size_bytes(options.disk, "--disk"))
     jobs = _opened(checkpoints, options, disk)
     hosts = _hosts(options, is_open=access.is_open)
     return uvicorn.Config(
-        Application(jobs, access, hosts, options.limits, disk, options.origins, proxies),
+        Application(jobs, access, hosts, options, disk, proxies),
         headers=_HEADERS,
         http=ProblemProtocol,
         ws="none",
@@ -195,8 +157,8 @@ def _opened(
     """
     jobs: dict[str, ServedJob] = {}
     rocksdb = RocksOptions()
-    if options.memory_bytes is not None:
-        rocksdb = rocks_options(options.memory_bytes)
+    if options.memory is not None:
+        rocksdb = rocks_options(size_bytes(options.memory, "--memory"))
     rocksdb = sharing(rocksdb, raised_limit(), len(checkpoints))
     with ExitStack() as opened:
         opened.callback(disk.close)
@@ -251,7 +213,7 @@ def _check(checkpoints: Mapping[str, str], options: ServerOptions) -> None:
                 f"a job cannot be served as {alias!r}: give another name, as in NAME=CHECKPOINT, "
                 "of letters, digits, dots, dashes and underscores"
             )
-    for origin in options.origins:
+    for origin in options.allow_origin:
         if not _ORIGIN.fullmatch(origin):
             raise StateTypeError(
                 f"{origin!r} is not the origin of a site: give its scheme and host, and its port "
@@ -284,4 +246,4 @@ def _hosts(options: ServerOptions, *, is_open: bool) -> Sequence[str]:
     """
     if not is_open or options.insecure:
         return [ANY_HOST]
-    return ["localhost", "127.0.0.1", "[::1]", options.host, *options.hosts]
+    return ["localhost", "127.0.0.1", "[::1]", options.host, *options.allow_host]

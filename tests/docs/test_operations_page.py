@@ -12,8 +12,8 @@ from statekit import errors
 from statekit.checkpoint.object_store import StoreOptions
 from statekit.checkpoint.retention import DEFAULT_RETENTION
 from statekit.job.progress import Progress
-from statekit.metrics.definitions import JOB_METRICS, SERVER_METRICS
 from tests.support.places import DOCS, ROOT
+from tests.support.scraped import METRICS
 
 PAGE = "\n".join(page.read_text() for page in sorted((DOCS / "operate").glob("*.md")))
 
@@ -71,14 +71,14 @@ def test_documented_fields_of_progress_exist() -> None:
 
 def test_every_metric_is_documented() -> None:
     table = "\n".join(line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| "))
-    metrics = {metric.name for metric in (*JOB_METRICS, *SERVER_METRICS)}
+    metrics = {metric.name for metric in METRICS}
     assert set(re.findall(r"`(statekit_\w+)`", table)) == metrics
 
 
 def test_alerts_are_of_metrics_that_exist() -> None:
     used = set(re.findall(r"\b(statekit_[a-z_]+)", PAGE.split("# rules")[1].split("```")[0]))
-    known = {metric.name for metric in (*JOB_METRICS, *SERVER_METRICS)}
-    histograms = {metric.name for metric in JOB_METRICS if metric.kind == "histogram"}
+    known = {metric.name for metric in METRICS}
+    histograms = {metric.name for metric in METRICS if metric.kind == "histogram"}
     known |= {f"{name}_{part}" for name in histograms for part in ("sum", "count", "bucket")}
     assert len(used) >= 5
     assert used <= known

@@ -6,6 +6,12 @@ from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from statekit.metrics import definitions
+from statekit.metrics.definitions import Metric
+
+METRICS = [own for own in vars(definitions).values() if isinstance(own, Metric)]
+"""The metrics of a job and of the server."""
+
 
 def scraped(address: str) -> dict[str, float]:
     """The values at an address, by name and labels without the label `job`."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import httpx
 
 import statekit as sk
-from statekit.server.serve import ServerOptions, StateServer, bound_socket, uvicorn_config
+from statekit.server.options import ServerOptions
+from statekit.server.serve import StateServer, bound_socket, uvicorn_config
 
 
 class Sale(NamedTuple):
@@ -57,7 +57,7 @@ def sell(home: Path, records: list[Sale], epoch_size: int = 1, **options: Any) -
 @contextmanager
 def server(checkpoints: Mapping[str, Any], **options: Any) -> Iterator[str]:
     """Serve checkpoints on a free port, and yield the address of the server."""
-    chosen = replace(ServerOptions(port=0), **options)
+    chosen = ServerOptions(**{"port": 0} | options)
     with bound_socket(chosen.host, chosen.port) as listening:
         config = uvicorn_config({name: str(of) for name, of in checkpoints.items()}, chosen)
         running = StateServer(config)

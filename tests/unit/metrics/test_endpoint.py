@@ -17,21 +17,13 @@ import pytest
 
 import statekit as sk
 from statekit.checkpoint.repository import Repository
-from statekit.metrics.address import Address
-from statekit.metrics.definitions import (
-    EPOCH_METRICS,
-    EVENT_TIME_LAG,
-    JOB_METRICS,
-    LEASE_METRICS,
-    SERVER_METRICS,
-    WATERMARK,
-)
+from statekit.metrics.definitions import EVENT_TIME_LAG, WATERMARK
 from statekit.metrics.epoch_metrics import EpochMetrics
-from statekit.metrics.option import open_endpoint
+from statekit.metrics.option import Address, open_endpoint
 from statekit.query.rows.reader import CheckpointReader
 from statekit.runtime.coordinator import Coordinator
 from statekit.timestamp import datetime_to_micros
-from tests.support.scraped import parsed, scraped
+from tests.support.scraped import METRICS, parsed, scraped
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 SECOND = dt.timedelta(seconds=1)
@@ -168,15 +160,12 @@ def test_the_number_of_series_does_not_depend_on_keys_shards_and_epochs(
 
 
 def test_every_metric_of_a_job_and_of_the_server_has_one_definition() -> None:
-    for metrics in (JOB_METRICS, SERVER_METRICS):
-        names = [metric.name for metric in metrics]
-        assert len(set(names)) == len(names)
-        for metric in metrics:
-            assert metric.name.startswith("statekit_")
-            assert metric.name.endswith("_total") == (metric.kind == "counter")
-            assert set(metric.labels).isdisjoint({"key", "shard", "epoch"})
-    assert set(JOB_METRICS) & set(SERVER_METRICS) == set(EPOCH_METRICS)
-    assert all(metric.labels == ("job", "reader") for metric in LEASE_METRICS)
+    names = [metric.name for metric in METRICS]
+    assert len(set(names)) == len(names)
+    for metric in METRICS:
+        assert metric.name.startswith("statekit_")
+        assert metric.name.endswith("_total") == (metric.kind == "counter")
+        assert set(metric.labels).isdisjoint({"key", "shard", "epoch"})
 
 
 # ------------------------------------------------------------------------------------ its life

@@ -11,8 +11,8 @@ import pytest
 
 import statekit as sk
 from statekit.server.access import digest_of
-from statekit.server.limits import Limits
-from statekit.server.serve import ServerOptions, named_checkpoints, uvicorn_config
+from statekit.server.options import ServerOptions
+from statekit.server.serve import named_checkpoints, uvicorn_config
 from tests.support.served import Sale, sell, server
 
 SECRET = "a secret that nobody guesses"
@@ -159,7 +159,7 @@ def test_a_server_without_tokens_listens_on_loopback_alone(home: Path, host: str
 
 
 def test_a_page_of_another_site_cannot_read_a_server_without_tokens(home: Path) -> None:
-    with server({"shop": home}, hosts=("state.local",)) as address:
+    with server({"shop": home}, allow_host=["state.local"]) as address:
         port = address.rpartition(":")[2]
         for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", ""):
             answer = httpx.get(f"{address}/shop/sales/total/rome", headers={"Host": host})
@@ -173,7 +173,7 @@ def test_a_page_of_another_site_cannot_read_a_server_without_tokens(home: Path) 
 
 
 def test_a_token_that_asks_too_often_waits(home: Path) -> None:
-    with server({"shop": home}, limits=Limits(requests_per_s=2)) as address:
+    with server({"shop": home}, rate=2) as address:
         answers = [httpx.get(f"{address}/shop/sales/total/rome") for _ in range(8)]
         assert [answer.status_code for answer in answers[:4]] == [200] * 4
         late = answers[-1]

@@ -16,7 +16,6 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from statekit.server.limits import Limits
 from tests.support.served import Sale, sell, server
 from tests.unit.server.test_access import kind, token_file
 
@@ -92,8 +91,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     home = tmp_path_factory.mktemp("proxied")
     sell(home / "sales", [Sale("rome", "tea", 400), Sale("a/b c", "tea", 7)])
     tokens = token_file(home / "tokens.json", ("own", "own", ["*"]), ("new", "new", ["*"]))
-    limits = Limits(refusals_per_s=AT_ONCE / 10)
-    options = {"tokens": tokens, "limits": limits, "trusted_proxies": ("127.0.0.1",)}
+    options = {"tokens": tokens, "refusals": AT_ONCE / 10, "trusted_proxy": ["127.0.0.1"]}
     with (
         server({"shop": home / "sales"}, **options) as direct,
         nginx(home / "nginx", direct) as address,

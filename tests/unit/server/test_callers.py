@@ -19,15 +19,14 @@ from statekit.server import pages
 from statekit.server.access import Access
 from statekit.server.app import ROUTES
 from statekit.server.callers import OPEN_PAGES, Callers, address_of
-from statekit.server.limits import Limits
+from statekit.server.options import ServerOptions
 from statekit.server.proxies import client_behind, trusted_networks
-from statekit.server.serve import ServerOptions, uvicorn_config
+from statekit.server.serve import uvicorn_config
 from tests.support.served import Sale, sell, server
 from tests.unit.server.test_access import kind, token_file
 
 READ = "/shop/sales/total/rome"
 AT_ONCE = 5
-LIMITS = Limits(refusals_per_s=AT_ONCE / 10)
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +50,10 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(home: Path, tokens: Path) -> Iterator[str]:
-    trusted = ("127.0.0.1",)  # so that each test has an address of its own
-    with server({"shop": home}, tokens=tokens, limits=LIMITS, trusted_proxies=trusted) as address:
+    trusted = ["127.0.0.1"]  # so that each test has an address of its own
+    with server(
+        {"shop": home}, tokens=tokens, refusals=AT_ONCE / 10, trusted_proxy=trusted
+    ) as address:
         yield address
 
 
@@ -339,9 +340,9 @@ def test_addresses_that_a_client_invents_are_not_counted_apart(home: Path, token
                 for n, guess in enumerate(GUESSES)
             ]
 
-    with server({"shop": home}, tokens=tokens, limits=LIMITS) as address:
+    with server({"shop": home}, tokens=tokens, refusals=AT_ONCE / 10) as address:
         assert guessed(address) == LIMITED  # no proxy is trusted, on loopback neither
-    trusting = {"tokens": tokens, "limits": LIMITS, "trusted_proxies": ("10.0.0.0/8",)}
+    trusting = {"tokens": tokens, "refusals": AT_ONCE / 10, "trusted_proxy": ["10.0.0.0/8"]}
     with server({"shop": home}, **trusting) as address:
         assert guessed(address) == LIMITED
     trusting["trusted_proxies"] = ("127.0.0.0/8",)
@@ -352,7 +353,7 @@ def test_addresses_that_a_client_invents_are_not_counted_apart(home: Path, token
 @pytest.mark.parametrize("given", ["", "proxy.example", "10.0.0.0/33", "300.1.1.1", "10.0.0.1:80"])
 def test_a_proxy_is_an_address_or_a_network(home: Path, given: str) -> None:
     with pytest.raises(sk.StateTypeError, match="is not the address of a proxy"):
-        uvicorn_config({"shop": str(home)}, ServerOptions(trusted_proxies=(given,)))
+        uvicorn_config({"shop": str(home)}, ServerOptions(trusted_proxy=[given]))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from schemathesis.core.failures import FailureGroup
 from schemathesis.specs.openapi.checks import AcceptedNegativeData  # type: ignore[attr-defined]
 
 from statekit.server.access import digest_of
-from statekit.server.limits import Limits
 from tests.support import served_types
 from tests.support.effort import SOAK
 from tests.support.served import Sale, sell, server
@@ -78,8 +77,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     listed = [{"name": "some", "sha256": digest_of("some"), "read": ["*"]}]
     tokens.write_text(json.dumps({"tokens": listed}))
     checkpoints = {"shop": home / "sales", "types": home / "types"}
-    limits = Limits(refusals_per_s=None)
-    with server(checkpoints, tokens=tokens, limits=limits) as address:
+    with server(checkpoints, tokens=tokens, refusals=None) as address:
         document = httpx.get(f"{address}/openapi.json", headers=TOKEN).json()
         # All requests have the token. Other tests are about those that have none, or another one.
         del document["security"], document["components"]["securitySchemes"]

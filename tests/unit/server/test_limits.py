@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ import pytest
 import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.server.disk import Disk, bytes_below
-from statekit.server.limits import Limits
-from statekit.server.serve import ServerOptions, rocks_options, uvicorn_config
+from statekit.server.options import ServerOptions
+from statekit.server.serve import rocks_options, uvicorn_config
 from tests.support.served import Sale, sell, server
 from tests.support.small_disk import small_disk
 from tests.support.waiting import until
@@ -46,8 +45,8 @@ def test_at_its_disk_limit_a_server_answers_from_what_it_has_and_says_so(
     sell(home, [Sale("rome", "tea", 400)])
     copies = tmp_path / "copies"
     with server({"shop": home}, directory=copies):
-        taken = bytes_below([copies])
-    options = {"directory": copies, "disk_bytes": taken + 2**20}
+        most = (bytes_below([copies]) + 2**20) // 2**10 * 2**10
+    options = {"directory": copies, "disk": f"{most // 2**10}KB"}
     with (
         server({"shop": home}, **options) as address,
         httpx.Client(base_url=address, follow_redirects=True, timeout=30) as client,
@@ -68,8 +67,8 @@ def test_at_its_disk_limit_a_server_answers_from_what_it_has_and_says_so(
         sql = {"job": "shop", "sql": "select 1"}
         assert kind(client.post("/sql", json=sql)) == (503, "disk_full")
         found = metrics(client.get("/metrics").text)
-        assert found["statekit_disk_limit_bytes", ()] == taken + 2**20
-        assert found["statekit_disk_bytes", ()] > taken + 2**20
+        assert found["statekit_disk_limit_bytes", ()] == most
+        assert found["statekit_disk_bytes", ()] > most
         assert found["statekit_follow_failing", ("shop",)] == 1
         assert "bytes of disk for its copies and files (--disk)" in caplog.text
         ballast.unlink()
@@ -103,8 +102,8 @@ def test_a_disk_without_space_is_reported_and_the_server_answers_from_what_it_ha
 def test_a_server_whose_copies_are_too_large_is_refused_at_the_start(
     home: Path, tmp_path: Path
 ) -> None:
-    options = ServerOptions(directory=tmp_path / "copies", disk_bytes=1_000)
-    with pytest.raises(sk.StorageError, match="may take 1,000 bytes of disk"):
+    options = ServerOptions(directory=tmp_path / "copies", disk="1KB")
+    with pytest.raises(sk.StorageError, match="may take 1,024 bytes of disk"):
         uvicorn_config({"shop": str(home)}, options)
     with sk.Replica(home, directory=tmp_path / "copies" / "shop") as replica:  # is free again
         assert replica.epoch == 0
@@ -198,7 +197,8 @@ def test_a_server_with_a_directory_removes_the_files_of_killed_servers(
 
 SERVE_MANY = """
 import resource, sys
-from statekit.server.serve import ServerOptions, uvicorn_config
+from statekit.server.options import ServerOptions
+from statekit.server.serve import uvicorn_config
 limit = int(sys.argv[1]), int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_NOFILE, limit)
 try:
@@ -245,8 +245,8 @@ def test_a_server_takes_no_more_memory_than_it_is_given(home: Path) -> None:
     options = rocks_options(64 * 2**20)
     assert options.block_cache_bytes + 1.5 * options.write_memory_bytes <= 64 * 2**20
     with pytest.raises(sk.StateTypeError, match=r"give 16 MB or more \(--memory\)"):
-        uvicorn_config({"shop": str(home)}, ServerOptions(memory_bytes=2**20))
-    with server({"shop": home}, memory_bytes=16 * 2**20) as address:
+        uvicorn_config({"shop": str(home)}, ServerOptions(memory="1MB"))
+    with server({"shop": home}, memory="16MB") as address:
         assert httpx.get(f"{address}/shop/sales/total/rome").json()["value"] == 400
 
 
@@ -254,7 +254,7 @@ def test_a_server_takes_no_more_memory_than_it_is_given(home: Path) -> None:
 
 
 def test_an_answer_that_does_not_begin_in_time_is_503(home: Path) -> None:
-    with server({"shop": home}, limits=Limits(seconds=0.5)) as address:
+    with server({"shop": home}, timeout=0.5) as address:
         slow = httpx.get(f"{address}/shop/sales/total/rome?min_epoch=9&wait=30", timeout=10)
         assert kind(slow) == (503, "timeout")
         assert httpx.get(f"{address}/shop/sales/total/rome").status_code == 200
@@ -265,7 +265,7 @@ def test_an_answer_that_does_not_begin_in_time_is_503(home: Path) -> None:
 
 
 def test_a_body_that_does_not_come_in_time_is_503(home: Path) -> None:
-    with server({"shop": home}, limits=Limits(seconds=0.5)) as address:
+    with server({"shop": home}, timeout=0.5) as address:
         host, _, port = address.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), timeout=10) as connection:
             path = "/shop/sales/total/query"
@@ -275,7 +275,7 @@ def test_a_body_that_does_not_come_in_time_is_503(home: Path) -> None:
 
 
 def test_not_all_files_are_written_at_once(home: Path) -> None:
-    with server({"shop": home}, limits=Limits(tables=1)) as address:
+    with server({"shop": home}, tables=1) as address:
         paths = [f"/shop/sales/{name}.{to}" for name in ("total", "log") for to in ("csv", "arrow")]
         with ThreadPoolExecutor(8) as threads:
             answers = list(
@@ -294,7 +294,7 @@ def test_an_address_that_is_refused_often_has_to_wait(home: Path, tmp_path: Path
     tokens = token_file(
         tmp_path / "tokens.json", ("old", "old", ["*"]), ("new", "new", ["*"]), ("no", "no", [])
     )
-    with server({"shop": home}, tokens=tokens, limits=Limits(refusals_per_s=0.5)) as address:
+    with server({"shop": home}, tokens=tokens, refusals=0.5) as address:
 
         def status(token: str, path: str = "/shop/sales/total/rome") -> int:
             headers = {"Authorization": f"Bearer {token}"}
@@ -318,7 +318,7 @@ def test_an_address_that_is_refused_often_has_to_wait(home: Path, tmp_path: Path
 def test_a_server_with_tokens_counts_no_right_requests(home: Path, tmp_path: Path) -> None:
     tokens = token_file(tmp_path / "tokens.json", ("all", SECRET, ["*"]))
     headers = {"Authorization": f"Bearer {SECRET}"}
-    with server({"shop": home}, tokens=tokens, limits=Limits(refusals_per_s=0.1)) as address:
+    with server({"shop": home}, tokens=tokens, refusals=0.1) as address:
         for _ in range(20):
             answer = httpx.get(f"{address}/shop/sales/total/rome", headers=headers)
             assert answer.status_code == 200
@@ -351,7 +351,7 @@ def test_every_answer_has_the_headers_that_keep_pages_out(home: Path) -> None:
 def test_pages_of_an_allowed_origin_read_answers_and_errors(home: Path, tmp_path: Path) -> None:
     tokens = token_file(tmp_path / "tokens.json", ("all", SECRET, ["*"]))
     given = {"Authorization": f"Bearer {SECRET}"}
-    with server({"shop": home}, tokens=tokens, origins=(ORIGIN,)) as address:
+    with server({"shop": home}, tokens=tokens, allow_origin=[ORIGIN]) as address:
         for path in PATHS:
             for headers in (given, {}):
                 ours = httpx.get(address + path, headers={**headers, "Origin": ORIGIN})
@@ -380,7 +380,7 @@ def test_pages_of_an_allowed_origin_read_answers_and_errors(home: Path, tmp_path
 )
 def test_an_origin_is_exact(home: Path, origin: str) -> None:
     with pytest.raises(sk.StateTypeError, match="is not the origin of a site"):
-        uvicorn_config({"shop": str(home)}, replace(ServerOptions(), origins=(origin,)))
+        uvicorn_config({"shop": str(home)}, ServerOptions(allow_origin=[origin]))
 
 
 def test_the_directory_of_a_server_is_its_own() -> None:

@@ -12,16 +12,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from statekit.metrics.definitions import (
-    EPOCH_METRICS,
-    EVENT_TIME_LAG,
-    INPUT_WAIT,
-    JOB_METRICS,
-    LAG,
-    SERVER_METRICS,
-    WATERMARK,
-)
+from statekit.metrics.definitions import EPOCH_METRICS, EVENT_TIME_LAG, INPUT_WAIT, LAG, WATERMARK
 from statekit.server.access import digest_of
+from tests.support.scraped import METRICS
 from tests.support.served import Sale, sales_job, sell, server
 
 
@@ -85,7 +78,7 @@ def test_a_job_and_the_server_have_the_same_metrics_of_an_epoch(
         assert (one.type, one.documentation) == (other.type, other.documentation)
         if name != LAG.name:
             assert one.samples == other.samples
-    known = {metric.name.removesuffix("_total") for metric in (*JOB_METRICS, *SERVER_METRICS)}
+    known = {metric.name.removesuffix("_total") for metric in METRICS}
     assert {name.removesuffix("_created") for name in of_job.keys() | of_server.keys()} <= known
 
 

@@ -18,7 +18,6 @@ import pytest
 from statekit.server.dashboard.charts import chart, heat_map
 from statekit.server.dashboard.plan import picture_of
 from statekit.server.dashboard.template import html
-from statekit.server.limits import Limits
 from tests.support.served import Sale, sell, server
 from tests.unit.server.test_access import token_file
 
@@ -65,8 +64,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def address(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     file = tmp_path_factory.mktemp("tokens") / "tokens.json"
     tokens = token_file(file, ("own", "own", ["*"]), ("one", "one", ["shop/sales/total"]))
-    limits = Limits(refusals_per_s=AT_ONCE / 10)
-    options = {"tokens": tokens, "limits": limits, "trusted_proxies": ("127.0.0.1",)}
+    options = {"tokens": tokens, "refusals": AT_ONCE / 10, "trusted_proxy": ["127.0.0.1"]}
     with server({"shop": home, "warehouse": home}, **options) as address:
         yield address
 

@@ -18,7 +18,7 @@ from statekit.query.replica import state_view
 from statekit.query.tables.child_process import ForkServer
 from statekit.server import admission
 from statekit.server.admission import Admission
-from statekit.server.limits import Limits
+from statekit.server.options import ServerOptions
 from statekit.server.priority import NICENESS, prefer_single_reads
 from statekit.server.problems import Problem
 from tests.support.served import Sale, sell, server
@@ -39,7 +39,7 @@ def test_few_reads_of_many_rows_run_at_a_time() -> None:
         return number
 
     async def all_of_them() -> list[int]:
-        queues = Admission(Limits())
+        queues = Admission(ServerOptions())
         return await asyncio.gather(*(queues.read(read, n) for n in range(10)))
 
     assert asyncio.run(all_of_them()) == list(range(10))
@@ -51,7 +51,7 @@ def test_a_read_that_fails_leaves_its_place_to_the_next() -> None:
         raise ValueError("no")
 
     async def several() -> str:
-        queues = Admission(Limits())
+        queues = Admission(ServerOptions())
         for _ in range(5):
             with pytest.raises(ValueError, match="no"):
                 await queues.read(fail)
@@ -103,7 +103,7 @@ def test_reads_of_many_rows_pause_as_long_as_they_took_while_there_are_single_re
     monkeypatch.setattr(admission, "_PAUSE_MAX_S", 1_000.0)
 
     async def ended(singles: int) -> int:
-        queues = Admission(Limits())
+        queues = Admission(ServerOptions())
 
         def read() -> None:
             queues.single_reads += singles
@@ -141,7 +141,7 @@ def test_a_child_has_the_session_of_its_parent() -> None:
 
 
 def test_a_place_of_a_queue_is_free_for_the_next_request_after_it_is_left() -> None:
-    queues = Admission(Limits(watchers=1))
+    queues = Admission(ServerOptions(watchers=1))
     leave = queues.enter("watchers")
     with pytest.raises(Problem, match="too many watch already") as refused:
         queues.enter("watchers")
@@ -151,7 +151,7 @@ def test_a_place_of_a_queue_is_free_for_the_next_request_after_it_is_left() -> N
 
 
 def test_a_token_has_a_part_of_the_places_of_a_queue() -> None:
-    queues = Admission(Limits(waits=3, waits_of_token=1))
+    queues = Admission(ServerOptions(waits=3, waits_of_token=1))
     with queues.place("waits", "one"), queues.place("waits", "two"):
         with pytest.raises(Problem, match="for this token"):
             queues.enter("waits", "one")

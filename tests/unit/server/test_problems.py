@@ -30,7 +30,7 @@ SLOW = "/{job}/top"
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     home = tmp_path_factory.mktemp("served") / "sales"
     sell(home, [Sale("rome", "tea", 400)])
-    with server({"shop": home}, origins=["https://board.example"], connections=8) as address:
+    with server({"shop": home}, allow_origin=["https://board.example"], connections=8) as address:
         yield address
 
 

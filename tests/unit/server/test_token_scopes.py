@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from statekit.server.access import digest_of
-from statekit.server.limits import Limits
 from tests.support import served_types
 from tests.support.effort import SOAK
 from tests.support.served import Sale, sell, server
@@ -103,8 +102,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     found = Reader(httpx.Client(timeout=30, follow_redirects=True), home / "tokens.json")
     found.give([])
     jobs = {"shop": home / "sales", "again": home / "sales", "types": home / "types"}
-    limits = Limits(refusals_per_s=None)
-    with server(jobs, tokens=found.tokens, limits=limits) as address, found.client as client:
+    with server(jobs, tokens=found.tokens, refusals=None) as address, found.client as client:
         client.base_url = httpx.URL(address)
         client.headers["Authorization"] = "Bearer some"
         yield found

@@ -10,7 +10,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from statekit.server.limits import Limits
 from tests.support.served import Sale, sell, server
 from tests.support.waiting import until
 from tests.unit.server.test_access import kind, token_file
@@ -41,7 +40,7 @@ def wait(address: str, token: str = "") -> httpx.Response:
 
 
 def test_only_so_many_requests_wait_and_each_as_long_as_its_client_is_there(home: Path) -> None:
-    with server({"shop": home}, limits=Limits(waits=4)) as address:
+    with server({"shop": home}, waits=4) as address:
         with ExitStack() as waiting:
             for path in WAITS * 2:
                 waiting.enter_context(asked(address, path))
@@ -65,8 +64,7 @@ def test_clients_that_left_take_no_connections(home: Path) -> None:
 
 def test_the_requests_of_one_token_leave_places_for_others(home: Path, tmp_path: Path) -> None:
     tokens = token_file(tmp_path / "tokens.json", ("one", "1", ["*"]), ("two", "2", ["*"]))
-    limits = Limits(waits_of_token=2)
-    with server({"shop": home}, tokens=tokens, limits=limits) as address, ExitStack() as waiting:
+    with server({"shop": home}, tokens=tokens, waits_of_token=2) as address, ExitStack() as waiting:
         for path in WAITS:
             waiting.enter_context(asked(address, path, "1"))
         until(lambda: wait(address, "1").status_code == 503)

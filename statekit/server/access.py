@@ -34,26 +34,23 @@ class Token(BaseModel):
         """True if the token may read every job."""
         return "*" in self.read
 
-    def may_read(self, job: str, operator: str = "", state: str = "") -> bool:
-        """Return whether the token may read all of a job, of an operator or of a state.
+    def may_read(self, *place: str) -> bool:
+        """Return whether the token may read all of a place: job, operator and state, or less.
 
         >>> token = Token(name="reports", sha256="0" * 64, read=("shop/orders",))
         >>> token.may_read("shop", "orders", "total"), token.may_read("shop")
         (True, False)
         """
-        return self.may_read_place(*(part for part in (job, operator, state) if part))
-
-    def may_read_place(self, *place: str) -> bool:
-        """Return whether the token may read all of a place: job, operator and state, or less."""
         if self.may_read_all:
             return True
-        wider = {"/".join(place[:depth]) for depth in range(1, len(place) + 1)}
+        names = [part for part in place if part]
+        wider = {"/".join(names[:depth]) for depth in range(1, len(names) + 1)}
         return not wider.isdisjoint(self.read)
 
     def sees(self, *place: str) -> bool:
         """Return whether the token may read any state of a job, or of an operator."""
         inside = "/".join((*place, ""))
-        return self.may_read_place(*place) or any(name.startswith(inside) for name in self.read)
+        return self.may_read(*place) or any(name.startswith(inside) for name in self.read)
 
 
 class _TokenFile(BaseModel):

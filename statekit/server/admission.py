@@ -11,7 +11,6 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from starlette.concurrency import run_in_threadpool
@@ -148,6 +147,25 @@ class Admission:
             pause_s = min(stopwatch_s() - began_s, _PAUSE_MAX_S) if pauses else 0.0
             asyncio.get_running_loop().call_later(pause_s, places.turns.release)
 
+    async def wait(
+        self, event: asyncio.Future[Any], timeout_s: float, request: Request, token: str
+    ) -> bool:
+        """Wait for an event for a request, and return whether it happened in time.
+
+        Parameters:
+            token: the name of the request's token.
+
+        Raises:
+            Problem: too many requests wait already, or the client has left.
+        """
+        until_s = stopwatch_s() + timeout_s
+        with self.place("waits", token):
+            while not event.done() and (left_s := until_s - stopwatch_s()) > 0:
+                await asyncio.wait([event], timeout=min(left_s, _POLL_S))
+                if await request.is_disconnected():
+                    raise client_left()
+        return event.done()
+
     async def read(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function that reads many rows in a thread, and return its result.
 
@@ -239,32 +257,3 @@ class Admission:
         self.end()
         if tasks := [piece.task for piece in self._pieces]:
             await asyncio.wait(tasks)
-
-
-@dataclass(frozen=True)
-class Waiter:
-    """A request that may wait for an epoch.
-
-    Parameters:
-        admission: of the server.
-        request: its connection.
-        token: the name of its token.
-    """
-
-    admission: Admission
-    request: Request
-    token: str
-
-    async def wait(self, event: asyncio.Future[Any], timeout_s: float) -> bool:
-        """Wait for an event, and return whether it happened in time.
-
-        Raises:
-            Problem: too many requests wait already, or the client has left.
-        """
-        until_s = stopwatch_s() + timeout_s
-        with self.admission.place("waits", self.token):
-            while not event.done() and (left_s := until_s - stopwatch_s()) > 0:
-                await asyncio.wait([event], timeout=min(left_s, _POLL_S))
-                if await self.request.is_disconnected():
-                    raise client_left()
-        return event.done()

@@ -6,14 +6,17 @@ the value stays the same.
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import msgspec
 import xxhash
 from starlette.responses import Response
 
 encode = msgspec.json.Encoder().encode
+
+_COMPRESSION = 4
 
 
 def tag_of(value: bytes) -> str:
@@ -40,6 +43,40 @@ def value_with_facts(value: bytes, facts: Mapping[str, Any]) -> bytes:
     b'{"value":5,"epoch":7}'
     """
     return b'{"value":' + value + b"," + encode(facts)[1:]
+
+
+class Zipped(NamedTuple):
+    """Content that the server keeps, with gzip.
+
+    Parameters:
+        content: with gzip.
+        tag: its weak tag.
+        media_type: of the content.
+    """
+
+    content: bytes
+    tag: str
+    media_type: str
+
+    @classmethod
+    def of(cls, content: bytes, media_type: str) -> Self:
+        """Compress content."""
+        return cls(gzip.compress(content, _COMPRESSION), tag_of(content), media_type)
+
+    def answer(self, asked: Mapping[str, str], vary: str = "Accept-Encoding") -> Response:
+        """Return the answer with the content, or 304 if the client has it.
+
+        Parameters:
+            asked: the headers of the request.
+            vary: the headers on which the content depends.
+        """
+        headers = {"ETag": self.tag, "Cache-Control": "no-cache", "Vary": vary}
+        if is_known(self.tag, asked.get("if-none-match")):
+            return Response(status_code=304, headers=headers)
+        if "gzip" not in asked.get("accept-encoding", ""):
+            return Response(gzip.decompress(self.content), 200, headers, self.media_type)
+        headers["Content-Encoding"] = "gzip"
+        return Response(self.content, 200, headers, self.media_type)
 
 
 class ReadyResponse(Response):

@@ -5,15 +5,18 @@ The handlers of all routes get a `RouteCall`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
+from statekit.query.replica.view import View
 from statekit.server.access import Access, Token, forbidden
-from statekit.server.admission import Admission, Waiter
+from statekit.server.admission import Admission
 from statekit.server.callers import token_of
 from statekit.server.disk import Disk
 from statekit.server.limits import Rates
@@ -26,6 +29,7 @@ from statekit.server.rankings import Rankings
 from statekit.server.served_job import ServedJob
 from statekit.server.sql_queries import Queries
 from statekit.server.tables import Tables
+from statekit.server.wanted import Wanted
 from statekit.server.watch import EVENT_STREAM
 
 MESSAGE_PACK = "application/vnd.msgpack"
@@ -83,7 +87,7 @@ class Served:
         """
         place = [part for part in (alias, operator, state) if part is not None]
         is_whole = len(place) == 1
-        if not (token.sees(alias) if is_whole else token.may_read_place(*place)):
+        if not (token.sees(alias) if is_whole else token.may_read(*place)):
             raise forbidden("/".join(place))
         if alias not in self.jobs:
             raise Problem(404, "not_found", f"no job is served as {alias!r:.100}")
@@ -110,10 +114,21 @@ class RouteCall(Request):
         super().__init__(scope, receive)
         self.served = served
 
-    @property
-    def waiter(self) -> Waiter:
-        """The request as one that may wait for an epoch."""
-        return Waiter(self.served.admission, self, self.token.name)
+    async def wait(self, event: asyncio.Future[Any], timeout_s: float) -> bool:
+        """Wait for an event, and return whether it happened in time.
+
+        Raises:
+            Problem: too many requests wait already, or the client has left.
+        """
+        return await self.served.admission.wait(event, timeout_s, self, self.token.name)
+
+    async def view(self, wanted: Wanted, operator: str | None = None) -> View:
+        """Return a view of the epoch of the job that the request asks for.
+
+        Raises:
+            Problem: as for `ServedJob.view`.
+        """
+        return await self.job.view(wanted, operator, self.wait)
 
     def may_read(self, operator: str, state: str = "") -> bool:
         """Return whether the token may read a state of the job, or all of an operator."""

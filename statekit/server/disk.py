@@ -58,8 +58,8 @@ class Disk:
         mark_temporary(self.directory)
         self._directories = [self.directory]
         self._measuring = threading.Lock()
-        self._used, self._measured_s = 0, -_MEASURED_EVERY_S
-        self._without_space: Path | None = None
+        self._measured: tuple[int, Path | None] = 0, None
+        self._measured_s = -_MEASURED_EVERY_S
 
     def add(self, directory: Path) -> None:
         """Add a directory to the measured ones."""
@@ -72,34 +72,22 @@ class Disk:
         directory.mkdir()
         return directory
 
-    @property
-    def used_bytes(self) -> int:
-        """Size of all files in bytes, measured at most a second ago."""
-        with self._measuring:
-            self._measure()
-            return self._used
-
-    @property
-    def without_space(self) -> Path | None:
-        """A directory on a disk without space left, measured at most a second ago; None if all
-        disks have space.
+    def measured(self) -> tuple[int, Path | None]:
+        """Return the size of all files in bytes, and a directory on a disk without space left; None
+        if all disks have space. Both were measured at most a second ago.
         """
         with self._measuring:
-            self._measure()
-            return self._without_space
-
-    def _measure(self) -> None:
-        if stopwatch_s() - self._measured_s >= _MEASURED_EVERY_S:
-            self._used = bytes_below(self._directories)
-            self._without_space = next(filter(_has_no_space, self._directories), None)
-            self._measured_s = stopwatch_s()
+            if stopwatch_s() - self._measured_s >= _MEASURED_EVERY_S:
+                full = next(filter(_has_no_space, self._directories), None)
+                self._measured = bytes_below(self._directories), full
+                self._measured_s = stopwatch_s()
+            return self._measured
 
     @property
     def is_full(self) -> bool:
         """True if the directories exceed the limit, or a disk has no space left."""
-        if self.limit_bytes is not None and self.used_bytes > self.limit_bytes:
-            return True
-        return self.without_space is not None
+        used, full = self.measured()
+        return full is not None or (self.limit_bytes is not None and used > self.limit_bytes)
 
     def check(self) -> None:
         """Check that copies may grow.
@@ -107,7 +95,7 @@ class Disk:
         Raises:
             StorageError: the directories take too much already, or a disk has no space left.
         """
-        if (place := self.without_space) is not None:
+        if (place := self.measured()[1]) is not None:
             raise StorageError(
                 f"the disk of {place} has no space left for the copies of the server: copies stay "
                 "at their epochs, and can be read. Make space"

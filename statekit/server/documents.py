@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import threading
 from collections import OrderedDict
-from typing import NamedTuple
 
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
@@ -13,7 +11,7 @@ from starlette.responses import Response
 
 from statekit.checkpoint.job_file import JobFile
 from statekit.server.access import Token
-from statekit.server.answers import encode, is_known, tag_of
+from statekit.server.answers import Zipped, encode
 from statekit.server.call import RouteCall, Served
 from statekit.server.described import readable_types
 from statekit.server.openapi import Document
@@ -23,20 +21,6 @@ from statekit.server.route_table import RouteTable
 
 _KEPT = 16
 """Number of cached documents: tokens that may read different states have different ones."""
-
-_COMPRESSION = 4
-
-
-class _Zipped(NamedTuple):
-    """An OpenAPI document.
-
-    Parameters:
-        zipped: the JSON with gzip. It takes a fiftieth, since the parts of states are alike.
-        tag: its weak tag.
-    """
-
-    zipped: bytes
-    tag: str
 
 
 class _DocumentParameters(BaseModel, extra="forbid"):
@@ -57,14 +41,7 @@ def documents_of(table: RouteTable, served: Served) -> RouteTable:
         elif asked.operator is not None:
             raise bad_request("operator= is of one job: give job=, too")
         found = await run_in_threadpool(documents.of, call.token, asked.job, asked.operator)
-        vary = "Authorization, Accept-Encoding"
-        headers = {"ETag": found.tag, "Cache-Control": "no-cache", "Vary": vary}
-        if is_known(found.tag, call.known_tag):
-            return Response(status_code=304, headers=headers)
-        if "gzip" not in call.headers.get("accept-encoding", ""):
-            return Response(gzip.decompress(found.zipped), 200, headers, JSON)
-        headers["Content-Encoding"] = "gzip"
-        return Response(found.zipped, 200, headers, JSON)
+        return found.answer(call.headers, "Authorization, Accept-Encoding")
 
     complete = RouteTable(routes, table)
     documents = _Documents(Document(complete), served)
@@ -72,14 +49,16 @@ def documents_of(table: RouteTable, served: Served) -> RouteTable:
 
 
 class _Documents:
-    """Creates the documents of a server, and caches the last ones."""
+    """Creates the documents of a server, and caches the last ones. With gzip they take a fiftieth,
+    since the parts of states are alike.
+    """
 
     def __init__(self, document: Document, served: Served) -> None:
         self._document, self._served = document, served
-        self._kept: OrderedDict[object, _Zipped] = OrderedDict()
+        self._kept: OrderedDict[object, Zipped] = OrderedDict()
         self._making = threading.Lock()
 
-    def of(self, token: Token, job: str | None, operator: str | None) -> _Zipped:
+    def of(self, token: Token, job: str | None, operator: str | None) -> Zipped:
         """Return the document of the states that a token may read.
 
         Parameters:
@@ -101,8 +80,7 @@ class _Documents:
                     scheme = {"token": {"type": "http", "scheme": "bearer"}}
                     made["components"] = {**made["components"], "securitySchemes": scheme}
                     made["security"] = [{"token": []}]
-                body = encode(made)
-                document = _Zipped(gzip.compress(body, _COMPRESSION), tag_of(body))
+                document = Zipped.of(encode(made), JSON)
             self._kept[identity] = document
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)

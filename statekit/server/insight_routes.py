@@ -28,19 +28,12 @@ from statekit.server.access import forbidden
 from statekit.server.answers import answer
 from statekit.server.call import RouteCall
 from statekit.server.histories import history_of
-from statekit.server.parameters import (
-    Checksum,
-    EpochNumber,
-    EpochParameters,
-    JsonText,
-    Seconds,
-    of_shapes,
-)
+from statekit.server.parameters import JsonText, of_shapes
 from statekit.server.rankings import LIMIT_MAX
 from statekit.server.reads import Part, json_of
 from statekit.server.responses import INSIGHT, OF_A_JOB
 from statekit.server.route_table import RouteTable
-from statekit.server.served_job import Wanted, is_of
+from statekit.server.wanted import Checksum, EpochNumber, Seconds, Wanted
 from statekit.timestamp import instant
 from statekit.watermark import BEGINNING
 
@@ -73,11 +66,15 @@ async def epochs(call: RouteCall, asked: _EpochsParameters) -> Response:
     checkpoint was replaced, return all epochs.
     """
     own, after, manifest = call.job, asked.after, asked.manifest
-    known = Wanted(after, manifest)
-    view = own.last() if after is None else await own.other_than(known, asked.wait, call.waiter)
+    is_continued = False
+    if after is None:
+        view = own.last()
+    else:
+        known = Wanted(epoch=after, manifest=manifest)
+        view = await own.other_than(known, asked.wait, call.wait)
     facts = await run_in_threadpool(own.history.until, view.manifest, asked.limit)
-    is_same = manifest is None or any(is_of(each, known) for each in own.views())
-    is_continued = after is not None and is_same and any(each.epoch == after for each in facts)
+    if after is not None and any(each.epoch == after for each in facts):
+        is_continued = manifest is None or any(map(known.is_of, own.views()))
     if is_continued:
         facts = [each for each in facts if after is None or each.epoch > after]
     items = epoch_items(call.may_read, view, facts, asked.operator)
@@ -129,7 +126,7 @@ def _epoch(
     }
 
 
-class _ShardsParameters(EpochParameters):
+class _ShardsParameters(Wanted):
     operator: str
     state: str | None = None
 
@@ -142,7 +139,7 @@ async def shards(call: RouteCall, asked: _ShardsParameters) -> Response:
     """
     operator, state = asked.operator, asked.state
     _check(call, operator, state)
-    view = await call.job.view(asked.wanted(call), operator)
+    view = await call.view(asked, operator)
     found = shard_items(call, view, operator, state)
     value = {"key_groups": view.manifest.key_groups, "shards": found}
     return answer(value, call.job.facts(view, operator), call.known_tag)
@@ -189,7 +186,7 @@ async def top(call: RouteCall, asked: _TopParameters) -> Response:
     """
     operator = asked.operator
     _check(call, operator, asked.state)
-    view = await call.job.view(asked.wanted(call), operator)
+    view = await call.view(asked, operator)
     found = await ranking_of(call, view, operator, asked.state, asked.by, asked.limit)
     return answer(found, call.job.facts(view, operator), call.known_tag)
 
@@ -214,7 +211,7 @@ async def ranking_of(
     return await call.served.rankings.top(call, name, own, view, operator, states, by, limit)
 
 
-class _KeyParameters(EpochParameters):
+class _KeyParameters(Wanted):
     operator: str
     key: JsonText
 
@@ -225,7 +222,7 @@ async def everything_of_key(call: RouteCall, asked: _KeyParameters) -> Response:
     key: the first 1,000 rows of each.
     """
     operator, data = asked.operator, json_of(asked.key, "key")
-    view = await call.job.view(asked.wanted(call), operator)
+    view = await call.view(asked, operator)
     value = await states_of_key(call, view, operator, data)
     return answer(value, call.job.facts(view, operator), call.known_tag)
 

@@ -6,7 +6,7 @@ import datetime as dt
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -211,10 +211,7 @@ async def facts_of_job(
         epochs: limit of the last epochs.
         sized: the operator whose states' sizes the epochs have.
     """
-
-    def may_read(operator: str, state: str) -> bool:
-        return token.may_read(job.alias, operator, state)
-
+    may_read = partial(token.may_read, job.alias)
     operators: list[dict[str, Any]] = [{**each} for each in described(view, may_read)]
     for each in operators:
         broadcasts = [f"{stream} (broadcast)" for stream in each["broadcasts"]]

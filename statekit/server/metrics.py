@@ -93,7 +93,7 @@ class Metrics:
             if status.headroom is not None:
                 yield Sample(REPLICA_HEADROOM, (alias,), status.headroom)
         yield Sample(WATCHERS, (), self._admission.taken("watchers"))
-        yield Sample(DISK, (), self._disk.used_bytes)
+        yield Sample(DISK, (), self._disk.measured()[0])
         if self._disk.limit_bytes is not None:
             yield Sample(DISK_LIMIT, (), self._disk.limit_bytes)
 

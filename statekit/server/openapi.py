@@ -7,11 +7,10 @@ address for each state or job that the token may read, with the types of the las
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
-from pydantic import TypeAdapter
 
 from statekit.checkpoint.job_file import JobFile
 from statekit.codec.json_schema import JsonSchema, free_name
@@ -86,10 +85,11 @@ class Document:
         self._parameters: dict[str, Part] = {}
         self._of_query = {id(route): self._query(route) for route in self._routes}
         self._of_headers = {id(route): self._headers(route) for route in self._routes}
-        typed = [route for route in self._routes if route.is_typed]
-        self._bodies = _of_bodies(typed)
-        others = [route for route in self._routes if not route.is_typed]
-        self._schemas = _of_bodies(others) | _of_answers(self._routes)
+        bodies = [(route.body, route.is_typed) for route in self._routes if route.body]
+        self._bodies = _schemas_of(body for body, is_typed in bodies if is_typed)
+        answers = {own for route in self._routes for own in _types(route.answers)}
+        others = {body for body, is_typed in bodies if not is_typed}
+        self._schemas = _schemas_of({Facts, ProblemBody} | answers | others)
 
     def made(self, jobs: Mapping[str, JobFile | None], hidden: tuple[str, ...] = ()) -> Part:
         """Return the document of some jobs.
@@ -244,27 +244,13 @@ def _plain(schema: JsonSchema) -> JsonSchema:
     return own
 
 
-def _of_bodies(routes: list[HttpRoute]) -> dict[str, JsonSchema]:
-    """Return the JSON Schemas of the bodies of routes, by name."""
-    bodies = [route.body for route in routes if route.body is not None]
+def _schemas_of(types: Iterable[Any]) -> dict[str, JsonSchema]:
+    """Return the JSON Schemas of bodies and answers, by name."""
     template = "#/components/schemas/{name}"
-    found = msgspec.json.schema_components(bodies, ref_template=template)[1]
+    found = msgspec.json.schema_components(types, ref_template=template)[1]
     for own in found.values():
         own["description"] = own["description"].partition("\n")[0]
     return found
-
-
-def _of_answers(routes: list[HttpRoute]) -> dict[str, JsonSchema]:
-    """Return the JSON Schemas of the answers of routes, by name."""
-    answers = {Facts, ProblemBody, *(own for route in routes for own in _types(route.answers))}
-    adapters = [
-        (own.__name__, "serialization", TypeAdapter(own))
-        for own in sorted(answers, key=lambda own: own.__name__)
-    ]
-    template = "#/components/schemas/{model}"
-    _, found = TypeAdapter.json_schemas(adapters, ref_template=template)  # type: ignore[arg-type]
-    schemas: dict[str, JsonSchema] = found["$defs"]
-    return schemas
 
 
 def _types(part: Any) -> list[Any]:

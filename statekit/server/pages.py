@@ -39,16 +39,16 @@ from statekit.server.page_answers import (
     problem_page,
     sign_in_page,
 )
-from statekit.server.parameters import Checksum, EpochNumber
 from statekit.server.problems import Problem, bad_request
 from statekit.server.route_table import RoutedApp, RouteTable
-from statekit.server.served_job import JobSummary, ServedJob, Wanted
+from statekit.server.served_job import JobSummary, ServedJob
 from statekit.server.skew_part import ranking_part, shards_part
 from statekit.server.sql_page import sql_page
 from statekit.server.state_page import StateAsked, state_page
 from statekit.server.tables import MEDIA_TYPES, Asked
+from statekit.server.wanted import Checksum, EpochNumber, Wanted
 from statekit.server.watch import EVENT_STREAM
-from statekit.server.watch_page import changes_as_html
+from statekit.server.watch_page import PageWatch
 
 routes = RouteTable()
 
@@ -188,7 +188,7 @@ async def _shown(call: RouteCall) -> View:
     epoch_id = EpochId.of_text(_known(call) or "")
     if epoch_id is None:
         return call.job.last()
-    return await call.job.other_than(Wanted.exactly(epoch_id), _WAIT_S, call.waiter)
+    return await call.job.other_than(Wanted.exactly(epoch_id), _WAIT_S, call.wait)
 
 
 def _known(call: RouteCall) -> str | None:
@@ -286,9 +286,9 @@ async def page_of_state(
     own = call.job
     if call.watches:
         last = call.header(b"last-event-id") or given.after
-        events = changes_as_html(call, (operator, state), given.prefix, last)
+        watch = PageWatch(call, (operator, state), given.prefix, last)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(events, 200, headers, EVENT_STREAM)
+        return StreamingResponse(watch.events(), 200, headers, EVENT_STREAM)
     if given.format is not None and not is_of_other_site(call):
         return await _file(call, operator, state, given.format)
     facts = await facts_of_job(own, call.token, await _shown(call), _EPOCHS_OF_STATE, operator)

@@ -11,7 +11,6 @@ from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -52,8 +51,8 @@ class ProblemBody(TypedDict):
     type: Literal["about:blank"]
     title: str
     status: int
-    kind: Annotated[str, Field(description="What went wrong, for programs.")]
-    detail: Annotated[str, Field(description="What went wrong and what to do.")]
+    kind: Annotated[str, msgspec.Meta(description="What went wrong, for programs.")]
+    detail: Annotated[str, msgspec.Meta(description="What went wrong and what to do.")]
 
 
 class Problem(Exception):  # noqa: N818  the term of RFC 9457

@@ -21,11 +21,11 @@ HEADERS: Mapping[str, Part] = {
     name: {"description": description, "schema": schema}
     for name, description, schema in (
         ("ETag", "Stands for the value.", TEXT),
-        ("Last-Modified", "When the epoch was committed.", TEXT),
+        ("Last-Modified", "The time of the epoch's commit.", TEXT),
         ("Location", "The address of the file of one epoch.", TEXT),
-        ("Retry-After", "How many seconds to wait.", TEXT),
+        ("Retry-After", "Seconds to wait.", TEXT),
         ("Statekit-Epoch", "The epoch of the file.", TEXT),
-        ("Statekit-Is-Cut", "Whether there are more rows.", {"enum": ["true", "false"]}),
+        ("Statekit-Is-Cut", "True if there are more rows.", {"enum": ["true", "false"]}),
     )
 }
 

@@ -23,13 +23,13 @@ from statekit.server.answers import answer
 from statekit.server.call import MESSAGE_PACK, RouteCall
 from statekit.server.described import DescribedJob, described, readable_types
 from statekit.server.metrics import MEDIA_TYPE as METRICS_TYPE
-from statekit.server.parameters import EpochParameters, check_manifest
 from statekit.server.problems import Problem
 from statekit.server.reads import KeysOfState, check_count, read_many
 from statekit.server.responses import BINARY, JSON, OF_A_JOB, TEXT, TYPE, answered, with_facts
 from statekit.server.route_table import RouteTable
-from statekit.server.served_job import LAST, JobSummary, Wanted
+from statekit.server.served_job import JobSummary
 from statekit.server.sql_queries import FORMATS, SqlQuery, SqlTable, states_of
+from statekit.server.wanted import Wanted
 
 RESERVED = frozenset(
     {"assets", "docs", "healthz", "jobs", "metrics", "openapi.json", "readyz", "sql"}
@@ -89,8 +89,7 @@ _SQL = answered(
 async def query_sql(call: RouteCall, parameters: _SqlParameters, asked: SqlQuery) -> Response:
     """Run a query over the states of one epoch of a job, as JSON, CSV or Arrow."""
     own = call.served.job(call.token, asked.job)
-    check_manifest(asked.epoch, asked.manifest)
-    view = await own.view(LAST if asked.epoch is None else Wanted(asked.epoch, asked.manifest))
+    view = await own.view(Wanted(epoch=asked.epoch, manifest=asked.manifest))
     states = [place for place in states_of(view) if call.token.may_read(asked.job, *place)]
     return await call.served.queries.answer(own, view, asked, states, parameters.to, call)
 
@@ -103,9 +102,9 @@ async def jobs(call: RouteCall) -> Response:
 
 
 @routes.get("/{job}", {"200": answered("The job.", {JSON: DescribedJob})}, problems=OF_A_JOB)
-async def describe(call: RouteCall, epoch: EpochParameters) -> Response:
+async def describe(call: RouteCall, epoch: Wanted) -> Response:
     """Return the operators and states of a job, with their types and sizes."""
-    view = await call.job.view(epoch.wanted(call))
+    view = await call.view(epoch)
     found: DescribedJob = {
         **call.job.facts(view),
         "readable_epochs": call.job.readable_epochs,
@@ -120,9 +119,9 @@ async def describe(call: RouteCall, epoch: EpochParameters) -> Response:
     {"200": answered("The job file.", {JSON: {"type": "object"}})},
     problems=OF_A_JOB,
 )
-async def types(call: RouteCall, epoch: EpochParameters) -> Response:
+async def types(call: RouteCall, epoch: Wanted) -> Response:
     """Return the types of the states that a token may read, for clients that decode rows."""
-    view = await call.job.view(epoch.wanted(call))
+    view = await call.view(epoch)
     return Response(readable_types(view.job_file, call.may_read).to_bytes(), media_type=JSON)
 
 
@@ -151,12 +150,12 @@ _OF_KEYS = (*OF_A_JOB, 413)
 
 
 @routes.post("/{job}/query", {"200": _SEVERAL}, problems=_OF_KEYS, is_typed=True)
-async def query(call: RouteCall, epoch: EpochParameters, asked: Reads) -> Response:
+async def query(call: RouteCall, epoch: Wanted, asked: Reads) -> Response:
     """Read keys of several states after one epoch; null for absent ones."""
     job = call.job
     for each in asked.reads:
         call.served.job(call.token, job.alias, each.operator, each.state)
-    view = await job.view(epoch.wanted(call))
+    view = await call.view(epoch)
     return await call.served.admission.read(
         lambda: answer(list(read_many(view, asked.reads)), job.facts(view), None)
     )
@@ -164,10 +163,10 @@ async def query(call: RouteCall, epoch: EpochParameters, asked: Reads) -> Respon
 
 @routes.post("/{job}/{operator}/{state}/query", {"200": _VALUES}, problems=_OF_KEYS, is_typed=True)
 async def query_state(
-    call: RouteCall, operator: str, state: str, epoch: EpochParameters, asked: Keys
+    call: RouteCall, operator: str, state: str, epoch: Wanted, asked: Keys
 ) -> Response:
     """Read many keys of a state; null for absent ones."""
-    view = await call.job.view(epoch.wanted(call), operator)
+    view = await call.view(epoch, operator)
     reads = [KeysOfState(operator, state, asked.keys)]
     return await call.served.admission.read(
         lambda: answer(next(read_many(view, reads)), call.job.facts(view, operator), None)
@@ -181,11 +180,11 @@ async def query_state(
     body_type=MESSAGE_PACK,
 )
 async def stored(
-    call: RouteCall, operator: str, state: str, epoch: EpochParameters, asked: StoredKeys
+    call: RouteCall, operator: str, state: str, epoch: Wanted, asked: StoredKeys
 ) -> Response:
     """Return the stored rows of many keys, in MessagePack."""
     check_count(len(asked.keys))
-    view = await call.job.view(epoch.wanted(call), operator)
+    view = await call.view(epoch, operator)
     found_state = view.state(operator, state)
     rows: Any = found_state.hot_rows(asked.keys)  # a thread takes longer than to look them up
     if rows is None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import logging
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, Any
 
-from pydantic import Field
+from msgspec import Meta
 from starlette.concurrency import run_in_threadpool
 from typing_extensions import TypedDict
 
@@ -26,9 +24,9 @@ from statekit.query.replica.page_cursor import PageCursor
 from statekit.query.replica.replica import Replica
 from statekit.query.replica.view import View
 from statekit.query.rows.epochs import EpochHistory
-from statekit.server.admission import Waiter
 from statekit.server.disk import Disk
 from statekit.server.problems import Problem, bad_request
+from statekit.server.wanted import Wanted
 
 _logger = logging.getLogger("statekit.server")
 
@@ -36,73 +34,33 @@ _POLL_S = 0.5
 """Seconds that a thread waits for an epoch before it checks whether the server ends."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """The epoch that a request asks for; by default the last one.
-
-    Parameters:
-        epoch: the epoch of this number.
-        manifest: the checksum of its manifest. After a checkpoint was replaced, another epoch may
-            have the same number.
-        as_of: the last epoch whose processing time is not after this time.
-        min_epoch: this epoch or a later one.
-        min_watermark: an epoch in which the operator's watermark is at least this time.
-        wait_s: the longest wait for `min_epoch` and `min_watermark`, in seconds.
-        waiter: the request that waits; None if the caller ends the wait.
-    """
-
-    epoch: int | None = None
-    manifest: str | None = None
-    as_of: dt.datetime | None = None
-    min_epoch: int | None = None
-    min_watermark: dt.datetime | None = None
-    wait_s: float = 0.0
-    waiter: Waiter | None = None
-
-    @classmethod
-    def exactly(cls, epoch_id: EpochId) -> Self:
-        """Return the choice of the epoch with an identity."""
-        return cls(epoch_id.epoch, epoch_id.manifest)
-
-    @property
-    def epoch_id(self) -> EpochId | None:
-        """The identity of the epoch; None if the request does not have it."""
-        if self.epoch is None or self.manifest is None:
-            return None
-        return EpochId(self.epoch, self.manifest)
-
-
-LAST = Wanted()
-
 _FACTS_MAX = 10_000
 
 _REMEMBERED = 20
 """Number of epochs whose facts are read if the replica has skipped some epochs."""
 
 
-Count = Annotated[int, Field(ge=0)]
-InstantText = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+Count = Annotated[int, Meta(ge=0)]
+InstantText = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 """The text of a time, as ISO 8601."""
 
 
 class Facts(TypedDict):
     """The epoch of an answer."""
 
-    epoch: Annotated[Count, Field(description="The epoch that the answer is of.")]
+    epoch: Annotated[Count, Meta(description="The epoch that the answer is of.")]
     manifest: Annotated[
         str,
-        Field(
+        Meta(
             pattern="^[0-9a-f]{32}$",
             description="The checksum of its manifest, which identifies it: after a checkpoint was "
             "replaced, such as by a backup, another epoch may have the same number.",
         ),
     ]
-    watermark: Annotated[
-        InstantText | None, Field(description="Of the operator, after that epoch.")
-    ]
-    processing_time: Annotated[InstantText, Field(description="When the epoch began.")]
-    lag_ms: Annotated[Count, Field(description="The time since then, by the server's clock.")]
-    oldest_epoch: Annotated[Count, Field(description="The oldest epoch that can be read.")]
+    watermark: Annotated[InstantText | None, Meta(description="Of the operator, after that epoch.")]
+    processing_time: Annotated[InstantText, Meta(description="The start of the epoch.")]
+    lag_ms: Annotated[Count, Meta(description="The time since then, by the server's clock.")]
+    oldest_epoch: Annotated[Count, Meta(description="The oldest epoch that can be read.")]
 
 
 class JobSummary(TypedDict):
@@ -115,11 +73,8 @@ class JobSummary(TypedDict):
     has_error: bool
 
 
-class _EpochFacts(NamedTuple):
-    """The cached facts of an epoch in answers."""
-
-    watermark: str | None
-    processing_time: str
+Wait = Callable[[asyncio.Future[Any], float], Awaitable[bool]]
+"""Waits for an event up to a number of seconds, and returns whether it happened."""
 
 
 class ServedJob:
@@ -159,7 +114,7 @@ class ServedJob:
         self._repository = Repository(checkpoint, create=False)
         self.history = EpochHistory(self._repository)
         """Facts of its epochs."""
-        self._facts: dict[tuple[EpochId, str | None], _EpochFacts] = {}
+        self._facts: dict[tuple[EpochId, str | None], dict[str, Any]] = {}
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
         self._next: asyncio.Future[None] | None = None
@@ -202,12 +157,13 @@ class ServedJob:
         except StatekitError as error:
             _logger.warning("the last epochs of %s cannot be read: %s", self.alias, error)
 
-    async def other_than(self, known: Wanted, wait_s: float, waiter: Waiter) -> View:
+    async def other_than(self, known: Wanted, wait_s: float, wait: Wait) -> View:
         """Wait until the last epoch is another one than `known`, and return a view of it. After
         `wait_s` seconds, return a view of the known one.
 
         Parameters:
             known: the epoch that the client has.
+            wait: waits for the request.
 
         Raises:
             Problem: no epoch can be read yet, too many requests wait, or the client has left.
@@ -215,18 +171,15 @@ class ServedJob:
         until_s = stopwatch_s() + wait_s
         while True:
             view = self.last()
-            is_known = is_of(view, known)
-            if not is_known or not await self.next_epoch(until_s - stopwatch_s(), waiter):
+            if not known.is_of(view) or not await self.next_epoch(until_s - stopwatch_s(), wait):
                 return view
 
-    async def next_epoch(self, timeout_s: float, waiter: Waiter | None = None) -> bool:
+    async def next_epoch(self, timeout_s: float, wait: Wait) -> bool:
         """Wait for a new epoch, and return whether there was one in time."""
         assert self._next is not None, "the job was started"
         if self._waits_end or timeout_s <= 0:
             return False
-        if waiter is not None:
-            return await waiter.wait(self._next, timeout_s)
-        return bool((await asyncio.wait([self._next], timeout=timeout_s))[0])
+        return await wait(self._next, timeout_s)
 
     def end_waits(self) -> None:
         """End the waits of all requests, and let no request wait any more."""
@@ -243,25 +196,29 @@ class ServedJob:
 
     # --------------------------------------------------------------------- the epoch of an answer
 
-    async def view(self, wanted: Wanted, operator: str | None = None) -> View:
+    async def view(
+        self, wanted: Wanted, operator: str | None = None, wait: Wait | None = None
+    ) -> View:
         """Return a view of the epoch that a request asks for.
 
         Parameters:
+            wait: waits for the request; None for a request that does not wait.
             operator: the operator whose watermark counts; None for all operators.
 
         Raises:
             Problem: there is no such epoch, or not yet; too many requests wait; or the client left.
         """
-        if wanted is LAST:
+        if wanted.is_last:
             return self.last()
         if wanted.epoch is not None or wanted.as_of is not None:
             return await self._view_of_past(wanted)
-        until_s = stopwatch_s() + wanted.wait_s
+        until_s = stopwatch_s() + wanted.wait
         while True:
             view = self.last()
-            if _satisfies(view, wanted, operator):
+            if wanted.is_reached(view, operator):
                 return view
-            if not await self.next_epoch(until_s - stopwatch_s(), wanted.waiter):
+            left_s = until_s - stopwatch_s()
+            if wait is None or not await self.next_epoch(left_s, wait):
                 raise self._behind(view, wanted)
 
     def last(self) -> View:
@@ -297,7 +254,7 @@ class ServedJob:
         views = self.views()
         for view in reversed(views):
             is_time = wanted.as_of is None or view.processing_time <= wanted.as_of
-            if is_time and is_of(view, wanted):
+            if is_time and wanted.is_of(view):
                 return view
         last, epoch_id = views[-1].epoch, wanted.epoch_id
         is_later = wanted.epoch is not None and wanted.epoch > last
@@ -388,24 +345,22 @@ class ServedJob:
         `lag_ms` is the time since the epoch began, by the clock of this machine. It grows while the
         job does not commit.
         """
-        epoch, began_us = view.epoch, view.processing_time_us
         own = self._facts.get((view.id, operator))
         if own is None:
             watermark = None if operator is None else view.watermark(operator)
-            own = _EpochFacts(
-                None if watermark is None else watermark.isoformat(),
-                view.processing_time.isoformat(),
-            )
+            own = {
+                "epoch": view.epoch,
+                "manifest": view.id.manifest,
+                "watermark": None if watermark is None else watermark.isoformat(),
+                "processing_time": view.processing_time.isoformat(),
+            }
             if len(self._facts) >= _FACTS_MAX:
                 self._facts.clear()
             self._facts[view.id, operator] = own
-        oldest = self.replica.oldest_epoch
+        epoch, oldest = view.epoch, self.replica.oldest_epoch
         return {
-            "epoch": epoch,
-            "manifest": view.id.manifest,
-            "watermark": own.watermark,
-            "processing_time": own.processing_time,
-            "lag_ms": max(0, (now_us() - began_us) // 1000),
+            **own,  # type: ignore[typeddict-item]
+            "lag_ms": max(0, (now_us() - view.processing_time_us) // 1000),
             "oldest_epoch": epoch if oldest is None else min(oldest, epoch),
         }
 
@@ -438,26 +393,8 @@ class ServedJob:
         return Problem(
             409,
             "behind",
-            f"{asked} was not reached in {wanted.wait_s:g} s: wait longer with wait=, or read "
+            f"{asked} was not reached in {wanted.wait:g} s: wait longer with wait=, or read "
             "what there is",
             {"Retry-After": "1"},
             **self.facts(view),
         )
-
-
-def is_of(view: View, wanted: Wanted) -> bool:
-    """Return whether a view is of the epoch with the number, or identity, in a request."""
-    if wanted.epoch_id is not None:
-        return view.id == wanted.epoch_id
-    return wanted.epoch is None or view.epoch == wanted.epoch
-
-
-def _satisfies(view: View, wanted: Wanted, operator: str | None) -> bool:
-    if wanted.min_epoch is not None and view.epoch < wanted.min_epoch:
-        return False
-    if wanted.min_watermark is None:
-        return True
-    names = view.operators if operator is None else (operator,)
-    reached = [view.watermark(name) for name in names]
-    timed = [mark for mark in reached if mark is not None]
-    return bool(timed) and min(timed) >= wanted.min_watermark

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from statekit.query.replica.view import View
 from statekit.server.job_facts import JobFacts
-from statekit.server.served_job import Wanted
+from statekit.server.wanted import Wanted
 
 
 class ShownEpochs(NamedTuple):
@@ -50,4 +50,4 @@ async def view_of(facts: JobFacts, epochs: ShownEpochs) -> View:
     """
     if epochs.chosen is None:
         return facts.view
-    return await facts.job.view(Wanted(epochs.chosen))
+    return await facts.job.view(Wanted(epoch=epochs.chosen))

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import math
 import re
+from functools import partial
 from typing import Any
 
 from starlette.responses import Response
@@ -19,8 +20,9 @@ from statekit.server.dashboard.charts import bars, chart
 from statekit.server.dashboard.texts import count, json_text
 from statekit.server.described import described
 from statekit.server.page_answers import Addresses, page, tried
-from statekit.server.served_job import LAST, ServedJob, Wanted
+from statekit.server.served_job import ServedJob
 from statekit.server.sql_queries import SqlQuery, states_of
+from statekit.server.wanted import LAST, Wanted
 
 _ROWS_SHOWN, _ROWS_OF_FILE = 200, 100_000
 _BARS, _LINES, _LABEL_LENGTH = 30, 6, 500
@@ -185,7 +187,7 @@ def _position(column: Any, cell: Any) -> float:
 
 def _tables(token: Token, job: str, view: View) -> list[dict[str, Any]]:
     """Return the tables that a query of a token may read."""
-    operators = described(view, lambda operator, state: token.may_read(job, operator, state))
+    operators = described(view, partial(token.may_read, job))
     return [
         {
             "name": f"{_quoted(operator['operator'])}.{_quoted(state['state'])}",

@@ -19,13 +19,7 @@ from statekit.query.tables.export import Format
 from statekit.server.answers import answer
 from statekit.server.call import RouteCall
 from statekit.server.live import Place
-from statekit.server.parameters import (
-    EpochParameters,
-    FileParameters,
-    PartParameters,
-    StateParameters,
-    wide_ints_of,
-)
+from statekit.server.parameters import FileParameters, PartParameters, StateParameters, wide_ints_of
 from statekit.server.problems import Problem, bad_request
 from statekit.server.reads import Part, json_of, page_of_keys, read_key
 from statekit.server.responses import (
@@ -38,8 +32,8 @@ from statekit.server.responses import (
     answered,
 )
 from statekit.server.route_table import RouteTable
-from statekit.server.served_job import Wanted, is_of
 from statekit.server.tables import MEDIA_TYPES, Asked
+from statekit.server.wanted import Wanted
 from statekit.server.watch import EVENT_STREAM, Watch, starts_with
 
 routes = RouteTable()
@@ -102,8 +96,7 @@ async def read_state(
         return await _file(call, operator, state, to, parameters)
     if parameters.wide_ints is not None:
         raise bad_request("wide_ints= is for files and SQL: JSON has ints of any size")
-    wanted = parameters.wanted(call)
-    view = await _view(call, operator, wanted, None if key is not None else cursor)
+    view = await _view(call, operator, parameters, None if key is not None else cursor)
     if key is not None:
         data = json_of(key, "key")
         return await _one(call, view, (operator, state), parameters.part, data, is_json=True)
@@ -133,16 +126,16 @@ async def single_read(
     """Read one key of a state, given as text. With `Accept: text/event-stream`, watch it."""
     if call.watches:
         return _watched(call, (operator, state), [key], None, is_json=False, rows=parameters.rows)
-    view = await call.job.view(parameters.wanted(call), operator)
+    view = await call.view(parameters, operator)
     return await _one(call, view, (operator, state), parameters.part, key, is_json=False)
 
 
 async def _view(call: RouteCall, operator: str, wanted: Wanted, cursor: str | None) -> View:
     """Return a view of the epoch of a cursor, or of the one that the request asks for."""
     if cursor is None:
-        return await call.job.view(wanted, operator)
+        return await call.view(wanted, operator)
     view = await call.job.view_of_cursor(cursor)
-    if not is_of(view, wanted):
+    if not wanted.is_of(view):
         raise bad_request(f"the cursor is of epoch {view.epoch}: leave epoch= out, or pass that")
     return view
 
@@ -151,22 +144,22 @@ async def _file(
     call: RouteCall, operator: str, state: str, to: Format, parameters: FileParameters
 ) -> Response:
     """Return a file with all rows of a state; without an epoch, a redirect to its address."""
-    tables, job, wanted = call.served.tables, call.job, parameters.wanted(call)
+    tables, job = call.served.tables, call.job
     asked = Asked(operator, state, to, wide_ints_of(parameters.wide_ints))
-    if wanted.epoch_id is not None:
-        kept = tables.kept(job, wanted.epoch_id, asked, call)
+    if parameters.epoch_id is not None:
+        kept = tables.kept(job, parameters.epoch_id, asked, call)
         if kept is not None:  # maybe longer than the epoch
             return kept
-    view = await job.view(wanted, operator)
+    view = await call.view(parameters, operator)
     if state not in (names := view.record(operator).holds):
         raise QueryError(
             f"operator {operator!r} has no state {state!r} in epoch {view.epoch}: it has "
             f"{', '.join(names) or 'none'}"
         )
-    if wanted.epoch is not None:
+    if parameters.epoch is not None:
         return await tables.response(job, view, asked, call)
     given = call.query_params.multi_items()
-    others = [own for own in given if own[0] not in EpochParameters.model_fields]
+    others = [own for own in given if own[0] not in Wanted.model_fields]
     exactly = urlencode([*others, ("epoch", view.epoch), ("manifest", view.id.manifest)])
     location = f"{call.scope['raw_path'].decode('latin-1')}?{exactly}"
     is_whole = call.method == "GET" and "range" not in call.headers

@@ -22,7 +22,7 @@ from statekit.query.replica.state_view import StateView
 from statekit.query.replica.view import View
 from statekit.server.admission import Admission
 from statekit.server.answers import encode
-from statekit.server.live import LiveChanges, Place, event_text
+from statekit.server.live import EpochEvents, LiveChanges, Place, event_text
 from statekit.server.problems import Problem, bad_request, closing, problem_of
 from statekit.server.served_job import ServedJob
 
@@ -68,6 +68,9 @@ class Watch:
         matches: returns whether a key is watched; None for all keys.
         after: the last event that the watcher has; None for a new watcher.
         rows: send all present rows first, and not only changes.
+
+    Attributes:
+        matches: the same.
     """
 
     def __init__(
@@ -86,7 +89,7 @@ class Watch:
         self._leave = admission.enter("watchers")
         self._live, self._job, self._operator, self._state = live, job, operator, state
         self._key = key
-        self._matches = matches
+        self.matches = matches
         self._wants_rows = rows
         self._changes = live.state(job, operator, state)
         self._watcher, self._missed = self._changes.watch(after)
@@ -96,10 +99,10 @@ class Watch:
         try:
             yield b"retry: 1000\n\n"
             if self._missed is None:
-                async for text in self._reset():
+                async for text in self.reset():
                     yield text
             for epoch in self._missed or ():
-                yield epoch.text(self._key, self._matches)
+                yield self.text(epoch)
             async for text in self._following():
                 yield text
             yield event_text("end", encode({"kind": self._watcher.why}))
@@ -121,15 +124,18 @@ class Watch:
             if epoch is None:
                 return
             if epoch.events is None:
-                async for text in self._reset():
+                async for text in self.reset():
                     yield text
             else:
-                yield epoch.text(self._key, self._matches)
+                yield self.text(epoch)
 
-    async def _reset(self) -> AsyncIterator[bytes]:
+    def text(self, epoch: EpochEvents) -> bytes:
+        """Return the events of an epoch."""
+        return epoch.text(self._key, self.matches)
+
+    async def reset(self) -> AsyncIterator[bytes]:
         """Yield a reset and all rows, as of the last published epoch."""
-        view = await self._view_of_position()
-        self._watcher.forget()  # the rows have the changes of the epochs that wait
+        view = await self.view_of_position()
         yield event_text("reset", encode({"epoch": view.epoch}))
         state = view.state(self._operator, self._state)
         rows = self._rows(state) if self._wants_rows else iter(())
@@ -137,8 +143,9 @@ class Watch:
             yield b"".join(some)
         yield event_text("epoch", encode({"epoch": view.epoch}), Place(view.id, None))
 
-    async def _view_of_position(self) -> View:
-        """Wait until the replica has the last published epoch, and return a view of it.
+    async def view_of_position(self) -> View:
+        """Wait until the replica has the last published epoch, and return a view of it. The watcher
+        gets only the changes after it.
 
         Raises:
             Problem: the replica does not have it in time, or the watcher must leave.
@@ -151,12 +158,13 @@ class Watch:
                 detail = "the replica does not have the last changes yet: connect again"
                 raise Problem(503, "not_ready", detail)
             await asyncio.sleep(_LOOKED_EVERY_S)
+        self._watcher.forget()  # the view has the changes of the epochs that wait
         return view
 
     def _rows(self, state: StateView[Any, Any]) -> Iterator[bytes]:
         found = state.rows() if self._key is None else state.rows_of(self._key[0])
         for key, place, value in found:
-            if self._matches is None or self._matches(key):
+            if self.matches is None or self.matches(key):
                 row = {"key": key, "value": value}
                 if place is not None:
                     row["place"] = place

@@ -130,7 +130,7 @@ def test_an_error_that_cannot_be_printed_is_logged() -> None:
 
 def test_the_access_log_names_caller_and_answer(home: Path, tmp_path: Path) -> None:
     tokens = token_file(tmp_path / "tokens.json", ("reports", "own", ["*"]))
-    trusted = {"trusted_proxies": ("127.0.0.1",), "tokens": tokens}
+    trusted = {"trusted_proxy": ["127.0.0.1"], "tokens": tokens}
     with logged("statekit.access") as log, server({"shop": home}, **trusted) as address:
         given = {"X-Forwarded-For": "192.0.2.7"}
         own = {"Authorization": "Bearer own", **given}

@@ -345,7 +345,7 @@ def test_addresses_that_a_client_invents_are_not_counted_apart(home: Path, token
     trusting = {"tokens": tokens, "refusals": AT_ONCE / 10, "trusted_proxy": ["10.0.0.0/8"]}
     with server({"shop": home}, **trusting) as address:
         assert guessed(address) == LIMITED
-    trusting["trusted_proxies"] = ("127.0.0.0/8",)
+    trusting["trusted_proxy"] = ["127.0.0.0/8"]
     with server({"shop": home}, **trusting) as address:
         assert guessed(address) == [401] * len(GUESSES)  # what the proxy says
 

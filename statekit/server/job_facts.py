@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
 
+from statekit.checkpoint.epoch_id import EpochId
 from statekit.query.replica.view import View
-from statekit.server.access import Token
+from statekit.server.call import RouteCall
 from statekit.server.dashboard.charts import Chart, Unit, Values, chart
 from statekit.server.dashboard.texts import count, duration, short_count, size
 from statekit.server.described import described
 from statekit.server.insight_routes import epoch_items
+from statekit.server.page_answers import known_epoch, page
+from statekit.server.problems import Problem
 from statekit.server.served_job import ServedJob
+from statekit.server.wanted import Wanted
+
+_WAIT_S = 5.0
+"""Longest wait for another epoch. Then the page is sent again with its age."""
+
+_PAUSE_MS = 1000
+"""Pause of a browser between two requests for news."""
 
 _RATE_EPOCHS = 10
 """Number of the last epochs from which rates follow."""
@@ -49,12 +60,14 @@ class JobFacts:
     """Facts of a job after an epoch, as far as a token may read them.
 
     Parameters:
+        call: the request for a page.
         job: the served job.
         view: the epoch.
         operators: the description of the job.
         epochs: the last epochs, in order.
     """
 
+    call: RouteCall
     job: ServedJob
     view: View
     operators: list[dict[str, Any]]
@@ -107,9 +120,28 @@ class JobFacts:
         """Return a number of an operator in each epoch; None where it has none."""
         return [each["operators"].get(operator, {}).get(name) for each in self.epochs]
 
-    def operator(self, name: str) -> dict[str, Any] | None:
-        """Return the description of an operator; None if there is none that may be read."""
-        return next((each for each in self.operators if each["operator"] == name), None)
+    def operator(self, name: str) -> dict[str, Any]:
+        """Return the description of an operator.
+
+        Raises:
+            Problem: there is none that may be read.
+        """
+        found = next((each for each in self.operators if each["operator"] == name), None)
+        if found is None:
+            raise Problem(404, "not_found", f"job {self.job.alias} has no operator {name!r:.200}")
+        return found
+
+    def page(
+        self, template: str, place: Sequence[str] = (), status: int = 200, **context: Any
+    ) -> Response:
+        """Return a page of the job, which asks for news.
+
+        Parameters:
+            place: operator and state of the page.
+            context: for the template.
+        """
+        live = {"known": str(self.view.id), "pause": _PAUSE_MS, "facts": self}
+        return page(self.call, template, [self.job.alias, *place], status, **live, **context)
 
     def _source_records(self, epoch: Epoch) -> int:
         names = {each["operator"] for each in self.operators}
@@ -203,7 +235,7 @@ class JobFacts:
 
 
 async def facts_of_job(
-    job: ServedJob, token: Token, view: View, epochs: int, sized: str | None = None
+    call: RouteCall, job: ServedJob, view: View, epochs: int, sized: str | None = None
 ) -> JobFacts:
     """Return the facts of a job after an epoch.
 
@@ -211,14 +243,67 @@ async def facts_of_job(
         epochs: limit of the last epochs.
         sized: the operator whose states' sizes the epochs have.
     """
-    may_read = partial(token.may_read, job.alias)
+    may_read = partial(call.token.may_read, job.alias)
     operators: list[dict[str, Any]] = [{**each} for each in described(view, may_read)]
     for each in operators:
         broadcasts = [f"{stream} (broadcast)" for stream in each["broadcasts"]]
         each["streams"] = [*each["inputs"], *broadcasts]
         each["has_ended"] = (each["watermark"] or "").startswith(_ENDS)
     facts = await run_in_threadpool(job.history.until, view.manifest, epochs)
-    return JobFacts(job, view, operators, epoch_items(may_read, view, facts, sized))
+    return JobFacts(call, job, view, operators, epoch_items(may_read, view, facts, sized))
+
+
+async def last_facts(call: RouteCall, epochs: int, sized: str | None = None) -> JobFacts:
+    """Return the facts of the job of a page after the last epoch. Wait a while for another epoch
+    than that which the browser shows. For the parameters see `facts_of_job`.
+    """
+    known, view = EpochId.of_text(known_epoch(call) or ""), call.job.last()
+    if known is not None:
+        view = await call.job.other_than(Wanted.exactly(known), _WAIT_S, call.wait)
+    return await facts_of_job(call, call.job, view, epochs, sized)
+
+
+class ShownEpochs(NamedTuple):
+    """The epochs that a page can show, and the one that it shows.
+
+    Parameters:
+        readable: those that can be read, in order.
+        chosen: the one that the user has chosen; None for the last one.
+        shown: the one that the page shows.
+    """
+
+    readable: list[int]
+    chosen: int | None
+    shown: int
+
+    @classmethod
+    def of(cls, facts: JobFacts, chosen: int | None, shown: int | None = None) -> Self:
+        """Return the epochs of a page.
+
+        Parameters:
+            chosen: by the user; the last readable one before it counts.
+            shown: the epoch that the page shows already; None for the last one.
+        """
+        readable = facts.job.readable_epochs
+        if chosen is not None and readable[0] <= chosen <= readable[-1]:
+            chosen = max(epoch for epoch in readable if epoch <= chosen)
+        last = facts.view.epoch if shown is None else shown
+        return cls(readable, chosen, last if chosen is None else chosen)
+
+    @property
+    def newer(self) -> int:
+        """Number of epochs after the one that is shown."""
+        return sum(epoch > self.shown for epoch in self.readable)
+
+    async def view(self, facts: JobFacts) -> View:
+        """Return the view of the epoch that a page shows.
+
+        Raises:
+            Problem: it can no longer be read.
+        """
+        if self.chosen is None:
+            return facts.view
+        return await facts.job.view(Wanted(epoch=self.chosen))
 
 
 def _sum(epoch: Epoch, name: str) -> int:

@@ -78,9 +78,13 @@ def page(
 
 def shown_problem(request: RouteCall, error: Problem | StatekitError) -> Problem:
     """Return the problem of an error, as users may see it."""
-    served = request.served
     problem = error if isinstance(error, Problem) else problem_of(error)
-    return served.places.hidden(problem)
+    return request.served.places.hidden(problem)
+
+
+def known_epoch(request: RouteCall) -> str | None:
+    """Return the epoch that the browser shows; None for a new page."""
+    return request.header(b"statekit-known")
 
 
 def is_of_other_site(request: RouteCall) -> bool:

@@ -18,6 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
+from statekit.query.replica.view import View
 from statekit.server.access import forbidden
 from statekit.server.answers import answer
 from statekit.server.call import MESSAGE_PACK, RouteCall
@@ -27,7 +28,7 @@ from statekit.server.problems import Problem
 from statekit.server.reads import KeysOfState, check_count, read_many
 from statekit.server.responses import BINARY, JSON, OF_A_JOB, TEXT, TYPE, answered, with_facts
 from statekit.server.route_table import RouteTable
-from statekit.server.served_job import JobSummary
+from statekit.server.served_job import JobSummary, ServedJob
 from statekit.server.sql_queries import FORMATS, SqlQuery, SqlTable, states_of
 from statekit.server.wanted import Wanted
 
@@ -90,8 +91,15 @@ async def query_sql(call: RouteCall, parameters: _SqlParameters, asked: SqlQuery
     """Run a query over the states of one epoch of a job, as JSON, CSV or Arrow."""
     own = call.served.job(call.token, asked.job)
     view = await own.view(Wanted(epoch=asked.epoch, manifest=asked.manifest))
-    states = [place for place in states_of(view) if call.token.may_read(asked.job, *place)]
-    return await call.served.queries.answer(own, view, asked, states, parameters.to, call)
+    return await sql_answer(call, own, view, asked, parameters.to)
+
+
+async def sql_answer(
+    call: RouteCall, job: ServedJob, view: View, asked: SqlQuery, to: str | None
+) -> Response:
+    """Return the result of a query over the states that the token may read, as `Queries.answer`."""
+    states = [place for place in states_of(view) if call.token.may_read(job.alias, *place)]
+    return await call.served.queries.answer(job, view, asked, states, to, call)
 
 
 @routes.get("/jobs", {"200": answered("The jobs.", {JSON: {"type": "array", "items": JobSummary}})})

@@ -9,20 +9,24 @@ import re
 from functools import partial
 from typing import Any
 
+from pydantic import BaseModel
 from starlette.responses import Response
 
-from statekit.checkpoint.epoch_id import EpochId
 from statekit.clock import stopwatch_s
 from statekit.query.replica.view import View
 from statekit.server.access import Token
 from statekit.server.call import RouteCall
+from statekit.server.callers import PAGES
 from statekit.server.dashboard.charts import bars, chart
 from statekit.server.dashboard.texts import count, json_text
 from statekit.server.described import described
-from statekit.server.page_answers import Addresses, page, tried
-from statekit.server.served_job import ServedJob
-from statekit.server.sql_queries import SqlQuery, states_of
-from statekit.server.wanted import LAST, Wanted
+from statekit.server.page_answers import Addresses, is_of_other_site, page, tried
+from statekit.server.route_table import RouteTable
+from statekit.server.routes import sql_answer
+from statekit.server.sql_queries import SqlQuery
+from statekit.server.wanted import LAST, Checksum, EpochNumber, Wanted
+
+routes = RouteTable()
 
 _ROWS_SHOWN, _ROWS_OF_FILE = 200, 100_000
 _BARS, _LINES, _LABEL_LENGTH = 30, 6, 500
@@ -32,73 +36,53 @@ _TIME = re.compile("timestamp|date")
 _PLAIN_NAME = re.compile("[a-z_][a-z0-9_]*")
 
 
-async def sql_page(
-    request: RouteCall,
-    job: str | None,
-    sql: str,
-    statement: str,
-    epoch_id: EpochId | None,
-    to: str | None,
-) -> Response:
-    """Return the page of a query.
+class _SqlParameters(BaseModel, extra="forbid"):
+    job: str | None = None
+    sql: str = ""
+    explain: bool = False
+    epoch: EpochNumber = None
+    manifest: Checksum = None
+    format: str | None = None
 
-    Parameters:
-        job: whose states are queried; None for the first one.
-        sql: the typed query.
-        statement: what runs; empty for no query.
-        epoch_id: of the result of a file; None for the last epoch.
-        to: the format of a file; None for the page.
-    """
-    served, token = request.served, request.token
-    seen = [alias for alias in served.jobs if token.sees(alias)]
-    job = job or next(iter(seen), None)
+
+@routes.get(f"{PAGES}sql", {})
+async def query_page(call: RouteCall, asked: _SqlParameters) -> Response:
+    """Return the page of a query, or its result as a file."""
+    seen = [alias for alias in call.served.jobs if call.token.sees(alias)]
+    job, sql, to = asked.job or next(iter(seen), None), asked.sql, asked.format
+    context: dict[str, Any] = {
+        "is_sql": True,
+        "jobs": seen,
+        "job": job,
+        "sql": sql,
+        "problem": None,
+    }
     if job is None:
-        return page(
-            request,
-            "sql",
-            is_sql=True,
-            jobs=seen,
-            job=None,
-            sql=sql,
-            problem=None,
-            result=None,
-            tables=[],
-        )
-    own = served.job(token, job)
-    view = await own.view(LAST if epoch_id is None else Wanted.exactly(epoch_id))
+        return page(call, "sql", **context, result=None, tables=[])
+    statement = f"explain {sql}" if asked.explain and sql.strip() else sql
+    if is_of_other_site(call):
+        statement, to = "", None
+    own = call.served.job(call.token, job)
+    is_exact = asked.epoch is not None and asked.manifest is not None
+    wanted = Wanted(epoch=asked.epoch, manifest=asked.manifest) if is_exact else LAST
+    view = await own.view(wanted)
     if to is not None:
-        asked = SqlQuery(job, statement, view.id.epoch, view.id.manifest, _ROWS_OF_FILE)
-        found = await _run(request, own, view, asked, to)
+        query = SqlQuery(job, statement, view.id.epoch, view.id.manifest, _ROWS_OF_FILE)
+        found = await sql_answer(call, own, view, query, to)
         found.headers["Content-Disposition"] = f'attachment; filename="result.{to}"'
         return found
-    result, problem = None, None
+    result, status = None, 200
     if statement.strip():
-        asked = SqlQuery(job, statement, view.id.epoch, view.id.manifest, _ROWS_SHOWN)
+        query = SqlQuery(job, statement, view.id.epoch, view.id.manifest, _ROWS_SHOWN)
         began_s = stopwatch_s()
-        answer, problem = await tried(request, _run(request, own, view, asked, "json"))
+        answer, problem = await tried(call, sql_answer(call, own, view, query, "json"))
         if answer is not None:
             value = json.loads(bytes(answer.body))["value"]
-            result = _result(request, job, statement, view, value, stopwatch_s() - began_s)
-    return page(
-        request,
-        "sql",
-        [job],
-        problem.status if problem else 200,
-        is_sql=True,
-        jobs=seen,
-        job=job,
-        sql=sql,
-        problem=problem,
-        result=result,
-        tables=_tables(token, job, view),
-    )
-
-
-async def _run(
-    request: RouteCall, own: ServedJob, view: View, asked: SqlQuery, to: str
-) -> Response:
-    states = [place for place in states_of(view) if request.token.may_read(own.alias, *place)]
-    return await request.served.queries.answer(own, view, asked, states, to, request)
+            result = _result(call, job, statement, view, value, stopwatch_s() - began_s)
+        if problem is not None:
+            context["problem"], status = problem, problem.status
+    tables = _tables(call.token, job, view)
+    return page(call, "sql", [job], status, **context, result=result, tables=tables)
 
 
 def _result(

@@ -3,144 +3,154 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
-from starlette.responses import Response
+from pydantic import BaseModel
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 
+from statekit.errors import QueryError
 from statekit.query.tables.top import Measure
 from statekit.server.answers import encode
 from statekit.server.call import RouteCall
-from statekit.server.dashboard.keys import texts_of
-from statekit.server.job_facts import JobFacts
-from statekit.server.page_answers import page, tried
-from statekit.server.problems import Problem
+from statekit.server.callers import PAGES
+from statekit.server.dashboard.keys import texts_of, typed_key
+from statekit.server.dashboard.texts import json_text
+from statekit.server.job_facts import JobFacts, ShownEpochs, last_facts
+from statekit.server.page_answers import Addresses, is_of_other_site, known_epoch, tried
+from statekit.server.problems import Problem, bad_request
 from statekit.server.reads import Part, json_of, page_of_keys
-from statekit.server.shown_epochs import ShownEpochs, shown_epochs, view_of
-from statekit.server.skew_part import ranking_part, shards_part
+from statekit.server.route_table import RouteTable
+from statekit.server.skew_part import skew_part
+from statekit.server.tables import MEDIA_TYPES, Asked
+from statekit.server.wanted import EpochNumber
+from statekit.server.watch import EVENT_STREAM
+from statekit.server.watch_page import PageWatch
 
-_PAGE_ROWS = 50
-_PAUSE_MS = 1000
+routes = RouteTable()
+
+_PAGE_ROWS, _EPOCHS = 50, 200
 
 _TABS = {"keys": "Keys", "live": "Live", "growth": "Growth", "skew": "Skew", "read": "Read it"}
 
 
-class StateAsked(NamedTuple):
-    """The parameters of a request for the page.
+class _StateParameters(BaseModel, extra="forbid"):
+    """`field` may be there several times."""
 
-    Parameters:
-        view: the name of a tab; None for the first.
-        start: first key of the page, as JSON.
-        cursor: of a further page of keys.
-        prefix: of the keys whose changes are shown.
-        epoch: that the user has chosen; None for the last one.
-        by: measure of the ranking of keys.
-        is_counted: count the ranking in this request.
-        shown: the epoch of the keys that the browser shows already.
-    """
-
-    view: str | None
-    start: str | None
-    cursor: str | None
-    prefix: str
-    epoch: int | None
-    by: Measure | None
-    is_counted: bool
-    shown: int | None
+    view: str | None = None
+    start: str | None = None
+    cursor: str | None = None
+    prefix: str = ""
+    epoch: EpochNumber = None
+    by: Measure | None = None
+    count: bool = False
+    field: str | None = None
+    after: str = ""
+    format: str | None = None
 
 
-async def state_page(
-    request: RouteCall,
-    facts: JobFacts,
-    operator: dict[str, Any],
-    state: str,
-    asked: StateAsked,
-    is_news: bool,
+@routes.get(f"{PAGES}{{job}}/{{operator}}/{{state}}", {})
+async def page_of_state(
+    call: RouteCall, operator: str, state: str, asked: _StateParameters
 ) -> Response:
-    """Return the page of a state.
-
-    Parameters:
-        is_news: the browser shows the page already, with its keys and its ranking.
-    """
-    name = operator["operator"]
-    described = next((each for each in operator["states"] if each["state"] == state), None)
+    """Return the page of a state, its live changes, or all of its rows as a file."""
+    if call.watches:
+        last = call.header(b"last-event-id") or asked.after
+        watch = PageWatch(call, (operator, state), asked.prefix, last)
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(watch.events(), 200, headers, EVENT_STREAM)
+    if asked.format is not None and not is_of_other_site(call):
+        return await _file(call, operator, state, asked.format)
+    facts = await last_facts(call, _EPOCHS, operator)
+    of_operator = facts.operator(operator)
+    if asked.field is not None:
+        text = json_text(typed_key(of_operator["key"], call.query_params.getlist("field")))
+        to = Addresses(call).to(call.job.alias, operator, state, start=text, epoch=asked.epoch)
+        return RedirectResponse(to, 303)
+    described = next((each for each in of_operator["states"] if each["state"] == state), None)
     if described is None:
-        detail = f"job {facts.job.alias} has no state {name}.{state} that can be read"
+        detail = f"job {call.job.alias} has no state {operator}.{state} that can be read"
         raise Problem(404, "not_found", detail)
     names = ["growth"] if described["is_local"] else list(_TABS)
     shown = asked.view if asked.view in names else names[0]
-    context: dict[str, Any] = {
-        "known": str(facts.view.id),
-        "pause": _PAUSE_MS,
-        "facts": facts,
-        "operator": operator,
-        "state": described,
-        "tabs": [(each, _TABS[each]) for each in names],
-        "shown": shown,
-    }
-    if shown == "keys":
-        context |= await _keys(request, facts, operator, state, asked, is_news)
-    elif shown == "live":
-        kinds = [field["type"] for field in operator["key"]]
-        context |= {"prefix": asked.prefix, "has_text_keys": kinds in (["str"], ["dynamic"])}
-    elif shown == "growth":
-        context["charts"] = facts.growth(name, state)
-    elif shown == "skew":
-        is_counted = asked.is_counted and not is_news
-        context["ranking"] = await ranking_part(
-            request, facts, operator, state, asked.by, is_counted
-        )
-        context |= shards_part(request, facts, name, state)
-    else:
-        sql = f'select * from "{name}"."{state}" limit 100'
-        context |= {"base_url": str(request.base_url), "sql": sql}
+    match shown:
+        case "keys":
+            context = await _keys(facts, of_operator, state, asked)
+        case "live":
+            kinds = [field["type"] for field in of_operator["key"]]
+            has_text_keys = kinds in (["str"], ["dynamic"])
+            context = {"prefix": asked.prefix, "has_text_keys": has_text_keys}
+        case "growth":
+            context = {"charts": facts.growth(operator, state)}
+        case "skew":
+            context = await skew_part(facts, of_operator, state, asked.by, count=asked.count)
+        case _:
+            sql = f'select * from "{operator}"."{state}" limit 100'
+            context = {"base_url": str(call.base_url), "sql": sql}
     problem = context.get("problem")
-    status = problem.status if problem else 200
-    return page(request, "state", [facts.job.alias, name, state], status, **context)
+    return facts.page(
+        "state",
+        [operator, state],
+        problem.status if problem else 200,
+        operator=of_operator,
+        state=described,
+        tabs=[(each, _TABS[each]) for each in names],
+        shown=shown,
+        **context,
+    )
+
+
+async def _file(call: RouteCall, operator: str, state: str, to: str) -> Response:
+    """Return all rows of a state as a file to save."""
+    format_ = next((each for each in MEDIA_TYPES if each == to), None)
+    if format_ is None:
+        raise bad_request(f"format={to!r:.50}: give one of {', '.join(MEDIA_TYPES)}")
+    view = call.job.last()
+    if state not in view.record(operator).holds:
+        raise QueryError(f"operator {operator!r} has no state {state!r:.200}")
+    asked = Asked(operator, state, format_, False)
+    found = await call.served.tables.response(call.job, view, asked, call)
+    name = f"{call.job.alias}-{operator}-{state}.{to}"
+    found.headers["Content-Disposition"] = f'attachment; filename="{name}"'
+    return found
 
 
 async def _keys(
-    request: RouteCall,
-    facts: JobFacts,
-    operator: dict[str, Any],
-    state: str,
-    asked: StateAsked,
-    is_news: bool,
+    facts: JobFacts, operator: dict[str, Any], state: str, asked: _StateParameters
 ) -> dict[str, Any]:
     """Return the keys of a page. They stay as they are while the page is shown."""
-    epochs = shown_epochs(facts, asked.epoch, asked.shown if is_news else None)
-    found, problem = None, None
+    call, found, problem = facts.call, None, None
+    is_news = known_epoch(call) is not None
+    shown = call.header(b"statekit-shown") or ""
+    is_number = is_news and shown.isdecimal() and len(shown) < 18
+    epochs = ShownEpochs.of(facts, asked.epoch, int(shown) if is_number else None)
     if not is_news:
-        read = _read(request, facts, epochs, operator["operator"], state, asked)
-        result, problem = await tried(request, read)
+        read = _read(facts, epochs, operator["operator"], state, asked)
+        result, problem = await tried(call, read)
         if result is not None:
             found, epoch = result
             epochs = epochs._replace(shown=epoch)
-    start = None if asked.start is None else json_of(asked.start, "start")
+    start = asked.start or None
+    texts = [] if start is None else texts_of(operator["key"], json_of(start, "start"))
     return {
         "epochs": epochs,
         "shown_epoch": epochs.shown,
-        "start": asked.start,
+        "start": start,
         "cursor": asked.cursor,
-        "texts": [] if asked.start is None else texts_of(operator["key"], start),
+        "texts": texts,
         "page": found,
         "problem": problem,
     }
 
 
 async def _read(
-    request: RouteCall,
-    facts: JobFacts,
-    epochs: ShownEpochs,
-    operator: str,
-    state: str,
-    asked: StateAsked,
+    facts: JobFacts, epochs: ShownEpochs, operator: str, state: str, asked: _StateParameters
 ) -> tuple[dict[str, Any], int]:
     if asked.cursor is None:
-        view = await view_of(facts, epochs)
+        view = await epochs.view(facts)
     else:
         view = await facts.job.view_of_cursor(asked.cursor)
-    rows, part = view.state(operator, state), Part(start=asked.start, limit=_PAGE_ROWS)
-    found = await request.served.admission.read(
+    rows, part = view.state(operator, state), Part(start=asked.start or None, limit=_PAGE_ROWS)
+    found = await facts.call.served.admission.read(
         lambda: encode(page_of_keys(rows, part, asked.cursor))
     )
     return json.loads(found), view.epoch

@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from statekit.cli.arguments import needs
 from statekit.cli.tables import say
-from statekit.server.options import ServerOptions
+from statekit.server.admission.options import ServerOptions
 
 
 def serve_checkpoints(

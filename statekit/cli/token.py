@@ -34,7 +34,7 @@ def token(
     The file has its digest alone. A running server reads the file again.
     """
     needs("starlette", "token needs the server: pip install 'statekit[server]'")
-    from statekit.server.token_file import add_token, remove_token
+    from statekit.server.admission.token_file import add_token, remove_token
 
     if remove:
         if read or replace:

@@ -12,29 +12,29 @@ from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from statekit.query.tables.child_process import ForkServer
-from statekit.server import assets, insight_routes, routes, state_routes
-from statekit.server.access import Access
-from statekit.server.admission import Admission
-from statekit.server.call import Served
-from statekit.server.callers import Callers
-from statekit.server.disk import Disk
-from statekit.server.documents import documents_of
-from statekit.server.hosts import KnownHosts
-from statekit.server.limits import Rates
-from statekit.server.live import LiveChanges
-from statekit.server.metrics import Metrics
+from statekit.server.admission.access import Access
+from statekit.server.admission.callers import Callers
+from statekit.server.admission.hosts import KnownHosts
+from statekit.server.admission.limits import Rates
+from statekit.server.admission.options import ServerOptions
+from statekit.server.admission.proxies import Network, TrustedProxies
+from statekit.server.admission.queues import Admission
+from statekit.server.answers.places import Places
+from statekit.server.answers.problems import Problem, response_of
+from statekit.server.dashboard.pages import Pages
+from statekit.server.jobs.disk import Disk
+from statekit.server.jobs.live import LiveChanges
+from statekit.server.jobs.metrics import Metrics
+from statekit.server.jobs.priority import NICENESS
+from statekit.server.jobs.rankings import Rankings
+from statekit.server.jobs.served_job import ServedJob
+from statekit.server.jobs.sql_queries import Queries
+from statekit.server.jobs.tables import Tables
 from statekit.server.observed import MeasuredApp
-from statekit.server.options import ServerOptions
-from statekit.server.pages import Pages
-from statekit.server.places import Places
-from statekit.server.priority import NICENESS
-from statekit.server.problems import Problem, response_of
-from statekit.server.proxies import Network, TrustedProxies
-from statekit.server.rankings import Rankings
-from statekit.server.route_table import RoutedApp, RouteTable
-from statekit.server.served_job import ServedJob
-from statekit.server.sql_queries import Queries
-from statekit.server.tables import Tables
+from statekit.server.routes import assets, job_routes, server_routes, state_routes
+from statekit.server.routes.call import Served
+from statekit.server.routes.documents import documents_of
+from statekit.server.routes.route_table import RoutedApp, RouteTable
 
 _CONDITIONS = (
     *("If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since"),
@@ -50,7 +50,7 @@ _EXPOSED = (
 _RANKING_BYTES = 2 * 2**30
 """Memory limit of the process of a ranking."""
 
-ROUTES = RouteTable(assets.routes, state_routes.routes, routes.routes, insight_routes.routes)
+ROUTES = RouteTable(assets.routes, state_routes.routes, server_routes.routes, job_routes.routes)
 
 
 class Application:

@@ -11,10 +11,10 @@ import logging
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from statekit.clock import stopwatch_s
-from statekit.server.callers import token_name
+from statekit.server.admission.callers import token_name
+from statekit.server.jobs.metrics import Metrics
 from statekit.server.logs import ACCESS_LOG, printable_path
-from statekit.server.metrics import Metrics
-from statekit.server.route_table import ROUTE
+from statekit.server.routes.route_table import ROUTE
 
 _access_log = logging.getLogger(ACCESS_LOG)
 

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from statekit.server.problems import MEDIA_TYPE, bad_request, response_of, too_many
+from statekit.server.answers.problems import MEDIA_TYPE, bad_request, response_of, too_many
 
 
 class ProblemProtocol(HttpToolsProtocol):

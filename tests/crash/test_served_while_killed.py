@@ -31,7 +31,7 @@ ALL_CENTS = [cents for cents in range(-19, 20) if cents]
 
 def serve_bank(home: Path, port: int, ready: Connection) -> None:
     """Serve the bank until the process is killed."""
-    from statekit.server.options import ServerOptions
+    from statekit.server.admission.options import ServerOptions
     from statekit.server.serve import serve
 
     options = ServerOptions(port=port, directory=home / "copies-of-server", epochs=8)

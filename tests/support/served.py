@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import httpx
 
 import statekit as sk
-from statekit.server.options import ServerOptions
+from statekit.server.admission.options import ServerOptions
 from statekit.server.serve import StateServer, bound_socket, uvicorn_config
 
 

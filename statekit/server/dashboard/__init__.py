@@ -1,6 +1,6 @@
-"""The pages of the dashboard as HTML and SVG. The routes that read the data are beside it.
+"""The dashboard: pages as HTML and SVG, rendered on the server.
 
 `templates` has one Jinja2 template per page, and `assets` the style, the script and the logo.
 
-May import nothing of the package.
+May import `server/routes` and whatever that may import.
 """

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import statekit as sk
 from statekit.cli.app import app
-from statekit.server.access import Access, digest_of
+from statekit.server.admission.access import Access, digest_of
 
 
 def run(*options: str, file: Path) -> Any:

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 import statekit as sk
-from statekit.server.access import digest_of
-from statekit.server.options import ServerOptions
+from statekit.server.admission.access import digest_of
+from statekit.server.admission.options import ServerOptions
 from statekit.server.serve import named_checkpoints, uvicorn_config
 from tests.support.served import Sale, sell, server
 

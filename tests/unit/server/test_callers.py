@@ -15,12 +15,12 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 import statekit as sk
-from statekit.server import pages
-from statekit.server.access import Access
+from statekit.server.admission.access import Access
+from statekit.server.admission.callers import OPEN_PAGES, Callers, address_of
+from statekit.server.admission.options import ServerOptions
+from statekit.server.admission.proxies import client_behind, trusted_networks
 from statekit.server.app import ROUTES
-from statekit.server.callers import OPEN_PAGES, Callers, address_of
-from statekit.server.options import ServerOptions
-from statekit.server.proxies import client_behind, trusted_networks
+from statekit.server.dashboard import pages
 from statekit.server.serve import uvicorn_config
 from tests.support.served import Sale, sell, server
 from tests.unit.server.test_access import kind, token_file

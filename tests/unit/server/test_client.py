@@ -24,8 +24,8 @@ import statekit as sk
 from statekit.cli.app import app
 from statekit.codec.json_form import instant_text
 from statekit.query import AsyncClient, Client
-from statekit.server.access import digest_of
-from statekit.server.options import ServerOptions
+from statekit.server.admission.access import digest_of
+from statekit.server.admission.options import ServerOptions
 from statekit.server.serve import StateServer, bound_socket, uvicorn_config
 from statekit.testing import Harness
 from tests.support.served import Sale, sales, sell, server

@@ -20,7 +20,7 @@ from schemathesis import GenerationMode
 from schemathesis.core.failures import FailureGroup
 from schemathesis.specs.openapi.checks import AcceptedNegativeData  # type: ignore[attr-defined]
 
-from statekit.server.access import digest_of
+from statekit.server.admission.access import digest_of
 from tests.support import served_types
 from tests.support.effort import SOAK
 from tests.support.served import Sale, sell, server

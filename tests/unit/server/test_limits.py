@@ -18,8 +18,8 @@ import pytest
 
 import statekit as sk
 from statekit.checkpoint.repository import Repository
-from statekit.server.disk import Disk, bytes_below
-from statekit.server.options import ServerOptions
+from statekit.server.admission.options import ServerOptions
+from statekit.server.jobs.disk import Disk, bytes_below
 from statekit.server.serve import rocks_options, uvicorn_config
 from tests.support.served import Sale, sell, server
 from tests.support.small_disk import small_disk
@@ -197,7 +197,7 @@ def test_a_server_with_a_directory_removes_the_files_of_killed_servers(
 
 SERVE_MANY = """
 import resource, sys
-from statekit.server.options import ServerOptions
+from statekit.server.admission.options import ServerOptions
 from statekit.server.serve import uvicorn_config
 limit = int(sys.argv[1]), int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_NOFILE, limit)

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from statekit.metrics.definitions import EPOCH_METRICS, EVENT_TIME_LAG, INPUT_WAIT, LAG, WATERMARK
-from statekit.server.access import digest_of
+from statekit.server.admission.access import digest_of
 from tests.support.scraped import METRICS
 from tests.support.served import Sale, sales_job, sell, server
 

@@ -16,9 +16,9 @@ import statekit as sk
 from statekit.checkpoint.job_file import JobFile
 from statekit.codec.schema_codec import generic_key_decoder
 from statekit.job.plan import Operator
-from statekit.server.access import digest_of
+from statekit.server.admission.access import digest_of
 from statekit.server.app import ROUTES
-from statekit.server.openapi import Document
+from statekit.server.routes.openapi import Document
 from tests.support import served_types
 from tests.support.effort import SOAK
 from tests.support.openapi_document import OpenApi

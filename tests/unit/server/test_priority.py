@@ -16,11 +16,11 @@ import pytest
 
 from statekit.query.replica import state_view
 from statekit.query.tables.child_process import ForkServer
-from statekit.server import admission
-from statekit.server.admission import Admission
-from statekit.server.options import ServerOptions
-from statekit.server.priority import NICENESS, prefer_single_reads
-from statekit.server.problems import Problem
+from statekit.server.admission import queues as admission
+from statekit.server.admission.options import ServerOptions
+from statekit.server.admission.queues import Admission
+from statekit.server.answers.problems import Problem
+from statekit.server.jobs.priority import NICENESS, prefer_single_reads
 from tests.support.served import Sale, sell, server
 from tests.unit.query.test_child_process import children_of
 

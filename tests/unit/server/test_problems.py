@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from statekit.server.app import ROUTES
-from statekit.server.route_table import PATH_NAME
+from statekit.server.routes.route_table import PATH_NAME
 from tests.support.served import Sale, sell, server
 
 KEY = {"operator": "sales", "state": "total", "key": '"rome"'}

@@ -18,7 +18,7 @@ import pytest
 
 import statekit as sk
 from statekit.query.tables.top_in_child import TopRequest, top_as_json
-from statekit.server import rankings
+from statekit.server.jobs import rankings
 from tests.support.served import Sale, open_requests, sell, server
 from tests.support.waiting import until
 from tests.unit.server.test_access import kind, token_file

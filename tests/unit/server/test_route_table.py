@@ -10,11 +10,11 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from statekit.server.call import RouteCall
-from statekit.server.openapi import Document
-from statekit.server.problems import Problem
-from statekit.server.responses import JSON, answered
-from statekit.server.route_table import HttpRoute, RouteTable
+from statekit.server.answers.problems import Problem
+from statekit.server.routes.call import RouteCall
+from statekit.server.routes.openapi import Document
+from statekit.server.routes.responses import JSON, answered
+from statekit.server.routes.route_table import HttpRoute, RouteTable
 
 
 class Wished(BaseModel, extra="forbid"):

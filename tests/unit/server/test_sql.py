@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from statekit.cli.app import app
-from statekit.server.access import digest_of
+from statekit.server.admission.access import digest_of
 from tests.support.served import Sale, sell, server
 
 RECORDS = [Sale("rome", "tea", 400), Sale("oslo", "cup", 900), Sale("rome", "pot", 2100)]

@@ -19,7 +19,7 @@ import pytest
 
 import statekit as sk
 from statekit.checkpoint.repository import Repository
-from statekit.server import tables
+from statekit.server.jobs import tables
 from statekit.testing import JobHarness
 from tests.support.served import Sale, open_requests, sell, server
 from tests.support.waiting import until

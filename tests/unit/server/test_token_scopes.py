@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from statekit.server.access import digest_of
+from statekit.server.admission.access import digest_of
 from tests.support import served_types
 from tests.support.effort import SOAK
 from tests.support.served import Sale, sell, server

@@ -1,0 +1,93 @@
+"""Parameters of requests, as pydantic models: their checks and the document follow from these."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from statekit.query.tables.read import WideInts
+from statekit.server.jobs.wanted import Wanted
+from statekit.server.routes.reads import ROWS_MAX, WHOLE, Part
+
+SHAPES = "x-shapes"
+"""Member of the JSON Schema of a parameter that depends on the state: for each shape of rows that
+has the parameter, the kind of JSON that its text is; null for the schema itself.
+"""
+
+
+def of_shapes(**shapes: str | None) -> Any:
+    """Return the field of a parameter that only states with some shapes of rows have.
+
+    Parameters:
+        shapes: by the name of the shape, or `any`, the kind of JSON that the text is, such as
+            "key"; None if the text is of the type of the field.
+    """
+    return Field(json_schema_extra={SHAPES: dict(shapes)})
+
+
+JsonText = Annotated[str, of_shapes(any="key")]
+"""JSON of a key, or of a part of one."""
+
+
+Bound = Annotated[str | None, of_shapes(entry="map_key", element="index")]
+Limit = Annotated[int | None, Field(ge=1, le=ROWS_MAX)]
+
+
+class PartParameters(Wanted):
+    """Parameters of the part of a value, and of the epoch."""
+
+    entry: Annotated[str | None, of_shapes(entry="map_key")] = Field(
+        None, description="The one entry with this map key."
+    )
+    start: Bound = Field(None, description="The first map key or index.")
+    end: Bound = Field(None, description="The map key or index after the last one.")
+    limit: Annotated[Limit, of_shapes(entry=None, element=None)] = Field(
+        None, description="Limit of keys, entries or elements."
+    )
+    reverse: Annotated[bool, of_shapes(entry=None)] = Field(
+        False, description="From the last to the first."
+    )
+    rows: bool = Field(True, description="Of a stream of events: begin with all present rows.")
+
+    @property
+    def part(self) -> Part:
+        """The part of a value, or of the keys of a state, that a request asks for."""
+        if not self.model_fields_set:
+            return WHOLE
+        return Part(self.entry, self.start, self.end, self.limit, self.reverse)
+
+
+class FileParameters(Wanted):
+    """Parameters of a file with all rows of a state."""
+
+    wide_ints: Literal["decimal", "text"] | None = Field(
+        None, description="Of a file: the form of ints if some are 2^63 or more."
+    )
+
+
+def wide_ints_of(text: Literal["decimal", "text"] | None) -> WideInts:
+    """Return the column type of ints that a request asks for."""
+    return text == "decimal" or (text or False)
+
+
+class StateParameters(PartParameters, FileParameters):
+    """Parameters of a page of keys, of one key as JSON, or of a file."""
+
+    key: Annotated[str | None, of_shapes(any="key")] = Field(
+        None, description="One key. An int may be text, too."
+    )
+    entry: Annotated[str | None, of_shapes()] = None
+    start: Annotated[str | None, of_shapes(any="key")] = Field(None, description="The first key.")
+    end: Annotated[str | None, of_shapes(any="key")] = Field(
+        None, description="The key after the last one."
+    )
+    limit: Limit = Field(None, description="Limit of keys, entries or elements.")
+    reverse: bool = Field(False, description="From the last to the first.")
+    cursor: str | None = Field(
+        None, description="Of the page before. The next page is of the same epoch."
+    )
+    prefix: Annotated[str | None, of_shapes(any="prefix")] = Field(
+        None,
+        description="Of a stream of events: keys that begin with this text, or with these parts.",
+    )

@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import MetricsHandler
 
 from statekit.errors import StateTypeError, StorageError
+from statekit.metrics.address import Address
 from statekit.metrics.families import SampleCollector
-from statekit.metrics.option import Address
 from statekit.metrics.run_metrics import RunMetrics
 
 _log = logging.getLogger("statekit.metrics")

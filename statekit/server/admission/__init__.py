@@ -1,4 +1,4 @@
 """Admission: who may ask, how many requests run or wait at a time, and how long one takes.
 
-May import `server/answers/values` and whatever that may import.
+May import `server/answers` and whatever that may import.
 """

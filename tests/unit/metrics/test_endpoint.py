@@ -17,9 +17,10 @@ import pytest
 
 import statekit as sk
 from statekit.checkpoint.repository import Repository
+from statekit.metrics.address import Address
 from statekit.metrics.definitions import EVENT_TIME_LAG, WATERMARK
 from statekit.metrics.epoch_metrics import EpochMetrics
-from statekit.metrics.option import Address, open_endpoint
+from statekit.metrics.option import open_endpoint
 from statekit.query.rows.reader import CheckpointReader
 from statekit.runtime.coordinator import Coordinator
 from statekit.timestamp import datetime_to_micros
